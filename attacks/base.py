@@ -1,0 +1,130 @@
+"""The attack contract: what an adversary may hold, and what it returns. The truth is not among it."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from torch import Generator, Tensor, nn
+
+
+class NotApplicable(Exception):
+    """The attack cannot be mounted on these views with this knowledge; the message says why."""
+
+
+class AttackDiverged(Exception):
+    """The attack's own training ended in NaN or infinity; the message says where."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One message that crossed the cut, as the adversary recorded it.
+
+    Attributes:
+        round: 0-based communication round.
+        smashed: the release, float [N, T, D] (tokens) or [N, C, H, W] (feature maps).
+        cut_gradient: gradient of the loss at the cut, same shape, or None where the protocol does not send it.
+    """
+
+    round: int
+    smashed: Tensor
+    cut_gradient: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """What the adversary has beside its views; None means that it does not have it.
+
+    Attributes:
+        image_shape: (C, H, W) of the private images; public by the model's architecture.
+        batch_size: images a message, which the server sees anyway.
+        auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
+        query: runs the client's *defended* lower segment on [N, C, H, W] images of the adversary (black box).
+        lower: the client's lower segment itself (white box).
+    """
+
+    image_shape: tuple[int, int, int]
+    batch_size: int
+    auxiliary: Tensor | None = None
+    query: Callable[[Tensor, Generator], Tensor] | None = None
+    lower: nn.Module | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconstruction:
+    """Guesses at the private images.
+
+    Attributes:
+        images: float32 [N, C, H, W] in [0, 1]; row n is the guess at the n-th released image, views concatenated.
+        curve: the attack's own objective on held-out *auxiliary* images after each epoch (MSE on [0, 1], lower is
+            a stronger attack); empty for attacks that learn nothing.
+    """
+
+    images: Tensor
+    curve: tuple[float, ...] = ()
+
+    @property
+    def converged(self) -> bool | None:
+        """Whether the last quarter of the epochs improved the curve by less than 5 %; None without enough epochs.
+
+        Source: privkit's own sanity gate. A decaying learning rate flattens every curve at its end, so a passed
+        gate is necessary for convergence, not sufficient.
+
+        >>> import torch
+        >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(1.0, 0.5, 0.4, 0.39)).converged
+        True
+        >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(1.0, 0.5, 0.4, 0.3)).converged
+        False
+        """
+        if len(self.curve) < 4:
+            return None
+        before = self.curve[-1 - len(self.curve) // 4]
+        return self.curve[-1] > 0.95 * before
+
+
+class Session(Protocol):
+    """What a long attack reports to, and where it saves itself, so that a killed attack goes on."""
+
+    def load(self) -> dict[str, Any] | None:
+        """State of the last `save`, or None on a fresh start."""
+        ...
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Keep a state of tensors, numbers, strings, lists and dicts."""
+        ...
+
+    def report(self, done: int, total: int, value: float) -> None:
+        """Tell the progress: `done` of `total` epochs, with the newest value of the curve."""
+        ...
+
+
+class NoSession:
+    """Keeps nothing and reports to nobody: the default for attacks run by hand."""
+
+    def load(self) -> dict[str, Any] | None:
+        """Nothing was saved."""
+        return None
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Forget."""
+
+    def report(self, done: int, total: int, value: float) -> None:
+        """Stay silent."""
+
+
+class Attack(Protocol):
+    """One attack: a frozen specification with a single method."""
+
+    name: ClassVar[str]
+    needs: ClassVar[frozenset[str]]
+
+    def run(
+        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Attack the views; the same generator state gives the same bits on the same CPU."""
+        ...
+
+
+def missing(attack: Attack, knowledge: Knowledge) -> list[str]:
+    """Names of what the attack needs and the adversary lacks; a non-empty answer makes a cell `not_applicable`."""
+    return sorted(need for need in attack.needs if getattr(knowledge, need) is None)

@@ -1,0 +1,201 @@
+"""Black-box inversion: train a decoder on the adversary's own images, then decode the victim's release."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import (
+    AttackDiverged,
+    Knowledge,
+    NoSession,
+    NotApplicable,
+    Reconstruction,
+    Session,
+    View,
+    missing,
+)
+from privkit.attacks.decoders import DECODERS, Geometry
+
+LEARNING_RATE_TIMES_WIDTH = 0.4  # swept on the digits at width 96 (docs/attacks.md); 7.8e-4 at the MAE decoder's 512
+WARMUP_STEPS = 40
+COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlackBox:
+    """Transformer decoder trained on auxiliary images pushed through the client's defended lower segment.
+
+    Attributes:
+        decoder: "mae" (the true MAE decoder) or "released" (the variant in the authors' repository).
+        epochs: passes over the auxiliary images, ≥ 0 (0 is the zero-training floor); None takes the budget's.
+        augment: "none", or "crop" for random shifts by an eighth of the side (the release's padding 28 of 224),
+            or "crop_flip" for horizontal flips as well.
+        learning_rate: peak of AdamW's cosine schedule; None for 0.4/width (the release has 1.5e-4 at width 768).
+        width: decoder channels; None for a size scaled to the model.
+        depth: decoder blocks; None likewise.
+
+    A tenth of the auxiliary images is held out: the curve is the MSE on them, never on the victim's images.
+
+    Source: Yao et al., patch shuffling, Eq. 3 and §V-B.1; AdamW (.9, .95), 40 warm-up steps and the cosine as in
+    the authors' repository.
+    """
+
+    name: ClassVar[str] = "black_box"
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
+
+    decoder: Literal["mae", "released"] = "mae"
+    epochs: int | None = None
+    augment: Literal["none", "crop", "crop_flip"] = "none"
+    learning_rate: float | None = None
+    width: int | None = None
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.decoder not in DECODERS:
+            raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, got {self.decoder!r}")
+        if self.epochs is not None and self.epochs < 0:
+            raise ValueError(f"epochs must be >= 0, got {self.epochs}")
+        if self.learning_rate is not None and not (isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate}")
+
+    def run(
+        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Train the decoder and decode every view.
+
+        Args:
+            views: the recorded messages; all are decoded by the same network.
+            knowledge: needs `auxiliary` and `query`.
+            generator: a CPU generator, the only source of randomness.
+            session: where to save after each epoch and to report progress.
+
+        Raises:
+            NotApplicable: if knowledge is lacking, the tokens form no grid or the auxiliary images are too few.
+            AttackDiverged: if the held-out error is not finite.
+
+        >>> aux = torch.rand(40, 1, 8, 8)
+        >>> cells = lambda x: x.unfold(2, 2, 2).unfold(3, 2, 2).reshape(len(x), 16, 4)
+        >>> view = View(round=0, smashed=cells(torch.rand(10, 1, 8, 8)))
+        >>> knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=10, auxiliary=aux, query=lambda x, g: cells(x))
+        >>> BlackBox(epochs=1).run([view], knowledge, torch.Generator().manual_seed(0)).images.shape
+        torch.Size([10, 1, 8, 8])
+        """
+        if self.epochs is None:
+            raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
+        lacking = missing(self, knowledge)
+        if lacking or knowledge.auxiliary is None or knowledge.query is None:
+            raise NotApplicable(f"black_box needs {' and '.join(lacking)}, which this adversary does not have")
+        session = session or NoSession()
+        device = views[0].smashed.device
+        auxiliary = knowledge.auxiliary.to(device)
+        if auxiliary.shape[1:] != knowledge.image_shape:
+            raise NotApplicable(
+                f"auxiliary images are {list(auxiliary.shape[1:])}, the private ones {list(knowledge.image_shape)}: "
+                "bring auxiliary data of the same shape"
+            )
+        held_out = max(1, len(auxiliary) // 10)
+        train, validation = auxiliary[:-held_out], auxiliary[-held_out:]
+        batch = knowledge.batch_size
+        steps = len(train) // batch
+        if steps == 0:
+            raise NotApplicable(
+                f"black_box trains on messages as large as the victim's ({batch} images), but only {len(train)} of "
+                f"{len(auxiliary)} auxiliary images are left beside the held-out tenth"
+            )
+
+        root = int(torch.randint(2**48, (1,), generator=generator))
+        geometry = Geometry.of(views[0].smashed, knowledge.image_shape)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(root)  # torch's initialisers know only the global generator
+            network = DECODERS[self.decoder](geometry, width=self.width, depth=self.depth).to(device)
+        peak = self.learning_rate or LEARNING_RATE_TIMES_WIDTH / network.width
+        optimizer = torch.optim.AdamW(network.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
+        total = self.epochs * steps
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer,
+            max_lr=peak,
+            total_steps=total + 1,
+            pct_start=min(WARMUP_STEPS / (total + 1), 0.1),
+            cycle_momentum=False,
+        )
+        run_network = torch.compile(network) if device.type == "cuda" and total >= COMPILE_FROM_STEPS else network
+
+        curve: list[float] = []
+        saved = session.load()
+        if saved is not None:
+            network.load_state_dict(saved["network"])
+            optimizer.load_state_dict(saved["optimizer"])
+            schedule.load_state_dict(saved["schedule"])
+            curve = list(saved["curve"])
+        for epoch in range(len(curve), self.epochs):
+            draws = Generator(device).manual_seed(root + 1 + epoch)  # an epoch's draws depend on nothing before it
+            order = torch.randperm(len(train), generator=draws, device=device)[: steps * batch].view(steps, batch)
+            network.train()
+            for rows in order:
+                images = _augmented(train[rows], self.augment, draws)
+                with torch.no_grad():
+                    released = knowledge.query(images, draws)
+                optimizer.zero_grad(set_to_none=True)
+                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                    loss = nn.functional.mse_loss(run_network(released).float(), images)
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+            curve.append(_held_out_error(network, knowledge, validation, batch, root))
+            if not isfinite(curve[-1]):
+                raise AttackDiverged(f"black_box: the held-out error is {curve[-1]} after epoch {epoch + 1}")
+            session.save(
+                {
+                    "network": network.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "schedule": schedule.state_dict(),
+                    "curve": curve,
+                }
+            )
+            session.report(epoch + 1, self.epochs, curve[-1])
+        guesses = [_decode(network, view.smashed) for view in views]
+        return Reconstruction(images=torch.cat(guesses), curve=tuple(curve))
+
+
+def _augmented(images: Tensor, augment: str, draws: Generator) -> Tensor:
+    """Random shifts by up to an eighth of the side, and flips, one gather for the whole batch."""
+    if augment == "none":
+        return images
+    n, c, h, w = images.shape
+    pad = max(1, h // 8)
+    padded = nn.functional.pad(images, (pad, pad, pad, pad))
+    top, left = torch.randint(0, 2 * pad + 1, (2, n, 1), generator=draws, device=images.device)
+    rows = top + torch.arange(h, device=images.device)
+    columns = left + torch.arange(w, device=images.device)
+    if augment == "crop_flip":
+        flip = torch.rand(n, 1, generator=draws, device=images.device) < 0.5
+        columns = torch.where(flip, columns.flip(1), columns)
+    index = torch.arange(n, device=images.device)[:, None, None]
+    return padded.permute(0, 2, 3, 1)[index, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+@torch.no_grad()
+def _decode(network: nn.Module, released: Tensor) -> Tensor:
+    """Images in [0, 1] of one release."""
+    network.eval()
+    return network(released).float().clamp(0, 1)
+
+
+def _held_out_error(network: nn.Module, knowledge: Knowledge, images: Tensor, batch: int, root: int) -> float:
+    """MSE on held-out auxiliary images, through the same draws after every epoch."""
+    assert knowledge.query is not None
+    draws = Generator(images.device).manual_seed(root)
+    total = 0.0
+    chunks = images.split(batch)
+    if len(chunks) > 1 and len(chunks[-1]) < batch:
+        chunks = chunks[:-1]  # a smaller batch would be mixed less than the victim's
+    for chunk in chunks:
+        with torch.no_grad():
+            released = knowledge.query(chunk, draws)
+        total += (_decode(network, released) - chunk).square().sum().item()
+    return total / sum(chunk.numel() for chunk in chunks)

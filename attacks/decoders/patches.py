@@ -1,0 +1,100 @@
+"""Patches: the geometry that ties T released tokens to a grid of image patches."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+
+import torch
+from torch import Tensor
+
+from privkit.attacks.base import NotApplicable
+
+
+def patchify(images: Tensor, patch: int) -> Tensor:
+    """Cut images [N, C, H, W] into row-major patches [N, (H/p)(W/p), p·p·C].
+
+    >>> patchify(torch.arange(16.0).view(1, 1, 4, 4), 2)[0, 1]
+    tensor([2., 3., 6., 7.])
+    """
+    n, c, h, w = images.shape
+    grid = images.reshape(n, c, h // patch, patch, w // patch, patch)
+    return grid.permute(0, 2, 4, 3, 5, 1).reshape(n, (h // patch) * (w // patch), patch * patch * c)
+
+
+def unpatchify(patches: Tensor, patch: int, image_shape: tuple[int, int, int]) -> Tensor:
+    """Undo `patchify`.
+
+    >>> images = torch.rand(2, 3, 8, 4)
+    >>> torch.equal(unpatchify(patchify(images, 2), 2, (3, 8, 4)), images)
+    True
+    """
+    c, h, w = image_shape
+    grid = patches.reshape(len(patches), h // patch, w // patch, patch, patch, c)
+    return grid.permute(0, 5, 1, 3, 2, 4).reshape(len(patches), c, h, w)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """How a release lies over the image: one token a square patch, row by row.
+
+    Attributes:
+        token_dim: D of the released tokens.
+        tokens: T, the number of released tokens.
+        patch: side of a patch in pixels.
+        image_shape: (C, H, W).
+    """
+
+    token_dim: int
+    tokens: int
+    patch: int
+    image_shape: tuple[int, int, int]
+
+    @property
+    def patch_dim(self) -> int:
+        """Pixels a patch: p·p·C."""
+        return self.patch * self.patch * self.image_shape[0]
+
+    @classmethod
+    def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> Geometry:
+        """Read the geometry off a release.
+
+        Args:
+            release: [N, T, D] tokens without class token, or [N, D, h, w] feature maps.
+            image_shape: (C, H, W) of the private images.
+
+        Raises:
+            NotApplicable: if the tokens are no square grid of square patches over the image.
+
+        >>> Geometry.of(torch.zeros(2, 16, 96), (1, 28, 28)).patch
+        7
+        """
+        _, h, w = image_shape
+        if release.ndim == 4:
+            rows, columns, dim = release.shape[2], release.shape[3], release.shape[1]
+        elif release.ndim == 3:
+            rows = columns = isqrt(release.shape[1])
+            dim = release.shape[2]
+        else:
+            raise NotApplicable(f"a decoder needs tokens [N, T, D] or maps [N, D, h, w], got {list(release.shape)}")
+        tokens = release.shape[1] if release.ndim == 3 else rows * columns
+        if rows * columns != tokens or h % rows or w % columns or h // rows != w // columns:
+            raise NotApplicable(
+                f"a decoder needs one token a square patch, but {tokens} tokens are no square grid over {h}×{w} pixels"
+            )
+        return cls(token_dim=dim, tokens=tokens, patch=h // rows, image_shape=image_shape)
+
+
+def as_tokens(release: Tensor) -> Tensor:
+    """Tokens [N, T, D] of a release; feature maps [N, D, h, w] are read row by row."""
+    return release.flatten(2).transpose(1, 2) if release.ndim == 4 else release
+
+
+def sincos_positions(grid: int, dim: int) -> Tensor:
+    """Fixed two-dimensional sine-cosine position embedding [grid·grid, dim]; dim must be divisible by 4.
+
+    Source: Vaswani et al. 2017, §3.5, one half of the channels for each axis as in He et al. 2022, §3.
+    """
+    frequency = 1.0 / 10000 ** (torch.arange(dim // 4, dtype=torch.float64) / (dim / 4))
+    angle = torch.arange(grid, dtype=torch.float64)[:, None] * frequency
+    axis = torch.cat([angle.sin(), angle.cos()], 1)
+    return torch.cat([axis.repeat_interleave(grid, 0), axis.repeat(grid, 1)], 1).float()

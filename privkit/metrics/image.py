@@ -1,0 +1,81 @@
+"""Image metrics, one value an image: MSE, PSNR and SSIM as scikit-image defines them."""
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Images = NDArray[np.float32]
+Values = NDArray[np.float64]
+
+SMALLEST_SSIM_SIDE = 7  # scikit-image's default uniform window
+
+
+def _pair(truth: Images, guess: Images, data_range: float) -> tuple[Images, Images]:
+    """Check what every image metric needs."""
+    if truth.shape != guess.shape or truth.ndim != 4:
+        raise ValueError(f"need two arrays [N, C, H, W] of one shape, got {truth.shape} and {guess.shape}")
+    if not data_range > 0:
+        raise ValueError(f"data_range must be > 0 (1.0 for images in [0, 1]), got {data_range}")
+    if not (np.isfinite(truth).all() and np.isfinite(guess).all()):
+        raise ValueError("images hold NaN or infinity: there is nothing to compare")
+    return truth, guess
+
+
+def mse(truth: Images, guess: Images, *, data_range: float) -> Values:
+    """Mean square error an image, in units of the data range squared; lower is closer.
+
+    Args:
+        truth: [N, C, H, W].
+        guess: the same shape.
+        data_range: largest minus smallest possible value; errors are divided by it, so that 1.0 means full scale.
+
+    Returns:
+        float64 [N], ≥ 0.
+
+    Source: scikit-image `mean_squared_error`, after division by the data range.
+
+    >>> mse(np.zeros((1, 1, 2, 2)), np.full((1, 1, 2, 2), 0.5), data_range=1.0)
+    array([0.25])
+    """
+    truth, guess = _pair(truth, guess, data_range)
+    difference = (truth.astype(np.float64) - guess) / data_range
+    return np.asarray(np.square(difference).mean(axis=(1, 2, 3)))
+
+
+def psnr(truth: Images, guess: Images, *, data_range: float) -> Values:
+    """Peak signal-to-noise ratio an image, in dB; higher is closer, `inf` for an exact copy.
+
+    PSNR of a mean MSE is not the mean PSNR: this one is taken image by image.
+
+    Source: scikit-image `peak_signal_noise_ratio`; 10·log10(range²/MSE).
+
+    >>> psnr(np.zeros((1, 1, 2, 2)), np.full((1, 1, 2, 2), 0.1), data_range=1.0).round(6)
+    array([20.])
+    """
+    with np.errstate(divide="ignore"):
+        return np.asarray(-10 * np.log10(mse(truth, guess, data_range=data_range)))
+
+
+def ssim(truth: Images, guess: Images, *, data_range: float) -> Values:
+    """Structural similarity an image, in [−1, 1]; higher is closer. Window 7×7, uniform, averaged over channels.
+
+    Raises:
+        ValueError: if a side is below 7 pixels.
+
+    Source: Wang et al. 2004, computed by scikit-image `structural_similarity`.
+
+    >>> x = np.random.default_rng(0).random((2, 1, 8, 8), dtype=np.float32)
+    >>> ssim(x, x, data_range=1.0)
+    array([1., 1.])
+    """
+    from skimage.metrics import structural_similarity
+
+    truth, guess = _pair(truth, guess, data_range)
+    if min(truth.shape[2:]) < SMALLEST_SSIM_SIDE:
+        raise ValueError(f"SSIM needs images of at least 7×7 pixels, got {truth.shape[2]}×{truth.shape[3]}")
+    pairs = zip(truth.astype(np.float64), guess.astype(np.float64), strict=True)
+    return np.array([structural_similarity(a, b, data_range=data_range, channel_axis=0) for a, b in pairs])
+
+
+IMAGE_METRICS = {"mse": mse, "psnr": psnr, "ssim": ssim}
+"""The image metrics of every row, in the order of the tables."""

@@ -1,0 +1,75 @@
+"""A user's own pair of segments, named by import path."""
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+from privkit.errors import UsageError
+from privkit.models.base import SplitModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedPair:
+    """`lower:upper`, two dotted import paths of nn.Module classes or of functions that return one.
+
+    Each is called with those of the keywords `image_shape`, `classes` and `positions` that it takes. Modules are looked
+    up on the Python path and in the current folder.
+
+    Attributes:
+        lower: for example "mynets.client.Lower".
+        upper: for example "mynets.server.Upper".
+
+    Source: the user's.
+
+    >>> pair = ImportedPair(lower="torch.nn.Identity", upper="torch.nn.Flatten")
+    >>> pair.build((1, 4, 4), 16, positions=True, seed=0).upper
+    Flatten(start_dim=1, end_dim=-1)
+    """
+
+    lower: str
+    upper: str
+
+    def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
+        """Import and build both segments; see `ModelSpec.build`."""
+        offered = {"image_shape": image_shape, "classes": classes, "positions": positions}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return SplitModel(lower=_make(self.lower, offered), upper=_make(self.upper, offered))
+
+
+def _make(path: str, offered: dict[str, Any]) -> nn.Module:
+    """Import one segment and call it with what it takes."""
+    factory = _import(path)
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # some built-ins have no signature
+        parameters = {}  # type: ignore[assignment]
+    module = factory(**{name: value for name, value in offered.items() if name in parameters})
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"{path} must give a torch.nn.Module, got {type(module).__name__}")
+    return module
+
+
+def _import(path: str) -> Callable[..., Any]:
+    """The object behind a dotted path."""
+    module, _, name = path.rpartition(".")
+    if not module:
+        raise UsageError(f"{path!r} is no import path; name a segment as package.module.Name")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)  # last, so that a user's file never hides an installed package
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"cannot import the segment {path}: {error}") from None
+    if not callable(found):
+        raise UsageError(f"{path} must be an nn.Module class or a function that returns a module")
+    return found  # type: ignore[no-any-return]

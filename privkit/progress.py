@@ -1,0 +1,95 @@
+"""Progress on standard error: a live bar in a terminal, one line a stage elsewhere."""
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """What a run tells while it works."""
+
+    def note(self, text: str) -> None:
+        """One line that stays."""
+        ...
+
+    def stage(self, name: str) -> None:
+        """A stage begins."""
+        ...
+
+    def step(self, done: int, total: int, value: float) -> None:
+        """`done` of `total` epochs of the stage, with the newest value of its curve."""
+        ...
+
+
+class Silent:
+    """Tells nothing: the default of the Python interface."""
+
+    def note(self, text: str) -> None:
+        """Drop it."""
+
+    def stage(self, name: str) -> None:
+        """Drop it."""
+
+    def step(self, done: int, total: int, value: float) -> None:
+        """Drop it."""
+
+
+class Lines:
+    """One line a stage, for logs and CI."""
+
+    def __init__(self) -> None:
+        self._name, self._start = "", perf_counter()
+
+    def note(self, text: str) -> None:
+        """Print it."""
+        print(text, file=sys.stderr, flush=True)
+
+    def stage(self, name: str) -> None:
+        """Remember the stage and its start."""
+        self._name, self._start = name, perf_counter()
+
+    def step(self, done: int, total: int, value: float) -> None:
+        """Print the stage when it is done."""
+        if done == total:
+            self.note(f"{self._name}: {total} epochs, {value:.4f}, {perf_counter() - self._start:.1f} s")
+
+
+class Bar:
+    """A live bar in a terminal."""
+
+    def __init__(self, live: object) -> None:
+        self._live: object = live
+        self._task: object = None
+        self._name = ""
+
+    def note(self, text: str) -> None:
+        """Print above the bar."""
+        self._live.console.print(text, highlight=False, markup=False)  # type: ignore[attr-defined]
+
+    def stage(self, name: str) -> None:
+        """Start a new bar."""
+        self._name = name
+        self._task = self._live.add_task(name, total=None)  # type: ignore[attr-defined]
+
+    def step(self, done: int, total: int, value: float) -> None:
+        """Move it."""
+        text = f"{self._name}  {value:.4f}"
+        self._live.update(self._task, completed=done, total=total, description=text)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def shown() -> Iterator[Progress]:
+    """The progress that fits standard error."""
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with RichProgress(*columns, console=Console(stderr=True)) as live:
+        yield Bar(live)

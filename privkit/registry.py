@@ -1,0 +1,182 @@
+"""Names to objects: looks a name up in the tables and in entry points, and suggests on a miss."""
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, get_type_hints
+
+from privkit.errors import UsageError, unknown
+
+TABLES = {
+    "defenses": "privkit.defenses:DEFENSES",
+    "attacks": "privkit.attacks:ATTACKS",
+    "datasets": "privkit.data:DATASETS",
+    "models": "privkit.models:MODELS",
+    "metrics": "privkit.metrics:METRICS",
+    "accountants": "privkit.accountants:ACCOUNTANTS",
+}
+"""Kind -> its table; a third party adds names by entry points in the group `privkit.<kind>`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Component:
+    """A named, fully specified part of a run.
+
+    Attributes:
+        name: in the registry.
+        spec: the frozen dataclass instance.
+        label: the shortest text that gives it, `name:key=value,…` with only what differs from the default.
+    """
+
+    name: str
+    spec: Any
+    label: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and every field, defaults included."""
+        return {"name": self.name, **dataclasses.asdict(self.spec)}
+
+    def replace(self, **changes: Any) -> Component:
+        """The same component with other fields; the label stays what the user wrote."""
+        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **changes))
+
+
+def load(target: str) -> Any:
+    """The object behind "module:object"."""
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
+
+
+@cache
+def table(kind: str) -> Mapping[str, str]:
+    """Name -> "module:object" of one kind, entry points included; privkit's own names win."""
+    if kind not in TABLES:
+        raise unknown("kind", kind, TABLES)
+    foreign = {entry.name: entry.value for entry in entry_points(group=f"privkit.{kind}")}
+    return {**foreign, **load(TABLES[kind])}
+
+
+def describe(kind: str) -> list[dict[str, Any]]:
+    """What `privkit list` shows: name, first line of the docstring and the options with their defaults.
+
+    >>> [entry["name"] for entry in describe("defenses")]
+    ['batch_shuffle', 'none', 'patch_shuffle']
+    """
+    rows = []
+    for name, target in sorted(table(kind).items()):
+        found = load(target)
+        spec = found if dataclasses.is_dataclass(found) else None
+        options = {f.name: getattr(spec, f.name, None) for f in dataclasses.fields(spec)} if spec else {}
+        own = found.__doc__ if isinstance(found, type) or callable(found) else _size(found)
+        rows.append({"name": name, "summary": (own or "").strip().split("\n")[0], "options": options})
+    return rows
+
+
+def _size(spec: Any) -> str:
+    """One line for a registered instance, which has no docstring of its own."""
+    first = (type(spec).__doc__ or "").strip().split("\n")[0]
+    shown = ", ".join(f"{f.name}={getattr(spec, f.name)}" for f in dataclasses.fields(spec)[:3])
+    return f"{first} ({shown})"
+
+
+def parse(kind: str, given: str | Mapping[str, Any]) -> Component:
+    """Build a component from text or from a TOML table.
+
+    Args:
+        kind: for example "defenses".
+        given: `name`, `name:key=value,key=value`, or a mapping with a "name" key.
+
+    Raises:
+        UsageError: for an unknown name or key (with a suggestion), or a value that is not allowed.
+
+    >>> parse("defenses", "batch_shuffle:keep=0.25").spec
+    BatchShuffle(keep=0.25, frozen_block=False)
+    >>> parse("defenses", {"name": "batch_shuffle"}).label
+    'batch_shuffle'
+    """
+    singular = {"defenses": "defense"}.get(kind, kind.removesuffix("s"))
+    if isinstance(given, str):
+        name, _, text = given.partition(":")
+        options = read_options(given, text)
+    elif isinstance(given, Mapping):
+        options = dict(given)
+        name = options.pop("name", None)
+        if not isinstance(name, str):
+            raise UsageError(f"a {singular} given as a table needs a name, got {dict(given)}")
+    else:
+        raise UsageError(f"a {singular} is a name or a table, got {given!r}")
+    if kind == "models" and "." in name:
+        return _imported(str(given))
+    if name not in table(kind):
+        raise unknown(singular, name, table(kind))
+    spec = specify(singular + " " + name, load(table(kind)[name]), options)
+    default = load(table(kind)[name])
+    changed = [
+        f"{f.name}={_shown(getattr(spec, f.name))}"
+        for f in dataclasses.fields(spec)
+        if getattr(spec, f.name) != getattr(default, f.name, dataclasses.MISSING)
+    ]
+    return Component(name=name, spec=spec, label=":".join(filter(None, [name, ",".join(changed)])))
+
+
+def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
+    """A frozen dataclass from its class (or from an instance that gives the defaults) and options.
+
+    Args:
+        what: how to call it in an error.
+        template: the class, or an instance.
+        options: field values; unknown names and wrong types are errors.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    cls = template if isinstance(template, type) else type(template)
+    types = get_type_hints(cls)
+    fields = [field.name for field in dataclasses.fields(cls)]
+    for key, value in options.items():
+        if key not in fields:
+            raise unknown(f"option of {what}", key, fields)
+        try:
+            TypeAdapter(types[key]).validate_python(value, strict=True)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Input ")
+            raise UsageError(f"{what}: {key} {reason}, got {value!r}") from None
+    try:
+        return cls(**options) if isinstance(template, type) else dataclasses.replace(template, **options)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{what}: {error}") from None
+
+
+def read_options(given: str, text: str) -> dict[str, Any]:
+    """`key=value,key=value` with TOML values; a bare word is a string."""
+    options: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"cannot read {part!r} in {given!r}; write options as name:key=value,key=value")
+        try:
+            options[key.strip()] = tomllib.loads(f"v = {value}")["v"]
+        except tomllib.TOMLDecodeError:
+            options[key.strip()] = value.strip()
+    return options
+
+
+def _shown(value: Any) -> str:
+    """A value as a user would write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _imported(given: str) -> Component:
+    """A user's own `lower:upper` pair."""
+    from privkit.models.imported import ImportedPair
+
+    lower, colon, upper = given.partition(":")
+    if not colon or "." not in upper:
+        raise UsageError(
+            f"{given!r} is no pair of segments; name both by import path, package.module.Lower:package.module.Upper"
+        )
+    return Component(name="imported", spec=ImportedPair(lower=lower, upper=upper), label=given)

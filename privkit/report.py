@@ -1,0 +1,51 @@
+"""The report of a run folder: reads what the cells stored and hands it to `privkit.reports`."""
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from privkit.errors import DamagedFile, RunFolderError
+from privkit.reports.schema import Row
+from privkit.run_folder import read_manifest, read_rows
+from privkit.storage import write_bytes
+
+
+def build(run: Path, rows: list[Row] | None = None) -> Path:
+    """Write RUN/report and return its page.
+
+    Args:
+        run: a run folder.
+        rows: its rows in the order to show; None for those of `results.jsonl`.
+
+    Raises:
+        RunFolderError: if it is no run folder or no cell is finished.
+        DamagedFile: if one of its files is damaged.
+    """
+    os.environ.setdefault("MPLCONFIGDIR", str(run / ".cache" / "matplotlib"))  # no write outside the run folder
+    from privkit.reports import figures, page
+
+    rows = read_rows(run) if rows is None else rows
+    manifest = read_manifest(run)
+    if manifest is None or not rows:
+        raise RunFolderError(f"{run} holds no finished cell; repeat the run's command to go on with it")
+    pictures = {row.cell: found for row in rows if (found := _pictures(run / "cells" / row.cell / "per_example.npz"))}
+    for cell, found in pictures.items():
+        strip = figures.save(figures.reconstructions({"reconstruction": found}), "png")
+        write_bytes(run / "cells" / cell / "reconstructions.png", strip)
+    return page.render(rows, manifest, pictures, run / "report", write_bytes)
+
+
+def _pictures(path: Path):  # type: ignore[no-untyped-def]
+    """The stored pictures of a cell, None where it has none."""
+    from privkit.reports.figures import Pictures
+
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return Pictures(truth=arrays["truth"], guess=arrays["guess"])
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile):
+        raise DamagedFile(f"{path} is damaged; delete {path.parent} and repeat the run's command") from None

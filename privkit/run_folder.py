@@ -1,0 +1,214 @@
+"""A run on disk: manifest, cells, results; safe against kills, full disks and other runs."""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from privkit.errors import DamagedFile, RunFolderError
+from privkit.grid import short_hash
+from privkit.reports.schema import Gate, Manifest, Row
+from privkit.storage import append_line, write_bytes, write_text, writing
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class RunFolder:
+    """The folder of one run; use it in a `with` block, which locks it.
+
+    Args:
+        path: created if absent; must be empty or hold this configuration's run.
+        manifest: of the run that is about to start.
+
+    Raises:
+        RunFolderError: if the folder belongs to another configuration, holds other files or is in use.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path.resolve()
+        self._lock: Any = None
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        found = read_manifest(self.path)
+        if found is None:
+            strangers = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
+            if strangers:
+                raise RunFolderError(
+                    f"{self.path} holds other files ({strangers[0]}); name an empty or new folder with --out"
+                )
+            self.manifest = manifest
+            self.save_manifest()
+        elif found.fingerprint != manifest.fingerprint:
+            differs = _difference(found.config, manifest.config)
+            raise RunFolderError(
+                f"{self.path} belongs to another configuration (it differs in {differs}); "
+                "name another folder with --out, or repeat that run's command to resume it"
+            )
+        else:
+            self.manifest = found
+
+    def __enter__(self) -> RunFolder:
+        """Lock the folder against a second process."""
+        with writing(self.path / ".lock"):
+            self._lock = (self.path / ".lock").open("w")
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self._lock.close()
+                raise RunFolderError(f"{self.path} is in use by another process; wait for it to end") from None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Unlock."""
+        self._lock.close()
+
+    def cell(self, cell_id: str) -> Path:
+        """Folder of a cell."""
+        return self.path / "cells" / cell_id
+
+    def model(self, model_id: str) -> Path:
+        """Folder of a defended model."""
+        return self.path / "models" / model_id
+
+    def control(self, attack: dict[str, Any]) -> Path:
+        """File of an attack's control experiments."""
+        return self.path / "controls" / f"{attack['name']}-{short_hash(attack)}.json"
+
+    def read_gates(self, path: Path) -> tuple[Gate, ...] | None:
+        """Gates stored by `write_gates`, None where there are none."""
+        return _read(path, _Gates).gates if path.exists() else None
+
+    def write_gates(self, path: Path, gates: tuple[Gate, ...]) -> None:
+        """Store gates."""
+        write_text(path, _Gates(gates=gates).model_dump_json(indent=2) + "\n")
+
+    @property
+    def results(self) -> Path:
+        """One row a finished cell."""
+        return self.path / "results.jsonl"
+
+    def save_manifest(self) -> None:
+        """Write the manifest."""
+        write_text(self.path / "manifest.json", self.manifest.model_dump_json(indent=2) + "\n")
+
+    def note_dataset(self, seed: int, hashes: dict[str, dict[str, int | str]]) -> None:
+        """Put the splits' hashes into the manifest, or refuse data that changed since the run began.
+
+        Raises:
+            RunFolderError: if a resumed run reads other images than before.
+        """
+        known = self.manifest.datasets.get(str(seed))
+        if known == hashes:
+            return
+        if known is not None:
+            raise RunFolderError(
+                f"the images of seed {seed} are not those that {self.path} began with; "
+                "restore the data, or name another folder with --out"
+            )
+        datasets = {**self.manifest.datasets, str(seed): hashes}
+        self.manifest = self.manifest.model_copy(update={"datasets": datasets})
+        self.save_manifest()
+
+    def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
+        """Rows of the finished cells, and a sentence for everything that had to be mended.
+
+        The cells' own `result.json` are the truth; `results.jsonl` is their append-only copy. A line that a kill cut
+        off is written anew. Cells that ended in an error run again.
+        """
+        rows = {}
+        for cell_id in cells:
+            path = self.cell(cell_id) / "result.json"
+            if path.exists():
+                row = _read(path, Row)
+                if row.status != "error":
+                    rows[cell_id] = row
+        wanted = [row.model_dump_json() for row in rows.values()]
+        present, mended = self._lines()
+        if mended or sorted(present) != sorted(wanted):
+            kept = [line for line in present if line in wanted]
+            missing = [line for line in wanted if line not in kept]
+            write_bytes(self.results, "".join(line + "\n" for line in (*kept, *missing)).encode())
+        return rows, mended
+
+    def finish(self, row: Row) -> None:
+        """Store a finished cell: first its own file, then the line in `results.jsonl`."""
+        write_text(self.cell(row.cell) / "result.json", row.model_dump_json(indent=2) + "\n")
+        append_line(self.results, row.model_dump_json())
+
+    def _lines(self) -> tuple[list[str], list[str]]:
+        """Whole lines of `results.jsonl`, and what is wrong with the others."""
+        if not self.results.exists():
+            return [], []
+        whole, mended = [], []
+        for number, line in enumerate(self.results.read_text(errors="replace").splitlines(), start=1):
+            try:
+                Row.model_validate_json(line)
+                whole.append(line)
+            except ValidationError:
+                mended.append(
+                    f"{self.results} line {number} is truncated or damaged; rewritten from its cell's own result.json, "
+                    "or its cell runs again"
+                )
+        return whole, mended
+
+
+class _Gates(BaseModel):
+    """A list of gates as a file."""
+
+    gates: tuple[Gate, ...]
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """Manifest of a run folder, None where there is none."""
+    file = path / "manifest.json"
+    return _read(file, Manifest) if file.exists() else None
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All rows of a run folder, for reading it without resuming it.
+
+    Raises:
+        RunFolderError: if it is no run folder.
+    """
+    if read_manifest(path) is None:
+        raise RunFolderError(f"{path} is no run folder: it has no manifest.json")
+    results = path / "results.jsonl"
+    rows = []
+    for number, line in enumerate(results.read_text().splitlines() if results.exists() else [], start=1):
+        try:
+            rows.append(Row.model_validate_json(line))
+        except ValidationError:
+            raise DamagedFile(
+                f"{results} line {number} is truncated or damaged; repeat the run's command to mend it"
+            ) from None
+    return rows
+
+
+def _read(path: Path, kind: type[Model]) -> Model:
+    """Read one of the run's own JSON files."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError:
+        raise DamagedFile(
+            f"{path} is damaged or of another schema version; delete {path.parent} to do that part again"
+        ) from None
+
+
+def _difference(old: Any, new: Any, prefix: str = "") -> str:
+    """The first field in which two configurations differ, and both values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            if old.get(key) != new.get(key):
+                return _difference(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else str(key))
+    return f"{prefix}: {json.dumps(old)} there, {json.dumps(new)} here"

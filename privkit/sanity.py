@@ -1,0 +1,111 @@
+"""Sanity gates: an attack's numbers count only if it can win where winning is easy and fails where nothing is to be had."""
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import Knowledge, NotApplicable, View
+from privkit.attacks.decoders.patches import Geometry, patchify
+from privkit.attacks.floors import MeanImage
+from privkit.reports.schema import Gate, Metrics
+from privkit.seeds import derive
+
+CONTROL_STEPS = 100
+IDENTITY_SHARE = 0.5
+"""The identity control passes if the attack's MSE is at most this share of the mean image's."""
+NOISE_SLACK = 0.03
+"""The noise control passes if the attack's MSE is at most this share below the mean image's."""
+
+
+def controls(attack: Any, auxiliary: Tensor, release: Tensor, batch_size: int, seed: int) -> tuple[Gate, Gate]:
+    """Mount a short version of an attack on a release that is the image itself, and on one that is pure noise.
+
+    Only auxiliary images take part: the last quarter plays the victim.
+
+    Args:
+        attack: the attack's specification.
+        auxiliary: images [M, C, H, W] in [0, 1].
+        release: a release of the real client, whose shape the noise takes.
+        batch_size: images a message.
+        seed: of everything random in it.
+
+    Raises:
+        NotApplicable: if there are too few auxiliary images, or tokens form no grid of patches.
+    """
+    shape = (auxiliary.shape[1], auxiliary.shape[2], auxiliary.shape[3])
+    geometry = Geometry.of(release, shape)
+    quarter = len(auxiliary) // 4 // batch_size * batch_size
+    if quarter == 0:
+        raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
+    own, played = auxiliary[:-quarter], auxiliary[-quarter:]
+    if getattr(attack, "epochs", None) is not None:
+        steps = max(1, (len(own) - len(own) // 10) // batch_size)
+        attack = replace(attack, epochs=ceil(CONTROL_STEPS / steps))
+
+    def identity(images: Tensor, draws: Generator) -> Tensor:
+        return patchify(images, geometry.patch)
+
+    def noise(images: Tensor, draws: Generator) -> Tensor:
+        return torch.randn((len(images), *release.shape[1:]), generator=draws, device=images.device)
+
+    errors = []
+    for name, query in (("identity", identity), ("noise", noise)):
+        draws = Generator(auxiliary.device).manual_seed(derive(seed, "control", name))
+        views = [View(round=i, smashed=query(part, draws)) for i, part in enumerate(played.split(batch_size))]
+        knowledge = Knowledge(image_shape=shape, batch_size=batch_size, auxiliary=own, query=query)
+        guess = attack.run(views, knowledge, Generator().manual_seed(derive(seed, "control", name, "attack")))
+        errors.append((guess.images - played).square().mean().item())
+    floor = MeanImage().run(views, knowledge, Generator()).images
+    mean_error = (floor - played).square().mean().item()
+    identity_error, noise_error = errors
+    return (
+        Gate(
+            name="wins_on_identity",
+            passed=identity_error <= IDENTITY_SHARE * mean_error,
+            detail=f"on a release that is the image itself the attack has MSE {identity_error:.4f}, "
+            f"the mean image {mean_error:.4f}",
+            decisive=True,
+        ),
+        Gate(
+            name="fails_on_noise",
+            passed=noise_error >= (1 - NOISE_SLACK) * mean_error,
+            detail=f"on a release of pure noise the attack has MSE {noise_error:.4f}, the mean image {mean_error:.4f}",
+            decisive=True,
+        ),
+    )
+
+
+def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]) -> tuple[Gate, ...]:
+    """Gates of one cell: did the attack converge, and does it beat the mean image and its own untrained start?
+
+    A gate that fails here is a finding about the cell, not a fault of the run: numbers at the floor say that this
+    attack got nothing, never that nothing is to be got.
+    """
+    found = [
+        Gate(
+            name="converged",
+            passed=converged,
+            detail="attack converged: the last quarter of its epochs improved the held-out error by less than 5 %"
+            if converged
+            else "attack not converged: a larger budget may recover more",
+            decisive=False,
+        )
+    ]
+    for name, what in (("mean_image", "the mean image"), ("zero_steps", "the attack's own untrained start")):
+        if name in floors:
+            ours, floor = recovered["mse"], floors[name]["mse"].mean
+            passed = ours.high < floor
+            found.append(
+                Gate(
+                    name=f"beats_{name}",
+                    passed=passed,
+                    detail=f"{'above' if passed else 'at or below'} the floor of {what}: MSE {ours.mean:.4f} "
+                    f"against {floor:.4f}",
+                    decisive=False,
+                )
+            )
+    return tuple(found)

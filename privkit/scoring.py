@@ -1,0 +1,95 @@
+"""Where truth meets an attack's output, and the only place: alignment, metrics, intervals."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from privkit.metrics.image import IMAGE_METRICS, SMALLEST_SSIM_SIDE, Images, Values
+from privkit.reports.schema import Estimate, Metrics
+
+DATA_RANGE = 1.0
+HIGHER_IS_CLOSER = {"mse": False, "psnr": True, "ssim": True}
+RESAMPLES = 2_000
+
+Scores = dict[str, Values]
+"""Metric -> one value an image."""
+
+
+def match(truth: Images, guess: Images, batch_size: int) -> NDArray[np.int64]:
+    """For each image, the row of the guess that the best assignment inside its message gives it.
+
+    A defense that mixes images may move one into another's place; the Hungarian assignment with the smallest total
+    MSE undoes that. It uses the truth, so it is an upper bound on what an adversary could sort out.
+
+    Args:
+        truth: [N, C, H, W].
+        guess: the same shape.
+        batch_size: images a message.
+
+    Returns:
+        int64 [N].
+
+    Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
+
+    >>> truth = np.eye(3, dtype=np.float32).reshape(3, 1, 1, 3)
+    >>> match(truth, truth[[1, 2, 0]], 3)
+    array([2, 0, 1])
+    """
+    chosen = np.empty(len(truth), dtype=np.int64)
+    for start in range(0, len(truth), batch_size):
+        rows = slice(start, start + batch_size)
+        a = truth[rows].reshape(len(truth[rows]), -1).astype(np.float64)
+        b = guess[rows].reshape(len(guess[rows]), -1).astype(np.float64)
+        squared = (a * a).sum(1)[:, None] + (b * b).sum(1) - 2 * a @ b.T
+        chosen[rows] = start + linear_sum_assignment(squared)[1]
+    return chosen
+
+
+def per_example(truth: Images, guess: Images, batch_size: int) -> dict[str, Scores]:
+    """Every image metric, image by image, unaligned and matched; images too small for SSIM get none."""
+    small = min(truth.shape[2:]) < SMALLEST_SSIM_SIDE
+    metrics = {name: metric for name, metric in IMAGE_METRICS.items() if not (small and name == "ssim")}
+    aligned = {"unaligned": guess, "matched": guess[match(truth, guess, batch_size)]}
+    return {
+        alignment: {name: metric(truth, images, data_range=DATA_RANGE) for name, metric in metrics.items()}
+        for alignment, images in aligned.items()
+    }
+
+
+def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: float = 0.95) -> Estimate:
+    """Mean with its percentile bootstrap interval over images, and the image that came closest.
+
+    Images of one message are not independent under a defense that mixes them; the interval does not know that.
+
+    Source: Efron 1979; 2,000 resamples.
+
+    >>> estimate(np.array([1.0, 1.0]), higher_is_closer=True, seed=0).low
+    1.0
+    """
+    draws = np.random.default_rng(seed)
+    with np.errstate(invalid="ignore"):
+        means = values[draws.integers(0, len(values), (RESAMPLES, len(values)))].mean(1)
+        low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    exact = bool(np.isinf(values).any())  # an exact copy has an infinite PSNR, and so has the mean
+    return Estimate(
+        mean=float(values.mean()),
+        low=float(values.min() if exact else low),
+        high=float(np.inf if exact else high),
+        worst=float(values.max() if higher_is_closer else values.min()),
+        higher_is_closer=higher_is_closer,
+        n=len(values),
+        confidence=confidence,
+    )
+
+
+def summarise(scores: Mapping[str, Scores], seed: int) -> dict[str, Metrics]:
+    """Estimates of every alignment and metric."""
+    return {
+        alignment: {
+            name: estimate(values, higher_is_closer=HIGHER_IS_CLOSER[name], seed=seed) for name, values in metrics.items()
+        }
+        for alignment, metrics in scores.items()
+    }

@@ -1,0 +1,125 @@
+"""Files that are either whole or not there: atomic writes, durable appends, checked tensors."""
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privkit.errors import DamagedFile, StorageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+DIGEST = hashlib.sha256().digest_size
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a full disk or a forbidden folder into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            cure = "free some space and run the same command again; finished cells are kept"
+        else:
+            cure = "check the folder's permissions, or name another with --out"
+        raise StorageError(f"cannot write {path}: {error.strerror or error}; {cure}") from None
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: a temporary file beside it, flushed to disk, then renamed over it."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with temporary.open("wb") as handle:
+                handle.write(data)
+                handle.flush()
+                os.fsync(handle.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """`write_bytes` of UTF-8 text."""
+    write_bytes(path, text.encode())
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line with a single write and flush it to disk; a kill leaves at most a truncated last line."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            data = (line + "\n").encode()
+            if os.write(descriptor, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    """Write tensors, numbers, strings, lists and dicts, behind their SHA-256."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    payload = buffer.getvalue()
+    write_bytes(path, hashlib.sha256(payload).digest() + payload)
+
+
+def load_state(path: Path) -> dict[str, Any] | None:
+    """Read what `save_state` wrote, None where there is nothing. Never unpickles an object.
+
+    Raises:
+        DamagedFile: if the file was damaged since.
+    """
+    import torch
+
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    digest, payload = data[:DIGEST], data[DIGEST:]
+    if hashlib.sha256(payload).digest() != digest:
+        raise DamagedFile(
+            f"the checkpoint {path} is damaged; delete it and run the same command again: only this stage starts over"
+        )
+    state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    return state
+
+
+def save_module(path: Path, module: nn.Module) -> None:
+    """Write a module's weights as safetensors, with their SHA-256 beside them."""
+    from safetensors.torch import save
+
+    data = save({name: value.contiguous().cpu() for name, value in module.state_dict().items()})
+    write_bytes(path, data)
+    write_text(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest())
+
+
+def load_module(path: Path, module: nn.Module) -> None:
+    """Read weights into a module.
+
+    Raises:
+        DamagedFile: if the file is missing or was damaged since.
+    """
+    from safetensors.torch import load
+
+    try:
+        data, digest = path.read_bytes(), path.with_suffix(".sha256").read_text()
+    except OSError as error:
+        raise DamagedFile(f"cannot read the trained segment {path}: {error.strerror}; delete {path.parent}") from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise DamagedFile(
+            f"the trained segment {path} is damaged; delete {path.parent} and run the same command again to train anew"
+        )
+    module.load_state_dict(load(data))

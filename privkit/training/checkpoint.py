@@ -1,0 +1,47 @@
+"""A checkpoint on disk, for the training core and for attacks alike (it satisfies `privkit.attacks.base.Session`)."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from privkit.storage import load_state, save_state
+
+SHARE = 0.1  # of the time may go into saving
+
+
+class Checkpoint:
+    """Saves a long stage now and then, so that saving takes at most a tenth of the time.
+
+    Args:
+        path: the file; None keeps nothing.
+        report: called with (done, total, value) after every epoch.
+    """
+
+    def __init__(self, path: Path | None = None, report: Callable[[int, int, float], None] | None = None) -> None:
+        self._path, self._report = path, report
+        self._cost, self._saved_at = 0.0, perf_counter()
+
+    def load(self) -> dict[str, Any] | None:
+        """The last saved state, None on a fresh start; StorageError if the file is damaged."""
+        return None if self._path is None else load_state(self._path)
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Write the state, unless the last save was a moment ago."""
+        start = perf_counter()
+        if self._path is None or (start - self._saved_at) * SHARE < self._cost:
+            return
+        save_state(self._path, state)
+        self._saved_at = perf_counter()
+        self._cost = self._saved_at - start
+
+    def report(self, done: int, total: int, value: float) -> None:
+        """Pass the progress on."""
+        if self._report is not None:
+            self._report(done, total, value)
+
+    def remove(self) -> None:
+        """The stage is finished and its result is stored: the checkpoint is of no more use."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)

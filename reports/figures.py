@@ -1,0 +1,98 @@
+"""Figures: originals above reconstructions, and the curves of training and attack."""
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from privkit.reports.schema import Row
+
+Pixels = NDArray[np.uint8]
+
+COLORS = ("#3b4cc0", "#d1495b", "#2a9d8f", "#e9a03b", "#7b5ea7", "#5c6770")
+MUTED = "#667085"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """The first attacked images of a cell: originals and guesses, uint8 [k, H, W, C]."""
+
+    truth: Pixels
+    guess: Pixels
+
+
+def reconstructions(strips: Mapping[str, Pictures]) -> Figure:
+    """Originals on top, then one strip of guesses a label; strips of other originals get their own block.
+
+    Args:
+        strips: label -> pictures, in the order of the rows.
+    """
+    blocks: list[tuple[str, Pixels]] = []
+    last: Pixels | None = None
+    for label, pictures in strips.items():
+        if last is None or not np.array_equal(last, pictures.truth):
+            blocks.append(("original", pictures.truth))
+            last = pictures.truth
+        blocks.append((label, pictures.guess))
+    columns = max(len(images) for _, images in blocks)
+    figure = Figure(figsize=(1.9 + 0.85 * columns, 0.92 * len(blocks)), dpi=160)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(
+        len(blocks), columns, squeeze=False, gridspec_kw={"wspace": 0.06, "hspace": 0.06, "left": 1.8 / (1.9 + 0.85 * columns)}
+    )
+    for line, (label, images) in zip(axes, blocks, strict=True):
+        for axis in line:
+            axis.axis("off")
+        for axis, image in zip(line, images, strict=False):
+            axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        line[0].text(
+            -0.12, 0.5, label, transform=line[0].transAxes, ha="right", va="center", fontsize=8,
+            color=MUTED if label == "original" else "black", wrap=False,
+        )
+    return figure
+
+
+def curves(rows: Sequence[Row]) -> Figure:
+    """Task loss by epoch at the left, the attack's held-out error by epoch at the right."""
+    figure = Figure(figsize=(9, 3.1), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    task, attack = figure.subplots(1, 2)
+    several = len({row.seed for row in rows}) > 1
+    drawn = set()
+    for number, row in enumerate(row for row in rows if row.status == "done"):
+        color, seed = COLORS[number % len(COLORS)], f", seed {row.seed}" if several else ""
+        if row.training_curve and (row.defense, row.seed) not in drawn:
+            drawn.add((row.defense, row.seed))
+            _line(task, row.training_curve, row.defense + seed, color)
+        if row.attack_curve:
+            _line(attack, row.attack_curve, f"{row.attack} on {row.defense}{seed}", color)
+    done = next((row for row in rows if "mean_image" in row.floors), None)
+    if done is not None:
+        floor = done.floors["mean_image"]["unaligned"]["mse"].mean
+        attack.axhline(floor, color=MUTED, lw=0.8, ls="--", label="mean image (on the victims)")
+    task.set(title="task: training loss", xlabel="epoch", ylabel="cross-entropy")
+    attack.set(title="attack: error on held-out auxiliary images", xlabel="epoch", ylabel="MSE", yscale="log")
+    for axis in (task, attack):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False, fontsize=7.5)
+    return figure
+
+
+def _line(axis: object, values: Sequence[float], label: str, color: str) -> None:
+    """One curve, epochs counted from 1."""
+    axis.plot(range(1, len(values) + 1), values, color=color, lw=1.6, marker=".", ms=4, label=label)  # type: ignore[attr-defined]
+
+
+def save(figure: Figure, kind: str) -> bytes:
+    """A figure as "png" or "svg", without a date, so that equal figures are equal files."""
+    buffer = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    figure.savefig(buffer, format=kind, metadata=metadata, bbox_inches="tight", facecolor="white")
+    return buffer.getvalue()

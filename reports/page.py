@@ -1,0 +1,70 @@
+"""The report: one self-contained HTML page, and the same tables and figures as files."""
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from privkit.reports import figures, tables
+from privkit.reports.figures import Pictures
+from privkit.reports.schema import Manifest, Row
+
+Write = Callable[[Path, bytes], None]
+
+
+def render(rows: Sequence[Row], manifest: Manifest, pictures: Mapping[str, Pictures], folder: Path, write: Write) -> Path:
+    """Write the report.
+
+    Args:
+        rows: of the run, in its order.
+        manifest: of the run.
+        pictures: cell id -> its first images; cells without pictures are left out of the figure.
+        folder: where `index.html`, `tables/` and `figures/` go.
+        write: stores one file.
+
+    Returns:
+        The page's path.
+    """
+    table = tables.table(rows)
+    write(folder / "tables" / "audit.md", tables.markdown(table).encode())
+    write(folder / "tables" / "audit.tex", tables.latex(table).encode())
+    write(folder / "tables" / "audit.csv", tables.to_csv(rows).encode())
+
+    images = {}
+    strips = {_label(row, rows): pictures[row.cell] for row in rows if row.cell in pictures}
+    drawn = {"reconstructions": figures.reconstructions(strips)} if strips else {}
+    for name, figure in (drawn | {"curves": figures.curves(rows)}).items():
+        png = figures.save(figure, "png")
+        write(folder / "figures" / f"{name}.png", png)
+        write(folder / "figures" / f"{name}.svg", figures.save(figure, "svg"))
+        images[name] = "data:image/png;base64," + base64.b64encode(png).decode()
+
+    environment = Environment(
+        loader=PackageLoader("privkit.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals |= {"bracket": tables.bracket, "interval": tables.interval, "proven": tables.proven}
+    page = environment.get_template("report.html.j2").render(
+        rows=rows,
+        done=[row for row in rows if row.status == "done"],
+        baselines={(row.attack, row.seed): row for row in rows if row.defense == "none" and row.status == "done"},
+        floor_names=tables.FLOOR_NAMES,
+        manifest=manifest,
+        table=table,
+        note=tables.NOTE,
+        images=images,
+    )
+    path = folder / "index.html"
+    write(path, page.encode())
+    return path
+
+
+def _label(row: Row, rows: Sequence[Row]) -> str:
+    """A row's name in the figure, as short as the run allows."""
+    label = row.defense
+    if len({other.attack for other in rows}) > 1:
+        label += f"\n{row.attack}"
+    if len({other.seed for other in rows}) > 1:
+        label += f"\nseed {row.seed}"
+    return label

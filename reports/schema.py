@@ -1,0 +1,129 @@
+"""The results schema: one row a finished cell, self-describing, JSON round-trip."""
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+
+Status = Literal["done", "not_applicable", "error"]
+
+
+class _Frozen(BaseModel):
+    """Immutable, strict about unknown keys; infinities travel as strings, because JSON has none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Interval(_Frozen):
+    """A value with its confidence interval over `n` images."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    confidence: float = 0.95
+
+
+class Estimate(_Frozen):
+    """A metric over the attacked images.
+
+    `worst` is the image that the attack recovered best. `higher_is_closer` states the direction: whether a larger
+    value means a better reconstruction.
+    """
+
+    mean: float
+    low: float
+    high: float
+    worst: float
+    higher_is_closer: bool
+    n: int
+    confidence: float = 0.95
+
+
+Metrics = dict[str, Estimate]
+
+
+class Proof(_Frozen):
+    """What is proven; mirrors an accountant's certificate."""
+
+    kind: Literal["nothing", "permutation_count", "differential_privacy"]
+    statement: str
+    epsilon: float
+    delta: float | None
+    quantities: dict[str, float]
+    assumptions: tuple[str, ...]
+    source: str
+
+
+class Costs(_Frozen):
+    """Costs of one image in one training round."""
+
+    bytes_up: int
+    bytes_down: int
+    client_macs: int
+    client_parameters: int
+
+
+class Gate(_Frozen):
+    """One sanity gate of an attack: passed, failed, or None where it could not be judged."""
+
+    name: str
+    passed: bool | None
+    detail: str
+    decisive: bool
+    """A decisive gate that does not pass makes the numbers meaningless and the run fail (exit code 1)."""
+
+
+class Row(_Frozen):
+    """One cell: one defense, one attack, one seed.
+
+    `recovers` and `floors` are keyed by alignment ("unaligned": guess n against image n; "matched": the best
+    assignment of guesses to images inside each message), `floors` by floor first.
+    """
+
+    schema_version: Literal[1] = 1
+    cell: str
+    status: Status
+    reason: str = ""
+    defense: str
+    attack: str
+    dataset: str
+    model: str
+    seed: int
+    auxiliary: str
+    victims: str
+    images: Annotated[dict[str, int], Field(description="number of private, auxiliary, test and victim images")] = {}
+    batch_size: int
+    data_range: float = 1.0
+    accuracy: Interval | None = None
+    proves: Proof | None = None
+    recovers: dict[str, Metrics] = {}
+    floors: dict[str, dict[str, Metrics]] = {}
+    gates: tuple[Gate, ...] = ()
+    costs: Costs | None = None
+    training_curve: tuple[float, ...] = ()
+    attack_curve: tuple[float, ...] = ()
+
+    @property
+    def caveats(self) -> list[str]:
+        """Gates that did not pass, in words."""
+        return [gate.detail for gate in self.gates if not gate.passed]
+
+
+class Manifest(_Frozen):
+    """Where a run's numbers come from."""
+
+    schema_version: Literal[1] = 1
+    privkit: str
+    created: str
+    argv: tuple[str, ...]
+    config: dict[str, object]
+    fingerprint: str
+    git: dict[str, str | bool | None]
+    packages: dict[str, str]
+    hardware: dict[str, str | int | float | None]
+    threads: int
+    seeds: tuple[int, ...]
+    datasets: dict[str, dict[str, dict[str, int | str]]] = {}

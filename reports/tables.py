@@ -1,0 +1,185 @@
+"""Tables of the rows: for a terminal, Markdown, LaTeX and, with every number, CSV."""
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from privkit.reports.schema import Estimate, Interval, Metrics, Row
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+FLOOR_NAMES = {"mid_grey": "mid-grey image", "mean_image": "mean image", "zero_steps": "untrained attack"}
+UNKNOWN = "–"
+LATEX = str.maketrans(
+    {"_": r"\_", "%": r"\%", "#": r"\#", "&": r"\&", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "×": r"$\times$"}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Text cells under headers; `floor` marks the rows that are floors and not results."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    floor: tuple[bool, ...]
+
+
+HEADERS = ("defense", "attack", "accuracy ↑", "MSE ↑", "PSNR dB ↓", "SSIM ↓", "worst SSIM", "matched SSIM", "proven", "kB up")
+NOTE = (
+    "Arrows point to what a defender wishes. Brackets are 95 % intervals over images; worst is the image that was "
+    "recovered best; matched assigns guesses to images inside each message by the truth, an upper bound. "
+    "Images in [0, 1]."
+)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """One line a row, and the floors of each seed below it."""
+    several_seeds = len({row.seed for row in rows}) > 1
+    lines: list[tuple[str, ...]] = []
+    floor: list[bool] = []
+    for seed in dict.fromkeys(row.seed for row in rows):
+        group = [row for row in rows if row.seed == seed]
+        for row in group:
+            suffix = f" (seed {seed})" if several_seeds else ""
+            lines.append((row.defense + suffix, row.attack, *_numbers(row)))
+            floor.append(False)
+        for name, metrics in _floors(group).items():
+            label = name if not several_seeds else f"{name} (seed {seed})"
+            lines.append(("floor", label, UNKNOWN, *_image_numbers(metrics), UNKNOWN, UNKNOWN))
+            floor.append(True)
+    return Table(headers=HEADERS, rows=tuple(lines), floor=tuple(floor))
+
+
+def markdown(shown: Table) -> str:
+    """GitHub Markdown."""
+    lines = ["| " + " | ".join(shown.headers) + " |", "|" + " --- |" * len(shown.headers)]
+    lines += ["| " + " | ".join(row) + " |" for row in shown.rows]
+    return "\n".join(lines) + f"\n\n{NOTE}\n"
+
+
+def latex(shown: Table) -> str:
+    """A booktabs tabular."""
+    body = [" & ".join(cell.translate(LATEX).replace("^", r"\textasciicircum{}") for cell in row) for row in shown.rows]
+    first_floor = shown.floor.index(True) if True in shown.floor else len(body)
+    lines = [line + r" \\" for line in body]
+    if 0 < first_floor < len(lines):
+        lines.insert(first_floor, r"\midrule")
+    head = " & ".join(header.translate(LATEX) for header in shown.headers)
+    columns = "ll" + "r" * (len(shown.headers) - 2)
+    return "\n".join(
+        [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head + r" \\", r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", ""]
+    )
+
+
+def rich_table(shown: Table) -> RichTable:
+    """For a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+
+    result = RichTable(box=SIMPLE_HEAD, pad_edge=False)
+    for number, header in enumerate(shown.headers):
+        result.add_column(header, justify="left" if number < 2 else "right", overflow="fold")
+    for row, is_floor in zip(shown.rows, shown.floor, strict=True):
+        result.add_row(*row, style="dim" if is_floor else None)
+    return result
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """Every number of every row, one column each, unrounded; floors are columns of their row."""
+    flat = [_flat(row) for row in rows]
+    columns = list(dict.fromkeys(key for line in flat for key in line))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return out.getvalue()
+
+
+def _numbers(row: Row) -> tuple[str, ...]:
+    """The numeric cells of a row, or why there are none."""
+    if row.status != "done":
+        return (row.status.replace("_", " "), *[UNKNOWN] * (len(HEADERS) - 3))
+    sent = f"{row.costs.bytes_up / 1000:.1f}" if row.costs else UNKNOWN
+    return (interval(row.accuracy), *_image_numbers(row.recovers), proven(row), sent)
+
+
+def _image_numbers(metrics: dict[str, Metrics]) -> tuple[str, ...]:
+    """MSE, PSNR, SSIM, the worst SSIM and the matched SSIM."""
+    own, matched = metrics.get("unaligned", {}), metrics.get("matched", {})
+    ssim, worst = own.get("ssim"), own.get("ssim")
+    return (
+        number(own.get("mse"), 4),
+        number(own.get("psnr"), 1),
+        bracket(ssim),
+        UNKNOWN if worst is None else f"{worst.worst:.2f}",
+        number(matched.get("ssim"), 3),
+    )
+
+
+def _floors(rows: Sequence[Row]) -> dict[str, dict[str, Metrics]]:
+    """Floors of one seed; those that depend on the row are named after it."""
+    found = {}
+    for row in rows:
+        for name, metrics in row.floors.items():
+            label = FLOOR_NAMES.get(name, name)
+            if name == "zero_steps":
+                label += f", {row.attack} on {row.defense}"
+            found[label] = metrics
+    return found
+
+
+def proven(row: Row) -> str:
+    """What is proven, in a table cell."""
+    if row.proves is None:
+        return UNKNOWN
+    if row.proves.kind == "permutation_count":
+        return f"10^{row.proves.quantities['log10_permutations']:.0f} perms, no DP"
+    if row.proves.kind == "differential_privacy":
+        return f"ε={row.proves.epsilon:.3g} at δ={row.proves.delta:.0e}"
+    return "nothing"
+
+
+def number(estimate: Estimate | None, digits: int) -> str:
+    """The mean."""
+    return UNKNOWN if estimate is None else f"{estimate.mean:.{digits}f}"
+
+
+def bracket(estimate: Estimate | None) -> str:
+    """The mean with its interval."""
+    return UNKNOWN if estimate is None else f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def interval(value: Interval | None) -> str:
+    """A share with its interval."""
+    return UNKNOWN if value is None else f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
+
+
+def _flat(row: Row) -> dict[str, object]:
+    """A row as one flat record."""
+    flat: dict[str, object] = row.model_dump(
+        include={"cell", "status", "reason", "defense", "attack", "dataset", "model", "seed", "auxiliary", "victims", "batch_size"}
+    )
+    flat |= {f"{name}_images": count for name, count in row.images.items()}
+    if row.accuracy:
+        flat |= {"accuracy": row.accuracy.value, "accuracy_low": row.accuracy.low, "accuracy_high": row.accuracy.high}
+    named = {"": row.recovers, **{f"floor_{name}_": metrics for name, metrics in row.floors.items()}}
+    for prefix, alignments in named.items():
+        for alignment, metrics in alignments.items():
+            for name, estimate in metrics.items():
+                key = f"{prefix}{alignment}_{name}"
+                flat |= {
+                    key: estimate.mean,
+                    f"{key}_low": estimate.low,
+                    f"{key}_high": estimate.high,
+                    f"{key}_worst": estimate.worst,
+                }
+    if row.proves:
+        flat |= {"proven": row.proves.statement, "epsilon": row.proves.epsilon, **row.proves.quantities}
+    if row.costs:
+        flat |= row.costs.model_dump()
+    flat |= {f"gate_{gate.name}": gate.passed for gate in row.gates}
+    return flat
