@@ -2,6 +2,7 @@
 
 This library knows neither the training core nor the attacks. `ACCOUNTANTS` is the table of what it offers.
 """
+
 if __name__ != "privkit.accountants":
     raise ImportError("import privkit.accountants, not accountants: this folder is a part of the privkit package")
 

@@ -1,4 +1,5 @@
 """What an accountant returns: a certificate that says what is proven, and what is not."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field

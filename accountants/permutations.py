@@ -1,4 +1,5 @@
 """σ-privacy: how many permutations an adversary would have to tell apart, and why that is no differential privacy."""
+
 from __future__ import annotations
 
 from decimal import Decimal

@@ -2,6 +2,7 @@
 
 This library knows neither the training core nor the accountants. `ATTACKS` is the table of what it offers.
 """
+
 if __name__ != "privkit.attacks":
     raise ImportError("import privkit.attacks, not attacks: this folder is a part of the privkit package")
 

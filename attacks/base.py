@@ -1,4 +1,5 @@
 """The attack contract: what an adversary may hold, and what it returns. The truth is not among it."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

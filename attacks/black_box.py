@@ -1,4 +1,5 @@
 """Black-box inversion: train a decoder on the adversary's own images, then decode the victim's release."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -93,7 +94,7 @@ class BlackBox:
         session = session or NoSession()
         device = views[0].smashed.device
         auxiliary = knowledge.auxiliary.to(device)
-        if auxiliary.shape[1:] != knowledge.image_shape:
+        if tuple(auxiliary.shape[1:]) != knowledge.image_shape:
             raise NotApplicable(
                 f"auxiliary images are {list(auxiliary.shape[1:])}, the private ones {list(knowledge.image_shape)}: "
                 "bring auxiliary data of the same shape"
@@ -166,7 +167,7 @@ def _augmented(images: Tensor, augment: str, draws: Generator) -> Tensor:
     """Random shifts by up to an eighth of the side, and flips, one gather for the whole batch."""
     if augment == "none":
         return images
-    n, c, h, w = images.shape
+    n, _, h, w = images.shape
     pad = max(1, h // 8)
     padded = nn.functional.pad(images, (pad, pad, pad, pad))
     top, left = torch.randint(0, 2 * pad + 1, (2, n, 1), generator=draws, device=images.device)

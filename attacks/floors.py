@@ -1,4 +1,5 @@
 """The trivial floors: what an adversary gets without looking at the views. Every attack must beat them."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 Everything is imported on first use, so that each library costs only itself.
 """
+
 from __future__ import annotations
 
 from importlib import import_module

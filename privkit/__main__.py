@@ -1,4 +1,5 @@
 """`python -m privkit`."""
+
 from privkit.cli import main
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """An audit: plan the cells, run those that are not finished, report."""
+
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,6 @@ from privkit.grid import plan
 from privkit.progress import Progress, Silent
 from privkit.provenance import default_threads, manifest
 from privkit.report import build
-from privkit.reports.gate import Condition
 from privkit.reports.schema import Row
 from privkit.run_folder import RunFolder
 
@@ -44,7 +45,11 @@ class AuditRun:
 
 
 def run_audit(
-    config: AuditConfig | None = None, *, out: Path | str | None = None, progress: Progress | None = None, **settings: Any
+    config: AuditConfig | None = None,
+    *,
+    out: Path | str | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
 ) -> AuditRun:
     """Run an audit, or go on with one that was interrupted.
 
@@ -70,7 +75,6 @@ def run_audit(
         config = resolve(settings)
     elif settings:
         raise UsageError("give a configuration or its settings, not both")
-    conditions = [Condition.parse(text) for text in config.gates]
     _check_batches(config)
     device = pick_device(config.device)
     folder_path = Path(out) if out is not None else default_folder(config)
@@ -78,6 +82,7 @@ def run_audit(
     progress = progress or Silent()
     with RunFolder(folder_path, fresh) as folder:
         threads, torch_threads = config.threads or folder.manifest.threads, torch.get_num_threads()
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.path / ".cache" / "torchinductor"))
         torch.set_num_threads(threads)  # the manifest's on resume: other counts round otherwise
         try:
             rows = _run_cells(config, folder, device, progress)
@@ -90,7 +95,7 @@ def run_audit(
         for gate in row.gates
         if gate.decisive and gate.passed is not True
     ]
-    failures += [failure for condition in conditions for failure in condition.failures(rows)]
+    failures += [failure for condition in config.gates for failure in condition.failures(rows)]
     return AuditRun(rows=tuple(rows), folder=folder.path, report=page, failures=tuple(failures))
 
 

@@ -1,4 +1,5 @@
 """One cell: train the defended model, record the wire, attack it, score the guesses, account for the receipt."""
+
 from __future__ import annotations
 
 import io
@@ -62,7 +63,10 @@ def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
     )
     cpu = split(pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test, seed=seed)
     splits = Splits(
-        private=cpu.private.to(device), auxiliary=cpu.auxiliary.to(device), test=cpu.test.to(device), classes=cpu.classes
+        private=cpu.private.to(device),
+        auxiliary=cpu.auxiliary.to(device),
+        test=cpu.test.to(device),
+        classes=cpu.classes,
     )
     batch = config.training.batch_size
     source = splits.private if config.attacked == "private" else splits.test
@@ -87,9 +91,11 @@ def _auxiliary(config: AuditConfig, splits: Splits, seed: int) -> torch.Tensor:
     if config.auxiliary == "training":
         return splits.private.x
     count = config.budget.auxiliary
-    other = parse("datasets", config.auxiliary).spec.open(
-        config.data_root, download=config.download, train_images=count
-    ).train
+    other = (
+        parse("datasets", config.auxiliary)
+        .spec.open(config.data_root, download=config.download, train_images=count)
+        .train
+    )
     order = np.random.default_rng(derive(seed, "auxiliary")).permutation(len(other))
     return fit_shape(other.take(order[:count]), splits.image_shape).x
 
@@ -148,7 +154,7 @@ def _compute(
 ) -> Row:
     """Train (or load) the defended model, record the wire, attack it, score the guesses."""
     batch, seed = config.training.batch_size, cell.seed
-    client, upper, trained = _defended_model(config, cell, setting, folder, progress, log)
+    client, trained = _defended_model(config, cell, setting, folder, progress, log)
     views, receipts = record(client, setting.victims, batch_size=batch, seed=seed)
     certificate = receipts[0].certificate()
     knowledge = Knowledge(
@@ -170,7 +176,9 @@ def _compute(
     if getattr(cell.attack.spec, "epochs", None):
         untrained = replace(cell.attack.spec, epochs=0).run(views, knowledge, Generator().manual_seed(stream))
         floors["zero_steps"] = summarise(_scores(setting.victims, untrained, batch), seed)
-    gates += judge(result.converged, recovers["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()})
+    gates += judge(
+        result.converged, recovers["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
+    )
     _keep(folder.cell(cell.id), setting.victims, result, scores, batch)
     checkpoint.remove()
     return base.model_copy(
@@ -194,8 +202,8 @@ def _defended_model(
     folder: RunFolder,
     progress: Progress,
     log: _Log,
-) -> tuple[Client, torch.nn.Module, dict[str, Any]]:
-    """The trained client and server of this cell, from the run folder where they are finished."""
+) -> tuple[Client, dict[str, Any]]:
+    """The trained client of this cell and what is known of its task, from the run folder where they are finished."""
     splits, seed, defense = setting.splits, cell.seed, cell.defense.spec
     device = splits.private.x.device
     shape = splits.image_shape
@@ -206,9 +214,8 @@ def _defended_model(
     finished = load_state(home / "trained.state")
     if finished is not None:
         load_module(home / "client.safetensors", client)
-        load_module(home / "upper.safetensors", upper)
         log("defended model: taken from the run folder")
-        return client.eval(), upper.eval(), finished
+        return client.eval(), finished
     progress.stage(f"train {cell.defense.label}, seed {seed}")
     checkpoint = Checkpoint(home / "training.ckpt", progress.step)
     if (state := checkpoint.load()) is not None:
@@ -227,7 +234,7 @@ def _defended_model(
     save_state(home / "trained.state", finished)  # last: it marks the model as finished
     checkpoint.remove()
     log(f"defended model: trained {config.budget.epochs} epochs")
-    return client, upper, finished
+    return client, finished
 
 
 def _controls(
@@ -256,11 +263,11 @@ def _keep(home: Path, victims: Batch, result: Reconstruction, scores: dict[str, 
     """Store what the row summarises: every image's metrics, and the first images with their guesses."""
     truth, guess = victims.x.cpu().numpy(), result.images.cpu().numpy()
     matched = guess[match(truth, guess, batch)]
-    arrays = {f"{alignment}_{name}": values for alignment, metrics in scores.items() for name, values in metrics.items()}
-    pictures = {"truth": truth[:SHOWN], "guess": guess[:SHOWN], "matched": matched[:SHOWN]}
-    arrays |= {name: _to_uint8(images) for name, images in pictures.items()}
+    values = {f"{alignment}_{name}": found for alignment, metrics in scores.items() for name, found in metrics.items()}
+    pictures = {"truth": truth, "guess": guess, "matched": matched}
+    shown = {name: _to_uint8(images[:SHOWN]) for name, images in pictures.items()}
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, ids=victims.ids.cpu().numpy(), **arrays)
+    np.savez_compressed(buffer, allow_pickle=False, ids=victims.ids.cpu().numpy(), **values, **shown)
     write_bytes(home / "per_example.npz", buffer.getvalue())
 
 

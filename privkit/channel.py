@@ -1,4 +1,5 @@
 """The only door between client and adversary: what crosses it is a `View`, and nothing else does."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
 """The command line: parse, dispatch, exit codes; nothing else."""
+
 from __future__ import annotations
 
 import json
@@ -8,16 +9,25 @@ from typing import Annotated, Any
 
 import typer
 
+from privkit.config import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
+from privkit.errors import PrivkitError, unknown
+from privkit.registry import TABLES, describe
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help: rich's takes longer to import than the help may
     pretty_exceptions_enable=False,
     help="What a split-learning defense proves, what attacks recover from it, and what it costs.\n\n"
-    "Exit codes: 0 clean, 1 a gate failed, 2 bad usage or configuration, 3 some cells errored or a file could not be written.",
+    "Exit codes: 0 clean, 1 a gate failed, 2 bad usage or configuration, "
+    "3 some cells errored or a file could not be written.",
 )
 
-KINDS = ("defenses", "attacks", "datasets", "models", "metrics", "accountants")
+
+def _default(key: str) -> str:
+    """A setting's default, for its help."""
+    value = DEFAULTS[key]
+    return f" [{', '.join(map(str, value)) if isinstance(value, list) else value}]"
 
 
 def _version(wanted: bool) -> None:
@@ -31,37 +41,64 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Options before the command."""
 
 
 @app.command()
 def audit(
-    defense: Annotated[list[str] | None, typer.Option(help="NAME or NAME:key=value,…; repeatable. [batch_shuffle]")] = None,
-    attack: Annotated[list[str] | None, typer.Option(help="NAME or NAME:key=value,…; repeatable. [black_box]")] = None,
-    dataset: Annotated[str | None, typer.Option(help="NAME or NAME:key=value,…. [digits]")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets. [$PRIVKIT_DATA]")] = None,
-    download: Annotated[bool | None, typer.Option("--download", help="Fetch missing official files into the data root.")] = None,
-    model: Annotated[str | None, typer.Option(help="NAME or NAME:key=value,…, or your own LOWER:UPPER by import path. [vit_micro]")] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Repeatable: everything once a seed. [0]")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. [auto]")] = None,
-    budget: Annotated[str | None, typer.Option(help="smoke, small, medium or large, or NAME:key=value,…. [small]")] = None,
+    defense: Annotated[
+        list[str] | None, typer.Option(help="NAME or NAME:key=value,…; repeatable." + _default("defense"))
+    ] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option(help="NAME or NAME:key=value,…; repeatable." + _default("attack"))
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="NAME or NAME:key=value,…." + _default("dataset"))] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help=f"Folder of the official datasets. [${DATA_ROOT_VARIABLE}]")
+    ] = None,
+    download: Annotated[
+        bool | None, typer.Option("--download", help="Fetch missing official files into the data root.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="NAME or NAME:key=value,…, or your own LOWER:UPPER by import path." + _default("model")),
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Repeatable: everything once a seed." + _default("seed"))
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda." + _default("device"))] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="smoke, small, medium or large, or NAME:key=value,…." + _default("budget"))
+    ] = None,
     training: Annotated[str | None, typer.Option(help="key=value,… such as batch_size=50,freeze_lower=true.")] = None,
-    auxiliary: Annotated[str | None, typer.Option(help="The adversary's images: disjoint, training or a dataset. [disjoint]")] = None,
-    victims: Annotated[str | None, typer.Option(help="Attacked images: private or test. [private; test if auxiliary=training]")] = None,
+    auxiliary: Annotated[
+        str | None,
+        typer.Option(help="The adversary's images: disjoint, training or a dataset." + _default("auxiliary")),
+    ] = None,
+    victims: Annotated[
+        str | None, typer.Option(help="Attacked images: private or test. [private; test if auxiliary=training]")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads. [all usable, at most 8]")] = None,
-    gate: Annotated[list[str] | None, typer.Option(help="Condition on every defended row, such as 'ssim<=0.4'; exit 1 if unmet; repeatable.")] = None,
+    gate: Annotated[
+        list[str] | None,
+        typer.Option(help="Condition on every defended row, such as 'ssim<=0.4'; exit 1 if unmet; repeatable."),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; the same command resumes it. [privkit-runs/DATASET-HASH]")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and an estimate, and run nothing.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; the same command resumes it. [privkit-runs/DATASET-HASH]")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the cells and an estimate, and run nothing.")
+    ] = False,
 ) -> None:
     """Train the defended models, attack them, account for them and write a report.
 
     The undefended baseline is always a row of the table. Run the same command again to resume.
     """
-    from privkit.config import read_toml, resolve
-
     flags: dict[str, Any] = {
         "defense": defense,
         "attack": attack,
@@ -108,16 +145,13 @@ def report(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
 
 @app.command("list")
 def list_(
-    kind: Annotated[str | None, typer.Argument(help="|".join(KINDS))] = None,
+    kind: Annotated[str | None, typer.Argument(help="|".join(TABLES))] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """List what there is, with options and defaults."""
-    from privkit.errors import unknown
-    from privkit.registry import describe
-
-    if kind is not None and kind not in KINDS:
-        raise unknown("kind", kind, KINDS)
-    found = {name: describe(name) for name in ([kind] if kind else KINDS)}
+    if kind is not None and kind not in TABLES:
+        raise unknown("kind", kind, TABLES)
+    found = {name: describe(name) for name in ([kind] if kind else TABLES)}
     if as_json:
         typer.echo(json.dumps(found, indent=2, default=str))
         return
@@ -154,8 +188,6 @@ def _error(text: str) -> None:
 
 def main() -> None:
     """Run the command line; every error that is the user's becomes one sentence and its exit code."""
-    from privkit.errors import PrivkitError
-
     try:
         status = app(standalone_mode=False)
     except PrivkitError as error:

@@ -1,4 +1,5 @@
 """The configuration of an audit: TOML and flags in, frozen specifications out; unknown names are errors."""
+
 from __future__ import annotations
 
 import hashlib
@@ -6,7 +7,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +15,7 @@ from privkit.errors import UsageError, unknown
 from privkit.registry import Component, parse, read_options, specify
 
 if TYPE_CHECKING:
+    from privkit.reports.gate import Condition
     from privkit.training.loop import TrainingSpec
 
 DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
@@ -93,7 +95,7 @@ class AuditConfig:
     data_root: Path | None = None
     download: bool = False
     threads: int | None = None
-    gates: tuple[str, ...] = field(default=())
+    gates: tuple[Condition, ...] = ()
 
     @property
     def attacked(self) -> Literal["private", "test"]:
@@ -208,7 +210,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         data_root=Path(root).expanduser() if root else None,
         download=bool(s.get("download", False)),
         threads=_threads(s.get("threads")),
-        gates=tuple(str(gate) for gate in _many(s.get("gate", []))),
+        gates=tuple(_gate(str(text)) for text in _many(s.get("gate", []))),
     )
 
 
@@ -263,6 +265,16 @@ def _seeds(given: Any) -> tuple[int, ...]:
     if not seeds:
         raise UsageError("name at least one seed")
     return seeds
+
+
+def _gate(text: str) -> Condition:
+    """A condition on the rows."""
+    from privkit.reports.gate import Condition, ConditionError
+
+    try:
+        return Condition.parse(text)
+    except ConditionError as error:
+        raise UsageError(str(error)) from None
 
 
 def _threads(given: Any) -> int | None:

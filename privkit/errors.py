@@ -1,4 +1,5 @@
 """Errors that reach a user as one sentence: what was given, what is allowed, what to do."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -53,5 +54,5 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UsageError:
     """
     names = sorted(allowed)
     near = get_close_matches(given, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ";"
+    hint = f"; did you mean {near[0]!r}?" if near else ""
     return UsageError(f"unknown {kind} {given!r}{hint} (allowed: {', '.join(names) or 'none'})")

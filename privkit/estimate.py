@@ -1,4 +1,5 @@
 """What a run would do and about how long it would take, without doing it."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -47,11 +48,16 @@ def preview(config: AuditConfig) -> str:
         total += 2 * CONTROL_STEPS * step
     where = f"{device.type}, {config.threads or default_threads()} threads"
     return "\n".join(
-        [*lines, f"{len(cells)} cells, about {total:.0f} s with controls on {where}; run folder {default_folder(config)}"]
+        [
+            *lines,
+            f"{len(cells)} cells, about {total:.0f} s with controls on {where}; run folder {default_folder(config)}",
+        ]
     )
 
 
-def _step_times(config: AuditConfig, cells: list[Cell], device: torch.device) -> dict[tuple[str, str], tuple[float, float]]:
+def _step_times(
+    config: AuditConfig, cells: list[Cell], device: torch.device
+) -> dict[tuple[str, str], tuple[float, float]]:
     """Seconds of a training step and of an attack step for every pair of defense and attack."""
     from privkit.data.base import Batch
 

@@ -1,4 +1,5 @@
 """The cells of a run and their ids: a versioned hash of the fields that change the answer."""
+
 from __future__ import annotations
 
 import hashlib

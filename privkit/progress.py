@@ -1,4 +1,5 @@
 """Progress on standard error: a live bar in a terminal, one line a stage elsewhere."""
+
 from __future__ import annotations
 
 import sys

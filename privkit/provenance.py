@@ -1,4 +1,5 @@
 """Where a run's numbers come from: versions, source revision, hardware."""
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,5 @@
 """Names to objects: looks a name up in the tables and in entry points, and suggests on a miss."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -102,6 +103,8 @@ def parse(kind: str, given: str | Mapping[str, Any]) -> Component:
     singular = {"defenses": "defense"}.get(kind, kind.removesuffix("s"))
     if isinstance(given, str):
         name, _, text = given.partition(":")
+        if kind == "models" and "." in name:
+            return _imported(given)
         options = read_options(given, text)
     elif isinstance(given, Mapping):
         options = dict(given)
@@ -110,8 +113,6 @@ def parse(kind: str, given: str | Mapping[str, Any]) -> Component:
             raise UsageError(f"a {singular} given as a table needs a name, got {dict(given)}")
     else:
         raise UsageError(f"a {singular} is a name or a table, got {given!r}")
-    if kind == "models" and "." in name:
-        return _imported(str(given))
     if name not in table(kind):
         raise unknown(singular, name, table(kind))
     spec = specify(singular + " " + name, load(table(kind)[name]), options)

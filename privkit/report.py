@@ -1,4 +1,5 @@
 """The report of a run folder: reads what the cells stored and hands it to `privkit.reports`."""
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,5 @@
 """A run on disk: manifest, cells, results; safe against kills, full disks and other runs."""
+
 from __future__ import annotations
 
 import json
@@ -69,7 +70,9 @@ class RunFolder:
                 raise RunFolderError(f"{self.path} is in use by another process; wait for it to end") from None
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Unlock."""
         self._lock.close()
 

@@ -1,4 +1,5 @@
-"""Sanity gates: an attack's numbers count only if it can win where winning is easy and fails where nothing is to be had."""
+"""Sanity gates: an attack counts only if it wins where winning is easy and fails where nothing is to be had."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -103,8 +104,8 @@ def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]
                 Gate(
                     name=f"beats_{name}",
                     passed=passed,
-                    detail=f"{'above' if passed else 'at or below'} the floor of {what}: MSE {ours.mean:.4f} "
-                    f"against {floor:.4f}",
+                    detail=f"{'better' if passed else 'no better'} than {what}: "
+                    f"MSE {ours.mean:.4f} against {floor:.4f}",
                     decisive=False,
                 )
             )

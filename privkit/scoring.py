@@ -1,4 +1,5 @@
 """Where truth meets an attack's output, and the only place: alignment, metrics, intervals."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -89,7 +90,8 @@ def summarise(scores: Mapping[str, Scores], seed: int) -> dict[str, Metrics]:
     """Estimates of every alignment and metric."""
     return {
         alignment: {
-            name: estimate(values, higher_is_closer=HIGHER_IS_CLOSER[name], seed=seed) for name, values in metrics.items()
+            name: estimate(values, higher_is_closer=HIGHER_IS_CLOSER[name], seed=seed)
+            for name, values in metrics.items()
         }
         for alignment, metrics in scores.items()
     }

@@ -1,4 +1,5 @@
 """Every stream of randomness has a name; its seed follows from the run's seed and that name."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,4 +1,5 @@
 """Files that are either whole or not there: atomic writes, durable appends, checked tensors."""
+
 from __future__ import annotations
 
 import errno

@@ -2,5 +2,6 @@
 
 This library knows neither the training core nor the attacks nor the accountants.
 """
+
 if __name__ != "privkit.reports":
     raise ImportError("import privkit.reports, not reports: this folder is a part of the privkit package")

@@ -1,4 +1,5 @@
 """Figures: originals above reconstructions, and the curves of training and attack."""
+
 from __future__ import annotations
 
 import io
@@ -43,7 +44,10 @@ def reconstructions(strips: Mapping[str, Pictures]) -> Figure:
     figure = Figure(figsize=(1.9 + 0.85 * columns, 0.92 * len(blocks)), dpi=160)
     FigureCanvasAgg(figure)
     axes = figure.subplots(
-        len(blocks), columns, squeeze=False, gridspec_kw={"wspace": 0.06, "hspace": 0.06, "left": 1.8 / (1.9 + 0.85 * columns)}
+        len(blocks),
+        columns,
+        squeeze=False,
+        gridspec_kw={"wspace": 0.06, "hspace": 0.06, "left": 1.8 / (1.9 + 0.85 * columns)},
     )
     for line, (label, images) in zip(axes, blocks, strict=True):
         for axis in line:
@@ -51,8 +55,15 @@ def reconstructions(strips: Mapping[str, Pictures]) -> Figure:
         for axis, image in zip(line, images, strict=False):
             axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
         line[0].text(
-            -0.12, 0.5, label, transform=line[0].transAxes, ha="right", va="center", fontsize=8,
-            color=MUTED if label == "original" else "black", wrap=False,
+            -0.12,
+            0.5,
+            label,
+            transform=line[0].transAxes,
+            ha="right",
+            va="center",
+            fontsize=8,
+            color=MUTED if label == "original" else "black",
+            wrap=False,
         )
     return figure
 

@@ -1,4 +1,5 @@
 """A user's own conditions on the rows, for CI: "ssim<=0.4" fails the run when a defense gives away more."""
+
 from __future__ import annotations
 
 import operator

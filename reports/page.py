@@ -1,4 +1,5 @@
 """The report: one self-contained HTML page, and the same tables and figures as files."""
+
 from __future__ import annotations
 
 import base64
@@ -14,7 +15,9 @@ from privkit.reports.schema import Manifest, Row
 Write = Callable[[Path, bytes], None]
 
 
-def render(rows: Sequence[Row], manifest: Manifest, pictures: Mapping[str, Pictures], folder: Path, write: Write) -> Path:
+def render(
+    rows: Sequence[Row], manifest: Manifest, pictures: Mapping[str, Pictures], folder: Path, write: Write
+) -> Path:
     """Write the report.
 
     Args:
@@ -42,7 +45,11 @@ def render(rows: Sequence[Row], manifest: Manifest, pictures: Mapping[str, Pictu
         images[name] = "data:image/png;base64," + base64.b64encode(png).decode()
 
     environment = Environment(
-        loader=PackageLoader("privkit.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("privkit.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.globals |= {"bracket": tables.bracket, "interval": tables.interval, "proven": tables.proven}
     page = environment.get_template("report.html.j2").render(

@@ -1,4 +1,5 @@
 """The results schema: one row a finished cell, self-describing, JSON round-trip."""
+
 from __future__ import annotations
 
 from typing import Annotated, Literal

@@ -1,4 +1,5 @@
 """Tables of the rows: for a terminal, Markdown, LaTeX and, with every number, CSV."""
+
 from __future__ import annotations
 
 import csv
@@ -12,10 +13,19 @@ from privkit.reports.schema import Estimate, Interval, Metrics, Row
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-FLOOR_NAMES = {"mid_grey": "mid-grey image", "mean_image": "mean image", "zero_steps": "untrained attack"}
+FLOOR_NAMES = {"mid_grey": "mid-grey", "mean_image": "mean image", "zero_steps": "untrained attack"}
 UNKNOWN = "–"
 LATEX = str.maketrans(
-    {"_": r"\_", "%": r"\%", "#": r"\#", "&": r"\&", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "×": r"$\times$"}
+    {
+        "_": r"\_",
+        "%": r"\%",
+        "#": r"\#",
+        "&": r"\&",
+        "↑": r"$\uparrow$",
+        "↓": r"$\downarrow$",
+        "–": "--",
+        "×": r"$\times$",
+    }
 )
 
 
@@ -28,11 +38,11 @@ class Table:
     floor: tuple[bool, ...]
 
 
-HEADERS = ("defense", "attack", "accuracy ↑", "MSE ↑", "PSNR dB ↓", "SSIM ↓", "worst SSIM", "matched SSIM", "proven", "kB up")
+HEADERS = ("defense", "attack", "accuracy ↑", "MSE ↑", "PSNR ↓", "SSIM ↓", "worst", "matched", "proven", "kB up")
 NOTE = (
-    "Arrows point to what a defender wishes. Brackets are 95 % intervals over images; worst is the image that was "
-    "recovered best; matched assigns guesses to images inside each message by the truth, an upper bound. "
-    "Images in [0, 1]."
+    "Arrows point to what a defender wishes. Images in [0, 1], PSNR in dB. Brackets are 95 % intervals over images. "
+    "Worst is the SSIM of the image that was recovered best; matched is the SSIM after guesses are assigned to images "
+    "inside each message by the truth, an upper bound. kB up: smashed data an image and round."
 )
 
 
@@ -71,7 +81,16 @@ def latex(shown: Table) -> str:
     head = " & ".join(header.translate(LATEX) for header in shown.headers)
     columns = "ll" + "r" * (len(shown.headers) - 2)
     return "\n".join(
-        [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head + r" \\", r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", ""]
+        [
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            head + r" \\",
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
     )
 
 
@@ -110,12 +129,12 @@ def _numbers(row: Row) -> tuple[str, ...]:
 def _image_numbers(metrics: dict[str, Metrics]) -> tuple[str, ...]:
     """MSE, PSNR, SSIM, the worst SSIM and the matched SSIM."""
     own, matched = metrics.get("unaligned", {}), metrics.get("matched", {})
-    ssim, worst = own.get("ssim"), own.get("ssim")
+    ssim = own.get("ssim")
     return (
         number(own.get("mse"), 4),
         number(own.get("psnr"), 1),
         bracket(ssim),
-        UNKNOWN if worst is None else f"{worst.worst:.2f}",
+        UNKNOWN if ssim is None else f"{ssim.worst:.2f}",
         number(matched.get("ssim"), 3),
     )
 
@@ -123,11 +142,12 @@ def _image_numbers(metrics: dict[str, Metrics]) -> tuple[str, ...]:
 def _floors(rows: Sequence[Row]) -> dict[str, dict[str, Metrics]]:
     """Floors of one seed; those that depend on the row are named after it."""
     found = {}
+    one_attack = len({row.attack for row in rows}) == 1
     for row in rows:
         for name, metrics in row.floors.items():
             label = FLOOR_NAMES.get(name, name)
             if name == "zero_steps":
-                label += f", {row.attack} on {row.defense}"
+                label += f" on {row.defense}" if one_attack else f", {row.attack} on {row.defense}"
             found[label] = metrics
     return found
 
@@ -137,7 +157,7 @@ def proven(row: Row) -> str:
     if row.proves is None:
         return UNKNOWN
     if row.proves.kind == "permutation_count":
-        return f"10^{row.proves.quantities['log10_permutations']:.0f} perms, no DP"
+        return f"10^{row.proves.quantities['log10_permutations']:.0f} orders, no DP"
     if row.proves.kind == "differential_privacy":
         return f"ε={row.proves.epsilon:.3g} at δ={row.proves.delta:.0e}"
     return "nothing"
@@ -161,7 +181,19 @@ def interval(value: Interval | None) -> str:
 def _flat(row: Row) -> dict[str, object]:
     """A row as one flat record."""
     flat: dict[str, object] = row.model_dump(
-        include={"cell", "status", "reason", "defense", "attack", "dataset", "model", "seed", "auxiliary", "victims", "batch_size"}
+        include={
+            "cell",
+            "status",
+            "reason",
+            "defense",
+            "attack",
+            "dataset",
+            "model",
+            "seed",
+            "auxiliary",
+            "victims",
+            "batch_size",
+        }
     )
     flat |= {f"{name}_images": count for name, count in row.images.items()}
     if row.accuracy:

@@ -1,4 +1,5 @@
 """Decoder networks of the inversion attacks: released tokens [N, T, D] in, images [N, C, H, W] out."""
+
 from __future__ import annotations
 
 from privkit.attacks.decoders.mae import MaeDecoder

@@ -1,4 +1,5 @@
 """The true MAE decoder: projection, fixed sine-cosine positions, transformer blocks, linear prediction of pixels."""
+
 from __future__ import annotations
 
 from math import isqrt

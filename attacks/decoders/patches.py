@@ -1,4 +1,5 @@
 """Patches: the geometry that ties T released tokens to a grid of image patches."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""The decoder that the patch-shuffling authors released: MLP, learned positions, ViT blocks as wide as a patch, Tanh."""
+"""The decoder in the patch-shuffling authors' release: MLP, learned positions, blocks as wide as a patch, Tanh."""
+
 from __future__ import annotations
 
 import torch

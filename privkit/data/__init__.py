@@ -1,4 +1,5 @@
 """Datasets: real images as one `Batch` contract, and their private / auxiliary / test splits."""
+
 from privkit.data.base import Batch, DatasetSpec, Pool, Pools
 from privkit.data.splits import Splits, split
 

@@ -1,4 +1,5 @@
 """The one shape in which images travel: `Batch`; and where they come from: `Pool`."""
+
 from __future__ import annotations
 
 import hashlib

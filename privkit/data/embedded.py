@@ -1,4 +1,5 @@
 """Real images that ship inside installed packages: no download, no data root."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,10 +1,10 @@
 """Private, auxiliary and test images: explicit, disjoint, seeded."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch.nn.functional import interpolate
 
 from privkit.data.base import Batch, Pools
@@ -59,10 +59,12 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int) -
     own_test = pools.test is not None
     wished = [private, auxiliary] if own_test else [private, auxiliary, test]
     available = len(pools.train)
-    scale = min(1.0, available / sum(wished))
-    counts = [int(count * scale) for count in wished]
+    total = sum(wished)
+    counts = [count * min(available, total) // total for count in wished]  # in integers: 50 * 0.58 is below 29
     if min(counts) < 1:
         raise DataError(f"{available} images are too few for the asked parts {wished}; bring more images")
+    if pools.test is not None and not len(pools.test):
+        raise DataError("the official test set has no image; bring its files")
     order = np.random.default_rng(seed).permutation(available)
     end = available - counts[1]
     if pools.test is None:
@@ -81,7 +83,8 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int) -
 def fit_shape(batch: Batch, image_shape: tuple[int, int, int]) -> Batch:
     """Bring auxiliary images of another dataset to the private shape: area resampling, grey by mean or repetition.
 
-    >>> batch = Batch(x=torch.rand(2, 3, 8, 8), y=torch.zeros(2), ids=torch.arange(2))
+    >>> import torch
+    >>> batch = Batch(x=torch.rand(2, 3, 8, 8), y=torch.zeros(2, dtype=torch.int64), ids=torch.arange(2))
     >>> fit_shape(batch, (1, 4, 4)).x.shape
     torch.Size([2, 1, 4, 4])
     """

@@ -1,4 +1,5 @@
 """Defenses: one file each; each turns smashed data into a release and a receipt of what really happened."""
+
 from privkit.defenses.base import Defense, Receipt, Release
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.none import NoDefense

@@ -1,4 +1,5 @@
 """The defense contract: smashed data in, a release out, with the receipt that the accountant charges."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

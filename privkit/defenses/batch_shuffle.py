@@ -1,4 +1,5 @@
 """Batch shuffling: every image keeps some tokens, the rest are pooled over the batch, permuted and dealt out again."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

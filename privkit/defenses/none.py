@@ -1,4 +1,5 @@
 """No defense: the unprotected baseline of every table."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

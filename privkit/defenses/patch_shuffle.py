@@ -1,4 +1,5 @@
 """Patch shuffling: a fresh uniform permutation of the tokens of every image."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
 """Task accuracy with an exact interval."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -33,4 +34,6 @@ def accuracy(correct: int, trials: int, *, confidence: float = 0.95) -> Proporti
     if trials < 1:
         raise ValueError("accuracy needs at least one test image: there is nothing to count")
     interval = binomtest(correct, trials).proportion_ci(confidence_level=confidence, method="exact")
-    return Proportion(value=correct / trials, low=float(interval.low), high=float(interval.high), n=trials, confidence=confidence)
+    return Proportion(
+        value=correct / trials, low=float(interval.low), high=float(interval.high), n=trials, confidence=confidence
+    )

@@ -1,4 +1,5 @@
 """What a defense costs: bytes on the wire and the client's multiply-accumulates."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
 """Image metrics, one value an image: MSE, PSNR and SSIM as scikit-image defines them."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,5 @@
 """Split models: a lower segment for the client and an upper segment for the server, cut at a named layer."""
+
 from privkit.models.base import ModelSpec, SplitModel
 from privkit.models.imported import ImportedPair
 from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY, Vit

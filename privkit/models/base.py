@@ -1,4 +1,5 @@
 """What a split model is: two modules, and what crosses between them."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
 """A user's own pair of segments, named by import path."""
+
 from __future__ import annotations
 
 import inspect

@@ -1,4 +1,5 @@
 """Vision transformers of timm, cut after the patch embedding or after a block."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -32,8 +33,8 @@ class Upper(nn.Module):
 
     def __init__(self, vit: Any, cut: int) -> None:
         super().__init__()
-        self.blocks, self.norm, self.fc_norm, self.head = nn.Sequential(*vit.blocks[cut:]), vit.norm, vit.fc_norm, vit.head
-        self.cls_token = vit.cls_token
+        self.cls_token, self.blocks = vit.cls_token, nn.Sequential(*vit.blocks[cut:])
+        self.norm, self.fc_norm, self.head = vit.norm, vit.fc_norm, vit.head
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens [N, T, D] -> logits [N, classes]."""
@@ -83,7 +84,9 @@ class Vit:
         if self.width % self.heads:
             raise ValueError(f"heads must divide width ({self.width}), got {self.heads}")
         if not 0 <= self.cut <= self.depth:
-            raise ValueError(f"cut must be 0 (after the patch embedding) to {self.depth} (after that block), got {self.cut}")
+            raise ValueError(
+                f"cut must be 0 (after the patch embedding) to {self.depth} (after that block), got {self.cut}"
+            )
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> int:
         """Side of a patch for these images.
@@ -136,7 +139,8 @@ class Vit:
             else:
                 state = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
         except Exception as error:
-            raise UsageError(f"checkpoint {self.checkpoint} cannot be read as safetensors or plain tensors: {error}") from None
+            reason = f"cannot be read as safetensors or plain tensors: {error}"
+            raise UsageError(f"checkpoint {self.checkpoint} {reason}") from None
         state = checkpoint_filter_fn(state, vit)
         own = vit.state_dict()
         fitting = {k: v for k, v in state.items() if k in own and own[k].shape == v.shape}

@@ -1,4 +1,5 @@
 """The training core: one client, one server, and the cut between them."""
+
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.client import Client
 from privkit.training.loop import Trained, TrainingSpec, evaluate, split_step, train

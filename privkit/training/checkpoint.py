@@ -1,4 +1,5 @@
 """A checkpoint on disk, for the training core and for attacks alike (it satisfies `privkit.attacks.base.Session`)."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
 """The client: lower segment, defense and, where the defense asks for it, the paper's frozen block."""
+
 from __future__ import annotations
 
 import torch

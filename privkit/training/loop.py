@@ -1,4 +1,5 @@
 """Split training of one client and one server, with the cut made explicit."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -60,7 +61,9 @@ class Trained:
     curve: tuple[float, ...]
 
 
-def split_step(client: Client, upper: nn.Module, images: Tensor, labels: Tensor, draws: Generator) -> tuple[Tensor, Receipt]:
+def split_step(
+    client: Client, upper: nn.Module, images: Tensor, labels: Tensor, draws: Generator
+) -> tuple[Tensor, Receipt]:
     """Forward and backward pass of one batch across the cut; gradients are left in `.grad` of both segments.
 
     The release is detached, which is what the wire does. The gradient that comes back enters the *same* graph from

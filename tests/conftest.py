@@ -1,0 +1,51 @@
+"""Shared by all tests: one thread, no network, and a finished small run to look at."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from privkit.audit import AuditRun, run_audit
+
+torch.set_num_threads(1)
+
+SMALL = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
+"""Settings of a run that takes a few seconds."""
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
+    """A finished audit of batch shuffling; read it, do not change its folder."""
+    return run_audit(defense="batch_shuffle", out=tmp_path_factory.mktemp("audit") / "run", **SMALL)
+
+
+@pytest.fixture
+def privkit_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line in an empty folder."""
+
+    def run(*arguments: str, cwd: Path = tmp_path, **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "privkit", *arguments],
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            **options,  # type: ignore[call-overload]
+        )
+
+    return run
+
+
+@pytest.fixture
+def shared() -> Path:
+    """The folder of reference material, where it lies beside the project."""
+    if not SHARED.is_dir():
+        pytest.skip("needs ../shared, the reference material beside the project")
+    return SHARED

@@ -1,0 +1,107 @@
+"""Private, auxiliary and test images: which rows they are, that they are disjoint, and what too few images do."""
+
+import numpy as np
+import pytest
+import torch
+
+from privkit.data.base import TEST_ID_OFFSET, ArrayPool, Batch, Pools
+from privkit.data.embedded import TinyDigits
+from privkit.data.splits import fit_shape, split
+from privkit.errors import DataError
+
+
+def pool(images: int, first_id: int = 0) -> ArrayPool:
+    """Tiny images whose first pixel is their row."""
+    pixels = np.zeros((images, 2, 2), dtype=np.uint8)
+    pixels[:, 0, 0] = np.arange(images) % 256
+    return ArrayPool(images=pixels, labels=np.arange(images) % 10, first_id=first_id)
+
+
+def pools(train: int, test: int | None = None) -> Pools:
+    """A dataset with or without an official test set."""
+    return Pools(train=pool(train), test=None if test is None else pool(test, TEST_ID_OFFSET), classes=10)
+
+
+def test_parts_are_the_documented_rows_of_the_permutation() -> None:
+    parts = split(pools(100), private=40, auxiliary=20, test=10, seed=3)
+    order = np.random.default_rng(3).permutation(100)
+    assert parts.private.ids.tolist() == order[:40].tolist()
+    assert parts.auxiliary.ids.tolist() == order[80:].tolist()
+    assert parts.test.ids.tolist() == order[70:80].tolist()
+    assert parts.classes == 10
+    assert parts.image_shape == (1, 2, 2)
+    for part in (parts.private, parts.auxiliary, parts.test):  # an id names its image and its label
+        assert torch.equal((part.x[:, 0, 0, 0] * 255).round().long(), part.ids)
+        assert torch.equal(part.y, part.ids % 10)
+
+
+@pytest.mark.parametrize("official_test", [None, 50])
+@pytest.mark.parametrize("train", [30, 70, 200])
+def test_parts_are_disjoint(train: int, official_test: int | None) -> None:
+    parts = split(pools(train, official_test), private=40, auxiliary=20, test=10, seed=0)
+    ids = torch.cat([parts.private.ids, parts.auxiliary.ids, parts.test.ids])
+    assert len(ids.unique()) == len(ids)
+
+
+def test_official_test_set_is_used_where_there_is_one() -> None:
+    parts = split(pools(60, 30), private=40, auxiliary=20, test=10, seed=0)
+    assert (len(parts.private), len(parts.auxiliary), len(parts.test)) == (40, 20, 10)  # test takes no training image
+    assert parts.test.ids.min() >= TEST_ID_OFFSET
+    assert max(parts.private.ids.max(), parts.auxiliary.ids.max()) < TEST_ID_OFFSET
+    small = split(pools(60, 4), private=40, auxiliary=20, test=10, seed=0)
+    assert sorted((small.test.ids - TEST_ID_OFFSET).tolist()) == [0, 1, 2, 3]
+
+
+def test_seed_decides_the_parts() -> None:
+    real = TinyDigits().open(None, download=False, train_images=400)
+    first, again, other = (split(real, private=200, auxiliary=100, test=50, seed=seed).hashes() for seed in (0, 0, 1))
+    assert first == again
+    assert {name: part["images"] for name, part in first.items()} == {"private": 200, "auxiliary": 100, "test": 50}
+    for name in first:
+        assert first[name]["sha256"] != other[name]["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("train", "official_test", "wished", "given"),
+    [
+        (70, None, (40, 20, 10), (40, 20, 10)),
+        (35, None, (40, 20, 10), (20, 10, 5)),
+        (7, None, (4000, 2000, 1000), (4, 2, 1)),
+        (30, 9, (40, 20, 10), (20, 10, 9)),
+        (58, 1, (50, 50, 1), (29, 29, 1)),  # 50 * (58 / 100) is below 29 in floating point
+    ],
+)
+def test_small_pool_is_shared_in_proportion(
+    train: int, official_test: int | None, wished: tuple[int, int, int], given: tuple[int, int, int]
+) -> None:
+    private, auxiliary, test = wished
+    parts = split(pools(train, official_test), private=private, auxiliary=auxiliary, test=test, seed=0)
+    assert (len(parts.private), len(parts.auxiliary), len(parts.test)) == given
+
+
+@pytest.mark.parametrize(("train", "official_test"), [(0, None), (2, None), (6, None), (1, 5), (50, 0)])
+def test_too_few_images_are_refused_in_one_sentence(train: int, official_test: int | None) -> None:
+    with pytest.raises(DataError, match=r"^[^.\n]*; bring [^.\n]*$"):
+        split(pools(train, official_test), private=40, auxiliary=20, test=10, seed=0)
+
+
+def grey(value: float, size: int) -> Batch:
+    return Batch(x=torch.full((2, 1, size, size), value), y=torch.tensor([1, 0]), ids=torch.tensor([5, 6]))
+
+
+def test_fit_shape_resamples_by_area() -> None:
+    x = torch.arange(16.0).reshape(1, 1, 4, 4) / 15
+    batch = Batch(x=x, y=torch.tensor([1]), ids=torch.tensor([7]))
+    fitted = fit_shape(batch, (1, 2, 2))
+    expected = x.reshape(1, 1, 2, 2, 2, 2).mean((3, 5))
+    torch.testing.assert_close(fitted.x, expected)
+    assert (fitted.y.item(), fitted.ids.item()) == (1, 7)
+    assert fit_shape(batch, (1, 7, 5)).x.shape == (1, 1, 7, 5)  # larger, and not square
+    assert torch.equal(fit_shape(batch, (1, 4, 4)).x, x)
+
+
+def test_fit_shape_changes_channels_by_mean_and_repetition() -> None:
+    color = torch.tensor([0.0, 0.3, 0.9]).reshape(1, 3, 1, 1).expand(2, 3, 4, 4)
+    batch = Batch(x=color, y=torch.tensor([1, 0]), ids=torch.tensor([5, 6]))
+    torch.testing.assert_close(fit_shape(batch, (1, 4, 4)).x, grey(0.4, 4).x)
+    torch.testing.assert_close(fit_shape(grey(0.4, 8), (3, 4, 4)).x, torch.full((2, 3, 4, 4), 0.4))

@@ -1,0 +1,131 @@
+"""The command line: exit codes, one sentence an error, no traceback for a user's mistake."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+Cli = Callable[..., CompletedProcess[str]]
+SMALL = ("--dataset", "tiny_digits", "--budget", "smoke", "--threads", "1")
+
+MISTAKES = [
+    (("audit", "--defense", "batch_shufle"), "did you mean 'batch_shuffle'?"),
+    (("audit", "--dataset", "digit"), "did you mean 'digits'?"),
+    (("audit", "--defense", "batch_shuffle:kep=1"), "did you mean 'keep'?"),
+    (("audit", "--defens", "none"), "--defense"),
+    (("audit", "--seed", "one"), "--seed"),
+    (("audti",), "audit"),
+    (("audit", "--dataset", "cifar10"), "--data-root"),
+    (("audit", "--dataset", "cifar10", "--data-root", "absent"), "absent is no folder"),
+    (("audit", "--config", "absent.toml"), "absent.toml"),
+    (("audit", "--gate", "sim<3"), "cannot read the gate"),
+    (("audit", "--training", "batch_size=1"), "mixes nothing"),
+    (("audit", "--model", "nothing.Lower:nothing.Upper", *SMALL), "cannot import the segment nothing.Lower"),
+    (("report", "absent"), "absent is no run folder"),
+    (("list", "defences"), "did you mean 'defenses'?"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "hint"), MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
+def test_a_mistake_is_one_sentence_and_exit_2(
+    privkit_cli: Cli, tmp_path: Path, arguments: tuple[str, ...], hint: str
+) -> None:
+    done = privkit_cli(*arguments)
+    assert done.returncode == 2
+    assert hint in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_mistake_in_a_configuration_file(privkit_cli: Cli, tmp_path: Path) -> None:
+    for text, hint in [
+        ("defence = 'none'", "did you mean 'defense'?"),
+        ("defense = ", "no valid TOML"),
+        ("[training]\nbatch_sise = 3", "did you mean 'batch_size'?"),
+    ]:
+        (tmp_path / "audit.toml").write_text(text)
+        done = privkit_cli("audit", "--config", "audit.toml")
+        assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1)
+        assert hint in done.stderr
+
+
+def test_list_is_readable_by_machines_and_people(privkit_cli: Cli) -> None:
+    found = json.loads(privkit_cli("list", "--json").stdout)
+    assert {entry["name"] for entry in found["defenses"]} >= {"none", "patch_shuffle", "batch_shuffle"}
+    (batch,) = (entry for entry in found["defenses"] if entry["name"] == "batch_shuffle")
+    assert batch["options"]["keep"] == 0.4
+    only = privkit_cli("list", "models")
+    assert only.returncode == 0
+    assert "vit_tiny" in only.stdout
+    assert "digits" not in only.stdout
+
+
+def test_version_and_help(privkit_cli: Cli) -> None:
+    assert privkit_cli("--version").stdout.startswith("privkit 0.")
+    shown = privkit_cli("--help").stdout
+    assert "audit" in shown
+    assert "Exit codes" in shown
+
+
+def test_dry_run_prints_the_cells_and_runs_nothing(privkit_cli: Cli, tmp_path: Path) -> None:
+    done = privkit_cli("audit", "--dry-run", "--seed", "0", "--seed", "1", *SMALL)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.strip().splitlines()
+    assert len(lines) == 5
+    assert lines[0].startswith("none-black_box-s0-")
+    assert lines[-1].startswith("4 cells, about ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_from_the_command_line(privkit_cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "audit.toml").write_text('defense = [{name = "batch_shuffle", keep = 0.25}]\ndataset = "digits"\n')
+    arguments = ("audit", "--config", "audit.toml", *SMALL, "--out", "run")
+    done = privkit_cli(*arguments, "--gate", "ssim<=0.9")
+    assert done.returncode == 0, done.stderr
+    assert "batch_shuffle:keep=0.25" in done.stdout
+    assert "no differential privacy" in done.stdout
+    assert str(tmp_path / "run" / "report" / "index.html") in done.stdout
+    assert "Traceback" not in done.stderr
+    results = (tmp_path / "run" / "results.jsonl").read_text()
+    assert [json.loads(line)["dataset"] for line in results.splitlines()] == ["tiny_digits"] * 2
+    assert [p.name for p in tmp_path.iterdir() if p.name not in ("audit.toml", "run")] == []
+
+    gated = privkit_cli(*arguments, "--gate", "accuracy>=0.99")
+    assert gated.returncode == 1
+    assert "gate failed: batch_shuffle:keep=0.25 / black_box, seed 0: accuracy is" in gated.stderr
+    again = privkit_cli("report", "run")
+    assert again.returncode == 0
+    assert (tmp_path / "run" / "results.jsonl").read_text() == results
+
+
+def test_nothing_is_written_outside_the_run_folder(tmp_path: Path) -> None:
+    """Home, temporary folder and working folder stay empty."""
+    places = {name: tmp_path / name for name in ("home", "temporary", "work")}
+    for place in places.values():
+        place.mkdir()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(places["home"]),
+        "TMPDIR": str(places["temporary"]),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "privkit", "audit", *SMALL, "--out", str(tmp_path / "run")],
+        cwd=places["work"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {name: sorted(p.name for p in place.rglob("*")) for name, place in places.items()} == {
+        "home": [],
+        "temporary": [],
+        "work": [],
+    }

@@ -1,0 +1,143 @@
+"""The package as users get it: wheel, editable, lazy, layered, and never as a bare `attacks`."""
+
+import ast
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARIES = ("attacks", "accountants", "reports")
+SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def modules(package: str) -> list[Path]:
+    """Python files of a top-level folder, links not followed."""
+    return [p for p in sorted((ROOT / package).rglob("*.py")) if not any(parent.is_symlink() for parent in p.parents)]
+
+
+def test_the_packages_list_is_what_lies_on_disk() -> None:
+    found = set()
+    for folder in ("privkit", *LIBRARIES):
+        for init in (path for path in modules(folder) if path.name == "__init__.py"):
+            parts = init.parent.relative_to(ROOT).parts
+            found.add(".".join(parts if folder == "privkit" else ("privkit", *parts)))
+    assert sorted(SETUP["packages"]) == sorted(found)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_links_serve_the_static_tools(library: str) -> None:
+    link = ROOT / "privkit" / library
+    assert link.is_symlink()
+    assert os.readlink(link) == f"../{library}"
+    assert SETUP["package-dir"][f"privkit.{library}"] == library
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_bare_name_is_refused(library: str) -> None:
+    done = run(sys.executable, "-c", f"import {library}", cwd=ROOT)
+    assert done.returncode == 1
+    assert f"ImportError: import privkit.{library}, not {library}" in done.stderr
+
+
+def imports(path: Path) -> set[str]:
+    """Modules of privkit that a file imports, wherever in the file; `TYPE_CHECKING` blocks included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+    return {name for name in found if name.split(".")[0] == "privkit"}
+
+
+APPLICATION = {"cli", "audit", "cell", "grid", "scoring", "sanity", "report", "estimate", "config", "run_folder"}
+CORE = {"training", "defenses", "models", "data", "metrics"}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_knows_only_itself(library: str) -> None:
+    for path in modules(library):
+        foreign = {name for name in imports(path) if not name.startswith(f"privkit.{library}")}
+        assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+def test_the_training_core_does_not_import_the_application() -> None:
+    for package in CORE:
+        for path in modules(f"privkit/{package}"):
+            upward = {name for name in imports(path) if name.split(".")[1:2] and name.split(".")[1] in APPLICATION}
+            assert not upward, f"{path.relative_to(ROOT)} imports {upward}"
+
+
+def test_the_training_core_knows_no_attack_and_no_report() -> None:
+    for package in CORE:
+        for path in modules(f"privkit/{package}"):
+            foreign = {name for name in imports(path) if name.startswith(("privkit.attacks", "privkit.reports"))}
+            assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+LIGHT = [
+    ("privkit", ("torch", "numpy", "pydantic", "typer")),
+    ("privkit.cli", ("torch", "numpy", "pydantic", "rich", "scipy")),
+    ("privkit.accountants", ("torch", "numpy", "opacus", "pydantic")),
+    ("privkit.accountants.permutations", ("torch", "opacus", "matplotlib")),
+    ("privkit.reports.schema", ("torch", "matplotlib", "numpy")),
+    ("privkit.attacks.black_box", ("timm", "matplotlib", "scipy", "pydantic")),
+]
+
+
+@pytest.mark.parametrize(("module", "absent"), LIGHT, ids=[module for module, _ in LIGHT])
+def test_a_module_costs_only_itself(module: str, absent: tuple[str, ...]) -> None:
+    code = f"import {module}, sys; print([name for name in {absent!r} if name in sys.modules])"
+    done = run(sys.executable, "-c", code, cwd=ROOT)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.slow
+def test_the_wheel_works_beside_a_users_own_attacks_module(tmp_path: Path) -> None:
+    """Build it, install it into a fresh environment and run it from a folder with an `attacks.py`.
+
+    Dependencies come from the environment that runs the tests, through a path file: they are not what is tested.
+    """
+    built = run(
+        sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation", "-w", tmp_path, cwd=tmp_path
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("privkit-*.whl")
+    venv.create(tmp_path / "fresh", with_pip=True)
+    python = tmp_path / "fresh" / "bin" / "python"
+    site = Path(run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd=tmp_path).stdout.strip())
+    here = run(sys.executable, "-c", "import site; print(site.getsitepackages()[0])", cwd=tmp_path).stdout.strip()
+    (site / "dependencies.pth").write_text(here + "\n")  # a bare path: the editable install there stays unseen
+    installed = run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    assert installed.returncode == 0, installed.stderr
+
+    user = tmp_path / "user"
+    user.mkdir()
+    (user / "attacks.py").write_text("mine = True\n")
+    listed = run(tmp_path / "fresh" / "bin" / "privkit", "list", cwd=user)
+    assert listed.returncode == 0, listed.stderr
+    assert "batch_shuffle" in listed.stdout
+    assert "black_box" in listed.stdout
+    where = "import attacks, privkit, privkit.attacks as a, privkit.reports.page; print(attacks.mine, a.__file__)"
+    found = run(python, "-c", where, cwd=user)
+    assert found.stdout.startswith("True " + str(tmp_path)), found.stdout + found.stderr
+    assert (site / "privkit" / "reports" / "templates" / "report.html.j2").is_file()
+    assert (site / "privkit" / "py.typed").is_file()
+    assert not (site / "attacks").exists()

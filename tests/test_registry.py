@@ -1,0 +1,114 @@
+"""What is registered is documented, sourced, and survives JSON: a new part is tested by being registered."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from privkit.config import BUDGETS, resolve
+from privkit.errors import UsageError
+from privkit.registry import TABLES, describe, load, parse, table
+
+NAMES = [(kind, name) for kind in TABLES for name in sorted(table(kind))]
+
+
+def documented(found: Any) -> str:
+    """Docstring of a class or function, or of an instance's class."""
+    return (found if isinstance(found, type) or callable(found) else type(found)).__doc__ or ""
+
+
+@pytest.mark.parametrize(("kind", "name"), NAMES)
+def test_everything_has_a_docstring_with_its_source(kind: str, name: str) -> None:
+    text = documented(load(table(kind)[name]))
+    assert len(text.strip().splitlines()[0]) > 20
+    assert "Source:" in text
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, n in NAMES if k not in ("metrics", "accountants")])
+def test_specifications_are_frozen_and_survive_json(kind: str, name: str) -> None:
+    component = parse(kind, name)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        component.spec.anything = 1
+    fields = json.loads(json.dumps(component.to_json()))
+    assert fields["name"] == name
+    given = {key: value for key, value in fields.items() if value is not None}
+    assert parse(kind, given).spec == component.spec
+    assert getattr(type(component.spec), "name", name) == name
+
+
+@pytest.mark.parametrize("kind", list(TABLES))
+def test_describe_is_json(kind: str) -> None:
+    entries = json.loads(json.dumps(describe(kind)))
+    assert [entry["name"] for entry in entries] == sorted(table(kind))
+    assert all(entry["summary"] for entry in entries)
+
+
+def test_labels_say_what_differs_and_parse_back() -> None:
+    for text in ("batch_shuffle", "batch_shuffle:keep=0.25", "batch_shuffle:keep=0.25,frozen_block=true"):
+        component = parse("defenses", text)
+        assert component.label == text
+        assert parse("defenses", component.label) == component
+    assert parse("models", "vit_tiny:cut=2").label == "vit_tiny:cut=2"
+    assert parse("models", "vit_tiny").label == "vit_tiny"
+
+
+BAD = [
+    ({"defense": "batch_shufle"}, "unknown defense 'batch_shufle'; did you mean 'batch_shuffle'?"),
+    ({"defense": "batch_shuffle:kep=1"}, "unknown option of defense batch_shuffle 'kep'; did you mean 'keep'?"),
+    ({"defense": "batch_shuffle:keep"}, "write options as name:key=value"),
+    ({"defense": "batch_shuffle:keep=2"}, "keep must lie in [0, 1]"),
+    ({"defense": "batch_shuffle:keep=true"}, "valid number"),
+    ({"defense": "batch_shuffle:keep=nan"}, "keep must lie in [0, 1]"),
+    ({"defense": []}, "at least one"),
+    ({"defense": [{"keep": 1}]}, "needs a name"),
+    ({"defense": 3}, "a defense is a name or a table"),
+    ({"attack": "blackbox"}, "did you mean 'black_box'?"),
+    ({"attack": "black_box:decoder=x"}, "'mae' or 'released'"),
+    ({"dataset": "cifar"}, "did you mean 'cifar10'?"),
+    ({"dataset": "cifar10:batches=9"}, "batches must be 1 to 5"),
+    ({"model": "vit_micr"}, "did you mean 'vit_micro'?"),
+    ({"model": "my.lower"}, "name both by import path"),
+    ({"model": "vit_micro:cut=9"}, "cut must be 0"),
+    ({"budget": "smal"}, "did you mean 'small'?"),
+    ({"budget": "small:epochs=-1"}, "epochs must be a whole number >= 0"),
+    ({"training": "batch_size=0"}, "batch_size must be"),
+    ({"training": {"batchsize": 3}}, "did you mean 'batch_size'?"),
+    ({"training": 3}, "a table of options"),
+    ({"seed": -1}, "a seed is a whole number"),
+    ({"seed": []}, "at least one seed"),
+    ({"seed": True}, "a seed is a whole number"),
+    ({"victims": "both"}, "unknown victims"),
+    ({"device": "tpu"}, "unknown device 'tpu'"),
+    ({"threads": 0}, "threads must be"),
+    ({"auxiliary": "fashion"}, "did you mean 'fashion_mnist'?"),
+    ({"defence": "none"}, "did you mean 'defense'?"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), BAD, ids=[message for _, message in BAD])
+def test_bad_settings_are_one_sentence(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(settings)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_baseline_is_always_there_and_nothing_twice() -> None:
+    assert [c.label for c in resolve({"defense": "patch_shuffle"}).defenses] == ["none", "patch_shuffle"]
+    twice = resolve({"defense": ["patch_shuffle", "none", "patch_shuffle"]})
+    assert [c.label for c in twice.defenses] == ["patch_shuffle", "none"]
+
+
+def test_attacks_take_the_budgets_epochs_unless_they_name_their_own() -> None:
+    assert resolve({"budget": "small"}).attacks[0].spec.epochs == BUDGETS["small"].attack_epochs
+    assert resolve({"attack": "black_box:epochs=3"}).attacks[0].spec.epochs == 3
+    assert resolve({"attack": "mean_image"}).attacks[0].name == "mean_image"
+
+
+def test_fingerprint_follows_what_changes_an_answer() -> None:
+    same = [{}, {"device": "cpu"}, {"threads": 1}, {"data_root": "/tmp"}, {"gate": "ssim<=0.1"}, {"victims": "private"}]
+    other = [{"seed": 1}, {"defense": "none"}, {"training": "batch_size=10"}, {"auxiliary": "training"}]
+    prints = [resolve(settings).fingerprint for settings in (*same, *other)]
+    assert len(set(prints[: len(same)])) == 1
+    assert len(set(prints[len(same) - 1 :])) == len(other) + 1

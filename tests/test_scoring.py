@@ -1,0 +1,67 @@
+"""Alignment and intervals against definitions that share no code with them."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from privkit.scoring import estimate, match, per_example, summarise
+
+
+def images(count: int, seed: int = 0, side: int = 8) -> np.ndarray:
+    return np.random.default_rng(seed).random((count, 1, side, side), dtype=np.float32)
+
+
+def test_matching_is_the_best_of_all_assignments() -> None:
+    truth, guess = images(5), images(5, seed=1)
+    errors = np.square(truth[:, None].astype(float) - guess[None]).mean((2, 3, 4))
+    best = min(sum(errors[i, order[i]] for i in range(5)) for order in permutations(range(5)))
+    chosen = match(truth, guess, 5)
+    assert errors[np.arange(5), chosen].sum() == pytest.approx(best)
+
+
+def test_matching_stays_inside_a_message() -> None:
+    truth = images(12)
+    moved = truth.reshape(3, 4, 1, 8, 8)[:, [2, 0, 3, 1]].reshape(truth.shape)
+    np.testing.assert_array_equal(moved[match(truth, moved, 4)], truth)
+    crossed = np.roll(truth, 4, axis=0)
+    assert (match(truth, crossed, 4) // 4 == np.arange(12) // 4).all()
+    assert per_example(truth, crossed, 4)["matched"]["mse"].min() > 0
+
+
+def test_matched_is_never_worse_than_unaligned() -> None:
+    scores = per_example(images(20), images(20, seed=3), 10)
+    assert scores["matched"]["mse"].mean() <= scores["unaligned"]["mse"].mean()
+
+
+def test_small_images_have_no_ssim() -> None:
+    scores = per_example(images(4, side=6), images(4, seed=1, side=6), 4)
+    assert set(scores["unaligned"]) == {"mse", "psnr"}
+
+
+def test_interval_covers_as_the_normal_law_says() -> None:
+    values = np.random.default_rng(0).normal(3.0, 2.0, 400)
+    found = estimate(values, higher_is_closer=True, seed=0)
+    half = norm.ppf(0.975) * values.std() / 20
+    assert found.mean == pytest.approx(values.mean())
+    assert found.low == pytest.approx(values.mean() - half, abs=0.03)
+    assert found.high == pytest.approx(values.mean() + half, abs=0.03)
+    assert found.n == 400
+
+
+def test_worst_is_the_image_that_came_closest() -> None:
+    values = np.array([0.1, 0.9, 0.4])
+    assert estimate(values, higher_is_closer=True, seed=0).worst == 0.9
+    assert estimate(values, higher_is_closer=False, seed=0).worst == 0.1
+
+
+def test_an_exact_copy_has_infinite_psnr_and_never_nan() -> None:
+    truth = images(4)
+    found = summarise(per_example(truth, truth, 2), seed=0)["unaligned"]
+    assert found["psnr"].mean == found["psnr"].high == np.inf
+    assert found["psnr"].low == np.inf
+    half = np.where(np.arange(4)[:, None, None, None] < 2, truth, 1 - truth)
+    mixed = summarise(per_example(truth, half, 2), seed=0)["unaligned"]["psnr"]
+    assert mixed.mean == np.inf
+    assert np.isfinite(mixed.low)

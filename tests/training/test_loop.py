@@ -1,0 +1,164 @@
+"""The cut changes nothing: split training is joint training, step for step, and survives a kill bit for bit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator, nn
+
+from privkit.data.base import Batch
+from privkit.data.embedded import TinyDigits
+from privkit.defenses import BatchShuffle, NoDefense, PatchShuffle
+from privkit.defenses.base import Defense
+from privkit.errors import DamagedFile, TrainingDiverged, UsageError
+from privkit.models import VIT_MICRO, SplitModel
+from privkit.training import Checkpoint, Client, TrainingSpec, evaluate, split_step, train
+
+SHAPE = (1, 8, 8)
+SPEC = TrainingSpec(batch_size=20)
+
+
+def digits(count: int = 100) -> Batch:
+    pool = TinyDigits().open(None, download=False, train_images=count).train
+    return pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
+
+
+def built(defense: Defense, seed: int = 0) -> tuple[Client, nn.Module]:
+    model = VIT_MICRO.build(SHAPE, 10, positions=defense.positions, seed=seed)
+    return Client.build(model.lower, defense, SHAPE, seed), model.upper
+
+
+def weights(*modules: nn.Module) -> list[torch.Tensor]:
+    return [p.detach().clone() for module in modules for p in module.parameters()]
+
+
+@pytest.mark.parametrize(
+    "defense", [NoDefense(), PatchShuffle(), BatchShuffle(), BatchShuffle(frozen_block=True)], ids=str
+)
+def test_gradients_across_the_cut_are_those_of_the_joint_network(defense: Defense) -> None:
+    data = digits(20)
+    client, upper = built(defense)
+    split_step(client, upper, data.x, data.y, Generator().manual_seed(1))
+    across = [p.grad.clone() for p in (*client.lower.parameters(), *upper.parameters()) if p.grad is not None]
+    client.zero_grad(), upper.zero_grad()
+    release, _ = client.release(data.x, data.y, Generator().manual_seed(1))
+    nn.functional.cross_entropy(upper(release.smashed), data.y).backward()
+    joint = [p.grad for p in (*client.lower.parameters(), *upper.parameters()) if p.grad is not None]
+    assert len(across) == len(joint) == len(list(client.lower.parameters())) + len(list(upper.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(across, joint, strict=True))
+
+
+def test_same_seed_same_weights_and_other_seed_other_weights() -> None:
+    def run(seed: int) -> list[torch.Tensor]:
+        client, upper = built(BatchShuffle())
+        train(client, upper, digits(), SPEC, epochs=2, seed=seed)
+        return weights(client, upper)
+
+    first, again, other = run(0), run(0), run(1)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+class Killed(Exception):
+    pass
+
+
+class DyingCheckpoint(Checkpoint):
+    """Saves every epoch, and dies after one of them."""
+
+    def __init__(self, path: Path, dies_after: int) -> None:
+        super().__init__(path)
+        self.dies_after = dies_after
+
+    def save(self, state: dict[str, object]) -> None:
+        self._cost = 0.0
+        super().save(state)
+
+    def report(self, done: int, total: int, value: float) -> None:
+        if done == self.dies_after:
+            raise Killed
+
+
+@pytest.mark.parametrize("dies_after", [1, 2])
+@pytest.mark.parametrize("defense", [NoDefense(), BatchShuffle(frozen_block=True)], ids=str)
+def test_goes_on_after_a_kill_bit_for_bit(tmp_path: Path, defense: Defense, dies_after: int) -> None:
+    straight = built(defense)
+    curve = train(*straight, digits(), SPEC, epochs=3, seed=0).curve
+    path = tmp_path / "training.ckpt"
+    with pytest.raises(Killed):
+        train(*built(defense), digits(), SPEC, epochs=3, seed=0, checkpoint=DyingCheckpoint(path, dies_after))
+    resumed = built(defense, seed=5)  # other initial weights: everything must come from the checkpoint
+    assert train(*resumed, digits(), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path)).curve == curve
+    assert all(torch.equal(a, b) for a, b in zip(weights(*straight), weights(*resumed), strict=True))
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "training.ckpt"
+    with pytest.raises(Killed):
+        train(*built(NoDefense()), digits(), SPEC, epochs=3, seed=0, checkpoint=DyingCheckpoint(path, 1))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedFile, match=r"training\.ckpt is damaged; delete it"):
+        train(*built(NoDefense()), digits(), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path))
+
+
+def test_a_frozen_lower_segment_stays_as_it_was() -> None:
+    client, upper = built(PatchShuffle(frozen_block=True))
+    before, server_before = weights(client), weights(upper)
+    train(client, upper, digits(), TrainingSpec(batch_size=20, freeze_lower=True), epochs=1, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(client), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(server_before, weights(upper), strict=True))
+
+
+def test_the_frozen_block_is_never_trained_and_runs_after_the_shuffle() -> None:
+    client, upper = built(PatchShuffle(frozen_block=True))
+    assert client.block is not None
+    before = weights(client.block)
+    train(client, upper, digits(), SPEC, epochs=1, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(client.block), strict=True))
+    data = digits(20)
+    release, receipt = client.release(data.x, data.y, Generator().manual_seed(0))
+    shuffled = client.lower(data.x).gather(1, receipt.permutation.unsqueeze(-1).expand(-1, -1, 96))  # type: ignore[attr-defined]
+    assert torch.equal(release.smashed, client.block(shuffled))
+
+
+def test_it_learns() -> None:
+    client, upper = built(NoDefense())
+    data = digits(1200)
+    train(client, upper, data[:1000], TrainingSpec(batch_size=50), epochs=6, seed=0)
+    assert evaluate(client, upper, data[1000:], batch_size=50, seed=0).low > 0.3  # chance is .1
+
+
+def test_bad_batches() -> None:
+    for batch_size, reason in [(200, "more than the 100 private images"), (1, "mixes nothing")]:
+        with pytest.raises(UsageError, match=reason):
+            train(*built(BatchShuffle()), digits(), TrainingSpec(batch_size=batch_size), epochs=1, seed=0)
+    with pytest.raises(UsageError, match="more than the 10 test images"):
+        evaluate(*built(NoDefense()), digits(10), batch_size=20, seed=0)
+    for bad in ({"batch_size": 0}, {"learning_rate": -1.0}, {"weight_decay": float("nan")}):
+        with pytest.raises(ValueError, match="must be"):
+            TrainingSpec(**bad)  # type: ignore[arg-type]
+
+
+def test_a_nan_names_its_step() -> None:
+    class Bomb(nn.Module):
+        """Turns to NaN at the eighth batch."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.weight = 0, nn.Parameter(torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return x.flatten(1)[:, :10] * self.weight / (0.0 if self.calls == 8 else 1.0) * 0.0
+
+    model = SplitModel(lower=nn.Identity(), upper=Bomb())
+    with pytest.raises(TrainingDiverged, match="at step 8 of 15"):
+        train(Client(model.lower, NoDefense()), model.upper, digits(), SPEC, epochs=3, seed=0)
+
+
+def test_a_frozen_block_needs_tokens() -> None:
+    with pytest.raises(ValueError, match="needs tokens"):
+        Client.build(nn.Identity(), PatchShuffle(frozen_block=True), SHAPE, 0)
