@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from privkit.audit import AuditRun, run_audit
 
 torch.set_num_threads(1)
 
-SMALL = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
+SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
 """Settings of a run that takes a few seconds."""
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

@@ -206,7 +206,7 @@ def test_a_full_disk_stops_with_one_sentence_and_keeps_what_is_finished(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, limits[1]))
     try:
-        with pytest.raises(StorageError, match="cannot write .*; free some space and run the same command") as caught:
+        with pytest.raises(StorageError, match=r"cannot write .*; free some space and run the same command") as caught:
             again(copied)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -107,8 +107,20 @@ def test_attacks_take_the_budgets_epochs_unless_they_name_their_own() -> None:
 
 
 def test_fingerprint_follows_what_changes_an_answer() -> None:
-    same = [{}, {"device": "cpu"}, {"threads": 1}, {"data_root": "/tmp"}, {"gate": "ssim<=0.1"}, {"victims": "private"}]
-    other = [{"seed": 1}, {"defense": "none"}, {"training": "batch_size=10"}, {"auxiliary": "training"}]
+    same: list[dict[str, Any]] = [
+        {},
+        {"device": "cpu"},
+        {"threads": 1},
+        {"data_root": "/tmp"},
+        {"gate": "ssim<=0.1"},
+        {"victims": "private"},
+    ]
+    other: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"defense": "none"},
+        {"training": "batch_size=10"},
+        {"auxiliary": "training"},
+    ]
     prints = [resolve(settings).fingerprint for settings in (*same, *other)]
     assert len(set(prints[: len(same)])) == 1
     assert len(set(prints[len(same) - 1 :])) == len(other) + 1

@@ -22,17 +22,9 @@ from PIL import Image
 from torchvision import datasets
 
 from privkit.data.base import TEST_ID_OFFSET, Batch, DatasetSpec, Pool, Pools
+from privkit.data.pictures import CelebA, ImageFolder, LfwPeople, Pcam
 from privkit.data.splits import split
-from privkit.data.vision import (
-    CelebA,
-    Cifar10,
-    Cifar100,
-    FashionMnist,
-    ImageFolder,
-    LfwPeople,
-    Mnist,
-    Pcam,
-)
+from privkit.data.vision import Cifar10, Cifar100, FashionMnist, Mnist
 from privkit.errors import DataError
 
 OFFICIAL: list[DatasetSpec] = [Mnist(), FashionMnist(), Cifar10(), Cifar100(), CelebA(), LfwPeople(), Pcam()]

@@ -41,7 +41,8 @@ def test_gradients_across_the_cut_are_those_of_the_joint_network(defense: Defens
     client, upper = built(defense)
     split_step(client, upper, data.x, data.y, Generator().manual_seed(1))
     across = [p.grad.clone() for p in (*client.lower.parameters(), *upper.parameters()) if p.grad is not None]
-    client.zero_grad(), upper.zero_grad()
+    client.zero_grad()
+    upper.zero_grad()
     release, _ = client.release(data.x, data.y, Generator().manual_seed(1))
     nn.functional.cross_entropy(upper(release.smashed), data.y).backward()
     joint = [p.grad for p in (*client.lower.parameters(), *upper.parameters()) if p.grad is not None]

@@ -1,0 +1,213 @@
+"""Tables, gates and the page, from rows that a test makes up and from a real run."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from pydantic import ValidationError
+
+from privkit.audit import AuditRun
+from privkit.report import build
+from privkit.reports import figures, tables
+from privkit.reports.gate import Condition, ConditionError
+from privkit.reports.schema import Estimate, Interval, Row
+from privkit.run_folder import read_rows
+
+
+def made(**changes: object) -> Row:
+    ssim = Estimate(mean=0.3, low=0.2, high=0.4, worst=0.8, higher_is_closer=True, n=50)
+    fields: dict[str, object] = {
+        "cell": "c",
+        "status": "done",
+        "defense": "batch_shuffle",
+        "attack": "black_box",
+        "dataset": "digits",
+        "model": "vit_micro",
+        "seed": 0,
+        "auxiliary": "disjoint",
+        "victims": "private",
+        "batch_size": 50,
+        "accuracy": Interval(value=0.9, low=0.8, high=0.95, n=100),
+        "recovers": {"unaligned": {"ssim": ssim}},
+    }
+    return Row.model_validate({**fields, **changes})
+
+
+def test_rows_survive_json_and_refuse_unknown_keys(small_run: AuditRun) -> None:
+    for row in small_run.rows:
+        text = row.model_dump_json()
+        assert Row.model_validate_json(text) == row
+        json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        with pytest.raises(ValidationError):
+            Row.model_validate_json(text[:-1] + ', "extra": 1}')
+        assert row.proves is not None
+        assert row.proves.epsilon == float("inf")
+
+
+def parsed_markdown(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+
+
+def test_the_same_numbers_in_every_format(small_run: AuditRun) -> None:
+    rows = list(small_run.rows)
+    shown = tables.table(rows)
+    head, rule, *body = parsed_markdown(tables.markdown(shown))
+    assert tuple(head) == shown.headers
+    assert set(rule) == {"---"}
+    assert [tuple(line) for line in body] == list(shown.rows)
+    assert shown.floor == (False, False, True, True, True, True)
+    ssim = rows[1].recovers["unaligned"]["ssim"]
+    assert f"{ssim.mean:.3f} [{ssim.low:.3f}, {ssim.high:.3f}]" in shown.rows[1]
+    records = list(csv.DictReader(io.StringIO(tables.to_csv(rows))))
+    assert [float(record["unaligned_ssim"]) for record in records] == [
+        row.recovers["unaligned"]["ssim"].mean for row in rows
+    ]
+    assert float(records[1]["floor_mean_image_unaligned_mse"]) == rows[1].floors["mean_image"]["unaligned"]["mse"].mean
+    assert float(records[1]["log10_permutations"]) > 1000
+    assert records[1]["gate_wins_on_identity"] == "True"
+
+
+def test_latex_is_a_complete_tabular(small_run: AuditRun) -> None:
+    text = tables.latex(tables.table(list(small_run.rows)))
+    assert text.startswith(r"\begin{tabular}")
+    assert text.count(r"\midrule") == 2
+    columns = text.splitlines()[2].count("&")
+    assert all(line.count("&") == columns for line in text.splitlines() if line.endswith(r"\\"))
+    assert not re.search(r"(?<!\\)_", text)
+    assert text.isascii()
+
+
+def test_rows_without_numbers_say_why() -> None:
+    failed = made(status="error", reason="RuntimeError: no", accuracy=None, recovers={})
+    (line,) = tables.table([failed]).rows
+    assert line[2] == "error"
+    assert len(line) == len(tables.HEADERS)
+    assert tables.to_csv([failed]).splitlines()[1].count("RuntimeError: no") == 1
+
+
+def test_seeds_are_told_apart() -> None:
+    shown = tables.table([made(seed=0), made(seed=1)])
+    assert [row[0] for row in shown.rows] == ["batch_shuffle (seed 0)", "batch_shuffle (seed 1)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "met"),
+    [
+        ("ssim<=0.3", True),
+        ("ssim<0.3", False),
+        ("ssim >= 0.29", True),
+        ("accuracy>0.9", False),
+        ("accuracy>=0.9", True),
+    ],
+)
+def test_conditions(text: str, met: bool) -> None:
+    assert (Condition.parse(text).failures([made()]) == []) is met
+
+
+def test_a_missing_number_or_nan_never_meets_a_condition() -> None:
+    nan = Estimate(mean=float("nan"), low=0, high=0, worst=0, higher_is_closer=True, n=1)
+    empty, unknown = made(recovers={}), made(recovers={"unaligned": {"ssim": nan}})
+    for row in (empty, unknown):
+        for comparison in ("<=", ">=", "<", ">"):
+            assert Condition.parse(f"ssim{comparison}0.5").failures([row])
+
+
+def test_the_undefended_baseline_is_exempt() -> None:
+    assert Condition.parse("ssim<=0.01").failures([made(defense="none")]) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ssim", "ssim=0.4", "ssim<=", "ssim<=x", "ssim<=1e", "psnr!=3", "SSIM<=1", "loss<1"]
+)
+def test_conditions_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(ConditionError, match="write metric, comparison and number"):
+        Condition.parse(text)
+
+
+def test_figures_show_the_pixels(small_run: AuditRun) -> None:
+    red = np.zeros((2, 8, 8, 3), dtype=np.uint8)
+    red[..., 0] = 255
+    strip = figures.reconstructions({"red": figures.Pictures(truth=np.zeros_like(red), guess=red)})
+    picture = np.asarray(Image.open(io.BytesIO(figures.save(strip, "png"))).convert("RGB"))
+    assert (picture == [255, 0, 0]).all(2).mean() > 0.2
+    assert (picture == [0, 0, 0]).all(2).mean() > 0.2
+    assert figures.save(strip, "svg").startswith(b"<?xml")
+
+
+def test_the_report_can_be_built_again(small_run: AuditRun, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
+    shutil.rmtree(folder / "report")
+    page = build(folder)
+    assert page.read_text() == small_run.report.read_text()
+    found = {str(p.relative_to(folder / "report")) for p in (folder / "report").rglob("*") if p.is_file()}
+    assert found == {
+        "index.html",
+        "tables/audit.md",
+        "tables/audit.csv",
+        "tables/audit.tex",
+        *(f"figures/{name}.{kind}" for name in ("reconstructions", "curves") for kind in ("png", "svg")),
+    }
+
+
+def test_the_page_needs_nothing_from_elsewhere(small_run: AuditRun) -> None:
+    text = small_run.report.read_text()
+    assert not re.findall(r'(?:src|href)="(?!data:)', text)
+    assert "url(" not in text
+    assert "http" not in re.sub(r"<pre>.*?</pre>", "", text, flags=re.DOTALL)
+
+
+def test_the_page_escapes_what_a_run_says(small_run: AuditRun, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
+    rows = read_rows(folder)
+    evil = rows[1].model_copy(update={"status": "error", "reason": "<script>alert(1)</script>"})
+    text = build(folder, [rows[0], evil]).read_text()
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+
+
+def chromium(*arguments: str, profile: Path) -> str:
+    assert CHROMIUM is not None
+    command: Sequence[str] = (
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"
+    )  # fmt: skip
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_the_page_in_a_real_browser(small_run: AuditRun, tmp_path: Path) -> None:
+    url = small_run.report.as_uri()
+    dom = chromium("--dump-dom", url, profile=tmp_path / "profile")
+    assert "What it proves, what attacks recover, what it costs" in dom
+    for row in small_run.rows:
+        assert f'data-cell="{row.cell}"' in dom
+    assert dom.count("<tr") >= 8
+    for width in (1280, 420):  # a desk and a telephone
+        picture = tmp_path / f"page-{width}.png"
+        chromium(f"--window-size={width},2400", f"--screenshot={picture}", url, profile=tmp_path / "profile")
+        pixels = np.asarray(Image.open(picture).convert("L"))
+        assert pixels.shape[1] == width
+        assert pixels.std() > 10  # text and pictures, not an empty sheet
+        assert (pixels[: pixels.shape[0] // 3] < 100).mean() > 0.005
+    # images are decoded: a page that lacks them is shorter
+    probe = tmp_path / "probe.html"
+    script = "<script>onload=()=>document.title=[...document.images].map(i=>i.naturalWidth).join('-')</script>"
+    probe.write_text(small_run.report.read_text().replace("</body>", script + "</body>"))
+    title = re.search(r"<title>(.*?)</title>", chromium("--dump-dom", probe.as_uri(), profile=tmp_path / "profile"))
+    assert title is not None
+    widths = [int(width) for width in title[1].split("-")]
+    assert len(widths) == 2
+    assert min(widths) > 600
