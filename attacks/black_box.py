@@ -124,7 +124,8 @@ class BlackBox:
             pct_start=min(WARMUP_STEPS / (total + 1), 0.1),
             cycle_momentum=False,
         )
-        run_network = torch.compile(network) if device.type == "cuda" and total >= COMPILE_FROM_STEPS else network
+        if device.type == "cuda" and total >= COMPILE_FROM_STEPS:
+            network.compile()
 
         curve: list[float] = []
         saved = session.load()
@@ -143,7 +144,7 @@ class BlackBox:
                     released = knowledge.query(images, draws)
                 optimizer.zero_grad(set_to_none=True)
                 with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                    loss = nn.functional.mse_loss(run_network(released).float(), images)
+                    loss = nn.functional.mse_loss(network(released).float(), images)
                 loss.backward()
                 optimizer.step()
                 schedule.step()

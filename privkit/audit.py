@@ -132,7 +132,7 @@ def _run_cells(config: AuditConfig, folder: RunFolder, device: torch.device, pro
         if not pending:
             continue
         setting = prepare(config, seed, device)
-        folder.note_dataset(seed, setting.splits.hashes())
+        folder.note_dataset(seed, setting.hashes)
         for cell in pending:
             row = run_cell(config, cell, setting, folder, progress)
             folder.finish(row)

@@ -45,14 +45,16 @@ class Setting:
     Attributes:
         splits: private, auxiliary and test images, on the device.
         victims: the attacked images.
-        auxiliary: the adversary's images [M, C, H, W].
+        auxiliary: the adversary's images.
         floors: metrics of the constant guesses.
+        hashes: size and sha256 of every part, for the manifest.
     """
 
     splits: Splits
     victims: Batch
-    auxiliary: torch.Tensor
+    auxiliary: Batch
     floors: dict[str, dict[str, Metrics]]
+    hashes: dict[str, dict[str, int | str]]
 
 
 def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
@@ -75,21 +77,24 @@ def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
         raise UsageError(f"batch_size={batch} is more than the {len(source)} images to attack; lower it")
     victims = source[:count]
     auxiliary = _auxiliary(config, splits, seed).to(device)
-    knowledge = Knowledge(image_shape=splits.image_shape, batch_size=batch, auxiliary=auxiliary)
+    knowledge = Knowledge(image_shape=splits.image_shape, batch_size=batch, auxiliary=auxiliary.x)
     nothing = [View(round=0, smashed=torch.empty(len(victims), 0, device=device))]
     floors = {
         floor.name: summarise(_scores(victims, floor.run(nothing, knowledge, Generator()), batch), seed)
         for floor in (MidGrey(), MeanImage())
     }
-    return Setting(splits=splits, victims=victims, auxiliary=auxiliary, floors=floors)
+    hashes = splits.hashes()
+    if config.auxiliary not in ("disjoint", "training"):
+        hashes[config.auxiliary] = {"images": len(auxiliary), "sha256": auxiliary.sha256()}
+    return Setting(splits=splits, victims=victims, auxiliary=auxiliary, floors=floors, hashes=hashes)
 
 
-def _auxiliary(config: AuditConfig, splits: Splits, seed: int) -> torch.Tensor:
+def _auxiliary(config: AuditConfig, splits: Splits, seed: int) -> Batch:
     """The adversary's images."""
     if config.auxiliary == "disjoint":
-        return splits.auxiliary.x
+        return splits.auxiliary
     if config.auxiliary == "training":
-        return splits.private.x
+        return splits.private
     count = config.budget.auxiliary
     other = (
         parse("datasets", config.auxiliary)
@@ -97,7 +102,7 @@ def _auxiliary(config: AuditConfig, splits: Splits, seed: int) -> torch.Tensor:
         .train
     )
     order = np.random.default_rng(derive(seed, "auxiliary")).permutation(len(other))
-    return fit_shape(other.take(order[:count]), splits.image_shape).x
+    return fit_shape(other.take(order[:count]), splits.image_shape)
 
 
 def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolder, progress: Progress) -> Row:
@@ -160,7 +165,7 @@ def _compute(
     knowledge = Knowledge(
         image_shape=setting.splits.image_shape,
         batch_size=batch,
-        auxiliary=setting.auxiliary,
+        auxiliary=setting.auxiliary.x,
         query=black_box_query(client),
     )
     gates = _controls(cell, setting, folder, views[0], batch, progress)
@@ -247,7 +252,7 @@ def _controls(
     if (known := folder.read_gates(path)) is not None:
         return known
     progress.stage(f"controls of {cell.attack.label}")
-    found = controls(cell.attack.spec, setting.auxiliary, view.smashed, batch, cell.seed)
+    found = controls(cell.attack.spec, setting.auxiliary.x, view.smashed, batch, cell.seed)
     for number, gate in enumerate(found, start=1):
         progress.step(number, len(found), float(bool(gate.passed)))
     folder.write_gates(path, found)

@@ -168,11 +168,14 @@ def _print_run(rows: list[Any], page: Path) -> None:
     """The table, what is proven, the caveats, and where the page lies."""
     from rich.console import Console
 
-    from privkit.reports.tables import NOTE, rich_table, table
+    from privkit.reports.tables import NOTE, SUMMARY_NOTE, rich_table, summary_table, table
+    from privkit.scoring import over_seeds
 
     console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(rich_table(table(rows)))
-    console.print(NOTE, style="dim", highlight=False, markup=False)
+    summaries = over_seeds(rows)
+    console.print(rich_table(summary_table(summaries) if summaries else table(rows)))
+    note = f"{SUMMARY_NOTE} One line a seed: {page.parent / 'tables' / 'audit.md'}" if summaries else NOTE
+    console.print(note, style="dim", highlight=False, markup=False)
     for row in rows:
         proof = row.proves.statement if row.proves else f"{row.status}: {row.reason}"
         console.print(f"{row.defense} / {row.attack}: {proof}", highlight=False, markup=False)

@@ -27,6 +27,7 @@ def build(run: Path, rows: list[Row] | None = None) -> Path:
     """
     os.environ.setdefault("MPLCONFIGDIR", str(run / ".cache" / "matplotlib"))  # no write outside the run folder
     from privkit.reports import figures, page
+    from privkit.scoring import over_seeds
 
     rows = read_rows(run) if rows is None else rows
     manifest = read_manifest(run)
@@ -36,7 +37,7 @@ def build(run: Path, rows: list[Row] | None = None) -> Path:
     for cell, found in pictures.items():
         strip = figures.save(figures.reconstructions({"reconstruction": found}), "png")
         write_bytes(run / "cells" / cell / "reconstructions.png", strip)
-    return page.render(rows, manifest, pictures, run / "report", write_bytes)
+    return page.render(rows, over_seeds(rows), manifest, pictures, run / "report", write_bytes)
 
 
 def _pictures(path: Path):  # type: ignore[no-untyped-def]

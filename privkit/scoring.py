@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from privkit.metrics.image import IMAGE_METRICS, SMALLEST_SSIM_SIDE, Images, Values
-from privkit.reports.schema import Estimate, Metrics
+from privkit.reports.schema import Estimate, Interval, Metrics, Row, Summary
 
 DATA_RANGE = 1.0
 HIGHER_IS_CLOSER = {"mse": False, "psnr": True, "ssim": True}
@@ -95,3 +95,63 @@ def summarise(scores: Mapping[str, Scores], seed: int) -> dict[str, Metrics]:
         }
         for alignment, metrics in scores.items()
     }
+
+
+def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
+    """What every defense and attack, and every floor, came to over the seeds; empty where there is one seed only.
+
+    Source: Student 1908; the interval is over seeds (splits, initial weights and draws), not over images.
+    """
+    groups: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
+    done = [row for row in rows if row.status == "done"]
+    for row in done:
+        values = _means(row.recovers) | ({"accuracy": row.accuracy.value} if row.accuracy else {})
+        groups.setdefault((row.defense, row.attack, ""), {})[row.seed] = values
+    for row in done:
+        for name, metrics in row.floors.items():
+            key = (row.defense, row.attack, name) if name == "zero_steps" else ("", "", name)
+            groups.setdefault(key, {})[row.seed] = _means(metrics)
+    return [
+        Summary(
+            defense=defense,
+            attack=attack,
+            floor=floor,
+            seeds=tuple(seeds),
+            values={
+                name: student([values[name] for values in seeds.values()], confidence)
+                for name in _common(seeds.values())
+            },
+        )
+        for (defense, attack, floor), seeds in groups.items()
+        if len(seeds) > 1
+    ]
+
+
+def student(values: Sequence[float], confidence: float) -> Interval:
+    """Mean and Student interval of a few values; infinite values give infinite limits.
+
+    >>> found = student([1.0, 2.0, 3.0], 0.95)
+    >>> round(found.low, 3), found.value, round(found.high, 3)
+    (-0.484, 2.0, 4.484)
+    """
+    from scipy.stats import t
+
+    mean, n = float(np.mean(values)), len(values)
+    if not np.isfinite(mean):
+        return Interval(value=mean, low=float(np.min(values)), high=float(np.max(values)), n=n, confidence=confidence)
+    half = float(t.ppf((1 + confidence) / 2, n - 1) * np.std(values, ddof=1) / n**0.5)
+    return Interval(value=mean, low=mean - half, high=mean + half, n=n, confidence=confidence)
+
+
+def _means(metrics: Mapping[str, Metrics]) -> dict[str, float]:
+    """The unaligned means, and the matched SSIM."""
+    found = {name: estimate.mean for name, estimate in metrics["unaligned"].items()}
+    if "ssim" in metrics["matched"]:
+        found["matched_ssim"] = metrics["matched"]["ssim"].mean
+    return found
+
+
+def _common(values: Iterable[Mapping[str, float]]) -> list[str]:
+    """Metrics that every seed has."""
+    first, *others = values
+    return [name for name in first if all(name in other for other in others)]

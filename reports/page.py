@@ -10,18 +10,24 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from privkit.reports import figures, tables
 from privkit.reports.figures import Pictures
-from privkit.reports.schema import Manifest, Row
+from privkit.reports.schema import Manifest, Row, Summary
 
 Write = Callable[[Path, bytes], None]
 
 
 def render(
-    rows: Sequence[Row], manifest: Manifest, pictures: Mapping[str, Pictures], folder: Path, write: Write
+    rows: Sequence[Row],
+    summaries: Sequence[Summary],
+    manifest: Manifest,
+    pictures: Mapping[str, Pictures],
+    folder: Path,
+    write: Write,
 ) -> Path:
     """Write the report.
 
     Args:
         rows: of the run, in its order.
+        summaries: over seeds, empty where there is one seed.
         manifest: of the run.
         pictures: cell id -> its first images; cells without pictures are left out of the figure.
         folder: where `index.html`, `tables/` and `figures/` go.
@@ -34,6 +40,10 @@ def render(
     write(folder / "tables" / "audit.md", tables.markdown(table).encode())
     write(folder / "tables" / "audit.tex", tables.latex(table).encode())
     write(folder / "tables" / "audit.csv", tables.to_csv(rows).encode())
+    summary = tables.summary_table(summaries) if summaries else None
+    if summary is not None:
+        write(folder / "tables" / "seeds.md", tables.markdown(summary, tables.SUMMARY_NOTE).encode())
+        write(folder / "tables" / "seeds.tex", tables.latex(summary).encode())
 
     images = {}
     strips = {_label(row, rows): pictures[row.cell] for row in rows if row.cell in pictures}
@@ -60,6 +70,8 @@ def render(
         manifest=manifest,
         table=table,
         note=tables.NOTE,
+        summary=summary,
+        summary_note=tables.SUMMARY_NOTE,
         images=images,
     )
     path = folder / "index.html"

@@ -18,7 +18,7 @@ class _Frozen(BaseModel):
 
 
 class Interval(_Frozen):
-    """A value with its confidence interval over `n` images."""
+    """A value with its confidence interval over `n` images or seeds."""
 
     value: float
     low: float
@@ -111,6 +111,20 @@ class Row(_Frozen):
     def caveats(self) -> list[str]:
         """Gates that did not pass, in words."""
         return [gate.detail for gate in self.gates if not gate.passed]
+
+
+class Summary(_Frozen):
+    """One defense under one attack over several seeds, or (where `floor` names it) one of its floors.
+
+    `values` holds accuracy and the image metrics (unaligned, and `matched_ssim`): the mean of the seeds' means with
+    its Student interval over seeds.
+    """
+
+    defense: str
+    attack: str
+    floor: str = ""
+    seeds: tuple[int, ...]
+    values: dict[str, Interval]
 
 
 class Manifest(_Frozen):

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privkit.reports.schema import Estimate, Interval, Metrics, Row
+from privkit.reports.schema import Estimate, Interval, Metrics, Row, Summary
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-FLOOR_NAMES = {"mid_grey": "mid-grey", "mean_image": "mean image", "zero_steps": "untrained attack"}
+FLOOR_NAMES = {"mid_grey": "mid-grey", "mean_image": "mean image"}
 UNKNOWN = "–"
 LATEX = str.maketrans(
     {
@@ -38,7 +38,19 @@ class Table:
     floor: tuple[bool, ...]
 
 
-HEADERS = ("defense", "attack", "accuracy ↑", "MSE ↑", "PSNR ↓", "SSIM ↓", "worst", "matched", "proven", "kB up")
+HEADERS = (
+    "defense",
+    "attack",
+    "seed",
+    "accuracy ↑",
+    "MSE ↑",
+    "PSNR ↓",
+    "SSIM ↓",
+    "worst",
+    "matched",
+    "proven",
+    "kB up",
+)
 NOTE = (
     "Arrows point to what a defender wishes. Images in [0, 1], PSNR in dB. Brackets are 95 % intervals over images. "
     "Worst is the SSIM of the image that was recovered best; matched is the SSIM after guesses are assigned to images "
@@ -48,27 +60,47 @@ NOTE = (
 
 def table(rows: Sequence[Row]) -> Table:
     """One line a row, and the floors of each seed below it."""
-    several_seeds = len({row.seed for row in rows}) > 1
     lines: list[tuple[str, ...]] = []
     floor: list[bool] = []
     for seed in dict.fromkeys(row.seed for row in rows):
         group = [row for row in rows if row.seed == seed]
-        for row in group:
-            suffix = f" (seed {seed})" if several_seeds else ""
-            lines.append((row.defense + suffix, row.attack, *_numbers(row)))
-            floor.append(False)
-        for name, metrics in _floors(group).items():
-            label = name if not several_seeds else f"{name} (seed {seed})"
-            lines.append(("floor", label, UNKNOWN, *_image_numbers(metrics), UNKNOWN, UNKNOWN))
-            floor.append(True)
+        lines += [(row.defense, row.attack, str(seed), *_numbers(row)) for row in group]
+        floors = {name: metrics for row in group for name, metrics in _floors(row).items()}
+        lines += [
+            ("floor", name, str(seed), UNKNOWN, *_image_numbers(metrics), UNKNOWN, UNKNOWN)
+            for name, metrics in floors.items()
+        ]
+        floor += [False] * len(group) + [True] * len(floors)
     return Table(headers=HEADERS, rows=tuple(lines), floor=tuple(floor))
 
 
-def markdown(shown: Table) -> str:
+SUMMARY_HEADERS = ("defense", "attack", "seeds", "accuracy ↑", "MSE ↑", "PSNR ↓", "SSIM ↓", "matched")
+SUMMARY_NOTE = "Means over seeds; brackets are 95 % Student intervals over seeds."
+
+
+def summary_table(summaries: Sequence[Summary]) -> Table:
+    """One line a defense and attack, over the seeds."""
+    lines = [
+        (
+            "floor" if summary.floor else summary.defense,
+            floor_name(summary.floor, summary.defense, summary.attack) if summary.floor else summary.attack,
+            str(len(summary.seeds)),
+            *(interval(summary.values.get(name), digits) for name, digits in SUMMARY_METRICS.items()),
+        )
+        for summary in summaries
+    ]
+    return Table(headers=SUMMARY_HEADERS, rows=tuple(lines), floor=tuple(bool(summary.floor) for summary in summaries))
+
+
+SUMMARY_METRICS = {"accuracy": 3, "mse": 4, "psnr": 1, "ssim": 3, "matched_ssim": 3}
+"""Metric -> digits, in the order of the headers."""
+
+
+def markdown(shown: Table, note: str = NOTE) -> str:
     """GitHub Markdown."""
     lines = ["| " + " | ".join(shown.headers) + " |", "|" + " --- |" * len(shown.headers)]
     lines += ["| " + " | ".join(row) + " |" for row in shown.rows]
-    return "\n".join(lines) + f"\n\n{NOTE}\n"
+    return "\n".join(lines) + f"\n\n{note}\n"
 
 
 def latex(shown: Table) -> str:
@@ -121,7 +153,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 def _numbers(row: Row) -> tuple[str, ...]:
     """The numeric cells of a row, or why there are none."""
     if row.status != "done":
-        return (row.status.replace("_", " "), *[UNKNOWN] * (len(HEADERS) - 3))
+        return (row.status.replace("_", " "), *[UNKNOWN] * (len(HEADERS) - 4))
     sent = f"{row.costs.bytes_up / 1000:.1f}" if row.costs else UNKNOWN
     return (interval(row.accuracy), *_image_numbers(row.recovers), proven(row), sent)
 
@@ -139,17 +171,14 @@ def _image_numbers(metrics: dict[str, Metrics]) -> tuple[str, ...]:
     )
 
 
-def _floors(rows: Sequence[Row]) -> dict[str, dict[str, Metrics]]:
-    """Floors of one seed; those that depend on the row are named after it."""
-    found = {}
-    one_attack = len({row.attack for row in rows}) == 1
-    for row in rows:
-        for name, metrics in row.floors.items():
-            label = FLOOR_NAMES.get(name, name)
-            if name == "zero_steps":
-                label += f" on {row.defense}" if one_attack else f", {row.attack} on {row.defense}"
-            found[label] = metrics
-    return found
+def _floors(row: Row) -> dict[str, dict[str, Metrics]]:
+    """Floors of a row under their shown names; the one that depends on the row is named after it."""
+    return {floor_name(name, row.defense, row.attack): metrics for name, metrics in row.floors.items()}
+
+
+def floor_name(name: str, defense: str, attack: str) -> str:
+    """How a floor is shown."""
+    return f"untrained {attack} on {defense}" if name == "zero_steps" else FLOOR_NAMES.get(name, name)
 
 
 def proven(row: Row) -> str:
@@ -173,9 +202,11 @@ def bracket(estimate: Estimate | None) -> str:
     return UNKNOWN if estimate is None else f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def interval(value: Interval | None) -> str:
-    """A share with its interval."""
-    return UNKNOWN if value is None else f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
+def interval(value: Interval | None, digits: int = 3) -> str:
+    """A value with its interval."""
+    if value is None:
+        return UNKNOWN
+    return f"{value.value:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
 
 
 def _flat(row: Row) -> dict[str, object]:

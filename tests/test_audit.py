@@ -314,7 +314,7 @@ def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> No
         knowledge = Knowledge(
             image_shape=setting.splits.image_shape,
             batch_size=50,
-            auxiliary=setting.auxiliary,
+            auxiliary=setting.auxiliary.x,
             query=black_box_query(client),
         )
         if replaced:
@@ -338,7 +338,7 @@ def test_private_auxiliary_and_test_images_are_disjoint() -> None:
 def test_the_papers_worst_case_attacks_test_images_with_the_training_set() -> None:
     config = resolve({"auxiliary": "training", **SMALL})
     setting = prepare(config, 0, torch.device("cpu"))
-    assert torch.equal(setting.auxiliary, setting.splits.private.x)
+    assert torch.equal(setting.auxiliary.x, setting.splits.private.x)
     assert torch.isin(setting.victims.ids, setting.splits.test.ids).all()
     own = prepare(replace(config, victims="private"), 0, torch.device("cpu"))
     assert torch.isin(own.victims.ids, own.splits.private.ids).all()
@@ -346,7 +346,8 @@ def test_the_papers_worst_case_attacks_test_images_with_the_training_set() -> No
 
 def test_auxiliary_images_of_another_dataset_take_the_private_shape() -> None:
     setting = prepare(resolve({"auxiliary": "lfw_subset", **SMALL}), 0, torch.device("cpu"))
-    assert setting.auxiliary.shape == (200, 1, 8, 8)
+    assert setting.auxiliary.x.shape == (200, 1, 8, 8)
+    assert setting.hashes["lfw_subset"]["images"] == 200
 
 
 # --- cells that fail -------------------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ from itertools import permutations
 import numpy as np
 import pytest
 from scipy.stats import norm
+from scipy.stats import t as student_t
 
-from privkit.scoring import estimate, match, per_example, summarise
+from privkit.reports.schema import Row
+from privkit.scoring import estimate, match, over_seeds, per_example, summarise
 
 
 def images(count: int, seed: int = 0, side: int = 8) -> np.ndarray:
@@ -65,3 +67,21 @@ def test_an_exact_copy_has_infinite_psnr_and_never_nan() -> None:
     mixed = summarise(per_example(truth, half, 2), seed=0)["unaligned"]["psnr"]
     assert mixed.mean == np.inf
     assert np.isfinite(mixed.low)
+
+
+def row(seed: int, guess_seed: int, **changes: object) -> Row:
+    fields: dict[str, object] = {"cell": f"c{seed}", "status": "done", "defense": "none", "attack": "a", "dataset": "d"}
+    fields |= {"model": "m", "seed": seed, "auxiliary": "disjoint", "victims": "private", "batch_size": 4}
+    recovers = summarise(per_example(images(4), images(4, seed=guess_seed), 4), seed=0)
+    return Row.model_validate({**fields, "recovers": recovers, **changes})
+
+
+def test_summary_over_seeds_is_students_interval() -> None:
+    rows = [row(0, 1), row(1, 2), row(2, 3), row(0, 4, defense="other"), row(1, 5, status="error")]
+    (summary,) = over_seeds(rows)  # the other defense has one seed only, the failed row does not count
+    values = [r.recovers["unaligned"]["ssim"].mean for r in rows[:3]]
+    low, high = student_t.interval(0.95, 2, loc=np.mean(values), scale=np.std(values, ddof=1) / 3**0.5)
+    found = summary.values["ssim"]
+    assert (found.low, found.value, found.high) == pytest.approx((low, np.mean(values), high))
+    assert summary.seeds == (0, 1, 2)
+    assert "accuracy" not in summary.values

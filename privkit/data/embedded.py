@@ -46,8 +46,9 @@ class TinyDigits:
         """Read the packaged table; see `DatasetSpec.open`."""
         from sklearn.datasets import load_digits
 
-        data = load_digits()
-        return Pools(train=ArrayPool(images=data.images / 16.0, labels=data.target), test=None, classes=10)
+        pixels, labels = load_digits(return_X_y=True)
+        images = np.asarray(pixels).reshape(-1, 8, 8) / 16.0
+        return Pools(train=ArrayPool(images=images, labels=np.asarray(labels)), test=None, classes=10)
 
 
 @dataclass(frozen=True, kw_only=True)

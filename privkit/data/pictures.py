@@ -188,7 +188,8 @@ class Pcam:
                 file = f"camelyonpatch_level_2_split_{part}_{kind}.h5"
                 check_files(self.name, folder, [(file, None)], advice)  # only the packed files have an official MD5
                 with one_sentence(self.name, folder / file, advice), h5py.File(folder / file) as content:
-                    len(content[kind])
+                    values: Any = content[kind]
+                    len(values)
             train, test = (datasets.PCAM(str(root), split=part) for part in ("train", "test"))
             return _decoded_pools(train, test, size=self.size, classes=2, file=lambda _, row: folder)
 

@@ -194,7 +194,7 @@ def test_geometry_reads_tokens_and_maps() -> None:
 
 def test_patches_are_timms() -> None:
     """A patch embedding with identity weights must give the same patches, row by row."""
-    from timm.layers import PatchEmbed
+    from timm.layers.patch_embed import PatchEmbed
 
     images = torch.rand(2, 3, 8, 8)
     embed = PatchEmbed(8, 4, 3, 48, bias=False)

@@ -20,6 +20,7 @@ from privkit.reports import figures, tables
 from privkit.reports.gate import Condition, ConditionError
 from privkit.reports.schema import Estimate, Interval, Row
 from privkit.run_folder import read_rows
+from privkit.scoring import over_seeds
 
 
 def made(**changes: object) -> Row:
@@ -36,7 +37,7 @@ def made(**changes: object) -> Row:
         "victims": "private",
         "batch_size": 50,
         "accuracy": Interval(value=0.9, low=0.8, high=0.95, n=100),
-        "recovers": {"unaligned": {"ssim": ssim}},
+        "recovers": {"unaligned": {"ssim": ssim}, "matched": {}},
     }
     return Row.model_validate({**fields, **changes})
 
@@ -88,14 +89,16 @@ def test_latex_is_a_complete_tabular(small_run: AuditRun) -> None:
 def test_rows_without_numbers_say_why() -> None:
     failed = made(status="error", reason="RuntimeError: no", accuracy=None, recovers={})
     (line,) = tables.table([failed]).rows
-    assert line[2] == "error"
+    assert line[3] == "error"
     assert len(line) == len(tables.HEADERS)
     assert tables.to_csv([failed]).splitlines()[1].count("RuntimeError: no") == 1
 
 
 def test_seeds_are_told_apart() -> None:
     shown = tables.table([made(seed=0), made(seed=1)])
-    assert [row[0] for row in shown.rows] == ["batch_shuffle (seed 0)", "batch_shuffle (seed 1)"]
+    assert [row[:3] for row in shown.rows] == [("batch_shuffle", "black_box", seed) for seed in ("0", "1")]
+    summary = tables.summary_table(over_seeds([made(seed=0), made(seed=1)]))
+    assert summary.rows[0][:4] == ("batch_shuffle", "black_box", "2", "0.900 [0.900, 0.900]")
 
 
 @pytest.mark.parametrize(

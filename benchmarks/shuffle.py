@@ -1,0 +1,76 @@
+"""Batch shuffling as one gather against the same law as a loop over images and tokens, side by side in one run.
+
+    python benchmarks/shuffle.py
+
+Medians of wall time at the paper's size: B=50 images, N=196 tokens, D=512 channels.
+"""
+
+import argparse
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.defenses import BatchShuffle
+
+BATCH, TOKENS, WIDTH, KEEP = 50, 196, 512, 0.4
+
+
+def looped(tokens: Tensor, generator: Generator) -> Tensor:
+    """The textbook way: token by token, image by image."""
+    kept = int(TOKENS * KEEP)
+    own, pool = [], []
+    for image in tokens:
+        order = torch.randperm(TOKENS, generator=generator).tolist()
+        own.append([image[t] for t in order[:kept]])
+        pool += [image[t] for t in order[kept:]]
+    dealt = [pool[i] for i in torch.randperm(len(pool), generator=generator).tolist()]
+    share = TOKENS - kept
+    out = []
+    for n, mine in enumerate(own):
+        mixed = mine + dealt[n * share : (n + 1) * share]
+        out.append(torch.stack([mixed[i] for i in torch.randperm(TOKENS, generator=generator).tolist()]))
+    return torch.stack(out)
+
+
+def timed(work: Callable[[], object], rounds: int) -> float:
+    """Median milliseconds."""
+    work()
+    times = []
+    for _ in range(rounds):
+        start = perf_counter()
+        work()
+        times.append(1e3 * (perf_counter() - start))
+    return median(times)
+
+
+def main() -> None:
+    """Print medians and their ratio."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--rounds", type=int, default=30)
+    options = arguments.parse_args()
+    torch.set_num_threads(options.threads)
+
+    generator = Generator().manual_seed(0)
+    tokens = torch.randn(BATCH, TOKENS, WIDTH, generator=generator)
+    labels, defense = torch.zeros(BATCH), BatchShuffle(keep=KEEP)
+    trained = tokens.clone().requires_grad_()
+
+    def forward_backward() -> None:
+        defense.apply(trained, labels, generator)[0].smashed.backward(tokens)
+        trained.grad = None
+
+    gather = timed(lambda: defense.apply(tokens, labels, generator), options.rounds)
+    loop = timed(lambda: looped(tokens, generator), max(3, options.rounds // 10))
+    both = timed(forward_backward, options.rounds)
+    print(f"torch {torch.__version__}, {options.threads} threads, B={BATCH}, N={TOKENS}, D={WIDTH}, keep={KEEP}")
+    print(f"one gather           {gather:8.2f} ms")
+    print(f"gather and gradient  {both:8.2f} ms")
+    print(f"loop over tokens     {loop:8.2f} ms   {loop / gather:.0f} times the gather")
+
+
+if __name__ == "__main__":
+    main()
