@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator
 
-from privkit.attacks.base import Knowledge, NotApplicable, Reconstruction, View
+from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Reconstruction, View
 from privkit.attacks.floors import MeanImage, MidGrey
 from privkit.channel import black_box_query, record
 from privkit.config import AuditConfig
@@ -138,7 +138,7 @@ def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolde
         row = base.model_copy(update={"status": "not_applicable", "reason": str(error)})
     except (StorageError, UsageError, DataError):
         raise  # the next cell would meet it too
-    except PrivkitError as error:
+    except (PrivkitError, AttackDiverged) as error:
         row = base.model_copy(update={"status": "error", "reason": str(error)})
     except Exception as error:
         log(traceback.format_exc())

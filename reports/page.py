@@ -64,6 +64,7 @@ def render(
     environment.globals |= {"bracket": tables.bracket, "interval": tables.interval, "proven": tables.proven}
     page = environment.get_template("report.html.j2").render(
         rows=rows,
+        cards=[row for row in rows if row.seed == rows[0].seed or row.status != "done"],
         done=[row for row in rows if row.status == "done"],
         baselines={(row.attack, row.seed): row for row in rows if row.defense == "none" and row.status == "done"},
         floor_names=tables.FLOOR_NAMES,
