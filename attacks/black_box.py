@@ -22,7 +22,7 @@ from privkit.attacks.base import (
 )
 from privkit.attacks.decoders import DECODERS, Geometry
 
-LEARNING_RATE_TIMES_WIDTH = 0.4  # swept on the digits at width 96 (docs/measurements.md); 7.8e-4 at the MAE decoder's 512
+LEARNING_RATE_TIMES_WIDTH = 0.4  # swept at width 96 (docs/measurements.md); 7.8e-4 at the MAE decoder's 512
 WARMUP_STEPS = 40
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 
