@@ -53,9 +53,18 @@ class Proof(_Frozen):
     statement: str
     epsilon: float
     delta: float | None
+    lower: float | None
+    method: str
+    order: float | None
+    at_grid_edge: bool
+    relation: Literal["replace_one", "add_or_remove_one"] | None
+    unit: Literal["record", "client"] | None
+    sound: bool
+    objection: str
     quantities: dict[str, float]
     assumptions: tuple[str, ...]
     source: str
+    versions: dict[str, str]
 
 
 class Costs(_Frozen):

@@ -1,0 +1,82 @@
+"""Arguments of accountants: refused with a sentence, never silently turned into a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from numbers import Integral, Real
+
+
+def real(
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> float:
+    """A finite number inside the bounds, as a Python float (an int or float32 inside a sampler is mispriced elsewhere).
+
+    Raises:
+        ValueError: with the name, what is allowed and what was given; booleans and NaN are no numbers.
+
+    >>> real("sigma", 2, above=0)
+    2.0
+    """
+    bounds = [
+        f"{sign} {bound:g}"
+        for sign, bound in ((">", above), (">=", least), ("<=", most), ("<", below))
+        if bound is not None
+    ]
+    wanted = "a finite number" + (f" {' and '.join(bounds)}" if bounds else "")
+    if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value):
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")
+    number = float(value)
+    inside = (
+        (above is None or number > above)
+        and (least is None or number >= least)
+        and (most is None or number <= most)
+        and (below is None or number < below)
+    )
+    if not inside:
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")
+    return number
+
+
+def whole(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:
+    """A whole number inside the bounds.
+
+    >>> whole("rounds", 3)
+    3
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Integral)
+        or value < least
+        or (most is not None and value > most)
+    ):
+        upper = f" and <= {most}" if most is not None else ""
+        raise ValueError(f"{name} must be a whole number >= {least}{upper}, got {value!r}")
+    return int(value)
+
+
+def delta(value: object, name: str = "delta") -> float:
+    """δ, strictly between 0 and 1.
+
+    >>> delta(1e-5)
+    1e-05
+    """
+    return real(name, value, above=0, below=1)
+
+
+def orders(values: Sequence[float]) -> list[float]:
+    """Rényi orders, each > 1; at least one.
+
+    >>> orders([1.5, 2])
+    [1.5, 2.0]
+    """
+    found = [real("order", value, above=1) for value in values]
+    if not found:
+        raise ValueError("orders must hold at least one order > 1, got none")
+    return found
