@@ -50,15 +50,11 @@ def whole(name: str, value: object, *, least: int = 1, most: int | None = None) 
     >>> whole("rounds", 3)
     3
     """
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, Integral)
-        or value < least
-        or (most is not None and value > most)
-    ):
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if number is None or number < least or (most is not None and number > most):
         upper = f" and <= {most}" if most is not None else ""
         raise ValueError(f"{name} must be a whole number >= {least}{upper}, got {value!r}")
-    return int(value)
+    return number
 
 
 def delta(value: object, name: str = "delta") -> float:
