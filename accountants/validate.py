@@ -24,24 +24,19 @@ def real(
     >>> real("sigma", 2, above=0)
     2.0
     """
-    bounds = [
-        f"{sign} {bound:g}"
-        for sign, bound in ((">", above), (">=", least), ("<=", most), ("<", below))
-        if bound is not None
-    ]
-    wanted = "a finite number" + (f" {' and '.join(bounds)}" if bounds else "")
-    if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value):
-        raise ValueError(f"{name} must be {wanted}, got {value!r}")
-    number = float(value)
-    inside = (
-        (above is None or number > above)
-        and (least is None or number >= least)
-        and (most is None or number <= most)
-        and (below is None or number < below)
-    )
-    if not inside:
-        raise ValueError(f"{name} must be {wanted}, got {value!r}")
-    return number
+    if type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)):
+        number = float(value)
+        if (
+            isfinite(number)
+            and (above is None or number > above)
+            and (least is None or number >= least)
+            and (most is None or number <= most)
+            and (below is None or number < below)
+        ):
+            return number
+    limits = ((">", above), (">=", least), ("<=", most), ("<", below))
+    bounds = " and ".join(f"{sign} {bound:g}" for sign, bound in limits if bound is not None)
+    raise ValueError(f"{name} must be a finite number{' ' * bool(bounds)}{bounds}, got {value!r}")
 
 
 def whole(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:
@@ -50,7 +45,7 @@ def whole(name: str, value: object, *, least: int = 1, most: int | None = None) 
     >>> whole("rounds", 3)
     3
     """
-    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    number = int(value) if type(value) is int or (isinstance(value, Integral) and type(value) is not bool) else None
     if number is None or number < least or (most is not None and number > most):
         upper = f" and <= {most}" if most is not None else ""
         raise ValueError(f"{name} must be a whole number >= {least}{upper}, got {value!r}")
@@ -76,3 +71,24 @@ def orders(values: Sequence[float]) -> list[float]:
     if not found:
         raise ValueError("orders must hold at least one order > 1, got none")
     return found
+
+
+def choice(name: str, value: object, allowed: Sequence[str]) -> str:
+    """One of a few words.
+
+    >>> choice("norm", "l2", ("l1", "l2"))
+    'l2'
+    """
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    return value
+
+
+def instance(name: str, value: object, allowed: tuple[type, ...]) -> None:
+    """An object of one of a few classes.
+
+    >>> instance("sigma", 1.0, (float,))
+    """
+    if not isinstance(value, allowed):
+        names = ", ".join(cls.__name__ for cls in allowed)
+        raise ValueError(f"{name} must be one of {names}, got {value!r}")

@@ -66,7 +66,9 @@ class Reconstruction:
 
     @property
     def converged(self) -> bool | None:
-        """Whether the last quarter of the epochs improved the curve by less than 5 %; None without enough epochs.
+        """Whether the curve improved by less than 5 % in its last quarter and ends within 5 % of its best epoch.
+
+        None without enough epochs. A curve that rises again, as an overfitted decoder's does, has not converged.
 
         Source: privkit's own sanity gate. A decaying learning rate flattens every curve at its end, so a passed
         gate is necessary for convergence, not sufficient.
@@ -76,11 +78,13 @@ class Reconstruction:
         True
         >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(1.0, 0.5, 0.4, 0.3)).converged
         False
+        >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(0.1, 0.2, 0.3, 0.4)).converged
+        False
         """
         if len(self.curve) < 4:
             return None
         before = self.curve[-1 - len(self.curve) // 4]
-        return self.curve[-1] > 0.95 * before
+        return 0.95 * before < self.curve[-1] <= 1.05 * min(self.curve)
 
 
 class Session(Protocol):

@@ -20,7 +20,8 @@ from privkit.attacks.base import (
     View,
     missing,
 )
-from privkit.attacks.decoders import DECODERS, Geometry
+from privkit.attacks.decoders import DECODERS, Geometry, checked_width
+from privkit.attacks.seeded import seeded
 
 LEARNING_RATE_TIMES_WIDTH = 0.4  # swept at width 96 (docs/measurements.md); 7.8e-4 at the MAE decoder's 512
 WARMUP_STEPS = 40
@@ -37,10 +38,11 @@ class BlackBox:
         augment: "none", or "crop" for random shifts by an eighth of the side (the release's padding 28 of 224),
             or "crop_flip" for horizontal flips as well.
         learning_rate: peak of AdamW's cosine schedule; None for 0.4/width (the release has 1.5e-4 at width 768).
-        width: decoder channels; None for a size scaled to the model.
-        depth: decoder blocks; None likewise.
+        width: decoder channels, for "mae" a positive multiple of 16; None for a size scaled to the model.
+        depth: decoder blocks, ≥ 1; None likewise.
 
-    A tenth of the auxiliary images is held out: the curve is the MSE on them, never on the victim's images.
+    A tenth of the auxiliary images, but at least one message, is held out: the curve is the MSE on them, never on the
+    victim's images.
 
     Source: Yao et al., patch shuffling, Eq. 3 and §V-B.1; AdamW (.9, .95), 40 warm-up steps and the cosine as in
     the authors' repository.
@@ -63,6 +65,12 @@ class BlackBox:
             raise ValueError(f"epochs must be >= 0, got {self.epochs}")
         if self.learning_rate is not None and not (isfinite(self.learning_rate) and self.learning_rate > 0):
             raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate}")
+        if self.width is not None and self.decoder == "mae":
+            checked_width(self.width)
+        for name in ("width", "depth"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise ValueError(f"{name} must be a whole number >= 1, or left out for the model's size, got {size}")
 
     def run(
         self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
@@ -99,20 +107,19 @@ class BlackBox:
                 f"auxiliary images are {list(auxiliary.shape[1:])}, the private ones {list(knowledge.image_shape)}: "
                 "bring auxiliary data of the same shape"
             )
-        held_out = max(1, len(auxiliary) // 10)
-        train, validation = auxiliary[:-held_out], auxiliary[-held_out:]
         batch = knowledge.batch_size
-        steps = len(train) // batch
-        if steps == 0:
+        if len(auxiliary) < 2 * batch:
             raise NotApplicable(
-                f"black_box trains on messages as large as the victim's ({batch} images), but only {len(train)} of "
-                f"{len(auxiliary)} auxiliary images are left beside the held-out tenth"
+                f"black_box trains on messages as large as the victim's ({batch} images) and holds one out: it needs "
+                f"at least {2 * batch} auxiliary images, got {len(auxiliary)}"
             )
+        held_out = max(batch, len(auxiliary) // 10)  # a smaller message would be mixed less than the victim's
+        train, validation = auxiliary[:-held_out], auxiliary[-held_out:]
+        steps = len(train) // batch
 
-        root = int(torch.randint(2**48, (1,), generator=generator))
+        root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: draws of the modules themselves
         geometry = Geometry.of(views[0].smashed, knowledge.image_shape)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(root)  # torch's initialisers know only the global generator
+        with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
             network = DECODERS[self.decoder](geometry, width=self.width, depth=self.depth).to(device)
         peak = self.learning_rate or LEARNING_RATE_TIMES_WIDTH / network.width
         optimizer = torch.optim.AdamW(network.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
@@ -138,17 +145,19 @@ class BlackBox:
             draws = Generator(device).manual_seed(root + 1 + epoch)  # an epoch's draws depend on nothing before it
             order = torch.randperm(len(train), generator=draws, device=device)[: steps * batch].view(steps, batch)
             network.train()
-            for rows in order:
-                images = _augmented(train[rows], self.augment, draws)
-                with torch.no_grad():
-                    released = knowledge.query(images, draws)
-                optimizer.zero_grad(set_to_none=True)
-                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                    loss = nn.functional.mse_loss(network(released).float(), images)
-                loss.backward()
-                optimizer.step()
-                schedule.step()
-            curve.append(_held_out_error(network, knowledge, validation, batch, root))
+            with seeded(device, own + 1 + epoch):
+                for rows in order:
+                    images = _augmented(train[rows], self.augment, draws)
+                    with torch.no_grad():
+                        released = knowledge.query(images, draws)
+                    optimizer.zero_grad(set_to_none=True)
+                    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                        loss = nn.functional.mse_loss(network(released).float(), images)
+                    loss.backward()
+                    optimizer.step()
+                    schedule.step()
+            with seeded(device, own):
+                curve.append(_held_out_error(network, knowledge, validation, batch, root))
             if not isfinite(curve[-1]):
                 raise AttackDiverged(f"black_box: the held-out error is {curve[-1]} after epoch {epoch + 1}")
             session.save(
@@ -193,9 +202,7 @@ def _held_out_error(network: nn.Module, knowledge: Knowledge, images: Tensor, ba
     assert knowledge.query is not None
     draws = Generator(images.device).manual_seed(root)
     total = 0.0
-    chunks = images.split(batch)
-    if len(chunks) > 1 and len(chunks[-1]) < batch:
-        chunks = chunks[:-1]  # a smaller batch would be mixed less than the victim's
+    chunks = images[: len(images) // batch * batch].split(batch)  # whole messages only, mixed like the victim's
     for chunk in chunks:
         with torch.no_grad():
             released = knowledge.query(chunk, draws)

@@ -75,7 +75,7 @@ def run_audit(
         config = resolve(settings)
     elif settings:
         raise UsageError("give a configuration or its settings, not both")
-    _check_batches(config)
+    check_batches(config)
     device = pick_device(config.device)
     folder_path = Path(out) if out is not None else default_folder(config)
     fresh = manifest(config, device=device.type, threads=config.threads or default_threads())
@@ -95,8 +95,21 @@ def run_audit(
         for gate in row.gates
         if gate.decisive and gate.passed is not True
     ]
+    failures += _unmeasured(rows)
     failures += [failure for condition in config.gates for failure in condition.failures(rows)]
     return AuditRun(rows=tuple(rows), folder=folder.path, report=page, failures=tuple(failures))
+
+
+def _unmeasured(rows: list[Row]) -> list[str]:
+    """A sentence for every defended model on which no attack gave a number: nothing is known of its leakage."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.defense, row.seed), []).append(row)
+    return [
+        f"{defense}, seed {seed}: no attack gave a number ({'; '.join(f'{r.attack}: {r.reason}' for r in group)})"
+        for (defense, seed), group in groups.items()
+        if all(row.status == "not_applicable" for row in group)
+    ]
 
 
 def default_folder(config: AuditConfig) -> Path:
@@ -111,7 +124,7 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
-def _check_batches(config: AuditConfig) -> None:
+def check_batches(config: AuditConfig) -> None:
     """Refuse batch sizes at which a defense does nothing, before any work."""
     for defense in config.defenses:
         if config.training.batch_size < defense.spec.smallest_batch:
@@ -133,6 +146,8 @@ def _run_cells(config: AuditConfig, folder: RunFolder, device: torch.device, pro
             continue
         setting = prepare(config, seed, device)
         folder.note_dataset(seed, setting.hashes)
+        if setting.dropped:
+            progress.note(f"seed {seed}: {setting.dropped} auxiliary images are private or attacked ones; left out")
         for cell in pending:
             row = run_cell(config, cell, setting, folder, progress)
             folder.finish(row)

@@ -19,8 +19,8 @@ from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Recon
 from privkit.attacks.floors import MeanImage, MidGrey
 from privkit.channel import black_box_query, record
 from privkit.config import AuditConfig
-from privkit.data.base import Batch
-from privkit.data.splits import Splits, fit_shape, split
+from privkit.data.base import Batch, Pool, Pools
+from privkit.data.splits import Splits, fit_shape, part_sizes, split, without
 from privkit.errors import DataError, PrivkitError, StorageError, UsageError
 from privkit.grid import Cell
 from privkit.metrics.cost import measure
@@ -46,6 +46,7 @@ class Setting:
         splits: private, auxiliary and test images, on the device.
         victims: the attacked images.
         auxiliary: the adversary's images.
+        dropped: auxiliary images left out, because they are private or attacked ones.
         floors: metrics of the constant guesses.
         hashes: size and sha256 of every part, for the manifest.
     """
@@ -53,16 +54,20 @@ class Setting:
     splits: Splits
     victims: Batch
     auxiliary: Batch
+    dropped: int
     floors: dict[str, dict[str, Metrics]]
     hashes: dict[str, dict[str, int | str]]
 
 
 def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
-    """Open the data, split them and choose the attacked and the auxiliary images."""
+    """Open the data, split them and choose the attacked and the auxiliary images.
+
+    Raises:
+        UsageError: if the parts are too small for the batch size.
+        DataError: if files are missing, damaged or too few.
+    """
     budget = config.budget
-    pools = config.dataset.spec.open(
-        config.data_root, download=config.download, train_images=budget.private + budget.auxiliary
-    )
+    pools, other, _ = open_data(config)
     cpu = split(pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test, seed=seed)
     splits = Splits(
         private=cpu.private.to(device),
@@ -72,11 +77,10 @@ def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
     )
     batch = config.training.batch_size
     source = splits.private if config.attacked == "private" else splits.test
-    count = min(budget.victims, len(source)) // batch * batch
-    if count == 0:
-        raise UsageError(f"batch_size={batch} is more than the {len(source)} images to attack; lower it")
-    victims = source[:count]
-    auxiliary = _auxiliary(config, splits, seed).to(device)
+    victims = source[: min(budget.victims, len(source)) // batch * batch]
+    auxiliary, dropped = _auxiliary(config, splits, victims, other, seed)
+    if dropped:
+        check_sizes(config, private=len(splits.private), auxiliary=len(auxiliary), test=len(splits.test))
     knowledge = Knowledge(image_shape=splits.image_shape, batch_size=batch, auxiliary=auxiliary.x)
     nothing = [View(round=0, smashed=torch.empty(len(victims), 0, device=device))]
     floors = {
@@ -86,23 +90,69 @@ def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
     hashes = splits.hashes()
     if config.auxiliary not in ("disjoint", "training"):
         hashes[config.auxiliary] = {"images": len(auxiliary), "sha256": auxiliary.sha256()}
-    return Setting(splits=splits, victims=victims, auxiliary=auxiliary, floors=floors, hashes=hashes)
+    return Setting(splits=splits, victims=victims, auxiliary=auxiliary, dropped=dropped, floors=floors, hashes=hashes)
 
 
-def _auxiliary(config: AuditConfig, splits: Splits, seed: int) -> Batch:
-    """The adversary's images."""
-    if config.auxiliary == "disjoint":
-        return splits.auxiliary
-    if config.auxiliary == "training":
-        return splits.private
-    count = config.budget.auxiliary
-    other = (
-        parse("datasets", config.auxiliary)
-        .spec.open(config.data_root, download=config.download, train_images=count)
-        .train
+def open_data(config: AuditConfig) -> tuple[Pools, Pool | None, dict[str, int]]:
+    """The private dataset, the one of the auxiliary images if it is another, and the sizes of the three parts.
+
+    Pictures are not decoded yet.
+
+    Raises:
+        UsageError: if the parts are too small for the batch size.
+        DataError: if files are missing or damaged, or there is but one class.
+    """
+    budget, other = config.budget, None
+    pools = config.dataset.spec.open(
+        config.data_root, download=config.download, train_images=budget.private + budget.auxiliary
     )
-    order = np.random.default_rng(derive(seed, "auxiliary")).permutation(len(other))
-    return fit_shape(other.take(order[:count]), splits.image_shape)
+    if pools.classes < 2:
+        raise DataError(
+            f"{config.dataset.label} has one class only, and telling classes apart is the task; add another"
+        )
+    sizes = part_sizes(pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test)
+    if config.auxiliary == "training":
+        sizes["auxiliary"] = sizes["private"]
+    elif config.auxiliary != "disjoint":
+        spec = parse("datasets", config.auxiliary).spec
+        other = spec.open(config.data_root, download=config.download, train_images=budget.auxiliary).train
+        sizes["auxiliary"] = min(budget.auxiliary, len(other))
+    check_sizes(config, **sizes)
+    return pools, other, sizes
+
+
+def check_sizes(config: AuditConfig, *, private: int, auxiliary: int, test: int) -> None:
+    """Refuse a batch size that a part of the data does not fill once, before anything is trained.
+
+    Raises:
+        UsageError: with the part that is the smallest, and a batch size that works.
+    """
+    source, name = (private, "private") if config.attacked == "private" else (test, "test")
+    attacked = f"attacked images (the smaller of victims={config.budget.victims} and {source} {name} ones)"
+    most = {"private images": private, "test images": test, attacked: min(config.budget.victims, source)}
+    if any("query" in attack.spec.needs for attack in config.attacks):
+        most[f"a quarter of the {auxiliary} auxiliary images, which the control experiments take"] = auxiliary // 4
+    what = min(most, key=lambda part: most[part])
+    batch, works = config.training.batch_size, most[what]
+    if batch <= works:
+        return
+    if works < max(defense.spec.smallest_batch for defense in config.defenses):
+        raise UsageError(f"{works} {what} are too few for any batch; bring more images, or raise the budget")
+    raise UsageError(f"batch_size={batch} is more than {works}, {what}; use --training batch_size={works} or less")
+
+
+def _auxiliary(config: AuditConfig, splits: Splits, victims: Batch, other: Pool | None, seed: int) -> tuple[Batch, int]:
+    """The adversary's images, and how many were left out because they are private or attacked ones."""
+    if config.auxiliary == "training":
+        return splits.private, 0
+    found = splits.auxiliary
+    if other is not None:
+        order = np.random.default_rng(derive(seed, "auxiliary")).permutation(len(other))
+        found = fit_shape(other.take(order[: config.budget.auxiliary]), splits.image_shape).to(victims.x.device)
+    kept = without(without(found, splits.private), victims)
+    if not len(kept):
+        raise DataError(f"every image of auxiliary={config.auxiliary} is a private or an attacked one; name another")
+    return kept, len(found) - len(kept)
 
 
 def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolder, progress: Progress) -> Row:
@@ -122,6 +172,7 @@ def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolde
         images={
             "private": len(splits.private),
             "auxiliary": len(setting.auxiliary),
+            "auxiliary_dropped": setting.dropped,
             "test": len(splits.test),
             "victims": len(setting.victims),
         },
@@ -133,7 +184,8 @@ def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolde
     log("start")
     write_text(home / "spec.json", json.dumps(spec, indent=2) + "\n")
     try:
-        row = _compute(config, cell, setting, folder, progress, base, log)
+        client, views, base = _released(config, cell, setting, folder, progress, base, log)
+        row = _attacked(config, cell, setting, folder, progress, client, views, base, log)
     except NotApplicable as error:
         row = base.model_copy(update={"status": "not_applicable", "reason": str(error)})
     except (StorageError, UsageError, DataError):
@@ -148,7 +200,7 @@ def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolde
     return row
 
 
-def _compute(
+def _released(
     config: AuditConfig,
     cell: Cell,
     setting: Setting,
@@ -156,12 +208,36 @@ def _compute(
     progress: Progress,
     base: Row,
     log: _Log,
-) -> Row:
-    """Train (or load) the defended model, record the wire, attack it, score the guesses."""
-    batch, seed = config.training.batch_size, cell.seed
+) -> tuple[Client, list[View], Row]:
+    """Train (or load) the defended model and record the wire; the row has what holds whatever an attack finds."""
     client, trained = _defended_model(config, cell, setting, folder, progress, log)
-    views, receipts = record(client, setting.victims, batch_size=batch, seed=seed)
+    views, receipts = record(client, setting.victims, batch_size=config.training.batch_size, seed=cell.seed)
     certificate = receipts[0].certificate()
+    if not cell.defense.spec.positions and trained["hides_places"] is None:
+        unchecked = "that tokens carry no position is assumed: it could not be checked for this model"
+        certificate = replace(certificate, assumptions=(*certificate.assumptions, unchecked))
+    known = {
+        "accuracy": Interval(**trained["accuracy"]),
+        "proves": Proof(**asdict(certificate)),
+        "costs": Costs(**trained["costs"]),
+        "training_curve": tuple(trained["curve"]),
+    }
+    return client, views, base.model_copy(update=known)
+
+
+def _attacked(
+    config: AuditConfig,
+    cell: Cell,
+    setting: Setting,
+    folder: RunFolder,
+    progress: Progress,
+    client: Client,
+    views: list[View],
+    base: Row,
+    log: _Log,
+) -> Row:
+    """Attack the recorded wire and score the guesses."""
+    batch, seed = config.training.batch_size, cell.seed
     knowledge = Knowledge(
         image_shape=setting.splits.image_shape,
         batch_size=batch,
@@ -188,13 +264,9 @@ def _compute(
     checkpoint.remove()
     return base.model_copy(
         update={
-            "accuracy": Interval(**trained["accuracy"]),
-            "proves": Proof(**asdict(certificate)),
             "recovers": recovers,
             "floors": floors,
             "gates": gates,
-            "costs": Costs(**trained["costs"]),
-            "training_curve": tuple(trained["curve"]),
             "attack_curve": result.curve,
         }
     )
@@ -229,10 +301,12 @@ def _defended_model(
         client, upper, splits.private, config.training, epochs=config.budget.epochs, seed=seed, checkpoint=checkpoint
     )
     batch = config.training.batch_size
+    learns = not config.training.freeze_lower and any(weight.requires_grad for weight in client.parameters())
     finished = {
         "accuracy": asdict(evaluate(client, upper, splits.test, batch_size=batch, seed=seed)),
-        "costs": asdict(measure(client, splits.private.x[:1], trained=not config.training.freeze_lower)),
+        "costs": asdict(measure(client, splits.private.x[:1], trained=learns)),
         "curve": list(trained.curve),
+        "hides_places": model.hides_places,
     }
     save_module(home / "client.safetensors", client)
     save_module(home / "upper.safetensors", upper)
@@ -251,10 +325,10 @@ def _controls(
     path = folder.control(cell.attack.to_json())
     if (known := folder.read_gates(path)) is not None:
         return known
-    progress.stage(f"controls of {cell.attack.label}")
+    progress.stage(f"controls of {cell.attack.label}", unit="experiments")
     found = controls(cell.attack.spec, setting.auxiliary.x, view.smashed, batch, cell.seed)
-    for number, gate in enumerate(found, start=1):
-        progress.step(number, len(found), float(bool(gate.passed)))
+    for number in range(1, len(found) + 1):
+        progress.step(number, len(found))
     folder.write_gates(path, found)
     return found
 

@@ -12,6 +12,7 @@ from privkit.data.base import Batch
 from privkit.defenses.base import Receipt
 from privkit.seeds import derive
 from privkit.training.client import Client
+from privkit.training.seeded import seeded
 
 
 @torch.no_grad()
@@ -22,7 +23,7 @@ def record(client: Client, victims: Batch, *, batch_size: int, seed: int) -> tup
         client: the trained client.
         victims: images on the client's device, a multiple of `batch_size`.
         batch_size: images a message.
-        seed: of the defense's draws.
+        seed: of the defense's draws, and of the lower segment's own.
 
     Returns:
         The views, for the adversary, and the receipts, for the accountant.
@@ -30,11 +31,12 @@ def record(client: Client, victims: Batch, *, batch_size: int, seed: int) -> tup
     client.eval()
     draws = Generator(victims.x.device).manual_seed(derive(seed, "record"))
     views, receipts = [], []
-    for number, start in enumerate(range(0, len(victims), batch_size)):
-        part = victims[start : start + batch_size]
-        release, receipt = client.release(part.x, part.y, draws)
-        views.append(View(round=number, smashed=release.smashed.float()))
-        receipts.append(receipt)
+    with seeded(victims.x.device, derive(seed, "record", "module")):
+        for number, start in enumerate(range(0, len(victims), batch_size)):
+            part = victims[start : start + batch_size]
+            release, receipt = client.release(part.x, part.y, draws)
+            views.append(View(round=number, smashed=release.smashed.float()))
+            receipts.append(receipt)
     return views, receipts
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
+from privkit.cli_accounting import COMMANDS
 from privkit.config import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 from privkit.errors import PrivkitError, unknown
 from privkit.registry import TABLES, describe
@@ -164,6 +166,10 @@ def list_(
                 typer.echo(f"  {'':<14} options: {options}")
 
 
+for command in COMMANDS:
+    app.command()(command)
+
+
 def _print_run(rows: list[Any], page: Path) -> None:
     """The table, what is proven, the caveats, and where the page lies."""
     from rich.console import Console
@@ -177,8 +183,11 @@ def _print_run(rows: list[Any], page: Path) -> None:
     note = f"{SUMMARY_NOTE} One line a seed: {page.parent / 'tables' / 'audit.md'}" if summaries else NOTE
     console.print(note, style="dim", highlight=False, markup=False)
     for row in rows:
-        proof = row.proves.statement if row.proves else f"{row.status}: {row.reason}"
-        console.print(f"{row.defense} / {row.attack}: {proof}", highlight=False, markup=False)
+        if row.proves:
+            console.print(f"{row.defense} / {row.attack}: {row.proves.statement}", highlight=False, markup=False)
+        if row.status != "done":
+            text = f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}"
+            console.print(text, highlight=False, markup=False)
         for caveat in row.caveats:
             console.print(f"  note: {caveat}", style="dim", highlight=False, markup=False)
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
@@ -193,6 +202,14 @@ def main() -> None:
     """Run the command line; every error that is the user's becomes one sentence and its exit code."""
     try:
         status = app(standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _reader_gone()
+    except SystemExit as error:  # typer's own come as a return value
+        if isinstance(error.__context__, BrokenPipeError):
+            _reader_gone()
+        _error(f"an imported module ended the program (sys.exit({error.code!r})); remove that call and run it again")
+        sys.exit(2)
     except PrivkitError as error:
         _error(str(error))
         sys.exit(error.exit_code)
@@ -205,6 +222,12 @@ def main() -> None:
         _error(_usage(error))
         sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _reader_gone() -> NoReturn:
+    """End quietly: the reader wanted no more, as in `privkit list | head -1`."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]  # for the last flush
+    sys.exit(141)  # what a shell says of a program that SIGPIPE ended
 
 
 def _usage(error: Any) -> str:

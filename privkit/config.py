@@ -140,6 +140,14 @@ KEYS = (
 )
 """What a configuration file may hold; a flag of the same name overrides it."""
 
+TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "data_root": ((str, Path), "the path of a folder"),
+    "download": (bool, "true or false"),
+    "device": (str, "auto, cpu or cuda"),
+    "victims": (str, "private or test"),
+}
+"""What the settings are that no other reader checks."""
+
 DEFAULTS: dict[str, Any] = {
     "defense": ["batch_shuffle"],
     "attack": ["black_box"],
@@ -180,37 +188,42 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
 
     for key in settings:
         if key not in KEYS:
-            raise unknown("setting", key, KEYS)
+            raise unknown("setting", str(key), KEYS)
     s = {**DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
+    for key, (kinds, what) in TYPES.items():
+        if key in s and not isinstance(s[key], kinds):
+            raise UsageError(f"{key} must be {what}, got {s[key]!r}")
     defenses = _unique(parse("defenses", given) for given in _many(s["defense"]))
-    if not any(component.name == "none" for component in defenses):
-        defenses = (parse("defenses", "none"), *defenses)
+    baseline = parse("defenses", "none")
+    if baseline not in defenses:
+        defenses = (baseline, *defenses)
     budget_name, budget = _budget(s["budget"])
-    attacks = _unique(parse("attacks", given) for given in _many(s["attack"]))
-    auxiliary, victims, device = s["auxiliary"], s.get("victims"), s["device"]
-    if auxiliary not in ("disjoint", "training"):
-        auxiliary = parse("datasets", auxiliary).label
+    attacks = _unique(_budgeted(parse("attacks", given), budget) for given in _many(s["attack"]))
+    dataset, victims, device = parse("datasets", s["dataset"]), s.get("victims"), s["device"]
     if victims not in (None, "private", "test"):
         raise unknown("victims", str(victims), ["private", "test"])
     if device not in ("auto", "cpu", "cuda"):
         raise unknown("device", str(device), ["auto", "cpu", "cuda"])
+    gates = tuple(_gate(text) for text in _many(s.get("gate", [])))
+    if gates and all(defense.name == "none" for defense in defenses):
+        raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
     root = s.get("data_root") or os.environ.get(DATA_ROOT_VARIABLE)
     return AuditConfig(
         defenses=defenses,
-        attacks=tuple(_budgeted(attack, budget) for attack in attacks),
-        dataset=parse("datasets", s["dataset"]),
+        attacks=attacks,
+        dataset=dataset,
         model=parse("models", s["model"]),
         seeds=_seeds(s["seed"]),
         budget=budget,
         budget_name=budget_name,
         training=specify("training", TrainingSpec, _table("training", s["training"])),
-        auxiliary=auxiliary,
+        auxiliary=_auxiliary(s["auxiliary"], dataset),
         victims=victims,
         device=device,
         data_root=Path(root).expanduser() if root else None,
-        download=bool(s.get("download", False)),
+        download=s.get("download", False),
         threads=_threads(s.get("threads")),
-        gates=tuple(_gate(str(text)) for text in _many(s.get("gate", []))),
+        gates=gates,
     )
 
 
@@ -220,11 +233,27 @@ def _many(value: Any) -> Sequence[Any]:
 
 
 def _unique(components: Any) -> tuple[Component, ...]:
-    """Drop what was named twice."""
-    found = {component.label: component for component in components}
+    """Drop what was named twice, in whatever words."""
+    found: list[Component] = []
+    for component in components:
+        if component.to_json() not in [other.to_json() for other in found]:
+            found.append(component)
     if not found:
         raise UsageError("name at least one defense and one attack")
-    return tuple(found.values())
+    return tuple(found)
+
+
+def _auxiliary(given: Any, dataset: Component) -> str:
+    """Where the adversary's images come from; never the private dataset itself, part by part unknown."""
+    if given in ("disjoint", "training"):
+        return str(given)
+    found = parse("datasets", given)
+    if found.name == dataset.name:
+        raise UsageError(
+            f"auxiliary={found.label} is the private dataset itself, so private images would be among the adversary's; "
+            "use disjoint (other images of it) or training (the private ones, on purpose)"
+        )
+    return found.label
 
 
 def _budgeted(attack: Component, budget: Budget) -> Component:
@@ -242,7 +271,7 @@ def _budget(given: Any) -> tuple[str, Budget]:
     else:
         options = _table("budget", given)
         name = options.pop("name", "small")
-    if name not in BUDGETS:
+    if not isinstance(name, str) or name not in BUDGETS:
         raise unknown("budget", str(name), BUDGETS)
     return name, specify(f"budget {name}", BUDGETS[name], options)
 
@@ -258,19 +287,21 @@ def _table(what: str, given: Any) -> dict[str, Any]:
 
 def _seeds(given: Any) -> tuple[int, ...]:
     """Whole numbers ≥ 0, each once."""
-    seeds = tuple(dict.fromkeys(_many(given)))
+    seeds = _many(given)
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
             raise UsageError(f"a seed is a whole number from 0 to 2^32 - 1, got {seed!r}")
     if not seeds:
         raise UsageError("name at least one seed")
-    return seeds
+    return tuple(dict.fromkeys(seeds))
 
 
-def _gate(text: str) -> Condition:
+def _gate(text: Any) -> Condition:
     """A condition on the rows."""
     from privkit.reports.gate import Condition, ConditionError
 
+    if not isinstance(text, str):
+        raise UsageError(f"a gate is a text such as 'ssim<=0.4', got {text!r}")
     try:
         return Condition.parse(text)
     except ConditionError as error:

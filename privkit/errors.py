@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -56,3 +57,8 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UsageError:
     near = get_close_matches(given, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return UsageError(f"unknown {kind} {given!r}{hint} (allowed: {', '.join(names) or 'none'})")
+
+
+def tell(text: str) -> None:
+    """One line on standard error."""
+    print(f"privkit: {text}", file=sys.stderr, flush=True)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
-from privkit.attacks.base import Knowledge, View
-from privkit.audit import default_folder, pick_device
+from privkit.attacks.base import Knowledge, NotApplicable, View
+from privkit.audit import check_batches, default_folder, pick_device
+from privkit.cell import open_data
 from privkit.channel import black_box_query
 from privkit.config import AuditConfig
+from privkit.data.base import Batch, Pools
+from privkit.errors import PrivkitError, UsageError
 from privkit.grid import Cell, plan
 from privkit.provenance import default_threads
 from privkit.sanity import CONTROL_STEPS
-from privkit.training import Client, TrainingSpec, train
+from privkit.training import Client, train
 
 PROBE_STEPS = 4
 
@@ -24,28 +27,33 @@ def preview(config: AuditConfig) -> str:
     """The cells of a run and an estimate of its time, from a few timed steps on random images.
 
     Opening the data, scoring and the report are not in the estimate.
+
+    Raises:
+        PrivkitError: for what the run itself would refuse, and for a model, defense or attack that fails on the probe.
     """
+    check_batches(config)
+    pools, _, sizes = open_data(config)
     cells = plan(config)
     device = pick_device(config.device)
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads or default_threads())
     try:
-        times = _step_times(config, cells, device)
+        times = _step_times(config, pools, cells, device)
     finally:
         torch.set_num_threads(threads)
-    batch, budget = config.training.batch_size, config.budget
-    auxiliary = budget.private if config.auxiliary == "training" else budget.auxiliary
+    batch = config.training.batch_size
     lines, total, models = [], 0.0, set()
     for cell in cells:
-        train_step, attack_step = times[cell.defense.label, cell.attack.label]
-        seconds = attack_step * (getattr(cell.attack.spec, "epochs", 0) or 0) * (auxiliary * 0.9 // batch)
+        found = times[cell.defense.label, cell.attack.label]
+        seconds = found.attack * (getattr(cell.attack.spec, "epochs", 0) or 0) * (sizes["auxiliary"] * 0.9 // batch)
         if cell.model_id not in models:
             models.add(cell.model_id)
-            seconds += train_step * budget.epochs * (budget.private // batch)
+            seconds += found.train * config.budget.epochs * (sizes["private"] // batch)
         total += seconds
-        lines.append(f"{cell.id}  about {seconds:.0f} s")
-    for _, step in {label: times[cells[0].defense.label, label] for label in {c.attack.label for c in cells}}.values():
-        total += 2 * CONTROL_STEPS * step
+        why = f"; not applicable: {found.reason}" if found.reason else ""
+        lines.append(f"{cell.id}  about {seconds:.0f} s{why}")
+    for label in {cell.attack.label for cell in cells}:
+        total += 2 * CONTROL_STEPS * times[cells[0].defense.label, label].attack
     where = f"{device.type}, {config.threads or default_threads()} threads"
     return "\n".join(
         [
@@ -55,39 +63,63 @@ def preview(config: AuditConfig) -> str:
     )
 
 
-def _step_times(
-    config: AuditConfig, cells: list[Cell], device: torch.device
-) -> dict[tuple[str, str], tuple[float, float]]:
-    """Seconds of a training step and of an attack step for every pair of defense and attack."""
-    from privkit.data.base import Batch
+@dataclass(frozen=True, kw_only=True)
+class _Steps:
+    """Seconds of a training step and of an attack step; `reason` where the attack does not apply."""
 
+    train: float
+    attack: float = 0.0
+    reason: str = ""
+
+
+def _step_times(
+    config: AuditConfig, pools: Pools, cells: list[Cell], device: torch.device
+) -> dict[tuple[str, str], _Steps]:
+    """Times of every pair of defense and attack."""
     batch = config.training.batch_size
-    pools = config.dataset.spec.open(config.data_root, download=config.download, train_images=batch)
     shape = tuple(pools.train.take(torch.zeros(1, dtype=torch.int64).numpy()).x.shape[1:])
     images = torch.rand(2 * PROBE_STEPS * batch, *shape, device=device)
-    labels = torch.zeros(len(images), dtype=torch.int64, device=device)
-    data = Batch(x=images[: PROBE_STEPS * batch], y=labels[: PROBE_STEPS * batch], ids=labels[: PROBE_STEPS * batch])
-    spec: TrainingSpec = config.training
-    times = {}
+    times: dict[tuple[str, str], _Steps] = {}
     for cell in cells:
         key = (cell.defense.label, cell.attack.label)
         if key in times:
             continue
-        defense = cell.defense.spec
-        model = config.model.spec.build(shape, pools.classes, positions=defense.positions, seed=0)
-        client = Client.build(model.lower, defense, shape, 0).to(device)
-        upper = model.upper.to(device)
-        train(client, upper, data, spec, epochs=1, seed=0)  # warm-up
-        start = perf_counter()
-        train(client, upper, data, spec, epochs=1, seed=0)
-        train_step = (perf_counter() - start) / PROBE_STEPS
-        attack_step = 0.0
-        if getattr(cell.attack.spec, "epochs", None):
-            query = black_box_query(client)
-            view = View(round=0, smashed=query(images[:batch], Generator(device).manual_seed(0)))
-            knowledge = Knowledge(image_shape=shape, batch_size=batch, auxiliary=images, query=query)
-            start = perf_counter()
-            replace(cell.attack.spec, epochs=1).run([view], knowledge, Generator().manual_seed(0))
-            attack_step = (perf_counter() - start) / (len(images) * 0.9 // batch)
-        times[key] = train_step, attack_step
+        try:
+            times[key] = _probe(config, cell, images, pools.classes)
+        except PrivkitError:
+            raise
+        except Exception as error:  # a user's own part may raise anything
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise UsageError(
+                f"{cell.defense.label} / {cell.attack.label} on {config.model.label} fails on random images "
+                f"({reason}); mend that part, or leave it out"
+            ) from None
     return times
+
+
+def _probe(config: AuditConfig, cell: Cell, images: Tensor, classes: int) -> _Steps:
+    """Train and attack for a few steps."""
+    batch, device = config.training.batch_size, images.device
+    channels, height, width = images.shape[1:]
+    shape = (channels, height, width)
+    labels = torch.zeros(PROBE_STEPS * batch, dtype=torch.int64, device=device)
+    data = Batch(x=images[: len(labels)], y=labels, ids=labels)
+    defense = cell.defense.spec
+    model = config.model.spec.build(shape, classes, positions=defense.positions, seed=0)
+    client = Client.build(model.lower, defense, shape, 0).to(device)
+    upper = model.upper.to(device)
+    train(client, upper, data, config.training, epochs=1, seed=0)  # warm-up
+    start = perf_counter()
+    train(client, upper, data, config.training, epochs=1, seed=0)
+    train_step = (perf_counter() - start) / PROBE_STEPS
+    if not getattr(cell.attack.spec, "epochs", None):
+        return _Steps(train=train_step)
+    query = black_box_query(client)
+    view = View(round=0, smashed=query(images[:batch], Generator(device).manual_seed(0)))
+    knowledge = Knowledge(image_shape=shape, batch_size=batch, auxiliary=images, query=query)
+    start = perf_counter()
+    try:
+        replace(cell.attack.spec, epochs=1).run([view], knowledge, Generator().manual_seed(0))
+    except NotApplicable as error:
+        return _Steps(train=train_step, reason=str(error))
+    return _Steps(train=train_step, attack=(perf_counter() - start) / (len(images) * 0.9 // batch))

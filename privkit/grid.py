@@ -10,7 +10,7 @@ from typing import Any
 from privkit.config import AuditConfig
 from privkit.registry import Component
 
-ID_VERSION = 1
+ID_VERSION = 2
 """Raised whenever the same fields would give another answer."""
 
 

@@ -16,12 +16,12 @@ class Progress(Protocol):
         """One line that stays."""
         ...
 
-    def stage(self, name: str) -> None:
-        """A stage begins."""
+    def stage(self, name: str, unit: str = "epochs") -> None:
+        """A stage begins; its steps are counted in `unit`."""
         ...
 
-    def step(self, done: int, total: int, value: float) -> None:
-        """`done` of `total` epochs of the stage, with the newest value of its curve."""
+    def step(self, done: int, total: int, value: float | None = None) -> None:
+        """`done` of `total` steps of the stage, with the newest value of its curve, where it has one."""
         ...
 
 
@@ -31,10 +31,10 @@ class Silent:
     def note(self, text: str) -> None:
         """Drop it."""
 
-    def stage(self, name: str) -> None:
+    def stage(self, name: str, unit: str = "epochs") -> None:
         """Drop it."""
 
-    def step(self, done: int, total: int, value: float) -> None:
+    def step(self, done: int, total: int, value: float | None = None) -> None:
         """Drop it."""
 
 
@@ -42,20 +42,21 @@ class Lines:
     """One line a stage, for logs and CI."""
 
     def __init__(self) -> None:
-        self._name, self._start = "", perf_counter()
+        self._name, self._unit, self._start = "", "", perf_counter()
 
     def note(self, text: str) -> None:
         """Print it."""
         print(text, file=sys.stderr, flush=True)
 
-    def stage(self, name: str) -> None:
+    def stage(self, name: str, unit: str = "epochs") -> None:
         """Remember the stage and its start."""
-        self._name, self._start = name, perf_counter()
+        self._name, self._unit, self._start = name, unit, perf_counter()
 
-    def step(self, done: int, total: int, value: float) -> None:
+    def step(self, done: int, total: int, value: float | None = None) -> None:
         """Print the stage when it is done."""
         if done == total:
-            self.note(f"{self._name}: {total} epochs, {value:.4f}, {perf_counter() - self._start:.1f} s")
+            shown = "" if value is None else f"{value:.4f}, "
+            self.note(f"{self._name}: {total} {self._unit}, {shown}{perf_counter() - self._start:.1f} s")
 
 
 class Bar:
@@ -70,14 +71,14 @@ class Bar:
         """Print above the bar."""
         self._live.console.print(text, highlight=False, markup=False)  # type: ignore[attr-defined]
 
-    def stage(self, name: str) -> None:
+    def stage(self, name: str, unit: str = "epochs") -> None:
         """Start a new bar."""
         self._name = name
         self._task = self._live.add_task(name, total=None)  # type: ignore[attr-defined]
 
-    def step(self, done: int, total: int, value: float) -> None:
+    def step(self, done: int, total: int, value: float | None = None) -> None:
         """Move it."""
-        text = f"{self._name}  {value:.4f}"
+        text = self._name if value is None else f"{self._name}  {value:.4f}"
         self._live.update(self._task, completed=done, total=total, description=text)  # type: ignore[attr-defined]
 
 

@@ -138,16 +138,17 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
     cls = template if isinstance(template, type) else type(template)
     types = get_type_hints(cls)
     fields = [field.name for field in dataclasses.fields(cls)]
+    values = {}  # as the field's own type: 1 and 1.0 are one number and make one specification
     for key, value in options.items():
         if key not in fields:
-            raise unknown(f"option of {what}", key, fields)
+            raise unknown(f"option of {what}", str(key), fields)
         try:
-            TypeAdapter(types[key]).validate_python(value, strict=True)
+            values[key] = TypeAdapter(types[key]).validate_python(value, strict=True)
         except ValidationError as error:
             reason = error.errors()[0]["msg"].removeprefix("Input ")
             raise UsageError(f"{what}: {key} {reason}, got {value!r}") from None
     try:
-        return cls(**options) if isinstance(template, type) else dataclasses.replace(template, **options)
+        return cls(**values) if isinstance(template, type) else dataclasses.replace(template, **values)
     except (ValueError, TypeError) as error:
         raise UsageError(f"{what}: {error}") from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +24,14 @@ def build(run: Path, rows: list[Row] | None = None) -> Path:
         RunFolderError: if it is no run folder or no cell is finished.
         DamagedFile: if one of its files is damaged.
     """
-    os.environ.setdefault("MPLCONFIGDIR", str(run / ".cache" / "matplotlib"))  # no write outside the run folder
-    from privkit.reports import figures, page
-    from privkit.scoring import over_seeds
-
     rows = read_rows(run) if rows is None else rows
     manifest = read_manifest(run)
     if manifest is None or not rows:
         raise RunFolderError(f"{run} holds no finished cell; repeat the run's command to go on with it")
+    os.environ.setdefault("MPLCONFIGDIR", str(run / ".cache" / "matplotlib"))  # no write outside the run folder
+    from privkit.reports import figures, page
+    from privkit.scoring import over_seeds
+
     pictures = {row.cell: found for row in rows if (found := _pictures(run / "cells" / row.cell / "per_example.npz"))}
     for cell, found in pictures.items():
         strip = figures.save(figures.reconstructions({"reconstruction": found}), "png")
@@ -49,5 +48,7 @@ def _pictures(path: Path):  # type: ignore[no-untyped-def]
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return Pictures(truth=arrays["truth"], guess=arrays["guess"])
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile):
+    except MemoryError:
+        raise
+    except Exception:  # zipfile, zlib and numpy each raise their own kind on a damaged file
         raise DamagedFile(f"{path} is damaged; delete {path.parent} and repeat the run's command") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from privkit.errors import DamagedFile, RunFolderError
 from privkit.grid import short_hash
-from privkit.reports.schema import Gate, Manifest, Row
+from privkit.reports.schema import SCHEMA_VERSION, Gate, Manifest, Row
 from privkit.storage import append_line, write_bytes, write_text, writing
 
 try:
@@ -32,43 +33,59 @@ class RunFolder:
         manifest: of the run that is about to start.
 
     Raises:
-        RunFolderError: if the folder belongs to another configuration, holds other files or is in use.
+        RunFolderError: if the path is a file, or the folder belongs to another configuration, holds other files or is
+            in use.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path.resolve()
+        self.manifest = manifest
         self._lock: Any = None
-        with writing(self.path):
+        there = next(place for place in (self.path, *self.path.parents) if os.path.lexists(place))
+        if not os.path.isdir(there):
+            raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
+        if there == self.path:
+            self._own()  # refused folders stay as they were, without even a lock
+
+    def __enter__(self) -> RunFolder:
+        """Lock the folder against a second process, then take it over or go on with its run."""
+        with writing(self.path / ".lock"):
             self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w")
+        try:
+            if fcntl is not None:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = self._own()  # again: another process may have begun a run since
+            if found is not None:
+                self.manifest = found
+            else:
+                self.save_manifest()
+        except BlockingIOError:
+            self._lock.close()
+            raise RunFolderError(f"{self.path} is in use by another process; wait for it to end") from None
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def _own(self) -> Manifest | None:
+        """The manifest of this configuration's earlier run here, None where nothing is begun; all else is refused."""
         found = read_manifest(self.path)
         if found is None:
-            strangers = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
+            strangers = sorted(name for name in os.listdir(self.path) if not name.startswith("."))
             if strangers:
                 raise RunFolderError(
                     f"{self.path} holds other files ({strangers[0]}); name an empty or new folder with --out"
                 )
-            self.manifest = manifest
-            self.save_manifest()
-        elif found.fingerprint != manifest.fingerprint:
-            differs = _difference(found.config, manifest.config)
+        elif found.fingerprint != self.manifest.fingerprint:
+            if not found.datasets:
+                return None  # refused before its first cell, over its data or batch size: the mended command goes on
+            differs = _difference(found.config, self.manifest.config)
             raise RunFolderError(
                 f"{self.path} belongs to another configuration (it differs in {differs}); "
                 "name another folder with --out, or repeat that run's command to resume it"
             )
-        else:
-            self.manifest = found
-
-    def __enter__(self) -> RunFolder:
-        """Lock the folder against a second process."""
-        with writing(self.path / ".lock"):
-            self._lock = (self.path / ".lock").open("w")
-        if fcntl is not None:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self._lock.close()
-                raise RunFolderError(f"{self.path} is in use by another process; wait for it to end") from None
-        return self
+        return found
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -154,10 +171,10 @@ class RunFolder:
         if not self.results.exists():
             return [], []
         whole, mended = [], []
-        for number, line in enumerate(self.results.read_text(errors="replace").splitlines(), start=1):
+        for number, line in enumerate(self.results.read_bytes().splitlines(), start=1):
             try:
                 Row.model_validate_json(line)
-                whole.append(line)
+                whole.append(line.decode())
             except ValidationError:
                 mended.append(
                     f"{self.results} line {number} is truncated or damaged; rewritten from its cell's own result.json, "
@@ -173,9 +190,31 @@ class _Gates(BaseModel):
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Manifest of a run folder, None where there is none."""
+    """Manifest of a run folder, None where there is none.
+
+    Raises:
+        RunFolderError: if it is not privkit's, of another schema version or damaged. The advice is never to delete
+            anything: the folder may be somebody's.
+    """
     file = path / "manifest.json"
-    return _read(file, Manifest) if file.exists() else None
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise RunFolderError(f"cannot read {file} ({error.strerror}); name another folder with --out") from None
+    try:
+        return Manifest.model_validate_json(data)
+    except ValidationError:
+        other = _other_version(data)
+        if other is not None:
+            raise RunFolderError(
+                f"{file} has schema version {other}, and this privkit reads version {SCHEMA_VERSION}; read that run "
+                "with the privkit that wrote it, or name another folder with --out to run anew"
+            ) from None
+        raise RunFolderError(
+            f"{file} is no manifest of privkit's, or it is damaged; name another folder with --out"
+        ) from None
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -188,10 +227,16 @@ def read_rows(path: Path) -> list[Row]:
         raise RunFolderError(f"{path} is no run folder: it has no manifest.json")
     results = path / "results.jsonl"
     rows = []
-    for number, line in enumerate(results.read_text().splitlines() if results.exists() else [], start=1):
+    for number, line in enumerate(results.read_bytes().splitlines() if results.exists() else [], start=1):
         try:
             rows.append(Row.model_validate_json(line))
         except ValidationError:
+            other = _other_version(line)
+            if other is not None:
+                raise DamagedFile(
+                    f"{results} line {number} has schema version {other}, and this privkit reads version "
+                    f"{SCHEMA_VERSION}; repeat the run's command to do that cell again"
+                ) from None
             raise DamagedFile(
                 f"{results} line {number} is truncated or damaged; repeat the run's command to mend it"
             ) from None
@@ -199,13 +244,25 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _read(path: Path, kind: type[Model]) -> Model:
-    """Read one of the run's own JSON files."""
+    """Read one of the run's own JSON files below its folder."""
     try:
-        return kind.model_validate_json(path.read_bytes())
+        data = path.read_bytes()
+        return kind.model_validate_json(data)
+    except OSError as error:
+        raise DamagedFile(f"cannot read {path} ({error.strerror}); delete it to do that part again") from None
     except ValidationError:
-        raise DamagedFile(
-            f"{path} is damaged or of another schema version; delete {path.parent} to do that part again"
-        ) from None
+        other = _other_version(data)
+        what = "is damaged" if other is None else f"has schema version {other}, not {SCHEMA_VERSION}"
+        raise DamagedFile(f"{path} {what}; delete it and run the same command again to do that part anew") from None
+
+
+def _other_version(data: bytes) -> object | None:
+    """The schema version that a JSON object claims, None if it claims none or this one."""
+    try:
+        claimed = json.loads(data).get("schema_version")
+    except (ValueError, AttributeError):
+        return None
+    return claimed if claimed != SCHEMA_VERSION else None
 
 
 def _difference(old: Any, new: Any, prefix: str = "") -> str:

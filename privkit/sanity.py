@@ -44,7 +44,7 @@ def controls(attack: Any, auxiliary: Tensor, release: Tensor, batch_size: int, s
         raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
     own, played = auxiliary[:-quarter], auxiliary[-quarter:]
     if getattr(attack, "epochs", None) is not None:
-        steps = max(1, (len(own) - len(own) // 10) // batch_size)
+        steps = max(1, (len(own) - max(batch_size, len(own) // 10)) // batch_size)
         attack = replace(attack, epochs=ceil(CONTROL_STEPS / steps))
 
     def identity(images: Tensor, draws: Generator) -> Tensor:
@@ -80,6 +80,14 @@ def controls(attack: Any, auxiliary: Tensor, release: Tensor, batch_size: int, s
     )
 
 
+CONVERGENCE: dict[bool | None, str] = {
+    True: "attack converged: the last quarter of its epochs improved the held-out error by less than 5 %, and it ends "
+    "within 5 % of its best epoch",
+    False: "attack not converged: it was still improving, or ended worse than its best epoch",
+    None: "convergence not judged: fewer than four epochs",
+}
+
+
 def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]) -> tuple[Gate, ...]:
     """Gates of one cell: did the attack converge, and does it beat the mean image and its own untrained start?
 
@@ -90,9 +98,7 @@ def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]
         Gate(
             name="converged",
             passed=converged,
-            detail="attack converged: the last quarter of its epochs improved the held-out error by less than 5 %"
-            if converged
-            else "attack not converged: a larger budget may recover more",
+            detail=CONVERGENCE[converged],
             decisive=False,
         )
     ]

@@ -99,10 +99,12 @@ def load_state(path: Path) -> dict[str, Any] | None:
 
 
 def save_module(path: Path, module: nn.Module) -> None:
-    """Write a module's weights as safetensors, with their SHA-256 beside them."""
+    """Write a module's weights as safetensors, with their SHA-256 beside them; tied weights are written twice."""
+    import torch
     from safetensors.torch import save
 
-    data = save({name: value.contiguous().cpu() for name, value in module.state_dict().items()})
+    weights = module.state_dict()  # safetensors refuses tensors that share memory, as tied ones do
+    data = save({name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()})
     write_bytes(path, data)
     write_text(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest())
 

@@ -6,12 +6,14 @@ import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from privkit.reports.schema import Row
 
 COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 PATTERN = re.compile(r"^\s*([a-z_]+)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
 METRICS = ("accuracy", "mse", "psnr", "ssim")
+CONSTANT_FLOORS = {"mid_grey": "the mid-grey image", "mean_image": "the mean auxiliary image"}
 
 
 class ConditionError(ValueError):
@@ -21,6 +23,10 @@ class ConditionError(ValueError):
 @dataclass(frozen=True, kw_only=True)
 class Condition:
     """One condition that every defended row must meet by its mean; a missing number or NaN never meets it.
+
+    A condition that bounds what may be recovered (ssim <= x, psnr <= x, mse >= x) must also hold for the constant
+    guesses, which anybody can make without the release: an attack that does worse than they do has failed, and its
+    failure is no merit of the defense.
 
     Attributes:
         metric: "accuracy", or an image metric, which is taken unaligned.
@@ -47,7 +53,7 @@ class Condition:
             bound = float(match[3]) if match else None
         except ValueError:
             bound = None
-        if match is None or bound is None or match[1] not in METRICS:
+        if match is None or bound is None or not isfinite(bound) or match[1] not in METRICS:
             raise ConditionError(
                 f"cannot read the gate {text!r}; write metric, comparison and number, such as ssim<=0.4 "
                 f"(metrics: {', '.join(METRICS)}; comparisons: {', '.join(COMPARISONS)})"
@@ -61,20 +67,30 @@ class Condition:
         """
         found = []
         for row in rows:
-            if row.defense == "none":
+            if row.defense.partition(":")[0] == "none":
                 continue
-            value = self._value(row)
-            if value is None or not COMPARISONS[self.comparison](value, self.bound):
-                shown = "no number" if value is None else f"{value:.4f}"
-                found.append(
-                    f"{row.defense} / {row.attack}, seed {row.seed}: {self.metric} is {shown}, "
-                    f"the gate wants {self.comparison} {self.bound:g}"
-                )
+            for guess, value in self._values(row).items():
+                if value is None or not COMPARISONS[self.comparison](value, self.bound):
+                    shown = "no number" if value is None else f"{value:.4f}"
+                    found.append(
+                        f"{row.defense} / {row.attack}, seed {row.seed}: {self.metric} is {shown}{guess}, "
+                        f"the gate wants {self.comparison} {self.bound:g}"
+                    )
+                    break
         return found
 
-    def _value(self, row: Row) -> float | None:
-        """The row's number, None where it has none."""
+    def _values(self, row: Row) -> dict[str, float | None]:
+        """The numbers that must meet the condition, the row's own first; None where it has none."""
         if self.metric == "accuracy":
-            return row.accuracy.value if row.accuracy else None
+            return {"": row.accuracy.value if row.accuracy else None}
         estimate = row.recovers.get("unaligned", {}).get(self.metric)
-        return estimate.mean if estimate else None
+        if estimate is None:
+            return {"": None}
+        values: dict[str, float | None] = {"": estimate.mean}
+        if self.comparison.startswith("<" if estimate.higher_is_closer else ">"):
+            for name, what in CONSTANT_FLOORS.items():
+                floor = row.floors.get(name, {}).get("unaligned", {}).get(self.metric)
+                if floor is not None:
+                    guess = f" for {what}, a guess that needs no release (the attack has {estimate.mean:.4f})"
+                    values[guess] = floor.mean
+        return values

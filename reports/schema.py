@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Raised whenever a row or a manifest of before can no longer be read: 2 gave proofs their order, unit and versions."""
 
 Status = Literal["done", "not_applicable", "error"]
 
@@ -93,7 +94,7 @@ class Row(_Frozen):
     assignment of guesses to images inside each message), `floors` by floor first.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     cell: str
     status: Status
     reason: str = ""
@@ -139,7 +140,7 @@ class Summary(_Frozen):
 class Manifest(_Frozen):
     """Where a run's numbers come from."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     privkit: str
     created: str
     argv: tuple[str, ...]

@@ -151,11 +151,12 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def _numbers(row: Row) -> tuple[str, ...]:
-    """The numeric cells of a row, or why there are none."""
+    """The numeric cells of a row; why it has no image metrics stands in the first of them."""
+    first, *others = _image_numbers(row.recovers)
     if row.status != "done":
-        return (row.status.replace("_", " "), *[UNKNOWN] * (len(HEADERS) - 4))
+        first = row.status.replace("_", " ")
     sent = f"{row.costs.bytes_up / 1000:.1f}" if row.costs else UNKNOWN
-    return (interval(row.accuracy), *_image_numbers(row.recovers), proven(row), sent)
+    return (interval(row.accuracy), first, *others, proven(row), sent)
 
 
 def _image_numbers(metrics: dict[str, Metrics]) -> tuple[str, ...]:

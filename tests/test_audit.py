@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Generator, nn
 
 from privkit.attacks.base import Knowledge, NotApplicable, Reconstruction, Session, View
@@ -18,8 +19,9 @@ from privkit.audit import AuditRun, run_audit
 from privkit.cell import prepare
 from privkit.channel import black_box_query, record
 from privkit.config import resolve
-from privkit.errors import DamagedFile, PrivkitError, RunFolderError, StorageError, UsageError
-from privkit.registry import TABLES, Component, parse
+from privkit.errors import DamagedFile, DataError, PrivkitError, RunFolderError, StorageError, UsageError
+from privkit.estimate import preview
+from privkit.registry import TABLES, Component, parse, table
 from privkit.reports.schema import Manifest, Row
 from privkit.run_folder import read_rows
 from privkit.training import Client
@@ -37,10 +39,10 @@ class Notes:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def stage(self, name: str) -> None:
+    def stage(self, name: str, unit: str = "epochs") -> None:
         self.stages.append(name)
 
-    def step(self, done: int, total: int, value: float) -> None:
+    def step(self, done: int, total: int, value: float | None = None) -> None:
         pass
 
 
@@ -161,7 +163,7 @@ def test_a_damaged_model_is_an_error_row_and_the_rest_stays(copied: Path, small_
 
 def test_a_damaged_result_is_named(copied: Path, small_run: AuditRun) -> None:
     (copied / "cells" / small_run.rows[0].cell / "result.json").write_text("{")
-    with pytest.raises(DamagedFile, match=r"result\.json is damaged .*; delete"):
+    with pytest.raises(DamagedFile, match=r"result\.json is damaged; delete it and run"):
         again(copied)
 
 
@@ -348,6 +350,71 @@ def test_auxiliary_images_of_another_dataset_take_the_private_shape() -> None:
     setting = prepare(resolve({"auxiliary": "lfw_subset", **SMALL}), 0, torch.device("cpu"))
     assert setting.auxiliary.x.shape == (200, 1, 8, 8)
     assert setting.hashes["lfw_subset"]["images"] == 200
+    assert setting.dropped == 0
+
+
+def test_private_images_are_no_auxiliary_images_of_another_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same pictures under another name: the private ones among them are left out, and the run says how many."""
+    from privkit.data import DATASETS
+
+    monkeypatch.setitem(DATASETS, "same_digits", "privkit.data.embedded:TinyDigits")
+    table.cache_clear()
+    try:
+        config = resolve({"auxiliary": "same_digits", "attack": "mean_image", "defense": "none", **SMALL})
+        setting = prepare(config, 0, torch.device("cpu"))
+        notes = Notes()
+        run = run_audit(config, out=tmp_path / "run", progress=notes)
+    finally:
+        table.cache_clear()
+    private = {image.numpy().tobytes() for image in setting.splits.private.x}
+    assert not any(image.numpy().tobytes() in private for image in setting.auxiliary.x)
+    assert 0 < setting.dropped < 200
+    assert len(setting.auxiliary) == 200 - setting.dropped
+    assert run.rows[0].images["auxiliary_dropped"] == setting.dropped
+    assert notes.notes == [f"seed 0: {setting.dropped} auxiliary images are private or attacked ones; left out"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"budget": "smoke:auxiliary=60"}, "batch_size=50 is more than 15, a quarter of the 60 auxiliary images"),
+        ({"dataset": "lfw_subset", "budget": "small"}, "20, test images; use --training batch_size=20 or less"),
+        ({"training": "batch_size=99"}, "50, attacked images (the smaller of victims=50 and 200 private ones); use"),
+        (
+            {"budget": "smoke:victims=1"},
+            "1 attacked images (the smaller of victims=1 and 200 private ones) are too few",
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_batches_that_the_data_do_not_fill_are_refused_before_training(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    notes = Notes()
+    config = resolve({**SMALL, **settings})
+    with pytest.raises(UsageError) as caught:
+        run_audit(config, out=tmp_path / "run", progress=notes)
+    assert message in str(caught.value)
+    assert notes.stages == []
+    with pytest.raises(UsageError) as previewed:
+        preview(config)
+    assert str(previewed.value) == str(caught.value)
+
+
+def test_pictures_of_one_class_are_no_task(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    Image.new("RGB", (32, 32), "white").save(tmp_path / "cat" / "1.png")
+    config = resolve({**SMALL, "dataset": "image_folder", "data_root": str(tmp_path)})
+    for refused in (lambda: prepare(config, 0, torch.device("cpu")), lambda: preview(config)):
+        with pytest.raises(DataError, match="image_folder has one class only"):
+            refused()
+
+
+def test_the_advised_batch_size_works() -> None:
+    config = resolve({"dataset": "lfw_subset", "training": "batch_size=20"})
+    assert len(prepare(config, 0, torch.device("cpu")).victims) == 100
 
 
 # --- cells that fail -------------------------------------------------------------------------------------------------
@@ -381,7 +448,28 @@ def test_an_attack_that_does_not_apply_is_a_row_with_a_reason(tmp_path: Path, mo
     assert [row.status for row in run.rows] == ["not_applicable", "done"] * 2
     assert run.rows[0].reason == "needs what nobody has"
     assert run.rows[0].recovers == {}
-    assert run.exit_code == 0
+    assert run.exit_code == 0  # the other attack gave a number
+
+
+def test_a_model_on_which_no_attack_gave_a_number_fails_and_keeps_what_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered(monkeypatch, Refuses)
+    run = run_audit(resolve({"attack": "refuses", **SMALL}), out=tmp_path / "run")
+    assert run.exit_code == 1
+    assert run.failures == tuple(
+        f"{defense}, seed 0: no attack gave a number (refuses: needs what nobody has)"
+        for defense in ("none", "batch_shuffle")
+    )
+    for row in run.rows:
+        assert row.status == "not_applicable"
+        assert row.proves is not None
+        assert row.costs is not None
+        assert row.accuracy is not None
+        assert row.training_curve
+    text = run.report.read_text()
+    assert "not applicable" in text
+    assert f"{run.rows[1].accuracy.value:.3f} [" in text  # type: ignore[union-attr]
 
 
 def test_a_crash_is_an_error_row_and_the_other_cells_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,10 @@ MISTAKES = [
     (("audit", "--training", "batch_size=1"), "mixes nothing"),
     (("audit", "--model", "nothing.Lower:nothing.Upper", *SMALL), "cannot import the segment nothing.Lower"),
     (("report", "absent"), "absent is no run folder"),
+    (("audit", "--training", "batch_size=1000", "--dry-run", *SMALL), "batch_size=1000 is more than"),
+    (("audit", "--defense", "none", "--gate", "ssim<=0.0", *SMALL), "a gate judges defenses"),
+    (("audit", "--dataset", "image_folder:size=1000000", "--dry-run"), "from 1 to 1024"),
+    (("audit", "--dataset", "digits", "--auxiliary", "digits"), "private dataset itself"),
     (("list", "defences"), "did you mean 'defenses'?"),
 ]
 
@@ -47,11 +51,43 @@ def test_a_mistake_in_a_configuration_file(privkit_cli: Cli, tmp_path: Path) -> 
         ("defence = 'none'", "did you mean 'defense'?"),
         ("defense = ", "no valid TOML"),
         ("[training]\nbatch_sise = 3", "did you mean 'batch_size'?"),
+        ("[training]\nbatch_size = 'many'", "training: batch_size should be a valid integer, got 'many'"),
+        ("download = 'false'", "download must be true or false, got 'false'"),
+        ("\x00", "no valid TOML"),
     ]:
         (tmp_path / "audit.toml").write_text(text)
         done = privkit_cli("audit", "--config", "audit.toml")
         assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1)
         assert hint in done.stderr
+
+
+def test_a_configuration_that_is_a_folder(privkit_cli: Cli, tmp_path: Path) -> None:
+    done = privkit_cli("audit", "--config", ".")
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1)
+    assert "cannot read the configuration" in done.stderr
+
+
+def test_a_module_that_ends_the_program_is_not_taken_for_success(privkit_cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "ending.py").write_text(
+        "import sys\nfrom torch import nn\nclass Lower(nn.Module):\n    def forward(self, x):\n        sys.exit(0)\n"
+        "def upper(classes):\n    return nn.Linear(64, classes)\n"
+    )
+    done = privkit_cli("audit", "--model", "ending.Lower:ending.upper", "--out", "run", *SMALL)
+    assert done.returncode == 2
+    assert "sys.exit(0)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_stops_early_is_no_traceback(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "privkit", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert errors == b""
+    assert process.returncode == 141
 
 
 def test_list_is_readable_by_machines_and_people(privkit_cli: Cli) -> None:

@@ -31,12 +31,28 @@ def scaled_size(token_dim: int) -> tuple[int, int]:
     return width, 3 if width < 128 else 4 if width < 384 else 8
 
 
+def checked_width(width: int) -> int:
+    """A width that the MAE decoder can have; ValueError for another."""
+    if width < 1 or width % 16:
+        raise ValueError(f"the MAE decoder's width must be a positive multiple of 16, got {width}")
+    return width
+
+
+def heads_for(width: int) -> int:
+    """Attention heads of about 32 channels: the most that divide the width and make none narrower.
+
+    >>> [heads_for(width) for width in (16, 96, 112, 512)]
+    [1, 3, 2, 16]
+    """
+    return max(heads for heads in range(1, max(1, width // 32) + 1) if width % heads == 0)
+
+
 class MaeDecoder(nn.Module):
     """MAE decoder over all tokens (none is masked, since the server receives every token).
 
     Args:
         geometry: how the tokens lie over the image.
-        width: channels of the blocks, a multiple of 16; None for a size scaled to the model.
+        width: channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
         depth: number of blocks; None likewise.
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3 and A.1 (512 wide, 8 blocks,
@@ -53,10 +69,8 @@ class MaeDecoder(nn.Module):
     def __init__(self, geometry: Geometry, *, width: int | None = None, depth: int | None = None) -> None:
         super().__init__()
         natural_width, natural_depth = scaled_size(geometry.token_dim)
-        self.width = width or natural_width
+        self.width = natural_width if width is None else checked_width(width)
         depth = natural_depth if depth is None else depth
-        if self.width % 16:
-            raise ValueError(f"the MAE decoder's width must be a multiple of 16, got {self.width}")
         self.geometry = geometry
         self.project = nn.Linear(geometry.token_dim, self.width)
         rows = geometry.image_shape[1] // geometry.patch
@@ -64,7 +78,7 @@ class MaeDecoder(nn.Module):
         grid = sincos_positions(max(rows, columns), self.width)
         side = isqrt(len(grid))
         self.register_buffer("positions", grid.view(side, side, -1)[:rows, :columns].reshape(geometry.tokens, -1))
-        self.blocks = blocks(self.width, depth, max(1, self.width // 32))
+        self.blocks = blocks(self.width, depth, heads_for(self.width))
         self.norm = nn.LayerNorm(self.width)
         self.predict = nn.Linear(self.width, geometry.patch_dim)
 

@@ -15,6 +15,9 @@ from privkit.data.base import TEST_ID_OFFSET, ArrayPool, Batch, Pools
 from privkit.data.official import advice_on_missing, check_files, check_folder, need_root, one_sentence, reason
 from privkit.errors import DataError
 
+LARGEST_SIZE = 1024
+"""Pixels a side: beyond it a single message of 50 pictures takes more than half a gigabyte."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedPool:
@@ -46,15 +49,24 @@ class DecodedPool:
         for place, row in enumerate(rows):
             try:
                 picture, target = self.dataset[int(row)]
+                self._check_sides(row, picture.size)
                 images[place] = np.asarray(ImageOps.fit(picture.convert("RGB"), (self.size, self.size)))
                 labels[place] = self.label(target)
-            except MemoryError:
+            except (MemoryError, DataError):
                 raise
             except Exception as error:  # a decoder raises nearly anything on a damaged file
                 file = self.file(self.dataset, int(row))
                 raise DataError(f"picture {row} ({file}) cannot be decoded ({reason(error)}); replace it") from error
         batch = ArrayPool(images=images, labels=labels).take(np.arange(len(rows)))
         return Batch(x=batch.x, y=batch.y, ids=torch.from_numpy(rows + self.first_id))
+
+    def _check_sides(self, row: np.int64, sides: tuple[int, int]) -> None:
+        """A picture enlarged to more than twice its size is mostly invention, and easy to recover."""
+        if 2 * min(sides) < self.size:
+            raise DataError(
+                f"picture {row} ({self.file(self.dataset, int(row))}) is {sides[0]}×{sides[1]} pixels, too small for "
+                f"size={self.size}; take it out, or set size to at most {2 * min(sides)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,9 +240,9 @@ class ImageFolder:
 
 
 def _check_size(size: int) -> None:
-    """A picture has at least one pixel."""
-    if size < 1:
-        raise ValueError(f"size must be a whole number of pixels >= 1, got {size}")
+    """A picture has at least one pixel, and fits into memory."""
+    if not 1 <= size <= LARGEST_SIZE:
+        raise ValueError(f"size must be a whole number of pixels from 1 to {LARGEST_SIZE}, got {size}")
 
 
 def _decoded_pools(

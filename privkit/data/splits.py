@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 from torch.nn.functional import interpolate
 
 from privkit.data.base import Batch, Pools
@@ -39,6 +42,30 @@ class Splits:
         return {name: {"images": len(part), "sha256": part.sha256()} for name, part in parts.items()}
 
 
+def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int) -> dict[str, int]:
+    """How many images `split` puts into each part, without taking one.
+
+    Raises:
+        DataError: if the pool has not even one image for each part.
+
+    >>> from privkit.data.embedded import LfwSubset
+    >>> part_sizes(LfwSubset().open(None, download=False, train_images=1), private=2500, auxiliary=2000, test=500)
+    {'private': 100, 'auxiliary': 80, 'test': 20}
+    """
+    own_test = pools.test is not None
+    wished = [private, auxiliary] if own_test else [private, auxiliary, test]
+    available = len(pools.train)
+    total = sum(wished)
+    sizes = [count * min(available, total) // total for count in wished]  # in integers: 50 * 0.58 is below 29
+    if min(sizes) < 1:
+        raise DataError(f"{available} images are too few for the asked parts {wished}; bring more images")
+    if pools.test is not None:
+        if not len(pools.test):
+            raise DataError("the official test set has no image; bring its files")
+        sizes.append(min(test, len(pools.test)))
+    return dict(zip(("private", "auxiliary", "test"), sizes, strict=True))
+
+
 def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int) -> Splits:
     """Draw the three parts.
 
@@ -56,28 +83,38 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int) -
     Raises:
         DataError: if the pool has not even one image for each part.
     """
-    own_test = pools.test is not None
-    wished = [private, auxiliary] if own_test else [private, auxiliary, test]
-    available = len(pools.train)
-    total = sum(wished)
-    counts = [count * min(available, total) // total for count in wished]  # in integers: 50 * 0.58 is below 29
-    if min(counts) < 1:
-        raise DataError(f"{available} images are too few for the asked parts {wished}; bring more images")
-    if pools.test is not None and not len(pools.test):
-        raise DataError("the official test set has no image; bring its files")
-    order = np.random.default_rng(seed).permutation(available)
-    end = available - counts[1]
+    sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test)
+    order = np.random.default_rng(seed).permutation(len(pools.train))
+    end = len(order) - sizes["auxiliary"]
     if pools.test is None:
-        test_batch = pools.train.take(order[end - counts[2] : end])
+        test_batch = pools.train.take(order[end - sizes["test"] : end])
     else:
         test_order = np.random.default_rng(seed).permutation(len(pools.test))
-        test_batch = pools.test.take(test_order[:test])
+        test_batch = pools.test.take(test_order[: sizes["test"]])
     return Splits(
-        private=pools.train.take(order[: counts[0]]),
+        private=pools.train.take(order[: sizes["private"]]),
         auxiliary=pools.train.take(order[end:]),
         test=test_batch,
         classes=pools.classes,
     )
+
+
+def without(batch: Batch, known: Batch) -> Batch:
+    """The images of a batch that are not, pixel by pixel, among the known ones: two datasets may share pictures.
+
+    >>> import torch
+    >>> batch = Batch(x=torch.rand(3, 1, 2, 2), y=torch.zeros(3, dtype=torch.int64), ids=torch.arange(3))
+    >>> without(batch, batch[1:2]).ids
+    tensor([0, 2])
+    """
+    pixels = {_pixel_hash(image) for image in known.x.cpu()}
+    kept = [row for row, image in enumerate(batch.x.cpu()) if _pixel_hash(image) not in pixels]
+    return batch[torch.tensor(kept, dtype=torch.int64, device=batch.x.device)] if len(kept) < len(batch) else batch
+
+
+def _pixel_hash(image: Tensor) -> bytes:
+    """Hash of an image's pixels in the 256 steps of a file, so that one picture's two decodings are equal."""
+    return hashlib.sha256(image.mul(255).round().to(torch.uint8).contiguous().numpy().tobytes()).digest()
 
 
 def fit_shape(batch: Batch, image_shape: tuple[int, int, int]) -> Batch:

@@ -16,10 +16,13 @@ class SplitModel:
         lower: the client's segment, images [N, C, H, W] in [0, 1] -> smashed data [N, T, D] or [N, C', H', W'].
             Normalisation lives in it.
         upper: the server's segment, smashed data -> logits [N, classes]. It owns the class token, if there is one.
+        hides_places: whether permuting the patches of an image only permutes its tokens, which every permutation count
+            presumes; None where nobody could check it.
     """
 
     lower: nn.Module
     upper: nn.Module
+    hides_places: bool | None = None
 
 
 class ModelSpec(Protocol):
@@ -33,5 +36,8 @@ class ModelSpec(Protocol):
             classes: number of labels.
             positions: whether the lower segment may embed positions; shuffling defenses forbid it.
             seed: of the initial weights; the global generator is left as it was.
+
+        Raises:
+            UsageError: if the segments cannot be built, or the lower one is seen to embed positions where it may not.
         """
         ...

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from privkit.errors import UsageError
+from privkit.errors import PrivkitError, UsageError
 from privkit.models.base import SplitModel
+from privkit.models.places import hides_places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,8 @@ class ImportedPair:
     """`lower:upper`, two dotted import paths of nn.Module classes or of functions that return one.
 
     Each is called with those of the keywords `image_shape`, `classes` and `positions` that it takes. Modules are looked
-    up on the Python path and in the current folder.
+    up on the Python path and in the current folder. Where `positions` is False, a lower segment whose tokens tell their
+    places is refused, since a shuffle would not hide their order (`privkit.models.places`).
 
     Attributes:
         lower: for example "mynets.client.Lower".
@@ -43,7 +45,15 @@ class ImportedPair:
         offered = {"image_shape": image_shape, "classes": classes, "positions": positions}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return SplitModel(lower=_make(self.lower, offered), upper=_make(self.upper, offered))
+            lower, upper = _make(self.lower, offered), _make(self.upper, offered)
+            hidden = None if positions else hides_places(lower, image_shape)
+        if hidden is False:
+            raise UsageError(
+                f"{self.lower} lets tokens tell their places, so that a shuffle would not hide their order: take the "
+                "keyword `positions`, embed no position where it is False, and mix no neighboring patches; or name no "
+                "defense that shuffles"
+            )
+        return SplitModel(lower=lower, upper=upper, hides_places=hidden)
 
 
 def _make(path: str, offered: dict[str, Any]) -> nn.Module:
@@ -53,7 +63,12 @@ def _make(path: str, offered: dict[str, Any]) -> nn.Module:
         parameters = inspect.signature(factory).parameters
     except ValueError:  # some built-ins have no signature
         parameters = {}  # type: ignore[assignment]
-    module = factory(**{name: value for name, value in offered.items() if name in parameters})
+    try:
+        module = factory(**{name: value for name, value in offered.items() if name in parameters})
+    except PrivkitError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"cannot build the segment {path}: {_shown(error)}") from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"{path} must give a torch.nn.Module, got {type(module).__name__}")
     return module
@@ -69,8 +84,13 @@ def _import(path: str) -> Callable[..., Any]:
         sys.path.append(here)  # last, so that a user's file never hides an installed package
     try:
         found = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"cannot import the segment {path}: {error}") from None
+    except (Exception, SystemExit) as error:  # whatever a user's module does at import, an exit among it
+        raise UsageError(f"cannot import the segment {path}: {_shown(error)}") from error
     if not callable(found):
         raise UsageError(f"{path} must be an nn.Module class or a function that returns a module")
     return found  # type: ignore[no-any-return]
+
+
+def _shown(error: BaseException) -> str:
+    """An error of a user's module in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")

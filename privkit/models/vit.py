@@ -124,7 +124,7 @@ class Vit:
             )
         if self.checkpoint is not None:
             self._load(vit)
-        return SplitModel(lower=Lower(vit, self.cut), upper=Upper(vit, self.cut))
+        return SplitModel(lower=Lower(vit, self.cut), upper=Upper(vit, self.cut), hides_places=not positions)
 
     def _load(self, vit: Any) -> None:
         """Load a timm checkpoint; positions are resampled, a classifier of another size is left as it is."""

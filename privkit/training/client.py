@@ -6,6 +6,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.defenses.base import Defense, Receipt, Release, require_tokens
+from privkit.training.seeded import seeded
 
 
 def frozen_block(dim: int, seed: int) -> nn.Module:
@@ -22,8 +23,7 @@ def frozen_block(dim: int, seed: int) -> nn.Module:
     from timm.models.vision_transformer import Block
 
     heads = max(h for h in range(1, max(1, dim // 64) + 1) if dim % h == 0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(torch.device("cpu"), seed):
         return Block(dim, heads, mlp_ratio=3.0, qkv_bias=True).requires_grad_(False)
 
 
@@ -49,8 +49,10 @@ class Client(nn.Module):
         """
         if not defense.frozen_block:
             return cls(lower, defense)
-        with torch.no_grad():
-            _, _, dim = require_tokens("frozen_block", lower(torch.zeros(1, *image_shape)))
+        training = lower.training
+        with torch.no_grad():  # in eval mode, so that a look at the shape draws nothing and moves no running mean
+            _, _, dim = require_tokens("frozen_block", lower.eval()(torch.zeros(1, *image_shape)))
+        lower.train(training)
         return cls(lower, defense, frozen_block(dim, seed))
 
     def forward(self, images: Tensor) -> Tensor:

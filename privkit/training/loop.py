@@ -15,6 +15,7 @@ from privkit.metrics.classification import Proportion, accuracy
 from privkit.seeds import derive
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.client import Client
+from privkit.training.seeded import seeded
 
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 
@@ -79,7 +80,7 @@ def split_step(
         release, receipt = client.release(images, labels, draws)
     sent = release.smashed.detach().requires_grad_()
     with torch.autocast(images.device.type, torch.bfloat16, enabled=on_gpu):
-        loss = nn.functional.cross_entropy(upper(sent).float(), release.labels)
+        loss = nn.functional.cross_entropy(upper(sent.clone()).float(), release.labels)
     loss.backward()
     if release.smashed.requires_grad:
         release.smashed.backward(sent.grad)
@@ -107,7 +108,7 @@ def train(
         private: the client's images, on the training device.
         spec: batch size and optimiser.
         epochs: ≥ 0.
-        seed: of orders and defense.
+        seed: of orders, defense and whatever the segments draw themselves, such as dropout.
         checkpoint: where to save after an epoch and to report progress.
 
     Raises:
@@ -124,7 +125,8 @@ def train(
             f"batch_size={batch}: a smaller batch mixes nothing"
         )
     device, total = private.x.device, epochs * steps
-    client.lower.requires_grad_(not spec.freeze_lower)
+    if spec.freeze_lower:  # never the other way round: what a user froze stays frozen
+        client.lower.requires_grad_(False)
     parameters = [p for p in (*client.parameters(), *upper.parameters()) if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -148,11 +150,12 @@ def train(
         draws = Generator(device).manual_seed(derive(seed, "train", epoch))
         order = torch.randperm(len(private), generator=draws, device=device)[: steps * batch].view(steps, batch)
         losses = torch.empty(steps, device=device)
-        for step, rows in enumerate(order):
-            optimizer.zero_grad(set_to_none=True)
-            losses[step], _ = split_step(client, upper, private.x[rows], private.y[rows], draws)
-            optimizer.step()
-            schedule.step()
+        with seeded(device, derive(seed, "train", epoch, "module")):  # dropout draws from the global generators
+            for step, rows in enumerate(order):
+                optimizer.zero_grad(set_to_none=True)
+                losses[step], _ = split_step(client, upper, private.x[rows], private.y[rows], draws)
+                optimizer.step()
+                schedule.step()
         bad = (~losses.isfinite()).nonzero()
         if len(bad):
             first = epoch * steps + int(bad[0]) + 1
@@ -185,10 +188,11 @@ def evaluate(client: Client, upper: nn.Module, test: Batch, *, batch_size: int, 
     upper.eval()
     draws = Generator(test.x.device).manual_seed(derive(seed, "test"))
     correct = torch.zeros((), dtype=torch.int64, device=test.x.device)
-    for start in range(0, count, batch_size):
-        part = slice(start, start + batch_size)
-        with torch.autocast(test.x.device.type, torch.bfloat16, enabled=test.x.device.type == "cuda"):
-            release, _ = client.release(test.x[part], test.y[part], draws)
-            logits = upper(release.smashed)
-        correct += (logits.argmax(1) == test.y[part]).sum()
+    with seeded(test.x.device, derive(seed, "test", "module")):
+        for start in range(0, count, batch_size):
+            part = slice(start, start + batch_size)
+            with torch.autocast(test.x.device.type, torch.bfloat16, enabled=test.x.device.type == "cuda"):
+                release, _ = client.release(test.x[part], test.y[part], draws)
+                logits = upper(release.smashed)
+            correct += (logits.argmax(1) == test.y[part]).sum()
     return accuracy(int(correct), count)

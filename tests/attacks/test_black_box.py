@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Knowledge, NotApplicable, Reconstruction, View, missing
 from privkit.attacks.black_box import BlackBox
-from privkit.attacks.decoders import DECODERS, Geometry
+from privkit.attacks.decoders import DECODERS, Geometry, MaeDecoder
 from privkit.attacks.decoders.patches import as_tokens, patchify, sincos_positions, unpatchify
 from privkit.attacks.floors import MeanImage, MidGrey
 from privkit.data.embedded import TinyDigits
@@ -138,8 +138,65 @@ def test_says_what_it_lacks() -> None:
 def test_auxiliary_images_of_another_shape_or_too_few() -> None:
     with pytest.raises(NotApplicable, match="same shape"):
         BlackBox(epochs=1).run(views(), knowledge(auxiliary=torch.rand(90, 3, 8, 8)), Generator())
-    with pytest.raises(NotApplicable, match="as large as the victim's"):
-        BlackBox(epochs=1).run(views(), knowledge(auxiliary=torch.rand(20, 1, 8, 8)), Generator())
+    with pytest.raises(NotApplicable, match=r"as large as the victim's.*at least 40 auxiliary images, got 39"):
+        BlackBox(epochs=1).run(views(), knowledge(auxiliary=torch.rand(39, 1, 8, 8)), Generator())
+
+
+@pytest.mark.parametrize("count", [2 * BATCH, 7 * BATCH + 3, 31 * BATCH + 3])
+def test_every_message_is_as_large_as_the_victims_also_in_validation(count: int) -> None:
+    """A defense that mixes a batch mixes a smaller one less, and refuses a batch of one."""
+    sizes: set[int] = set()
+
+    def query(images: Tensor, draws: Generator) -> Tensor:
+        sizes.add(len(images))
+        return identity(images, draws)
+
+    auxiliary = IMAGES.repeat(2, 1, 1, 1)[:count]
+    result = BlackBox(epochs=1).run(views(), knowledge(query, auxiliary), Generator().manual_seed(0))
+    assert len(result.curve) == 1
+    assert sizes == {BATCH}
+
+
+def test_draws_of_the_clients_own_modules_are_seeded() -> None:
+    """A lower segment that draws from the global generator (dropout that is never off) gives the same bits again."""
+
+    def query(images: Tensor, draws: Generator) -> Tensor:
+        return nn.functional.dropout(identity(images, draws), 0.5)
+
+    message = views()
+    state = torch.random.get_rng_state()
+    straight = BlackBox(epochs=3).run(message, knowledge(query), Generator().manual_seed(0))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.rand(5)
+    killed = Session(dies_after=1)
+    with pytest.raises(Killed):
+        BlackBox(epochs=3).run(message, knowledge(query), Generator().manual_seed(0), killed)
+    torch.rand(5)
+    resumed = BlackBox(epochs=3).run(message, knowledge(query), Generator().manual_seed(0), Session(state=killed.state))
+    assert torch.equal(resumed.images, straight.images)
+    assert resumed.curve == straight.curve
+
+
+@pytest.mark.parametrize(
+    ("curve", "converged"),
+    [
+        ((1.0, 0.5, 0.4, 0.39), True),
+        ((1.0, 0.5, 0.4, 0.3), False),
+        ((0.4, 0.39, 0.4, 0.395), True),
+        (tuple(i / 10 for i in range(1, 10)), False),
+        ((0.9, 0.2, 0.3, 0.3), False),
+        ((0.5, 0.5, 0.5), None),
+    ],
+)
+def test_converged_is_flat_at_the_end_and_near_the_best(curve: tuple[float, ...], converged: bool | None) -> None:
+    assert Reconstruction(images=VICTIMS, curve=curve).converged is converged
+
+
+@pytest.mark.parametrize("dim", [8, 65, 96, 112, 200, 208, 368, 1000])
+def test_every_token_size_has_a_decoder(dim: int) -> None:
+    tokens = torch.zeros(1, 16, dim)
+    decoder = MaeDecoder(Geometry.of(tokens, (1, 8, 8)), depth=1)
+    assert decoder(tokens).shape == (1, 1, 8, 8)
 
 
 def test_tokens_that_are_no_grid() -> None:
@@ -174,11 +231,23 @@ def test_floors() -> None:
 
 
 def test_bad_specifications() -> None:
-    for bad in ({"epochs": -1}, {"learning_rate": 0.0}, {"learning_rate": float("nan")}, {"decoder": "gan"}):
+    for bad in (
+        {"epochs": -1},
+        {"learning_rate": 0.0},
+        {"learning_rate": float("nan")},
+        {"decoder": "gan"},
+        {"width": 0},
+        {"width": -16},
+        {"width": 7},
+        {"depth": 0},
+        {"depth": -1},
+        {"decoder": "released", "width": 0},
+    ):
         with pytest.raises(ValueError, match="must be"):
             BlackBox(**bad)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="multiple of 16"):
-        run(BlackBox(epochs=1, width=50))
+    for width in (0, -16, 50):
+        with pytest.raises(ValueError, match="positive multiple of 16"):
+            MaeDecoder(Geometry.of(torch.zeros(1, 16, 96), (1, 28, 28)), width=width)
     with pytest.raises(ValueError, match="no prediction head"):
         run(BlackBox(epochs=1, decoder="released", width=96))
     with pytest.raises(ValueError, match="budget's"):

@@ -607,3 +607,18 @@ def test_picture_too_large_to_decode_is_named(tmp_path: Path, monkeypatch: pytes
     write_folders(tmp_path)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1200)  # Pillow refuses more than twice as many, in its own way
     assert "1.jpg" in complaint(lambda: everything(open_(ImageFolder(), tmp_path).train))
+
+
+def test_a_picture_that_would_mostly_be_invented_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    Image.new("RGB", (1, 1), "white").save(tmp_path / "cat" / "dot.png")
+    Image.new("RGB", (16, 20), "white").save(tmp_path / "cat" / "small.png")
+    pool = open_(ImageFolder(), tmp_path).train
+    assert len(pool.take(np.array([1]))) == 1
+    message = complaint(lambda: pool.take(np.array([0])))
+    assert "dot.png) is 1×1 pixels, too small for size=32; take it out, or set size to at most 2" in message
+
+
+def test_sizes_have_a_bound() -> None:
+    with pytest.raises(ValueError, match="from 1 to 1024, got 1000000"):
+        ImageFolder(size=1_000_000)

@@ -8,9 +8,10 @@ import torch
 from torch import Generator, nn
 
 from privkit.audit import run_audit
-from privkit.defenses import BatchShuffle, PatchShuffle
+from privkit.data.base import Batch
+from privkit.defenses import BatchShuffle, NoDefense, PatchShuffle
 from privkit.models import VIT_MICRO
-from privkit.training import Client, split_step
+from privkit.training import Checkpoint, Client, TrainingSpec, split_step, train
 
 pytestmark = [
     pytest.mark.gpu,
@@ -47,3 +48,64 @@ def test_a_split_step_leaves_gradients_on_both_sides() -> None:
     assert loss.isfinite()
     modules: list[nn.Module] = [client.lower, upper]
     assert all(p.grad is not None for module in modules for p in module.parameters())
+
+
+class Killed(Exception):
+    pass
+
+
+class DyingCheckpoint(Checkpoint):
+    """Saves the first epoch and dies."""
+
+    def report(self, done: int, total: int, value: float) -> None:
+        raise Killed
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_dropout_on_the_device_follows_the_seed_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
+    """The mask is drawn on the device; a checkpoint of a compiled model has the names of a plain one."""
+    monkeypatch.setattr("privkit.training.loop.COMPILE_FROM_STEPS", 1 if compiled else 2_000)
+    numbers = torch.arange(80, device="cuda")
+    data = Batch(x=torch.rand(80, 1, 8, 8, device="cuda"), y=numbers % 10, ids=numbers)
+
+    def run(checkpoint: Checkpoint | None = None) -> tuple[float, ...]:
+        torch.manual_seed(0)
+        lower = nn.Sequential(nn.Conv2d(1, 16, 2, 2), nn.Dropout(), nn.Flatten(2))
+        upper = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(256, 10))
+        client = Client(lower, NoDefense()).cuda()
+        torch.seed()  # another state of the global generators in every run
+        state = torch.cuda.get_rng_state()
+        curve = train(
+            client, upper.cuda(), data, TrainingSpec(batch_size=20), epochs=2, seed=0, checkpoint=checkpoint
+        ).curve
+        assert torch.equal(torch.cuda.get_rng_state(), state)
+        assert all("_orig_mod" not in name for name in (*client.state_dict(), *upper.state_dict()))
+        return curve
+
+    path = tmp_path / "training.ckpt"
+    first = pytest.approx(run(), rel=1e-3)  # CUDA's sums may round otherwise; another mask would change more
+    assert run() == first
+    with pytest.raises(Killed):
+        run(DyingCheckpoint(path))
+    assert path.exists()
+    assert run(Checkpoint(path)) == first
+
+
+def test_a_black_box_is_seeded_on_the_device() -> None:
+    from privkit.attacks.base import Knowledge, View
+    from privkit.attacks.black_box import BlackBox
+    from privkit.attacks.decoders.patches import patchify
+
+    images = torch.rand(120, 1, 8, 8, device="cuda")
+
+    def query(asked: torch.Tensor, draws: Generator) -> torch.Tensor:
+        return nn.functional.dropout(patchify(asked, 2), 0.5)  # draws from the device's global generator
+
+    knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=20, auxiliary=images[20:], query=query)
+    views = [View(round=0, smashed=patchify(images[:20], 2))]
+    state = torch.cuda.get_rng_state()
+    first, again = (BlackBox(epochs=2).run(views, knowledge, Generator().manual_seed(0)).curve for _ in range(2))
+    assert again == pytest.approx(first, rel=1e-3)
+    assert torch.equal(torch.cuda.get_rng_state(), state)

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 
 from privkit.errors import UsageError
-from privkit.models import VIT_BASE, VIT_MICRO, VIT_TINY, ImportedPair, Vit
+from privkit.models import VIT_BASE, VIT_MICRO, VIT_TINY, Vit
 
 SHAPE = (1, 28, 28)
 
@@ -130,24 +130,3 @@ def test_a_checkpoint_is_loaded_and_never_unpickled(tmp_path: Path, kind: str) -
     torch.save({"head": Vit()}, evil)
     with pytest.raises(UsageError, match="cannot be read"):
         Vit(checkpoint=str(evil)).build(SHAPE, 10, positions=True, seed=0)
-
-
-def test_a_users_own_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_nets.py").write_text(
-        "from torch import nn\n"
-        "def lower(image_shape, positions):\n    return nn.Conv2d(image_shape[0], 8, 7, 7)\n"
-        "class Upper(nn.Sequential):\n    def __init__(self, classes):\n"
-        "        super().__init__(nn.Flatten(), nn.LazyLinear(classes))\n"
-        "number = 3\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    split = ImportedPair(lower="my_nets.lower", upper="my_nets.Upper").build(SHAPE, 5, positions=True, seed=0)
-    assert split.upper(split.lower(torch.zeros(2, *SHAPE))).shape == (2, 5)
-    for bad, reason in [
-        ("my_nets.absent", "cannot import"),
-        ("no_such_module.Lower", "cannot import"),
-        ("my_nets.number", "must be an nn.Module class"),
-        ("builtins.dict", "must give a torch.nn.Module"),
-    ]:
-        with pytest.raises(UsageError, match=reason):
-            ImportedPair(lower=bad, upper="my_nets.Upper").build(SHAPE, 5, positions=True, seed=0)

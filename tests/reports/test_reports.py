@@ -89,7 +89,7 @@ def test_latex_is_a_complete_tabular(small_run: AuditRun) -> None:
 def test_rows_without_numbers_say_why() -> None:
     failed = made(status="error", reason="RuntimeError: no", accuracy=None, recovers={})
     (line,) = tables.table([failed]).rows
-    assert line[3] == "error"
+    assert line[3:5] == (tables.UNKNOWN, "error")
     assert len(line) == len(tables.HEADERS)
     assert tables.to_csv([failed]).splitlines()[1].count("RuntimeError: no") == 1
 
@@ -124,11 +124,39 @@ def test_a_missing_number_or_nan_never_meets_a_condition() -> None:
 
 
 def test_the_undefended_baseline_is_exempt() -> None:
-    assert Condition.parse("ssim<=0.01").failures([made(defense="none")]) == []
+    rows = [made(defense="none"), made(defense="none:frozen_block=true")]
+    assert Condition.parse("ssim<=0.01").failures(rows) == []
+
+
+def with_floors(**floors: float) -> Row:
+    """SSIM .3 recovered, MSE .05, beside constant guesses with the given metrics."""
+
+    def metrics(ssim: float, mse: float) -> dict[str, Estimate]:
+        values = {"ssim": (ssim, True), "mse": (mse, False)}
+        return {
+            name: Estimate(mean=value, low=value, high=value, worst=value, higher_is_closer=closer, n=50)
+            for name, (value, closer) in values.items()
+        }
+
+    return made(
+        recovers={"unaligned": metrics(0.3, 0.05), "matched": {}},
+        floors={"mean_image": {"unaligned": metrics(floors["ssim"], floors["mse"]), "matched": {}}},
+    )
+
+
+def test_an_attack_that_does_worse_than_a_constant_guess_meets_no_gate_for_it() -> None:
+    row = with_floors(ssim=0.6, mse=0.02)
+    (failure,) = Condition.parse("ssim<=0.4").failures([row])
+    assert "ssim is 0.6000 for the mean auxiliary image, a guess that needs no release" in failure
+    assert "the attack has 0.3000" in failure
+    assert Condition.parse("mse>=0.04").failures([row])
+    assert not Condition.parse("ssim<=0.6").failures([row])
+    assert not Condition.parse("ssim>=0.2").failures([row])  # asks that the attack works: floors have no say
+    assert not Condition.parse("ssim<=0.4").failures([with_floors(ssim=0.2, mse=0.02)])
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ssim", "ssim=0.4", "ssim<=", "ssim<=x", "ssim<=1e", "psnr!=3", "SSIM<=1", "loss<1"]
+    "text", ["", "ssim", "ssim=0.4", "ssim<=", "ssim<=x", "ssim<=1e", "ssim<=1e999", "psnr!=3", "SSIM<=1", "loss<1"]
 )
 def test_conditions_that_cannot_be_read(text: str) -> None:
     with pytest.raises(ConditionError, match="write metric, comparison and number"):

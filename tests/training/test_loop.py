@@ -113,6 +113,15 @@ def test_a_frozen_lower_segment_stays_as_it_was() -> None:
     assert any(not torch.equal(a, b) for a, b in zip(server_before, weights(upper), strict=True))
 
 
+def test_what_a_user_froze_stays_frozen() -> None:
+    client, upper = built(NoDefense())
+    patch_embed = client.lower.get_submodule("patch_embed").requires_grad_(False)
+    before, others = weights(patch_embed), weights(client)
+    train(client, upper, digits(), SPEC, epochs=1, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(patch_embed), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(others, weights(client), strict=True))
+
+
 def test_the_frozen_block_is_never_trained_and_runs_after_the_shuffle() -> None:
     client, upper = built(PatchShuffle(frozen_block=True))
     assert client.block is not None

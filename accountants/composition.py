@@ -1,0 +1,86 @@
+"""Numerical composition of a mechanism's rounds by privacy loss distributions, where no closed form is exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from privkit.accountants import pld, profiles
+from privkit.accountants.mechanism import Poisson, PrivateUpdates, SplitMechanism, WithoutReplacement
+
+METHOD = "numerical composition of privacy loss distributions"
+SOURCE = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022"
+
+Steps = list[tuple[pld.Profile | pld.Pair, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """Bounds on ε, or on δ, of all rounds; `lower` is None where no one pair of neighbors is worst throughout."""
+
+    upper: float
+    lower: float | None = None
+
+
+def steps(mechanism: SplitMechanism) -> Steps | None:
+    """Exact profiles of the rounds and how often each is composed; None where none is known.
+
+    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.sensitivity import Known
+    >>> one = Known(value=1, relation="add_or_remove_one", norm="l2")
+    >>> sampled = SplitMechanism(
+    ...     smashed=one, noise=Noise(smashed=1), lower_model="frozen", relation="add_or_remove_one",
+    ...     participation=Poisson(rate=0.01), rounds=10,
+    ... )
+    >>> [rounds for _, rounds in steps(sampled)]
+    [10]
+    """
+    profile: pld.Profile | pld.Pair | None
+    if isinstance(mechanism.participation, Poisson):
+        constant = mechanism.shift().constant
+        assert constant is not None  # Poisson subsets are not mixed
+        profile = pld.poisson_gaussian(mechanism.participation.rate, constant)
+    else:
+        profile = profiles.one_round(mechanism)
+    if profile is None:
+        return None
+    found: Steps = [(profile, mechanism.composed_rounds)]
+    if isinstance(lower := mechanism.lower_model, PrivateUpdates):
+        step = pld.without_replacement_gaussian(lower.rate, 1 / lower.noise_multiplier)
+        found.append((step, lower.steps))
+    return found
+
+
+def epsilon(mechanism: SplitMechanism, delta: float) -> Composed | None:
+    """Bounds on ε at δ; None where no profile is known or the grid would be too large.
+
+    The lower bound is that of one pair of neighbors: with published coins the pair that every round's profile belongs
+    to; with sampled clients a record against zero among others' zeros, which attains the sampled profile in one
+    direction only, so that it is composed apart.
+    """
+    found = steps(mechanism)
+    if found is None:
+        return None
+    try:
+        lower, upper = pld.composed_bounds(found, delta)
+        if len(found) > 1:
+            return Composed(upper=upper)
+        if isinstance(mechanism.participation, WithoutReplacement) and mechanism.participation.rate < 1:
+            constant = mechanism.shift().constant
+            if constant is None:
+                return Composed(upper=upper)
+            pair = pld.poisson_gaussian(mechanism.participation.rate, constant)
+            lower = pld.composed_bounds([(pair, found[0][1])], delta)[0]
+    except pld.GridTooLarge:
+        return None  # the Rényi bound stands
+    return Composed(upper=upper, lower=min(lower, upper))
+
+
+def delta(mechanism: SplitMechanism, epsilon: float) -> Composed | None:
+    """An upper bound on δ at ε; None likewise, and for updates of the lower model."""
+    found = steps(mechanism)
+    if found is None or len(found) > 1:
+        return None
+    try:
+        return Composed(upper=pld.composed_delta(*found[0], epsilon))
+    except pld.GridTooLarge:
+        return None

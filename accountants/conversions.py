@@ -1,0 +1,118 @@
+"""From Rényi differential privacy to (ε, δ): conversions, and the best order of a grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from privkit.accountants import validate
+
+Array = NDArray[np.float64]
+
+ORDERS: tuple[float, ...] = (
+    *(1 + 10.0**e for e in range(-6, -2)),
+    *(1 + i / 100 for i in range(1, 10)),
+    *(1 + i / 10 for i in range(1, 30)),
+    *(float(i) for i in range(4, 65)),
+    *(72.0, 80.0, 96.0, 112.0, 128.0, 160.0, 192.0, 224.0, 256.0, 320.0, 384.0, 448.0, 512.0, 1024.0, 2048.0, 4096.0),
+)
+"""Orders that are tried where a curve is known at every order > 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """Smallest (ε, δ) that a Rényi curve gives.
+
+    Attributes:
+        value: ε, or ln δ.
+        order: at which it was found.
+        at_edge: whether that is the first or last order of the grid.
+    """
+
+    value: float
+    order: float
+    at_edge: bool
+
+
+def mironov(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
+    """ε at each order: ε_α + ln(1/δ)/(α − 1).
+
+    Source: Mironov 2017, Proposition 3.
+
+    >>> float(mironov(8, 0.5, 1e-5).round(6))
+    2.144704
+    """
+    a = np.asarray(orders, float)
+    return np.asarray(rdp, float) - np.log(delta) / (a - 1)
+
+
+def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
+    """ε at each order: ε_α + ln(1 − 1/α) − ln(αδ)/(α − 1); negative where (0, δ) holds with room to spare.
+
+    Source: Canonne, Kamath and Steinke 2020, Proposition 12 (Balle et al. 2020, Theorem 21).
+
+    >>> float(canonne(8, 0.5, 1e-5).round(6))
+    1.714109
+    """
+    a = np.asarray(orders, float)
+    return np.asarray(rdp, float) + np.log1p(-1 / a) - (np.log(delta) + np.log(a)) / (a - 1)
+
+
+def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
+    """ln δ at each order: (α − 1)(ε_α − ε + ln(1 − 1/α)) − ln α, at most 0.
+
+    Source: Canonne, Kamath and Steinke 2020, Proposition 12, solved for δ.
+
+    >>> float(np.exp(log_delta(8, 0.5, 1.7141091678455336)).round(9))
+    1e-05
+    """
+    a = np.asarray(orders, float)
+    found = (a - 1) * (np.asarray(rdp, float) - np.asarray(epsilon, float) + np.log1p(-1 / a)) - np.log(a)
+    return np.minimum(found, 0.0)
+
+
+def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Converted:
+    """Smallest ε over a grid of orders, by the tighter of the two conversions at each.
+
+    Args:
+        orders: [A], each > 1, increasing.
+        rdp: [A] upper bounds at these orders, ≥ 0; `inf` where none is known.
+        delta: in (0, 1).
+
+    Raises:
+        ValueError: if an order or δ is out of range, or a value is NaN or negative.
+
+    >>> best_epsilon(ORDERS, np.array(ORDERS) / 2, 1e-5).order
+    5.0
+    """
+    a, r = _curve(orders, rdp)
+    validate.delta(delta)
+    values = np.minimum(canonne(a, r, delta), mironov(a, r, delta))
+    at = int(np.argmin(values))
+    return Converted(value=max(0.0, float(values[at])), order=float(a[at]), at_edge=at in (0, len(a) - 1))
+
+
+def best_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: float) -> Converted:
+    """Smallest ln δ over a grid of orders.
+
+    >>> best_delta(ORDERS, np.array(ORDERS) / 2, 5.0).value < -11
+    True
+    """
+    a, r = _curve(orders, rdp)
+    values = log_delta(a, r, validate.real("epsilon", epsilon, least=0))
+    at = int(np.argmin(values))
+    return Converted(value=float(values[at]), order=float(a[at]), at_edge=at in (0, len(a) - 1))
+
+
+def _curve(orders: ArrayLike, rdp: ArrayLike) -> tuple[Array, Array]:
+    """Both as arrays, refused where they are no Rényi curve."""
+    a, r = np.asarray(orders, float), np.asarray(rdp, float)
+    if a.ndim != 1 or a.shape != r.shape or not a.size:
+        raise ValueError(f"orders and rdp must be two lists of one length >= 1, got shapes {a.shape} and {r.shape}")
+    if not np.all(np.isfinite(a) & (a > 1)):
+        raise ValueError(f"orders must be finite numbers > 1, got {orders!r}")
+    if np.any(np.isnan(r) | (r < 0)):
+        raise ValueError(f"rdp must hold numbers >= 0, got {rdp!r}")
+    return a, r

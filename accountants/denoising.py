@@ -1,0 +1,256 @@
+"""Denoising theory: what masking and scaling of noisy smashed data do to the layer behind the cut, in closed form.
+
+Smashed data X in R^n arrive as X + Z; the next layer is M in R^(m×n). Masking keeps each coordinate with probability p,
+scaling multiplies all of them by λ = 1/α. Both are post-processing: neither changes ε.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from privkit.accountants import validate
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Independent noise on every coordinate of the smashed data.
+
+    Attributes:
+        law: "gaussian" or "laplace".
+        scale: standard deviation σ of Gaussian noise, scale b of Laplace noise (whose variance is 2b²), > 0.
+
+    >>> Noise(law="laplace", scale=0.5).variance
+    0.5
+    """
+
+    law: Literal["gaussian", "laplace"]
+    scale: float
+
+    def __post_init__(self) -> None:
+        validate.choice("law", self.law, ("gaussian", "laplace"))
+        object.__setattr__(self, "scale", validate.real("scale", self.scale, above=0))
+
+    @property
+    def variance(self) -> float:
+        """σ² or 2b²."""
+        return self.scale * self.scale * (1.0 if self.law == "gaussian" else 2.0)
+
+    def log_mgf(self, t: Array) -> Array:
+        """ln E e^{tZ}: t²σ²/2 for Gaussian noise, −ln(1 − b²t²) for Laplace noise.
+
+        Raises:
+            ValueError: for Laplace noise where b|t| ≥ 1: the expectation is infinite.
+        """
+        reach = self.scale * t
+        if self.law == "gaussian":
+            return reach * reach / 2
+        if np.any(np.abs(reach) >= 1):
+            raise ValueError(
+                f"E e^(tZ) of Laplace noise is finite only for b|t| < 1, got b|t| = {np.abs(reach).max():g}"
+            )
+        return -np.log1p(reach) - np.log1p(-reach)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearLayer:
+    """The three numbers of a linear layer on which its mean squared errors depend.
+
+    Attributes:
+        signal: A = ‖MX‖² ≥ 0.
+        diagonal: B = ‖M ⊙ X̄‖² = Σ m_ij² x_j² ≥ 0.
+        weight: F = ‖M‖² > 0, squared Frobenius norm.
+
+    Source: Xu et al., accurate split learning, Theorem 3.1.
+
+    >>> LinearLayer.of([[1.0, 2.0]], [1.0, -1.0])
+    LinearLayer(signal=1.0, diagonal=5.0, weight=5.0)
+    """
+
+    signal: float
+    diagonal: float
+    weight: float
+
+    def __post_init__(self) -> None:
+        for name in ("signal", "diagonal"):
+            object.__setattr__(self, name, validate.real(name, getattr(self, name), least=0))
+        object.__setattr__(self, "weight", validate.real("weight", self.weight, above=0))
+
+    @classmethod
+    def of(cls, weights: ArrayLike, features: ArrayLike) -> LinearLayer:
+        """The layer M = `weights` [m, n] at X = `features` [n]."""
+        m, x = arrays(weights, features)
+        with np.errstate(over="ignore", invalid="ignore"):
+            z, own = m @ x, m * x
+            return cls(signal=float(z @ z), diagonal=float(np.sum(own * own)), weight=float(np.sum(m * m)))
+
+    @classmethod
+    def average(cls, *, rows: int, columns: int) -> LinearLayer:
+        """Means over M, X with entries from U[−1, 1]: E A = E B = mn/9, E F = mn/3.
+
+        Every error below is linear in (A, B, F), so it gives the exact mean error when evaluated here. As A = B, the
+        mean error of masking is a straight line in p.
+
+        >>> layer, noise = LinearLayer.average(rows=10, columns=16), Noise(law="gaussian", scale=0.7)
+        >>> round(best_scale(layer, noise), 3), round(1 / (1 + 3 * 0.7**2), 3)
+        (0.405, 0.405)
+        """
+        size = validate.whole("rows", rows) * validate.whole("columns", columns)
+        return cls(signal=size / 9, diagonal=size / 9, weight=size / 3)
+
+
+def mask_mse(layer: LinearLayer, p: float, noise: Noise) -> float:
+    """E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
+
+    Args:
+        p: share of coordinates kept, in [0, 1]; 1 is no masking.
+
+    Source: Xu et al., Eq. 9, regrouped. One mask for all rows or one a row: the error is the same.
+
+    >>> mask_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, Noise(law="gaussian", scale=1))
+    2.0
+    """
+    p = validate.real("p", p, least=0, most=1)
+    return finite((1 - p) ** 2 * layer.signal + p * (1 - p) * layer.diagonal + p * _spread(layer, noise))
+
+
+def scale_mse(layer: LinearLayer, lam: float, noise: Noise) -> float:
+    """E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F.
+
+    Args:
+        lam: λ = 1/α in [0, 1]; 1 is no scaling.
+
+    Source: Xu et al., Eq. 13.
+
+    >>> scale_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, Noise(law="gaussian", scale=1))
+    1.25
+    """
+    lam = validate.real("lam", lam, least=0, most=1)
+    return finite((1 - lam) ** 2 * layer.signal + lam**2 * _spread(layer, noise))
+
+
+def mask_scale_gap(layer: LinearLayer, p: float, noise: Noise) -> float:
+    """mask(p) − scale(p) = p(1−p)(B + σ²F) ≥ 0: scaling by p never errs more than masking at p.
+
+    Source: derived; it proves the remark of Xu et al., section 4.1, which reads it off Fig. 2.
+
+    >>> mask_scale_gap(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, Noise(law="gaussian", scale=1))
+    0.75
+    """
+    p = validate.real("p", p, least=0, most=1)
+    return finite(p * (1 - p) * (layer.diagonal + _spread(layer, noise)))
+
+
+def masking_no_worse(layer: LinearLayer, p: float, noise: Noise) -> bool:
+    """Whether masking errs no more than the noise alone: pB + (1−p)A ≤ σ²F, or p = 1.
+
+    Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are equal always.
+
+    >>> masking_no_worse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, Noise(law="gaussian", scale=1))
+    False
+    """
+    return validate.real("p", p, least=0, most=1) == 1 or least_variance_for_masking(layer, p) <= noise.variance
+
+
+def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
+    """Smallest noise variance at which masking is no worse: (pB + (1−p)A)/F.
+
+    Source: Xu et al., Theorem 3.1 (i), solved for σ²; 1/3 on the average over U[−1, 1], whatever p.
+
+    >>> round(least_variance_for_masking(LinearLayer.average(rows=3, columns=5), 0.2) ** 0.5, 4)
+    0.5774
+    """
+    p = validate.real("p", p, least=0, most=1)
+    return finite((p * layer.diagonal + (1 - p) * layer.signal) / layer.weight)
+
+
+def scaling_no_worse(layer: LinearLayer, alpha: float, noise: Noise) -> bool:
+    """Whether scaling by 1/α errs no more than the noise alone: A/F ≤ σ²(α+1)/(α−1).
+
+    Args:
+        alpha: α > 1.
+
+    Source: Xu et al., Theorem 3.1 (ii).
+
+    >>> scaling_no_worse(LinearLayer(signal=4, diagonal=2, weight=1), 2, Noise(law="gaussian", scale=1))
+    False
+    """
+    alpha = validate.real("alpha", alpha, above=1)
+    return (alpha - 1) / (alpha + 1) * layer.signal <= _spread(layer, noise)
+
+
+def best_scale(layer: LinearLayer, noise: Noise) -> float:
+    """λ* = A/(A + σ²F), the minimizer of `scale_mse`; 0 where MX = 0.
+
+    Source: derived from Xu et al., Eq. 13.
+
+    >>> best_scale(LinearLayer(signal=4, diagonal=2, weight=1), Noise(law="gaussian", scale=1))
+    0.8
+    """
+    return layer.signal / finite(layer.signal + _spread(layer, noise))
+
+
+def best_alpha(layer: LinearLayer, noise: Noise) -> float:
+    """α* = 1/λ* = 1 + σ²F/A.
+
+    Raises:
+        ValueError: where MX = 0: no finite α is best.
+
+    Source: derived from Xu et al., Eq. 13.
+
+    >>> best_alpha(LinearLayer(signal=4, diagonal=2, weight=1), Noise(law="gaussian", scale=1))
+    1.25
+    """
+    if layer.signal == 0:
+        raise ValueError("signal must be a number > 0 for a best alpha, got 0: with MX = 0 the best scale is λ = 0")
+    return finite(1 + _spread(layer, noise) / layer.signal)
+
+
+def best_keep(layer: LinearLayer, noise: Noise) -> float:
+    """p*, the minimizer of `mask_mse` over [0, 1].
+
+    (2A − B − σ²F)/(2(A − B)), clipped, if A > B. Else the error is concave in p: the better end, 0 if A < σ²F, and 1
+    (no masking) otherwise, on ties as well.
+
+    Source: derived from Xu et al., Eq. 9.
+
+    >>> best_keep(LinearLayer(signal=4, diagonal=2, weight=1), Noise(law="gaussian", scale=2))
+    0.5
+    """
+    spread, curvature = _spread(layer, noise), layer.signal - layer.diagonal
+    if curvature <= 0:
+        return 0.0 if layer.signal < spread else 1.0
+    # 2A − B − σ²F as curvature + (A − σ²F): no sum that could overflow.
+    return min(1.0, max(0.0, 0.5 + (layer.signal - spread) / curvature / 2))
+
+
+def arrays(weights: ArrayLike, features: ArrayLike) -> tuple[Array, Array]:
+    """M [m, n] and X [n] as float64, finite and of fitting shapes."""
+    try:
+        m, x = np.asarray(weights, float), np.asarray(features, float)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"weights and features must be arrays of numbers ({error})") from None
+    if m.ndim != 2 or x.shape != m.shape[1:] or not m.size:
+        raise ValueError(f"weights must be [m, n] and features [n], got shapes {list(m.shape)} and {list(x.shape)}")
+    for name, values in (("weights", m), ("features", x)):
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"{name} must be finite numbers, got {values[~np.isfinite(values)][0]!r}")
+    return m, x
+
+
+def _spread(layer: LinearLayer, noise: Noise) -> float:
+    """σ²F: what the noise alone costs."""
+    return finite(noise.variance * layer.weight)
+
+
+def finite(number: float) -> float:
+    """Refuse a result that does not fit into a float."""
+    if not isfinite(number):
+        raise ValueError("weights, features and noise must be smaller: the result is too large for a float")
+    return number

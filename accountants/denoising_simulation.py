@@ -1,0 +1,275 @@
+"""Monte Carlo of masking and scaling noisy smashed data: the curves of Figs. 2, 6 and 7, as plain arrays.
+
+The paper draws M and X from U[−1, 1] and averages k = 1000 results. It does not say m, n or what f_2 and f_2' are, and
+the simulations were not released. Chosen here, and printed by `Settings.describe`:
+
+- m = 10 classes, n = 16 smashed features (the smallest split layer in the paper's experiments),
+- M, X and the true class are drawn anew in each of the k draws,
+- f_1(u) = Mu, f_2(u) = the softmax cross-entropy of Mu, f_2'(u) = Mᵀ(softmax(Mu) − y*), its gradient at the cut,
+- one mask of the smashed data for all rows of M, and the same draws for every noise level, p and λ, so that curves
+  differ by what is varied and not by luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import ceil
+from typing import Literal
+
+import numpy as np
+from numpy.random import Generator, default_rng
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp, softmax
+
+from privkit.accountants import validate
+from privkit.accountants.denoising import LinearLayer, Noise
+
+Array = NDArray[np.float64]
+
+QUANTITIES = ("linear", "loss", "gradient")
+OPERATORS = ("scaling", "masking")
+
+_BLOCK = 2_000_000  # numbers of M held at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a simulation draws.
+
+    Attributes:
+        law: of the noise, "gaussian" or "laplace".
+        scales: σ or b, one a curve, each > 0.
+        rows: m ≥ 2 classes.
+        columns: n ≥ 1 smashed features.
+        draws: k ≥ 2.
+        points: ≥ 2 values of λ and of p, from 0 to 1.
+        seed: of numpy's default generator.
+    """
+
+    law: Literal["gaussian", "laplace"] = "gaussian"
+    scales: tuple[float, ...] = (0.3, 0.5, 0.7)
+    rows: int = 10
+    columns: int = 16
+    draws: int = 1000
+    points: int = 21
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.scales:
+            raise ValueError("scales must hold at least one noise scale > 0, got none")
+        for scale in self.scales:
+            Noise(law=self.law, scale=scale)
+        for name, least in (("rows", 2), ("columns", 1), ("draws", 2), ("points", 2), ("seed", 0)):
+            validate.whole(name, getattr(self, name), least=least)
+
+    def describe(self) -> str:
+        """The settings in one line, with what the paper leaves open marked as chosen.
+
+        >>> Settings().describe()
+        'gaussian noise, σ = 0.3, 0.5, 0.7; k = 1000 draws, seed 0; chosen (the paper does not say): m = 10, n = 16'
+        """
+        symbol = "σ" if self.law == "gaussian" else "b"
+        return (
+            f"{self.law} noise, {symbol} = {', '.join(f'{scale:g}' for scale in self.scales)}; "
+            f"k = {self.draws} draws, seed {self.seed}; "
+            f"chosen (the paper does not say): m = {self.rows}, n = {self.columns}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Mean squared errors of one quantity under one operator.
+
+    Attributes:
+        quantity: "linear" (f_1), "loss" (f_2) or "gradient" (f_2').
+        operator: "scaling" or "masking".
+        factor: λ or p, [points], from 0 to 1; the last column of `mse` is the error without denoising.
+        scale: σ or b, [levels].
+        mse: [levels, points].
+        error: standard error of `mse`, [levels, points].
+    """
+
+    quantity: str
+    operator: str
+    factor: Array
+    scale: Array
+    mse: Array
+    error: Array
+
+
+def figure_2(settings: Settings | None = None) -> list[Curves]:
+    """Fig. 2: Gaussian noise, forward; linear layer and loss, each under scaling and masking.
+
+    Source: Xu et al., Fig. 2; see above for what the paper leaves open.
+
+    >>> curves = figure_2(Settings(draws=50, points=3))
+    >>> [(c.quantity, c.operator, c.mse.shape) for c in curves][:2]
+    [('linear', 'scaling', (3, 3)), ('linear', 'masking', (3, 3))]
+    """
+    return simulate(_expected(settings, "gaussian"), ("linear", "loss"))
+
+
+def figure_6(settings: Settings | None = None) -> list[Curves]:
+    """Fig. 6: Gaussian noise, backward; the gradient at the cut under scaling and masking.
+
+    Source: Xu et al., Fig. 6. The gradient of a linear layer is M, whatever the noise: there is no curve of it.
+
+    >>> len(figure_6(Settings(draws=50, points=3)))
+    2
+    """
+    return simulate(_expected(settings, "gaussian"), ("gradient",))
+
+
+def figure_7(settings: Settings | None = None) -> list[Curves]:
+    """Fig. 7: Laplace noise, forward and backward.
+
+    Source: Xu et al., Fig. 7.
+
+    >>> len(figure_7(Settings(law="laplace", draws=50, points=3)))
+    6
+    """
+    return simulate(_expected(settings, "laplace"), QUANTITIES)
+
+
+def simulate(settings: Settings, quantities: Sequence[str] = QUANTITIES) -> list[Curves]:
+    """Curves of each quantity under scaling and masking, in this order.
+
+    Args:
+        settings: what is drawn.
+        quantities: of `QUANTITIES`.
+    """
+    for name in quantities:
+        validate.choice("quantity", name, QUANTITIES)
+    factor = np.linspace(0.0, 1.0, settings.points)
+    cells = list(product(quantities, OPERATORS))
+    shape = (len(cells), len(settings.scales), settings.points)
+    total, squares = np.zeros(shape), np.zeros(shape)
+    for batch in _batches(settings):
+        for level, scale in enumerate(settings.scales):
+            noisy = batch.features + scale * batch.noise
+            for point, value in enumerate(factor):
+                denoised = {"scaling": value * noisy, "masking": (batch.uniform < value) * noisy}
+                errors = {operator: batch.squared_errors(seen) for operator, seen in denoised.items()}
+                for cell, (quantity, operator) in enumerate(cells):
+                    found = errors[operator][quantity]
+                    total[cell, level, point] += found.sum()
+                    squares[cell, level, point] += (found**2).sum()
+    mean = total / settings.draws
+    variance = np.maximum(squares / settings.draws - mean**2, 0.0) / (settings.draws - 1)
+    return [
+        Curves(
+            quantity=quantity,
+            operator=operator,
+            factor=factor,
+            scale=np.array(settings.scales),
+            mse=mean[cell],
+            error=np.sqrt(variance[cell]),
+        )
+        for cell, (quantity, operator) in enumerate(cells)
+    ]
+
+
+def best_scales(settings: Settings, scale: float) -> Array:
+    """λ* of each single draw of M and X, [draws]: how far the best λ of one layer lies from the best on the average.
+
+    >>> np.quantile(best_scales(Settings(draws=20_000), 0.7), [0.05, 0.95]).round(2)
+    array([0.2 , 0.57])
+    """
+    noise, found = Noise(law=settings.law, scale=scale), []
+    for batch in _batches(settings):
+        signal = (batch.clean["linear"] ** 2).sum(axis=1)
+        weight = (batch.weights**2).sum(axis=(1, 2))
+        found.append(signal / (signal + noise.variance * weight))  # `denoising.best_scale` for all layers at once
+    return np.concatenate(found)
+
+
+def loss_slope(
+    weights: ArrayLike, features: ArrayLike, label: int, noise: Noise, *, draws: int = 100_000, seed: int = 0
+) -> tuple[float, float]:
+    """E⟨s(z̃) − y*, z̃⟩ for any number of classes, and its standard error; > 0 if and only if some λ < 1 helps.
+
+    Args:
+        weights: M [m, n].
+        features: X [n].
+        label: the true class, 0 to m − 1.
+        noise: Gaussian or Laplace.
+        draws: ≥ 2.
+        seed: of numpy's default generator.
+
+    Source: derived; `denoising_softmax.loss_slope` integrates it for two classes.
+
+    >>> value, error = loss_slope([[20, 3], [20, 0]], [0, 1], 0, Noise(law="gaussian", scale=0.0866))
+    >>> value < -5 * error
+    True
+    """
+    LinearLayer.of(weights, features)  # refuses what is no layer
+    m, x = np.asarray(weights, float), np.asarray(features, float)
+    true = validate.whole("label", label, least=0, most=len(m) - 1)
+    count, generator = validate.whole("draws", draws, least=2), default_rng(validate.whole("seed", seed, least=0))
+    logits = (x + noise.scale * _unit_noise(generator, noise.law, (count, len(x)))) @ m.T
+    slopes = (softmax(logits, axis=1) * logits).sum(axis=1) - logits[:, true]
+    return float(slopes.mean()), float(slopes.std(ddof=1) / count**0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Batch:
+    """Draws: M [k, m, n], X, unit noise and U[0, 1] for the masks [k, n], true class [k]."""
+
+    weights: Array
+    features: Array
+    noise: Array
+    uniform: Array
+    label: NDArray[np.int64]
+
+    @cached_property
+    def clean(self) -> dict[str, Array]:
+        """Results without noise."""
+        return self.results(self.features)
+
+    def results(self, seen: Array) -> dict[str, Array]:
+        """f_1 [k, m], f_2 [k, 1] and f_2' [k, n] at what the server sees, [k, n]."""
+        logits = np.matmul(self.weights, seen[:, :, None])[:, :, 0]
+        each = np.arange(len(logits))
+        slope = softmax(logits, axis=1)
+        slope[each, self.label] -= 1
+        return {
+            "linear": logits,
+            "loss": (logsumexp(logits, axis=1) - logits[each, self.label])[:, None],
+            "gradient": np.matmul(slope[:, None, :], self.weights)[:, 0, :],
+        }
+
+    def squared_errors(self, seen: Array) -> dict[str, Array]:
+        """‖f(X) − f(seen)‖² of each draw and quantity, [k]."""
+        return {name: ((self.clean[name] - found) ** 2).sum(axis=1) for name, found in self.results(seen).items()}
+
+
+def _batches(settings: Settings) -> Iterator[_Batch]:
+    """All draws, in blocks that fit into memory."""
+    generator, left = default_rng(settings.seed), settings.draws
+    most = max(1, _BLOCK // (settings.rows * settings.columns))
+    for size in (min(most, left - start * most) for start in range(ceil(left / most))):
+        shape = (size, settings.columns)
+        yield _Batch(
+            weights=generator.uniform(-1, 1, (size, settings.rows, settings.columns)),
+            features=generator.uniform(-1, 1, shape),
+            noise=_unit_noise(generator, settings.law, shape),
+            uniform=generator.random(shape),
+            label=generator.integers(settings.rows, size=size),
+        )
+
+
+def _unit_noise(generator: Generator, law: str, shape: tuple[int, int]) -> Array:
+    """Noise of scale 1."""
+    return generator.standard_normal(shape) if law == "gaussian" else generator.laplace(size=shape)
+
+
+def _expected(settings: Settings | None, law: Literal["gaussian", "laplace"]) -> Settings:
+    """The figure's settings; refused where their noise is another figure's."""
+    if settings is None:
+        return Settings(law=law)
+    if settings.law != law:
+        raise ValueError(f"settings.law must be {law!r} in this figure, got {settings.law!r}")
+    return settings

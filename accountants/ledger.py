@@ -1,0 +1,445 @@
+"""A ledger of what a run has released so far, on disk, and a budget that is refused before it is spent."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf, log
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.accountants import account, composition, conversions, gaussian, pld, specs, validate
+from privkit.accountants.base import Certificate
+from privkit.accountants.ledger_file import LedgerError, LedgerFile
+from privkit.accountants.mechanism import PrivateUpdates, SplitMechanism
+from privkit.accountants.mixing import RealizedRatios
+from privkit.accountants.wording import assumptions, library_versions, warnings
+
+Array = NDArray[np.float64]
+Counts = Mapping[SplitMechanism, tuple[int, int]]
+"""One round's mechanism -> rounds charged (1 for a realized sequence) and number of charges."""
+
+ORDERS = np.array(conversions.ORDERS)
+"""Orders at which the curves of all charges are added up."""
+MECHANISM = ', "mechanism": '
+MOST = 2**53
+"""Rounds in one charge, so that a float counts them."""
+ADDED = "Mironov 2017, Proposition 1"
+ROOT_OF_SQUARES = "Dong, Roth and Su 2022, Corollary 3.3"
+
+
+class BudgetSpent(ValueError):
+    """A charge that would exceed the budget; nothing was written, and nothing may be released.
+
+    Attributes:
+        asked: rounds that were asked for.
+        left: rounds of the same mechanism that still fit.
+        spent: ε at the budget's δ before the charge.
+        would_be: ε at the budget's δ after it; `inf` where none would be proven.
+    """
+
+    def __init__(self, sentence: str, *, asked: int, left: int, spent: float, would_be: float) -> None:
+        super().__init__(sentence)
+        self.asked, self.left, self.spent, self.would_be = asked, left, spent, would_be
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a run may spend.
+
+    Attributes:
+        epsilon: ε > 0, in nats.
+        delta: δ in (0, 1).
+
+    >>> Budget(epsilon=8, delta=1e-5)
+    Budget(epsilon=8, delta=1e-05)
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        validate.real("epsilon", self.epsilon, above=0)
+        validate.delta(self.delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """One line of a ledger.
+
+    Attributes:
+        number: 1, 2, 3, …
+        rounds: that were charged.
+        note: free text.
+        mechanism: what one round releases; its `rounds` is 1, except for realized ratios, which name their rounds.
+    """
+
+    number: int
+    rounds: int
+    note: str
+    mechanism: SplitMechanism
+
+
+class Ledger:
+    """Append-only account of the releases of a run, which survives a kill at any moment.
+
+    A charge is one JSON line, flushed to disk before `charge` returns, so that a release that waits for its charge is
+    never missing. A last line that a kill has torn was not released yet and is dropped on opening.
+
+    Args:
+        path: the file; made, with its folders, where it is missing.
+        budget: what all charges together may spend; None for no limit.
+        tight: whether numerical composition (PLD) is tried, too, for `epsilon` and before a charge is refused. It is
+            slow: up to seconds a charge close to the budget.
+
+    Attributes:
+        path: the file.
+        budget: as given.
+        tight: as given.
+        rounds: charged in all.
+        remarks: sentences about what was found on opening: a torn line that was dropped, a missing lock.
+
+    Raises:
+        LedgerError: if the file is damaged, is no ledger, cannot be written, or is in use by another process.
+
+    Source: adaptive composition. Gaussians of constant shift: √Σμ² (Dong, Roth and Su 2022, Corollary 3.3), exact
+    without sampling; else Rényi curves are added (Mironov 2017, Proposition 1). The smallest of the valid bounds holds.
+
+    >>> import tempfile
+    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.sensitivity import Clamp
+    >>> epoch = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=8), lower_model="frozen")
+    >>> with tempfile.TemporaryDirectory() as run, Ledger(Path(run, "ledger.jsonl")) as ledger:
+    ...     for number in range(16):
+    ...         charge = ledger.charge(epoch, note=f"epoch {number}")
+    ...     round(ledger.epsilon(1e-5).epsilon, 4)
+    4.3772
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, budget: Budget | None = None, tight: bool = False) -> None:
+        if budget is not None and not isinstance(budget, Budget):
+            raise ValueError(f"budget must be a Budget(epsilon=…, delta=…) or None, got {budget!r}")
+        self.path, self.budget, self.tight, self.rounds = Path(path), budget, tight, 0
+        self._counts: dict[SplitMechanism, tuple[int, int]] = {}
+        self._total, self._rest = np.zeros(1 + ORDERS.size), np.zeros(1 + ORDERS.size)
+        self._one_at_a_time = threading.Lock()
+        self._file = LedgerFile(self.path)
+        self.remarks = self._file.remarks
+        try:
+            self._take_up(self._file.read())
+        except BaseException:
+            self.close()
+            raise
+
+    def charge(self, mechanism: SplitMechanism, *, rounds: int | None = None, note: str = "") -> Charge:
+        """Write down a release before it is made.
+
+        Args:
+            mechanism: what is released. Noisy updates of the lower model (`PrivateUpdates`) are charged with every
+                call: give the steps taken for these rounds.
+            rounds: ≥ 1, of this mechanism; `mechanism.rounds` where it is not given.
+            note: free text, for people.
+
+        Returns:
+            The line, which is on disk by now.
+
+        Raises:
+            BudgetSpent: if the total would exceed the budget. Nothing was written.
+            LedgerError: if the ledger is closed, or its file was changed by somebody else or cannot be written.
+            ValueError: if an argument is out of range, or relation or unit differ from those of earlier charges.
+        """
+        if not isinstance(mechanism, SplitMechanism):
+            raise ValueError(f"mechanism must be a SplitMechanism, got {mechanism!r}")
+        if not isinstance(note, str):
+            raise ValueError(f"note must be text, got {note!r}")
+        try:
+            hash(mechanism)
+        except TypeError as error:
+            raise ValueError(f"a specification holds tuples, not lists or arrays: {error}") from None
+        count = validate.whole("rounds", mechanism.rounds if rounds is None else rounds, most=MOST)
+        realized = _realized(mechanism)
+        if realized and count != mechanism.rounds:
+            raise ValueError(f"realized ratios name their {mechanism.rounds} rounds, so rounds={count} has no meaning")
+        text, one = _written(mechanism if realized or mechanism.rounds == 1 else replace(mechanism, rounds=1))
+        with self._one_at_a_time:
+            self._file.check()
+            self._check_kind(one)
+            if self.budget is not None:
+                self._afford(one, count, self.budget)
+            try:
+                self._file.append(f'"rounds": {count}, "note": {json.dumps(note)}{MECHANISM}{text}')
+                self._book(one, *_counted(one, count))
+            except BaseException:  # memory and file may differ now, and the file is right
+                self.close()
+                raise
+            self.rounds += count
+            return Charge(number=len(self), rounds=count, note=note, mechanism=one)
+
+    def epsilon(self, delta: float) -> Certificate:
+        """Smallest ε that is proven at δ for all charges together.
+
+        Args:
+            delta: in (0, 1).
+
+        Returns:
+            A certificate with the assumptions of all charges, each once.
+
+        Raises:
+            ValueError: if δ is out of range.
+        """
+        d = validate.delta(delta)
+        if not self._counts:
+            return Certificate(
+                kind="differential_privacy",
+                statement="nothing was charged: ε = 0 as long as nothing is released",
+                epsilon=0.0,
+                delta=d,
+                source="by definition",
+            )
+        best = self._best(self._counts, self._total + self._rest, d)
+        first, proven = next(iter(self._counts)), best.value < inf
+        relation = first.relation.replace("_one", "").replace("_", "-") + "-one"
+        claim = f"(ε = {best.value:.4g}, δ = {d:.3g})-differential privacy of one {first.unit} under {relation}"
+        return Certificate(
+            kind="differential_privacy" if proven else "nothing",
+            statement=f"{claim if proven else 'nothing is proven: no ε with δ < 1 follows'}, over {self.rounds:,} "
+            f"round{'s' * (self.rounds > 1)} in {len(self):,} charge{'s' * (len(self) > 1)}",
+            epsilon=best.value,
+            delta=d if proven else None,
+            lower=best.value if best.exact and proven else None,
+            method=best.method,
+            order=best.order,
+            at_grid_edge=best.at_edge,
+            relation=first.relation,
+            unit=first.unit,
+            assumptions=tuple(
+                dict.fromkeys(said for one in self._counts for said in (*assumptions(one), *warnings(one, d)))
+            ),
+            source=best.source,
+            versions=library_versions(),
+        )
+
+    def __len__(self) -> int:
+        """Number of charges."""
+        return self._file.lines
+
+    def close(self) -> None:
+        """Close the file, so that others can open it."""
+        self._file.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take_up(self, lines: list[str]) -> None:
+        """Book what is on disk; equal mechanisms at once."""
+        counts: dict[SplitMechanism, tuple[int, int]] = {}
+        for number, line in enumerate(lines, 1):
+            try:
+                one, rounds = _parsed(line)
+            except ValueError as error:
+                raise LedgerError(
+                    f"line {number} of the ledger {self.path} is none that this version of privkit can charge: {error}"
+                ) from None
+            counts[one] = _plus(counts.get(one), _counted(one, rounds))
+            self.rounds += rounds
+        for one, (units, charges) in counts.items():
+            self._check_kind(one)
+            self._book(one, units, charges)
+
+    def _check_kind(self, one: SplitMechanism) -> None:
+        """One relation and one unit a ledger."""
+        kept = next(iter(self._counts), one)
+        for name in ("relation", "unit"):
+            if getattr(one, name) != getattr(kept, name):
+                raise LedgerError(
+                    f"the ledger {self.path} is kept for {name}={getattr(kept, name)!r}, so a charge for {name}="
+                    f"{getattr(one, name)!r} cannot be added to it: keep a ledger for each"
+                )
+
+    def _book(self, one: SplitMechanism, units: int, charges: int) -> None:
+        """Add to the sums without losing digits: 10⁵ charges give what one charge of 10⁵ rounds gives."""
+        cost = _cost(one, units, charges)
+        self._counts[one] = _plus(self._counts.get(one), (units, charges))
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = self._total + cost
+            lost = np.where(self._total >= cost, self._total - total + cost, cost - total + self._total)
+        self._total, self._rest = total, self._rest + np.where(np.isfinite(total), lost, 0.0)
+
+    def _afford(self, one: SplitMechanism, rounds: int, budget: Budget) -> None:
+        """Refuse what exceeds the budget; the better bounds are asked before a refusal only."""
+        total = self._total + self._rest
+        if _within(total + _cost(one, *_counted(one, rounds)), budget):
+            return
+
+        def after(rounds: int) -> float:
+            counted = _counted(one, rounds)
+            counts = {**self._counts, one: _plus(self._counts.get(one), counted)}
+            return self._best(counts, total + _cost(one, *counted), budget.delta).value
+
+        if (needed := after(rounds)) <= budget.epsilon:
+            return
+        spent = self.epsilon(budget.delta).epsilon
+        left = 0 if _realized(one) else _largest(rounds - 1, lambda fewer: after(fewer) <= budget.epsilon)
+        raise BudgetSpent(
+            f"{rounds:,} more round{'s' * (rounds > 1)} would bring ε from {spent:.4g} to {needed:.4g} at δ = "
+            f"{budget.delta:g}, above the budget of {budget.epsilon:g}, so nothing was charged: "
+            f"{f'charge at most {left:,} of them' if left else 'stop here'}, add noise, or raise the budget",
+            asked=rounds,
+            left=left,
+            spent=spent,
+            would_be=needed,
+        )
+
+    def _best(self, counts: Counts, total: Array, delta: float) -> account.Bound:
+        """The smallest of the valid bounds on ε."""
+        bounds, whole = [], _whole(counts)
+        if whole is not None:
+            found = account.epsilon(whole, delta, tight=self.tight)
+            exact = found.lower == found.epsilon
+            bounds.append(_bound(found.epsilon, found.method, found.source, found.order, found.at_grid_edge, exact))
+            if exact:
+                return bounds[0]
+        root = float(np.sqrt(total[0]))
+        unsampled = root < inf and all(map(_unsampled, counts))
+        if root < inf:
+            method = "Gaussian profile at √Σμ²" + ("" if unsampled else ", nothing credited to sampling")
+            bounds.append(_bound(gaussian.epsilon(delta, root), method, f"{account.BALLE_WANG}; {ROOT_OF_SQUARES}"))
+        if not unsampled:
+            sums = conversions.best_epsilon(ORDERS, total[1:], delta)
+            method, source = "Rényi curves of all charges added", f"{ADDED}; {account.CONVERSION}"
+            bounds.append(_bound(sums.value, method, source, sums.order, sums.at_edge))
+            if self.tight and whole is None and (value := _composed(counts, delta)) is not None:
+                bounds.append(_bound(value, composition.METHOD, composition.SOURCE))
+        return min(bounds, key=lambda bound: bound.value)
+
+
+@lru_cache(maxsize=256)
+def _written(mechanism: SplitMechanism) -> tuple[str, SplitMechanism]:
+    """A mechanism as JSON, and as it will be read again: numbers of other libraries become Python's."""
+    text = json.dumps(specs.to_json(mechanism), default=_plain)
+    return text, _mechanism(text)
+
+
+@lru_cache(maxsize=256)
+def _mechanism(text: str) -> SplitMechanism:
+    """A mechanism from JSON."""
+    found = specs.from_json(json.loads(text))
+    if not isinstance(found, SplitMechanism):
+        raise ValueError(f"a charge is for a split_mechanism, got {text[:40]}")
+    return found
+
+
+def _parsed(line: str) -> tuple[SplitMechanism, int]:
+    """Mechanism and rounds of a line."""
+    head, _, text = line.partition(MECHANISM)  # cannot stand in the note, whose quotes are escaped
+    rounds = validate.whole("rounds", json.loads(head + "}").get("rounds"))
+    return _mechanism(text[:-1]), rounds
+
+
+def _plain(number: Any) -> int | float:
+    """Numbers of other libraries, as JSON has them."""
+    return int(number) if isinstance(number, Integral) else float(number)
+
+
+def _realized(mechanism: SplitMechanism) -> bool:
+    """Whether its ratios are a sequence that has happened."""
+    return isinstance(getattr(mechanism.mixing, "ratio", None), RealizedRatios)
+
+
+def _unsampled(one: SplitMechanism) -> bool:
+    """Whether nothing of it is sampled."""
+    updates = one.lower_model.rate if isinstance(one.lower_model, PrivateUpdates) else 1
+    return one.participation.rate == updates == 1
+
+
+def _counted(one: SplitMechanism, rounds: int) -> tuple[int, int]:
+    """Units and charges of one charge: a realized sequence is one unit, whatever its length."""
+    return (1 if _realized(one) else rounds), 1
+
+
+def _plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int]:
+    """Units and charges added."""
+    units, charges = known or (0, 0)
+    return units + more[0], charges + more[1]
+
+
+def _cost(one: SplitMechanism, units: int, charges: int) -> Array:
+    """[1 + A] Σμ² (`inf` for what is no Gaussian of constant shift) and the Rényi curve of so many units and charges.
+
+    The lower model's updates come with the first unit of each charge.
+    """
+    if not isinstance(one.lower_model, PrivateUpdates):
+        return units * _unit_cost(one)
+    releases = _unit_cost(replace(one, lower_model="frozen"))
+    return charges * _unit_cost(one) + (releases * (units - charges) if units > charges else 0.0)
+
+
+@lru_cache(maxsize=256)
+def _unit_cost(one: SplitMechanism) -> Array:
+    """[1 + A] of one unit; not to be changed."""
+    constant = one.shift().constant if one.noise.law == "gaussian" else None
+    squared = inf if constant is None else constant**2
+    if isinstance(updates := one.lower_model, PrivateUpdates):
+        squared += updates.steps / updates.noise_multiplier**2
+    return np.concatenate([[squared], account.curve(one, ORDERS)])
+
+
+def _within(total: Array, budget: Budget) -> bool:
+    """Whether a cheap bound already fits."""
+    if total[0] < inf and gaussian.log_delta(budget.epsilon, np.sqrt(total[0])) <= log(budget.delta):
+        return True
+    return bool(np.min(conversions.canonne(ORDERS, total[1:], budget.delta)) <= budget.epsilon)
+
+
+def _whole(counts: Counts) -> SplitMechanism | None:
+    """All charges as one mechanism, where they are of one kind."""
+    (one, (units, charges)), *others = counts.items()
+    if others or (charges > 1 and (_realized(one) or isinstance(one.lower_model, PrivateUpdates))):
+        return None
+    return one if _realized(one) else replace(one, rounds=units)
+
+
+def _composed(counts: Counts, delta: float) -> float | None:
+    """Numerical composition of all charges; None where a profile is not known or the grid would be too large."""
+    squared, steps = 0.0, []
+    for one, (units, charges) in counts.items():
+        if _unsampled(one) and (cost := float(_cost(one, units, charges)[0])) < inf:
+            squared += cost  # Gaussians that are not sampled need no grid of their own
+            continue
+        if (found := composition.steps(one)) is None:
+            return None
+        (profile, _), *updates = found
+        steps += [(profile, units), *((update, charges * number) for update, number in updates)]
+    if squared:
+        steps.append((pld.gaussian_profile(squared**0.5), 1))
+    try:
+        return pld.composed_bounds(steps, delta)[1]
+    except pld.GridTooLarge:
+        return None
+
+
+def _bound(
+    value: float, method: str, source: str, order: float | None = None, at_edge: bool = False, exact: bool = False
+) -> account.Bound:
+    """Shorthand."""
+    return account.Bound(value=value, method=method, source=source, order=order, at_edge=at_edge, exact=exact)
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """Largest number of rounds up to `most` that fits, by bisection; 0 where none does."""
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

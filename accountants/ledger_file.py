@@ -1,0 +1,202 @@
+"""Numbered JSON lines on disk that survive a kill: locked, flushed, checksummed, and never rewritten."""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+SEED = zlib.crc32(b"privkit ledger 1")
+"""Checksum before the first line; the number is the format's version."""
+
+
+class LedgerError(ValueError):
+    """A ledger that is damaged, in use by another process, closed, or no ledger at all."""
+
+
+class LedgerFile:
+    """An append-only file of JSON objects, one a line, that start with their number and end with a checksum.
+
+    The checksum runs over the line and all lines before it, so that a changed, missing or foreign line is found. A last
+    line without its end is what a kill leaves: its `append` had not returned, and it is cut off on opening.
+
+    Attributes:
+        path: the file; made, with its folders, where it is missing.
+        lines: lines in the file.
+        remarks: sentences about what was found on opening.
+
+    Raises:
+        LedgerError: if the file is damaged, is none of this kind, cannot be written, or is in use by another process.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = LedgerFile(Path(folder, "lines.jsonl"))
+    ...     file.append('"note": "first"')
+    ...     file.close()
+    ...     LedgerFile(file.path).read()
+    ['{"charge": 1, "note": "first"}']
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.lines = path, 0
+        self.remarks: tuple[str, ...] = ()
+        self._bodies: list[str] = []
+        self._check, self._size, self._process = SEED, 0, os.getpid()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab+", buffering=0)
+        except OSError as error:
+            raise LedgerError(f"cannot open the ledger {path}: {error.strerror or error}") from None
+        try:
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+                raise LedgerError(f"{path} is no ordinary file, so nothing written to it would be kept")
+            self._lock()
+            self._take_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self) -> list[str]:
+        """Hand over the lines found on opening, without their checksums; once."""
+        bodies, self._bodies = self._bodies, []
+        return bodies
+
+    def append(self, fields: str) -> None:
+        """Number a line, write it, and return when it is on disk.
+
+        Args:
+            fields: what stands between the braces, in JSON, ASCII only.
+
+        Raises:
+            LedgerError: if the file is closed, belongs to another process, was changed by somebody else, or is full.
+        """
+        self.check()
+        body = f"{_start(self.lines + 1)}{fields}".encode("ascii")
+        check = zlib.crc32(body, self._check)
+        self._write(body + _end(check) + b"\n")
+        self.lines, self._check = self.lines + 1, check
+
+    def close(self) -> None:
+        """Close the file, so that others can open it."""
+        self._file.close()
+
+    def check(self) -> None:
+        """Refuse a file that is closed, copied into another process, or changed under our hands.
+
+        Raises:
+            LedgerError: if it is.
+        """
+        if self._file.closed:
+            raise LedgerError(f"the ledger {self.path} is closed; open it again")
+        if os.getpid() != self._process:
+            raise LedgerError(f"the ledger {self.path} was opened by another process, which alone may write to it")
+        here, same = os.fstat(self._file.fileno()), False
+        with suppress(OSError):
+            same = os.path.samestat(here, os.stat(self.path))
+        if not same or here.st_size != self._size:
+            raise LedgerError(f"the ledger {self.path} was changed or moved by somebody else; open it again")
+
+    def _write(self, data: bytes) -> None:
+        """One write, flushed to disk; what a full disk has torn is taken back. After a failure the file is closed."""
+        try:
+            if self._file.write(data) != len(data):
+                raise OSError("the disk is full")
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file.fileno(), self._size)
+            self.close()
+            raise LedgerError(
+                f"cannot write the ledger {self.path}: {error.strerror or error}; release nothing, free some space and "
+                "open it again"
+            ) from None
+        except BaseException:  # interrupted: whether the line is on disk, opening will tell
+            self.close()
+            raise
+        self._size += len(data)
+
+    def _lock(self) -> None:
+        """Keep other processes out for as long as the file is open."""
+        alone = "see to it that one process alone writes to this ledger"
+        try:
+            import fcntl
+        except ImportError:
+            self.remarks += (f"this system has no file locks: {alone}",)
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LedgerError(
+                f"the ledger {self.path} is in use by another run: wait for it, or name another"
+            ) from None
+        except OSError as error:
+            self.remarks += (f"this folder has no file locks ({error.strerror}): {alone}",)
+
+    def _take_up(self) -> None:
+        """Read and check what is on disk; cut off a torn end."""
+        self._file.seek(0)
+        head, newline, tail = self._file.readall().rpartition(b"\n")
+        for line in head.split(b"\n") if newline else ():
+            if not self._take(line):
+                raise LedgerError(self._damage())
+        self._size = len(head) + len(newline)
+        if tail and self._take(tail):  # only its end is missing: cut by an editor, or killed before the last byte
+            self._size += len(tail)
+            self._write(b"\n")
+        elif tail:
+            if not _torn(tail, self.lines + 1):
+                raise LedgerError(self._damage())
+            os.ftruncate(self._file.fileno(), self._size)
+            os.fsync(self._file.fileno())
+            torn = f"line {self.lines + 1} was torn by a kill and dropped: what it announced had not been released"
+            self.remarks += (torn,)
+        if not self._size:
+            _sync_folder(self.path.parent)
+
+    def _take(self, line: bytes) -> bool:
+        """Whether the line is the next one."""
+        body, _, _ = line.rpartition(b', "check": ')
+        check = zlib.crc32(body, self._check)
+        if line != body + _end(check) or not body.startswith(_start(self.lines + 1).encode()):
+            return False
+        self._bodies.append(body.decode("ascii") + "}")
+        self.lines, self._check = self.lines + 1, check
+        return True
+
+    def _damage(self) -> str:
+        """Where a file stops being this ledger."""
+        if not self.lines:
+            return f"{self.path} is no ledger, or is damaged in its first line: name another file"
+        return (
+            f"the ledger {self.path} is damaged in line {self.lines + 1}: restore it from a copy, since without it "
+            "nobody can tell what was released"
+        )
+
+
+def _start(number: int) -> str:
+    """How a line begins."""
+    return f'{{"charge": {number}, '
+
+
+def _end(check: int) -> bytes:
+    """How a line ends."""
+    return f', "check": "{check:08x}"}}'.encode()
+
+
+def _torn(tail: bytes, number: int) -> bool:
+    """Whether bytes can be the beginning of a line, and not a whole line with something behind it."""
+    start = _start(number).encode()
+    _, found, check = tail.rpartition(b', "check": "')  # cannot stand in a note, whose quotes are escaped
+    return (tail.startswith(start) or start.startswith(tail)) and not (found and len(check) >= len('01234567"}'))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name durable, where the system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,448 @@
+"""What a split-learning mechanism releases, to whom and how often: the specification that the accountants charge."""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass
+from math import sqrt
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.accountants import validate
+from privkit.accountants.base import Relation, Unit
+from privkit.accountants.mixing import (
+    LARGEST,
+    RATIOS,
+    DirichletCounts,
+    DirichletRatio,
+    FixedCounts,
+    FixedRatio,
+    Ratio,
+    RatioLaw,
+    RealizedRatios,
+)
+from privkit.accountants.sensitivity import CLIP_SETS, ClipSet
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Independent noise on every coordinate.
+
+    Attributes:
+        law: "gaussian" or "laplace".
+        smashed: on smashed data, > 0: standard deviation σ_s, or scale b_s for Laplace.
+        labels: on labels, > 0; None where labels are not released.
+        site: "mixer" (added once, after mixing) or "client" (added by each client before masks and mixing).
+        variance: not a parameter; giving it raises with advice, because Table 1 of DP-CutMixSL says "variance" for a
+            standard deviation.
+
+    >>> Noise(smashed=0.5).law
+    'gaussian'
+    """
+
+    kind: ClassVar[str] = "noise"
+    law: Literal["gaussian", "laplace"] = "gaussian"
+    smashed: float
+    labels: float | None = None
+    site: Literal["mixer", "client"] = "mixer"
+    variance: InitVar[float | None] = None
+
+    def __post_init__(self, variance: float | None) -> None:
+        if variance is not None:
+            raise ValueError(
+                f"noise is given as a standard deviation, not as variance={variance!r}: give its square root, smashed="
+            )
+        validate.choice("noise law", self.law, ("gaussian", "laplace"))
+        validate.choice("noise site", self.site, ("mixer", "client"))
+        validate.real("sigma", self.smashed, above=0)
+        if self.labels is not None:
+            validate.real("sigma_labels", self.labels, above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoMixing:
+    """Each client's release goes to the server alone (DP-SL).
+
+    >>> NoMixing().group
+    1
+    """
+
+    kind: ClassVar[str] = "none"
+    group: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixup:
+    """Σ λ_i·s_i of a group (DP-MixSL).
+
+    Attributes:
+        ratio: law of the λ_i.
+        colluding: whether the group's other clients may hand their data and their noise to the server. Noise added by
+            the clients then leaves the neighbor's own noise alone, and mixing amplifies nothing.
+
+    >>> Mixup(ratio=FixedRatio.equal(5)).group
+    5
+    """
+
+    kind: ClassVar[str] = "mixup"
+    ratio: Ratio | RealizedRatios
+    colluding: bool = False
+
+    def __post_init__(self) -> None:
+        validate.instance("ratio", self.ratio, (FixedRatio, RealizedRatios, DirichletRatio))
+
+    @property
+    def group(self) -> int:
+        """k."""
+        return self.ratio.group
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutMix:
+    """Exclusive masks over patches: client i fills N_i of N patches, and its label counts λ_i (DP-CutMixSL).
+
+    Attributes:
+        ratio: law of the λ_i or of the counts N_i.
+        patches: N ≥ 1.
+        colluding: as in `Mixup`; the smashed data keep N_i/N all the same.
+
+    >>> CutMix(ratio=FixedRatio.equal(2), patches=64).group
+    2
+    """
+
+    kind: ClassVar[str] = "cutmix"
+    ratio: Ratio | RealizedRatios
+    patches: int
+    colluding: bool = False
+
+    def __post_init__(self) -> None:
+        validate.instance("ratio", self.ratio, RATIOS)
+        validate.whole("patches", self.patches, most=LARGEST)
+        if isinstance(self.ratio, FixedCounts):
+            self.ratio.law(self.patches)  # refuses counts that do not sum to the patches
+
+    @property
+    def group(self) -> int:
+        """k."""
+        return self.ratio.group
+
+
+@dataclass(frozen=True, kw_only=True)
+class EveryRound:
+    """Every client takes part in every round (partition into groups, round-robin): no sampling amplifies anything.
+
+    >>> EveryRound().rate
+    1.0
+    """
+
+    kind: ClassVar[str] = "every_round"
+    rate: ClassVar[float] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutReplacement:
+    """A secret uniform subset of k of n clients each round; replace-one.
+
+    Attributes:
+        chosen: k in 1..n.
+        clients: n ≥ 1.
+
+    >>> WithoutReplacement(chosen=2, clients=10).rate
+    0.2
+    """
+
+    kind: ClassVar[str] = "without_replacement"
+    chosen: int
+    clients: int
+
+    def __post_init__(self) -> None:
+        validate.whole("chosen", self.chosen, most=validate.whole("clients", self.clients))
+
+    @property
+    def rate(self) -> float:
+        """γ = k/n."""
+        return self.chosen / self.clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisson:
+    """Every record or client takes part by an independent secret coin; add-or-remove-one.
+
+    Attributes:
+        rate: probability in (0, 1].
+
+    >>> Poisson(rate=0.01).kind
+    'poisson'
+    """
+
+    kind: ClassVar[str] = "poisson"
+    rate: float
+
+    def __post_init__(self) -> None:
+        validate.real("rate", self.rate, above=0, most=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateUpdates:
+    """Noisy updates of the lower model (DP-SGD), whose cost is added to that of the releases.
+
+    Attributes:
+        noise_multiplier: noise's standard deviation over the *replace-one* sensitivity of a step's gradient sum, which
+            is twice the clipping norm.
+        steps: updates that use one record (one an epoch); with `chosen` and `records`, all updates.
+        chosen: records in an update, drawn without replacement. Only for batches that are secret and drawn apart from
+            those of the releases: an update on the batch whose releases the server sees has nothing left to hide in,
+            so by default sampling is not credited.
+        records: records of the client.
+
+    >>> PrivateUpdates(noise_multiplier=1.0, steps=10).rate
+    1.0
+    """
+
+    kind: ClassVar[str] = "private"
+    noise_multiplier: float
+    steps: int
+    chosen: int | None = None
+    records: int | None = None
+
+    def __post_init__(self) -> None:
+        validate.real("noise_multiplier", self.noise_multiplier, above=0)
+        validate.whole("steps", self.steps)
+        if (self.chosen is None) != (self.records is None):
+            raise ValueError("chosen and records go together: give both for secret batches, or neither")
+        if self.chosen is not None and self.records is not None:
+            validate.whole("chosen", self.chosen, most=validate.whole("records", self.records))
+
+    @property
+    def rate(self) -> float:
+        """Share of records in an update; 1 where batches are no secret."""
+        return 1.0 if self.chosen is None or self.records is None else self.chosen / self.records
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftLaw:
+    """The Gaussian shift of one release, sensitivity over noise, as a law over the round's public coins.
+
+    Attributes:
+        mu: [J] ≥ 0.
+        log_weight: [J] log probabilities.
+        profile: whether the (ε, δ) profile of the law is exact for the worst neighbors. False where only the Rényi
+            divergence is known to be largest there.
+    """
+
+    mu: Array
+    log_weight: Array
+    profile: bool = True
+
+    @property
+    def constant(self) -> float | None:
+        """μ, where it is no random variable."""
+        return float(self.mu[0]) if self.mu.size == 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitMechanism:
+    """A split-learning mechanism: what one record or client gives away to the server in a run.
+
+    Attributes:
+        smashed: where one record's smashed data lie for sure.
+        noise: what is added, and where.
+        lower_model: "frozen"; "trained" on raw data; "averaged" (trained, and averaged over clients or otherwise sent
+            out); or `PrivateUpdates`.
+        relation: neighboring relation.
+        unit: "record" or "client".
+        labels: where one record's label lies; None where labels are not released.
+        mixing: how releases of a group are combined.
+        participation: who takes part in a round.
+        rounds: T ≥ 1; with a record as the unit, the number of releases of that record (one an epoch).
+        releases: releases a round that belong to one unit: the batch size b for clients, 1 for records.
+        random_masks: whether masks are uniform and fresh; matters for clip sets that bound only the whole norm.
+
+    Raises:
+        ValueError: for combinations that cannot be accounted for; the sentence says why and what can.
+
+    >>> from privkit.accountants.sensitivity import Clamp
+    >>> SplitMechanism(
+    ...     smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2.0), lower_model="frozen"
+    ... ).shift().constant
+    1.0
+    """
+
+    kind: ClassVar[str] = "split_mechanism"
+    smashed: ClipSet
+    noise: Noise
+    lower_model: Literal["frozen", "trained", "averaged"] | PrivateUpdates
+    relation: Relation = "replace_one"
+    unit: Unit = "record"
+    labels: ClipSet | None = None
+    mixing: NoMixing | Mixup | CutMix = NoMixing()
+    participation: EveryRound | WithoutReplacement | Poisson = EveryRound()
+    rounds: int = 1
+    releases: int = 1
+    random_masks: bool = False
+
+    def __post_init__(self) -> None:
+        validate.instance("smashed", self.smashed, CLIP_SETS)
+        validate.instance("labels", self.labels, (*CLIP_SETS, type(None)))
+        validate.instance("noise", self.noise, (Noise,))
+        validate.instance("mixing", self.mixing, (NoMixing, Mixup, CutMix))
+        validate.instance("participation", self.participation, (EveryRound, WithoutReplacement, Poisson))
+        validate.choice("relation", self.relation, ("replace_one", "add_or_remove_one"))
+        validate.choice("unit", self.unit, ("record", "client"))
+        validate.whole("rounds", self.rounds)
+        validate.whole("releases", self.releases)
+        if (self.labels is None) != (self.noise.labels is None):
+            raise ValueError(
+                "labels and their noise go together: give both where labels are released, neither where they are not "
+                "(a label that is released without noise has no finite ε)"
+            )
+        if not isinstance(self.lower_model, PrivateUpdates):
+            validate.choice("lower_model", self.lower_model, ("frozen", "trained", "averaged"))
+        self._check_composition()
+        self._check_participation()
+        self._check_noise()
+        self._scaled("l1" if self.noise.law == "laplace" else "l2")  # refuses what the clip set has no answer for
+
+    def _check_composition(self) -> None:
+        """Later releases of other records must not carry this record through the lower model (§4e)."""
+        if self.unit == "record" and self.releases != 1:
+            raise ValueError(f"releases must be 1 with a record as the unit, got {self.releases}; rounds counts them")
+        if self.unit == "record" and self.lower_model in ("trained", "averaged"):
+            raise ValueError(
+                "record-level accounting does not hold with a lower model trained on raw data: later releases of other "
+                "records carry this record through the weights. Sound are lower_model='frozen', unit='client' with "
+                "lower_model='trained', or differentially private updates of the lower model (PrivateUpdates)"
+            )
+        if self.unit == "client" and self.lower_model == "averaged":
+            raise ValueError(
+                "averaging lower models sends out what a client's raw data did to them, which no noise here covers: "
+                "keep lower models local, freeze them, or train them with PrivateUpdates"
+            )
+
+    def _check_participation(self) -> None:
+        """Each sampling theorem has its relation and its mixing."""
+        kind, ratio = self.participation.kind, getattr(self.mixing, "ratio", None)
+        if kind == "poisson":
+            if self.relation != "add_or_remove_one":
+                raise ValueError(
+                    "poisson sampling is accounted for under add_or_remove_one; for replace_one sample k of n"
+                )
+            if ratio is not None:
+                raise ValueError("a Poisson subset has no fixed group to mix; sample k of n (without_replacement)")
+        elif self.relation != "replace_one" and ratio is not None:
+            raise ValueError("in a mixed group one client's share is another's gap, so use relation='replace_one'")
+        if isinstance(self.participation, WithoutReplacement):
+            if self.relation != "replace_one":
+                raise ValueError("sampling k of n fixes the number of clients, so use relation='replace_one'")
+            if ratio is not None and self.participation.chosen != ratio.group:
+                raise ValueError(
+                    f"the {self.participation.chosen} sampled clients form one mixing group, but the ratios are for "
+                    f"{ratio.group}"
+                )
+        if isinstance(ratio, RealizedRatios):
+            if kind != "every_round":
+                raise ValueError("realized ratios show who took part, so no sampling amplifies; use every_round")
+            if ratio.rounds != self.rounds:
+                raise ValueError(f"realized ratios hold {ratio.rounds} rounds, but rounds={self.rounds}")
+
+    def _check_noise(self) -> None:
+        """Laplace noise is accounted for where its shift is fixed."""
+        ratio = getattr(self.mixing, "ratio", None)
+        if self.noise.law == "laplace":
+            if not isinstance(ratio, FixedRatio | FixedCounts | None):
+                raise ValueError(
+                    "Laplace noise is accounted for with fixed ratios; use Gaussian noise with random ones"
+                )
+            if self.participation.kind == "poisson":
+                raise ValueError(
+                    "Laplace noise is accounted for in every round or k of n; use Gaussian noise with Poisson"
+                )
+            if self.noise.site == "client" and self.mixing.group > 1:
+                raise ValueError("a sum of Laplace variables is not Laplace; add the noise at the mixer")
+
+    @property
+    def composed_rounds(self) -> int:
+        """Rounds that one round is composed over: 1 for realized ratios, whose shift is that of all rounds."""
+        return 1 if isinstance(getattr(self.mixing, "ratio", None), RealizedRatios) else self.rounds
+
+    @property
+    def attained(self) -> bool:
+        """Whether the accounted shift is that of the worst neighbors, so that an exact ε is a lower bound, too.
+
+        Not so for hidden ratios, accounted for as if published, and for Dirichlet ratios of more than two clients that
+        add their noise themselves, where ‖λ‖² is bounded from below.
+        """
+        ratio = getattr(self.mixing, "ratio", None)
+        if not isinstance(ratio, DirichletRatio | DirichletCounts):
+            return True
+        return ratio.published and not (self.noise.site == "client" and ratio.group > 2)
+
+    @property
+    def law(self) -> RatioLaw | None:
+        """Of the mixing ratios of one round; None without mixing."""
+        ratio = getattr(self.mixing, "ratio", None)
+        if ratio is None or isinstance(ratio, RealizedRatios):
+            return None
+        return ratio.law(self.mixing.patches if isinstance(self.mixing, CutMix) else None)
+
+    def shift(self) -> ShiftLaw:
+        """μ of one round's releases of one unit, for Gaussian noise; of all rounds together for realized ratios.
+
+        μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves.
+
+        Source: DP-CutMixSL Eq. 19 and 20, with realized counts, the noise's site and the neighbor's own λ put right.
+        """
+        whole, label = self._scaled("l2")
+        if isinstance(self.mixing, NoMixing):
+            return ShiftLaw(mu=np.array([sqrt(self.releases * (whole**2 + label**2))]), log_weight=np.zeros(1))
+        ratio = self.mixing.ratio
+        patches = self.mixing.patches if isinstance(self.mixing, CutMix) else None
+        if isinstance(ratio, RealizedRatios):
+            every = ratio.per_round(patches)
+            s, y = self._shares(every)
+            squared = self.releases * (s * whole**2 + y * label**2).sum(0)
+            return ShiftLaw(mu=np.array([sqrt(squared.max())]), log_weight=np.zeros(1))
+        law = ratio.law(patches, sqrt(self.releases * (whole**2 + label**2)))
+        s, y = self._shares(law)
+        if isinstance(self.mixing, CutMix) and not self.smashed.additive and self.random_masks:
+            # All of the distance may lie in one patch, which a uniform mask keeps with probability q.
+            with np.errstate(divide="ignore"):
+                kept, dropped = np.log(law.share), np.log1p(-law.share)
+            squared = np.concatenate([whole**2 + y * label**2, y * label**2])
+            log_weight = np.concatenate([law.log_weight + kept, law.log_weight + dropped])
+            return ShiftLaw(mu=np.sqrt(self.releases * squared), log_weight=log_weight, profile=False)
+        return ShiftLaw(mu=np.sqrt(self.releases * (s * whole**2 + y * label**2)), log_weight=law.log_weight)
+
+    def laplace_shift(self) -> tuple[float, int]:
+        """L1 sensitivity over the scale of one round's releases, and the number of coordinates if it is 1 (else 0)."""
+        whole, label = self._scaled("l1")
+        dimensions = getattr(self.smashed, "dimensions", 0)
+        law = self.law
+        if law is None:
+            total = whole + label
+        else:
+            keeps = law.ratio if isinstance(self.mixing, Mixup) else (law.share if self.smashed.additive else 1.0)
+            total = float(np.max(keeps * whole + law.ratio * label))
+        one = dimensions == 1 and self.labels is None and self.releases == 1
+        return self.releases * total, int(one)
+
+    def _scaled(self, norm: Literal["l1", "l2"]) -> tuple[float, float]:
+        """Sensitivities of smashed data and label over their noise, without mixing."""
+        whole = self.smashed.sensitivity(self.relation, norm).value / self.noise.smashed
+        if self.labels is None or self.noise.labels is None:
+            return whole, 0.0
+        return whole, self.labels.sensitivity(self.relation, norm).value / self.noise.labels
+
+    def _shares(self, law: RatioLaw) -> tuple[Array, Array]:
+        """Shares of the squared distance that are left in smashed data and label, in units of the noise's variance."""
+        assert not isinstance(self.mixing, NoMixing)
+        squared = law.ratio**2
+        if self.noise.site == "client":
+            own = squared if self.mixing.colluding else law.norm
+            squared = np.divide(squared, own, out=np.zeros_like(squared), where=own > 0)
+        if isinstance(self.mixing, Mixup):
+            return squared, squared
+        return (law.share if self.smashed.additive else np.where(law.share > 0, 1.0, 0.0)), squared

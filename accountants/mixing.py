@@ -1,0 +1,306 @@
+"""Mixing ratios: how much of one client's squared distance is left in a mixed release, as a law over rounds.
+
+A law is a list of points with probabilities; each point has the ratio λ and the share of patches q. A fixed ratio has
+one point, a count law has N + 1, and a density has the nodes of a quadrature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, isclose, sqrt
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaln, expit, gammaln, log_expit
+
+from privkit.accountants import validate
+
+Array = NDArray[np.float64]
+
+LARGEST = 1_000_000
+"""Clients in a group and patches of an image that are accounted for, since laws are held as arrays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioLaw:
+    """Law of one client's mixing ratio λ and of the share q = N_i/N of patches that it fills.
+
+    Attributes:
+        ratio: [J] λ in [0, 1].
+        share: [J] q in [0, 1]; equals `ratio` where patches are not rounded.
+        norm: [J] lower bound on ‖λ‖² over the group, for noise that clients add before mixing.
+        log_weight: [J] log probabilities, which sum to 1.
+    """
+
+    ratio: Array
+    share: Array
+    norm: Array
+    log_weight: Array
+
+
+class Ratio(Protocol):
+    """A law of mixing ratios, as a specification."""
+
+    kind: ClassVar[str]
+
+    @property
+    def group(self) -> int:
+        """Clients that are mixed, k."""
+        ...
+
+    def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
+        """Of the client that loses most, where they differ.
+
+        Args:
+            patches: N for CutMix, None for Mixup.
+            sharpness: largest μ of the release: functions of λ that are integrated may turn within 1/μ.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedRatio:
+    """The same ratios in every round, as in Theorem 1 of DP-CutMixSL.
+
+    Attributes:
+        ratios: λ of every client of the group; they sum to 1.
+
+    With CutMix, client i fills ⌈λ_i·N⌉ patches, and N_i/N is what counts. These counts sum to more than N unless all
+    λ_i·N are whole: such masks cannot be exclusive (use `FixedCounts`).
+
+    >>> FixedRatio.equal(2).ratios
+    (0.5, 0.5)
+    """
+
+    kind: ClassVar[str] = "fixed"
+    ratios: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.ratios:
+            raise ValueError("ratios must hold at least one client's, got none")
+        for ratio in self.ratios:
+            validate.real("mixing ratio", ratio, least=0, most=1)
+        if not isclose(sum(self.ratios), 1, abs_tol=1e-9):
+            raise ValueError(f"mixing ratios must sum to 1, got {sum(self.ratios):g} from {self.ratios}")
+
+    @classmethod
+    def equal(cls, group: int) -> FixedRatio:
+        """λ_i = 1/k."""
+        return cls(ratios=(1 / validate.whole("group", group, most=LARGEST),) * group)
+
+    @property
+    def group(self) -> int:
+        """k."""
+        return len(self.ratios)
+
+    def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
+        """The client with the largest ratio loses most."""
+        largest = max(self.ratios)
+        share = largest if patches is None else ceil(round(largest * patches, 9)) / patches
+        return _point(largest, share, sum(ratio**2 for ratio in self.ratios))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedCounts:
+    """Patches that each client fills in every round; they sum to N, so that masks are exclusive and cover all.
+
+    Attributes:
+        counts: N_i ≥ 0 of every client.
+
+    >>> FixedCounts(counts=(32, 32)).law(64).share.tolist()
+    [0.5]
+    """
+
+    kind: ClassVar[str] = "counts"
+    counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for count in self.counts:
+            validate.whole("count", count, least=0)
+        if sum(self.counts) < 1:
+            raise ValueError(f"counts must sum to the number of patches, got {self.counts}")
+
+    @property
+    def group(self) -> int:
+        """k."""
+        return len(self.counts)
+
+    def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
+        """The client with the most patches."""
+        if patches is not None and sum(self.counts) != patches:
+            raise ValueError(f"counts must sum to the {patches} patches, got {sum(self.counts)} from {self.counts}")
+        ratios = [count / sum(self.counts) for count in self.counts]
+        return _point(max(ratios), max(ratios), sum(ratio**2 for ratio in ratios))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealizedRatios:
+    """Ratios that were really drawn, round by round. They are public and independent of the data, so that
+    conditioning on them is sound.
+
+    Attributes:
+        ratios: [rounds][clients]; each round sums to 1.
+
+    Source: derived (per client max_i Σ_t, never Σ_t max_i).
+
+    >>> RealizedRatios(ratios=((0.7, 0.3), (0.3, 0.7))).rounds
+    2
+    """
+
+    kind: ClassVar[str] = "realized"
+    ratios: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.ratios or len({len(row) for row in self.ratios}) != 1:
+            raise ValueError("realized ratios must be a non-empty table with one column a client")
+        for row in self.ratios:
+            FixedRatio(ratios=tuple(row))
+
+    @property
+    def group(self) -> int:
+        """Clients."""
+        return len(self.ratios[0])
+
+    @property
+    def rounds(self) -> int:
+        """Rounds."""
+        return len(self.ratios)
+
+    def per_round(self, patches: int | None) -> RatioLaw:
+        """Arrays [rounds, clients]; the weights have no meaning here, every round counts once."""
+        ratio = np.array(self.ratios)
+        share = ratio if patches is None else np.ceil(np.round(ratio * patches, 9)) / patches
+        norm = np.broadcast_to((ratio**2).sum(1, keepdims=True), ratio.shape)
+        return RatioLaw(ratio=ratio, share=share, norm=norm, log_weight=np.zeros_like(ratio))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirichletRatio:
+    """λ ~ Dirichlet(α_M, …, α_M), drawn afresh every round, so that one client's λ is Beta(α_M, (k−1)·α_M).
+
+    Attributes:
+        concentration: α_M > 0.
+        clients: k ≥ 1.
+        published: whether the server learns λ. Hidden λ are accounted for as if published: that stays an upper bound
+            by joint convexity, and other clients' data can reveal λ.
+
+    Source: Dirichlet masks of DP-CutMixSL §III.C; the law of the marginal is derived.
+
+    >>> law = DirichletRatio(concentration=2, clients=2).law(None)
+    >>> round(float((np.exp(law.log_weight) * law.ratio).sum()), 12)
+    0.5
+    """
+
+    kind: ClassVar[str] = "dirichlet"
+    concentration: float
+    clients: int
+    published: bool = True
+
+    def __post_init__(self) -> None:
+        validate.real("concentration", self.concentration, above=0)
+        validate.whole("clients", self.clients, most=LARGEST)
+
+    @property
+    def group(self) -> int:
+        """k."""
+        return self.clients
+
+    def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
+        """Quadrature of the Beta law, piece by piece where patches round it."""
+        if self.clients == 1:
+            return _point(1.0, 1.0, 1.0)
+        a, b = self.concentration, (self.clients - 1) * self.concentration
+        breaks = np.arange(1, patches) / patches if patches else np.array([])
+        ratio, log_weight = beta_nodes(a, b, breaks, sharpness)
+        share = ratio if patches is None else np.ceil(ratio * patches).clip(1, patches) / patches
+        # Noise before mixing has variance ∝ ‖λ‖² ≥ λ² + (1−λ)²/(k−1), with equality for two clients.
+        norm = ratio**2 + (1 - ratio) ** 2 / (self.clients - 1)
+        return RatioLaw(ratio=ratio, share=share, norm=norm, log_weight=log_weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirichletCounts:
+    """N_i ~ Dirichlet-multinomial(N, α_M), λ_i = N_i/N: the counts sum to N, so this is the one to use with CutMix.
+
+    Attributes:
+        concentration: α_M > 0.
+        clients: k ≥ 1.
+        published: as in `DirichletRatio`.
+
+    Source: CutMixSL §3.2; one client's count is Beta-binomial(N, α_M, (k−1)·α_M).
+
+    >>> law = DirichletCounts(concentration=2, clients=3).law(16)
+    >>> len(law.ratio), round(float(np.exp(law.log_weight).sum()), 12)
+    (17, 1.0)
+    """
+
+    kind: ClassVar[str] = "dirichlet_counts"
+    concentration: float
+    clients: int
+    published: bool = True
+
+    def __post_init__(self) -> None:
+        validate.real("concentration", self.concentration, above=0)
+        validate.whole("clients", self.clients, most=LARGEST)
+
+    @property
+    def group(self) -> int:
+        """k."""
+        return self.clients
+
+    def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
+        """The Beta-binomial law, exactly."""
+        if patches is None:
+            raise ValueError("dirichlet_counts draws numbers of patches: use it with cutmix, or dirichlet with mixup")
+        if self.clients == 1:
+            return _point(1.0, 1.0, 1.0)
+        a, b, n = self.concentration, (self.clients - 1) * self.concentration, patches
+        j = np.arange(n + 1.0)
+        log_choose = gammaln(n + 1) - gammaln(j + 1) - gammaln(n - j + 1)
+        log_weight = log_choose + betaln(j + a, n - j + b) - betaln(a, b)
+        ratio = j / n
+        norm = ratio**2 + (1 - ratio) ** 2 / (self.clients - 1)
+        return RatioLaw(ratio=ratio, share=ratio, norm=norm, log_weight=log_weight)
+
+
+RATIOS = (FixedRatio, FixedCounts, RealizedRatios, DirichletRatio, DirichletCounts)
+"""Laws of mixing ratios."""
+
+
+def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tuple[Array, Array]:
+    """Nodes and log weights of a quadrature for Beta(a, b), exact to rounding for exp(tλ²) or δ(ε; μλ).
+
+    In x = logit λ the density has tails e^{ax} and e^{−bx} and no singularity for any a, b > 0; an integrand that is
+    huge near λ = 1 becomes a bump of width 1/√b; Gauss–Legendre on short pieces takes it. Pieces are at most 1 long in
+    x, a standard deviation of x, and 1/μ in λ, since δ(ε; μλ) turns within 1/μ; none crosses a jump of the integrand.
+
+    Args:
+        a: > 0.
+        b: > 0.
+        breaks: λ in (0, 1) at which the integrand may jump.
+        sharpness: μ.
+
+    Returns:
+        λ and the logarithm of its weight.
+    """
+    low, high = -45 / a - 5, 45 / b + 30
+    inner = np.concatenate([breaks, np.arange(1, ceil(sharpness)) / ceil(sharpness)])
+    inner = np.unique(np.log(inner) - np.log1p(-inner))
+    edges = np.concatenate([[low], inner[(inner > low) & (inner < high)], [high]])
+    counts = np.maximum(1, np.ceil(np.diff(edges) / min(1.0, 2 / sqrt(a + b))).astype(int))
+    widths = np.repeat(np.diff(edges) / counts, counts)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.repeat(edges[:-1], counts) + (np.arange(widths.size) - first) * widths
+    node, weight = np.polynomial.legendre.leggauss(10)
+    x = (starts[:, None] + widths[:, None] * (node + 1) / 2).ravel()
+    log_weight = np.log(np.outer(widths / 2, weight).ravel())
+    log_weight += a * log_expit(x) + b * log_expit(-x) - betaln(a, b)
+    keep = log_weight > -745
+    return expit(x[keep]), log_weight[keep]
+
+
+def _point(ratio: float, share: float, norm: float) -> RatioLaw:
+    """A law without randomness."""
+    one = lambda value: np.array([float(value)])  # noqa: E731
+    return RatioLaw(ratio=one(ratio), share=one(share), norm=one(norm), log_weight=np.zeros(1))

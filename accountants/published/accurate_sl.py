@@ -1,0 +1,201 @@
+"""Accurate split learning as published: Theorems 3.5 and 3.7 and its Laplace noise, and where they are no bound."""
+
+from __future__ import annotations
+
+from math import isfinite, log, sqrt
+from typing import Literal, get_args
+
+from scipy.special import ndtri
+
+from privkit.accountants import gaussian, validate
+from privkit.accountants.base import Certificate
+from privkit.accountants.published.tables import ACCURATE_SL, ONE_RELEASE
+
+Noise = Literal["independent", "backpropagated"]
+
+
+def theorem_3_5_epsilon(sensitivity: float, sigma: float, delta: float) -> float:
+    """ε = √(2·ln(1.25/δ))·Δ/σ, the classical Gaussian mechanism solved for ε.
+
+    Args:
+        sensitivity: Δ > 0, the L2 diameter that the claim uses.
+        sigma: σ > 0, standard deviation.
+        delta: δ in (0, 1).
+
+    Source: the accurate split learning paper, Theorem 3.5 (Dwork and Roth 2014, Theorem 3.22).
+
+    >>> round(theorem_3_5_epsilon(16, 0.3, 1e-5), 4)
+    258.3896
+    """
+    shift = validate.real("sensitivity", sensitivity, above=0) / validate.real("sigma", sigma, above=0)
+    return _finite("sigma", sigma, _constant(delta) * shift)
+
+
+def theorem_3_5_limit(delta: float) -> tuple[float, float]:
+    """Largest (ε, μ) up to which Theorem 3.5's formula is a bound, although it is proven for ε < 1 only.
+
+    The exact δ at ε = c·μ, c = √(2·ln(1.25/δ)), grows with μ from 0 to 1 (its derivative is
+    φ(μ/2 − c) − c·e^{cμ}Φ(−μ/2 − c) > 0 by Mills' ratio), so it meets the claimed δ once.
+
+    Args:
+        delta: δ in (0, 1).
+
+    Returns:
+        ε and μ = Δ/σ at the crossing.
+
+    Source: derived from Balle and Wang 2018, Theorem 8.
+
+    >>> [round(x, 4) for x in theorem_3_5_limit(1e-5)]
+    [8.4198, 1.7379]
+    """
+    from scipy.optimize import brentq
+
+    c = _constant(delta)
+
+    def excess(mu: float) -> float:
+        return min(gaussian.delta(c * mu, mu) / delta, 2.0) - 1  # capped: δ may be as small as 1e-320
+
+    high = 1.0
+    while excess(high) < 0:
+        high *= 2
+    mu = brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14)
+    return c * mu, mu
+
+
+def theorem_3_5(*, sensitivity: float, sigma: float, delta: float, diameter: float | None = None) -> Certificate:
+    """Certificate of Theorem 3.5 for one release.
+
+    Args:
+        sensitivity: Δ > 0 that the claim uses.
+        sigma: σ > 0.
+        delta: δ in (0, 1).
+        diameter: L2 diameter > 0 of the values before the noise, by which one record's replacement can move them;
+            None: as `sensitivity`. For n outputs of tanh it is 2√n.
+
+    Returns:
+        A certificate with the exact ε as `lower`; sound exactly where the claim is at least that. The formula is
+        proven for ε < 1, and holds up to `theorem_3_5_limit`.
+
+    Source: the accurate split learning paper, Theorem 3.5; compared with Balle and Wang 2018, Theorem 8.
+
+    >>> [theorem_3_5(sensitivity=s, sigma=1.0, delta=1e-5).sound for s in (1.0, 2.0)]
+    [True, False]
+    """
+    claim = theorem_3_5_epsilon(sensitivity, sigma, delta)
+    real = float(sensitivity) if diameter is None else validate.real("diameter", diameter, above=0)
+    mu = real / float(sigma)
+    _finite("sigma", sigma, mu * mu)
+    exact = gaussian.epsilon(delta, mu)
+    objection, limit = "", theorem_3_5_limit(delta)[0]
+    if exact > claim:
+        objection = f"the exact ε is {exact:.6g}"
+        if real > float(sensitivity):
+            objection += f": the values differ by up to {real:.6g} in L2, not by {float(sensitivity):.6g}"
+        if claim > limit:
+            objection += f": the formula is proven for ε < 1 and at this δ no bound above {limit:.5g}"
+    return Certificate(
+        kind="differential_privacy",
+        statement=f"Theorem 3.5 as published: ε = {claim:.6g} at δ = {delta:g} for one release",
+        epsilon=claim,
+        delta=float(delta),
+        lower=exact,
+        method="classical Gaussian mechanism as published",
+        relation="replace_one",
+        unit="record",
+        sound=not objection,
+        objection=objection,
+        quantities={"exact_epsilon": exact, "limit": limit, "mu": mu},
+        assumptions=(
+            f"one record's replacement moves the released values by at most {real:.6g} in L2",
+            *(("above ε = 1 the theorem proves nothing: compared with the exact profile",) if claim >= 1 else ()),
+            ONE_RELEASE,
+        ),
+        source=f"{ACCURATE_SL}, Theorem 3.5",
+    )
+
+
+def theorem_3_7_mu(epsilon: float, delta: float) -> float:
+    """Sensitivity over σ of Theorem 3.7, for Gaussian noise: z + √(z² + 2ε), z = Φ⁻¹(δ).
+
+    There, the privacy loss exceeds ε with probability δ. The theorem itself says only that "some α > 0" is small
+    enough. It asks for more than (ε, δ)-DP does, so the exact μ (`gaussian.mu_for`) is larger.
+
+    Args:
+        epsilon: ε > 0.
+        delta: δ in (0, 1).
+
+    Source: derived from the accurate split learning paper, Theorem 3.7.
+
+    >>> round(theorem_3_7_mu(1.0, 1e-5), 4)
+    0.2284
+    """
+    e, z = validate.real("epsilon", epsilon, above=0), float(ndtri(validate.delta(delta)))
+    root = sqrt(z * z + 2 * e)
+    return z + root if z > 0 else 2 * e / (root - z)  # the second form does not cancel
+
+
+def theorem_3_7(*, epsilon: float, delta: float, noise: Noise) -> Certificate:
+    """Certificate of Theorem 3.7: the (ε, δ) that is claimed when the sensitivity is small enough.
+
+    Args:
+        epsilon: ε > 0.
+        delta: δ in (0, 1).
+        noise: "independent" (Gaussian, whatever the data) or "backpropagated" (what reaches a gradient in the paper).
+
+    Source: the accurate split learning paper, Theorem 3.7.
+
+    >>> theorem_3_7(epsilon=1.0, delta=1e-5, noise="backpropagated").sound
+    False
+    """
+    if noise not in get_args(Noise):
+        raise ValueError(f"noise must be one of {', '.join(get_args(Noise))}, got {noise!r}")
+    mu = theorem_3_7_mu(epsilon, delta)
+    objection = (
+        "its proof gives the noise one density for both data sets, but backpropagated noise depends on the data and, "
+        "with masks, has no density"
+    )
+    return Certificate(
+        kind="differential_privacy",
+        statement=f"Theorem 3.7: ε = {epsilon:.6g} at δ = {delta:g} if the sensitivity is at most {mu:.6g} σ",
+        epsilon=float(epsilon),
+        delta=float(delta),
+        method="privacy loss above ε with probability δ",
+        relation="replace_one",
+        unit="record",
+        sound=noise == "independent",
+        objection="" if noise == "independent" else objection,
+        quantities={"mu": mu},
+        assumptions=("Gaussian noise that is independent of the data", f"an L2 sensitivity of at most {mu:.6g} σ"),
+        source=f"{ACCURATE_SL}, Theorem 3.7",
+    )
+
+
+def laplace_epsilon(dimensions: int, scale: float, *, norm: Literal["l1", "l2"]) -> float:
+    """Diameter of [−1, 1]^n over b: 2n/b is right (L1); 2√n/b, with the L2 diameter, is the published reading.
+
+    Args:
+        dimensions: n ≥ 1.
+        scale: b > 0.
+        norm: "l1" or "l2".
+
+    Source: Dwork et al. 2006 (L1); the accurate split learning paper, Table 11 (L2).
+
+    >>> laplace_epsilon(16, 0.5, norm="l1"), laplace_epsilon(16, 0.5, norm="l2")
+    (64.0, 16.0)
+    """
+    if norm not in ("l1", "l2"):
+        raise ValueError(f"norm must be l1 or l2, got {norm!r}")
+    n, b = validate.whole("dimensions", dimensions), validate.real("scale", scale, above=0)
+    return _finite("scale", scale, 2 * (n if norm == "l1" else sqrt(n)) / b)
+
+
+def _constant(delta: float) -> float:
+    """c = √(2·ln(1.25/δ))."""
+    return sqrt(2 * (log(1.25) - log(validate.delta(delta))))
+
+
+def _finite(name: str, value: float, found: float) -> float:
+    """Refuse what is beyond any floating-point number."""
+    if not isfinite(found):
+        raise ValueError(f"{name}={value!r} is too small: the result exceeds the largest floating-point number")
+    return found

@@ -1,0 +1,128 @@
+"""The papers' own formulas for the same specification: what would have been claimed, and whether it is a bound."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from privkit.accountants.base import Certificate
+from privkit.accountants.mechanism import CutMix, EveryRound, Mixup, NoMixing, SplitMechanism, WithoutReplacement
+from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.published.accurate_sl import laplace_epsilon, theorem_3_5
+from privkit.accountants.published.dp_cutmixsl import corollary_1, theorem_1
+from privkit.accountants.published.setting import Setting
+from privkit.accountants.sensitivity import BoxLabels, Clamp, OneHot
+
+Paper = Literal["dp_cutmixsl", "accurate_sl"]
+ORDER = 2.0
+"""DP-CutMixSL's Table 1 fixes the Rényi order."""
+
+
+def as_published(mechanism: SplitMechanism, delta: float, *, paper: Paper, order: float = ORDER) -> Certificate:
+    """The published claim about a mechanism.
+
+    Args:
+        mechanism: the same specification as for `account.epsilon`.
+        delta: in (0, 1).
+        paper: "dp_cutmixsl" (Theorem 1 in every round, Corollary 1 for k of n) or "accurate_sl" (Theorem 3.5, and
+            Table 11's reading for Laplace noise).
+        order: Rényi order of DP-CutMixSL's formulas, > 1.
+
+    Returns:
+        A certificate; `sound` is False, with the objection, where the formula is no bound for this mechanism.
+
+    Raises:
+        ValueError: if the paper has no formula for such a mechanism.
+
+    Source: DP-CutMixSL, Theorem 1 and Corollary 1; accurate split learning, Theorem 3.5 and Table 11.
+
+    >>> from privkit.accountants.mechanism import Noise
+    >>> one = SplitMechanism(
+    ...     smashed=Clamp(low=0, high=0.15, dimensions=10), noise=Noise(smashed=16 / 255, labels=16 / 255),
+    ...     labels=OneHot(), lower_model="frozen", mixing=Mixup(ratio=FixedRatio.equal(5)),
+    ...     participation=WithoutReplacement(chosen=5, clients=10),
+    ... )
+    >>> round(as_published(one, 0.5, paper="dp_cutmixsl").epsilon, 4)
+    22.6063
+    """
+    if mechanism.relation != "replace_one" or mechanism.unit != "record":
+        raise ValueError("the papers' formulas are for replacing one record")
+    if mechanism.rounds > 1:
+        raise ValueError("the papers' formulas are for one release; compose them with published theorem_a7")
+    if paper == "accurate_sl":
+        return _accurate_sl(mechanism, delta)
+    if mechanism.noise.law != "gaussian":
+        raise ValueError("DP-CutMixSL has Gaussian noise only")
+    setting = _setting(mechanism)
+    sampled = isinstance(mechanism.participation, WithoutReplacement)
+    return (corollary_1 if sampled else theorem_1)(setting, order=order, delta=delta)
+
+
+def _setting(mechanism: SplitMechanism) -> Setting:
+    """The mechanism in the paper's terms."""
+    clip, labels, mixing, part = mechanism.smashed, mechanism.labels, mechanism.mixing, mechanism.participation
+    if not isinstance(clip, Clamp):
+        raise ValueError("DP-CutMixSL bounds every coordinate: give dimensions and clip_high")
+    if not isinstance(part, EveryRound | WithoutReplacement):
+        raise ValueError("DP-CutMixSL samples k of n clients: use without_replacement")
+    if not isinstance(labels, OneHot | BoxLabels | None):
+        raise ValueError("DP-CutMixSL's labels are one-hot or lie in [0, 1]^L")
+    group = part.chosen if isinstance(part, WithoutReplacement) else mixing.group
+    ratio, concentration = None, None
+    if not isinstance(mixing, NoMixing):
+        if isinstance(mixing.ratio, FixedRatio):
+            ratio = max(mixing.ratio.ratios)
+        elif isinstance(mixing.ratio, FixedCounts):
+            ratio = max(mixing.ratio.counts) / sum(mixing.ratio.counts)
+        elif isinstance(mixing.ratio, DirichletRatio | DirichletCounts):
+            concentration = mixing.ratio.concentration  # Fig. 7 then puts 1/k for the ratio
+        else:
+            raise ValueError("DP-CutMixSL has no formula for realized ratios")
+    return Setting(
+        mechanism="dp_sl"
+        if isinstance(mixing, NoMixing)
+        else "dp_mixsl"
+        if isinstance(mixing, Mixup)
+        else "dp_cutmixsl",
+        sigma=mechanism.noise.smashed,
+        sigma_labels=mechanism.noise.labels,
+        dimensions=clip.dimensions,
+        clip=clip.high - clip.low,
+        label_dimensions=labels.classes if isinstance(labels, BoxLabels) else 2,
+        labels="none" if labels is None else "one_hot" if isinstance(labels, OneHot) else "unit_box",
+        classes=None if not isinstance(labels, OneHot) else 10,
+        group=group,
+        clients=part.clients if isinstance(part, WithoutReplacement) else group,
+        mixing_ratio=ratio,
+        concentration=concentration,
+        patches=mixing.patches if isinstance(mixing, CutMix) else None,
+        noise_site=mechanism.noise.site,
+        sampling="without_replacement" if isinstance(part, WithoutReplacement) else "partition",
+    )
+
+
+def _accurate_sl(mechanism: SplitMechanism, delta: float) -> Certificate:
+    """Theorem 3.5 at the L2 diameter (Table 11's figures with their factor 2), or its reading for Laplace noise."""
+    if mechanism.labels is not None or not isinstance(mechanism.mixing, NoMixing):
+        raise ValueError("accurate split learning releases smashed data without labels and without mixing")
+    if not isinstance(mechanism.participation, EveryRound):
+        raise ValueError("accurate split learning samples nobody")
+    clip, scale = mechanism.smashed, mechanism.noise.smashed
+    if mechanism.noise.law == "laplace":
+        if not isinstance(clip, Clamp):
+            raise ValueError("Table 11's Laplace rows are for outputs of tanh: give dimensions, clip_low and clip_high")
+        claim = laplace_epsilon(clip.dimensions, scale, norm="l2") * (clip.high - clip.low) / 2
+        truth = laplace_epsilon(clip.dimensions, scale, norm="l1") * (clip.high - clip.low) / 2
+        return Certificate(
+            kind="differential_privacy",
+            statement=f"Laplace mechanism as published: ε = {claim:.6g} for one release",
+            epsilon=claim,
+            delta=delta,
+            lower=truth if clip.dimensions == 1 else None,
+            method="L2 diameter over the scale, as published",
+            relation="replace_one",
+            unit="record",
+            sound=clip.dimensions == 1,
+            objection="" if clip.dimensions == 1 else f"Laplace noise needs the L1 diameter: pure ε is {truth:.6g}",
+            source="accurate split learning, Table 11",
+        )
+    return theorem_3_5(sensitivity=clip.sensitivity("replace_one", "l2").value, sigma=scale, delta=delta)

@@ -1,0 +1,134 @@
+"""Advanced composition as accurate split learning publishes it (Theorem A.7), without overflow, and when it holds."""
+
+from __future__ import annotations
+
+from math import expm1, inf, isfinite, log, log1p, sqrt, tanh
+from typing import Literal, get_args
+
+from privkit.accountants import validate
+from privkit.accountants.base import Certificate
+from privkit.accountants.published.tables import ACCURATE_SL, ONE_RELEASE
+
+Drift = Literal["published", "kairouz_oh_viswanath"]
+LowerModel = Literal["frozen", "trained", "averaged", "dp_trained"]
+
+
+def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: Drift = "published") -> float:
+    """ε′ of T rounds: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
+
+    Args:
+        epsilon: ε ≥ 0 of one round.
+        rounds: T ≥ 1.
+        slack: δ′ in (0, 1); the paper's "for all δ′ > 0" is no number above 1.
+        drift: d(ε) = e^ε − 1 as published, or (e^ε − 1)/(e^ε + 1).
+
+    Returns:
+        ε′ ≥ 0; `inf` where it exceeds the largest floating-point number (as published: from ε ≈ 700 on;
+        `log10_theorem_a7_epsilon` still has it).
+
+    Source: the accurate split learning paper, Theorem A.7 (Dwork, Rothblum and Vadhan 2010, Theorem III.3); the
+    smaller drift: Kairouz, Oh and Viswanath 2015, Theorem 3.4.
+
+    >>> round(theorem_a7_epsilon(0.1, 100, 1e-5), 6)
+    5.850235
+    >>> round(theorem_a7_epsilon(0.1, 100, 1e-5, drift="kairouz_oh_viswanath"), 6)
+    5.29811
+    """
+    e, t, spread = _a7(epsilon, rounds, slack)
+    if drift not in get_args(Drift):
+        raise ValueError(f"drift must be one of {', '.join(get_args(Drift))}, got {drift!r}")
+    if drift == "kairouz_oh_viswanath":
+        return spread + t * e * tanh(e / 2)
+    return spread + t * e * expm1(e) if e < 700 else inf
+
+
+def log10_theorem_a7_epsilon(epsilon: float, rounds: int, slack: float) -> float:
+    """log10 of the published ε′, for any ε > 0.
+
+    >>> round(log10_theorem_a7_epsilon(6142.83, 1000, 1e-5), 2)
+    2674.59
+    """
+    e, t, spread = _a7(epsilon, rounds, slack)
+    if e == 0:
+        raise ValueError("epsilon must be a finite number > 0, got 0: the composed ε is 0 and has no logarithm")
+    if e < 700:
+        return log(spread + t * e * expm1(e)) / log(10)
+    return (log(t) + log(e) + e) / log(10)  # e^−700 and less are left out
+
+
+def theorem_a7(
+    per_round: Certificate, *, rounds: int, slack: float, lower_model: LowerModel, drift: Drift = "published"
+) -> Certificate:
+    """Certificate of T adaptive rounds by Theorem A.7.
+
+    Args:
+        per_round: certificate of one round with finite ε; what is unsound there stays unsound.
+        rounds: T ≥ 1.
+        slack: δ′ in (0, 1).
+        lower_model: "frozen", "trained" (on raw data), "averaged" (over clients, trained on raw data) or "dp_trained".
+        drift: as in `theorem_a7_epsilon`. The total δ is Tδ + δ′ as published, and 1 − (1 − δ)^T(1 − δ′) with the
+            Kairouz-Oh-Viswanath drift.
+
+    Returns:
+        A certificate; ε is `inf` where δ adds up to 1 or more, or ε′ is beyond any floating-point number.
+
+    Source: the accurate split learning paper, Theorem A.7.
+
+    >>> from privkit.accountants.published.accurate_sl import theorem_3_5
+    >>> once = theorem_3_5(sensitivity=0.02, sigma=1.0, delta=1e-7)
+    >>> round(theorem_a7(once, rounds=100, slack=1e-5, lower_model="frozen").epsilon, 4)
+    6.8715
+    >>> theorem_a7(once, rounds=100, slack=1e-5, lower_model="trained").sound
+    False
+    """
+    if lower_model not in get_args(LowerModel):
+        raise ValueError(f"lower_model must be one of {', '.join(get_args(LowerModel))}, got {lower_model!r}")
+    if per_round.delta is None or not isfinite(per_round.epsilon):
+        raise ValueError("per_round must be a certificate with finite epsilon and delta: there is nothing to compose")
+    epsilon = theorem_a7_epsilon(per_round.epsilon, rounds, slack, drift=drift)
+    total = rounds * per_round.delta + slack
+    if drift == "kairouz_oh_viswanath":
+        total = -expm1(rounds * log1p(-per_round.delta) + log1p(-slack))
+    why = ""
+    if total >= 1:
+        epsilon, why = inf, f"; nothing is proven, because the δ of {rounds} rounds add up to {total:.6g}"
+    elif not isfinite(epsilon):
+        why = f"; it exceeds any floating-point number, while plain sums give {rounds * per_round.epsilon:.6g}"
+    objections = [per_round.objection] if per_round.objection else []
+    if lower_model == "averaged" or (lower_model == "trained" and per_round.unit == "record"):
+        objections.append(
+            "it composes rounds as if each saw one record's data only, but a lower model trained on raw data carries "
+            "a record into every later release of other records"
+        )
+    quantities = {"rounds": float(rounds), "sum_of_epsilons": rounds * per_round.epsilon}
+    if per_round.epsilon > 0:
+        quantities["log10_published_epsilon"] = log10_theorem_a7_epsilon(per_round.epsilon, rounds, slack)
+    return Certificate(
+        kind="differential_privacy",
+        statement=f"Theorem A.7 over {rounds} rounds: ε = {epsilon:.6g}{why}",
+        epsilon=epsilon,
+        delta=total if isfinite(epsilon) else None,
+        method=f"advanced composition, drift {drift}",
+        relation=per_round.relation,
+        unit=per_round.unit,
+        sound=not objections,
+        objection="; ".join(objections),
+        quantities=quantities,
+        assumptions=(
+            *(sentence for sentence in per_round.assumptions if sentence != ONE_RELEASE),
+            "every round's bound holds whatever the earlier rounds have shown",
+            *(
+                ("updates of the lower model are private themselves, and charged",)
+                if lower_model == "dp_trained"
+                else ()
+            ),
+            *(("clients' lower models are never averaged",) if lower_model == "trained" else ()),
+        ),
+        source=f"{ACCURATE_SL}, Theorem A.7",
+    )
+
+
+def _a7(epsilon: float, rounds: int, slack: float) -> tuple[float, int, float]:
+    """ε, T and ε√(2T·ln(1/δ′)), checked."""
+    e, t = validate.real("epsilon", epsilon, least=0), validate.whole("rounds", rounds)
+    return e, t, e * sqrt(-2 * t * log(validate.delta(slack, "slack")))

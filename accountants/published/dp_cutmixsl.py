@@ -1,0 +1,252 @@
+"""DP-SL, DP-MixSL and DP-CutMixSL as published: Theorem 1 and Corollary 1, and where they are no bound."""
+
+from __future__ import annotations
+
+from math import exp, expm1, isfinite, log, log1p
+
+from privkit.accountants import validate
+from privkit.accountants.base import Certificate
+from privkit.accountants.published.setting import Setting, table_1
+from privkit.accountants.published.tables import DP_CUTMIXSL, ONE_RELEASE
+
+__all__ = [
+    "Setting",
+    "amplified",
+    "conversion",
+    "corollary_1",
+    "corollary_1_epsilon",
+    "label_rdp",
+    "rdp",
+    "smashed_rdp",
+    "table_1",
+    "theorem_1",
+]
+
+_NAMES = {"dp_sl": "DP-SL", "dp_mixsl": "DP-MixSL", "dp_cutmixsl": "DP-CutMixSL"}
+
+
+def smashed_rdp(setting: Setting, order: float) -> float:
+    """ε₁,s(α) = αΔ²D_s/(2σ_s²), for any order α > 1.
+
+    Raises:
+        ValueError: if the order is not > 1, or σ is so small that the value is no finite number.
+
+    >>> round(smashed_rdp(table_1("dp_sl", group=1, sigma=16 / 255), 2), 4)
+    57.1509
+    """
+    assert setting.sigma is not None
+    return _rdp(order, setting.clip, setting.dimensions, "sigma", setting.sigma)
+
+
+def label_rdp(setting: Setting, order: float) -> float:
+    """ε₁,y(α) = αD_y/(2σ_y²); 0 where no labels are released.
+
+    >>> round(label_rdp(table_1("dp_sl", group=1, sigma=16 / 255), 2), 4)
+    508.0078
+    """
+    sigma = setting.sigma if setting.sigma_labels is None else setting.sigma_labels
+    assert sigma is not None
+    found = _rdp(order, 1.0, setting.label_dimensions, "sigma_labels", sigma)
+    return 0.0 if setting.labels == "none" else found
+
+
+def rdp(setting: Setting, order: float) -> float:
+    """Theorem 1: ε₁, ε₂ or ε₃ at order α, by the setting's mechanism.
+
+    Args:
+        setting: the release; its λ_max enters squared (Mixup, all labels) or as it is (CutMix's smashed data).
+        order: α > 1; the paper asks for integers ≥ 2, but the formula needs no more than α > 1.
+
+    Returns:
+        ε_i(α) ≥ 0, in nats.
+
+    Source: the DP-CutMixSL paper, Theorem 1, Eqs. 18-20.
+
+    >>> [round(rdp(table_1(m, group=2, sigma=16 / 255), 2), 4) for m in ("dp_sl", "dp_mixsl", "dp_cutmixsl")]
+    [565.1587, 141.2897, 155.5774]
+    """
+    ratio = setting.ratio
+    smashed = ratio if setting.mechanism == "dp_cutmixsl" else ratio * ratio
+    return smashed * smashed_rdp(setting, order) + ratio * ratio * label_rdp(setting, order)
+
+
+def conversion(order: float, delta: float) -> float:
+    """ε_o(δ) = ln(1/δ)/(α − 1), which turns (α, ε)-RDP into (ε + ε_o, δ)-DP.
+
+    Source: Mironov 2017, Proposition 3; Corollary 1 of the DP-CutMixSL paper.
+
+    >>> round(conversion(2, 0.5), 6)
+    0.693147
+    """
+    return -log(validate.delta(delta)) / (validate.real("order", order, above=1) - 1)
+
+
+def amplified(epsilon: float, rate: float) -> float:
+    """ln(1 + γ(e^ε − 1)) without overflow.
+
+    Args:
+        epsilon: ε ≥ 0.
+        rate: γ = k/n in (0, 1].
+
+    Source: Balle, Barthe and Gaboardi 2018 (uniform sampling without replacement); Eqs. 22-24.
+
+    >>> round(amplified(2000.0, 0.1), 6)
+    1997.697415
+    """
+    e = validate.real("epsilon", epsilon, least=0)
+    share = validate.real("rate", rate, above=0, most=1)
+    if e < 700:  # exact for small ε and for small γ
+        return log1p(share * expm1(e))
+    return e + log(share) + log1p((1 - share) / share * exp(-e))
+
+
+def corollary_1_epsilon(setting: Setting, order: float, delta: float) -> float:
+    """Corollary 1: ε′ = ln(1 + (k/n)(e^{ε(α) + ε_o(δ)} − 1)), at one order.
+
+    Source: the DP-CutMixSL paper, Corollary 1, Eqs. 22-24.
+
+    >>> round(corollary_1_epsilon(table_1("dp_cutmixsl", group=5, sigma=8 / 255), 2, 0.5), 4)
+    127.002
+    """
+    return amplified(rdp(setting, order) + conversion(order, delta), setting.group / setting.clients)
+
+
+def theorem_1(setting: Setting, *, order: float, delta: float) -> Certificate:
+    """Certificate of Theorem 1: its Rényi bound at one order, converted at δ; no credit for sampling.
+
+    Args:
+        setting: the release.
+        order: α > 1.
+        delta: δ in (0, 1).
+
+    Returns:
+        A certificate with `quantities["rdp"]` = ε_i(α). It is unsound where the ratios are random, where noise at
+        the clients makes the mixed release noisier than what the theorem divides by, where ⌈λN⌉ patches are more
+        than λN, and where labels can differ by more than D_y.
+
+    Source: the DP-CutMixSL paper, Theorem 1, with the conversion of Mironov 2017 that it names.
+
+    >>> theorem_1(table_1("dp_mixsl", group=2, sigma=16 / 255), order=2, delta=1e-5).sound
+    True
+    >>> theorem_1(table_1("dp_cutmixsl", group=3, sigma=16 / 255), order=2, delta=1e-5).sound  # 22 of 64 patches
+    False
+    """
+    epsilon = rdp(setting, order) + conversion(order, delta)
+    return _certificate(setting, epsilon, order, delta, "Theorem 1", _objections(setting, order))
+
+
+def corollary_1(setting: Setting, *, order: float, delta: float) -> Certificate:
+    """Certificate of Corollary 1: Theorem 1, converted at one order, with credit for sampling k of n clients.
+
+    Args:
+        setting: the release.
+        order: α > 1; the paper freezes 2.
+        delta: δ in (0, 1).
+
+    Returns:
+        A certificate at δ. Where sampling is real, the same ε even holds at γδ (`quantities["delta_after_sampling"]`).
+        Unsound wherever Theorem 1 is, and for round-robin groups, which leave nobody out.
+
+    Source: the DP-CutMixSL paper, Corollary 1.
+
+    >>> round(corollary_1(table_1("dp_mixsl", group=5, sigma=16 / 255), order=2, delta=0.5).epsilon, 4)
+    22.6063
+    """
+    objections = _objections(setting, order)
+    if setting.sampling == "partition" and setting.group < setting.clients:
+        objections.append(
+            f"the factor k/n = {setting.group}/{setting.clients} needs a secret random subset, but round-robin groups "
+            "use every client in every round"
+        )
+    epsilon = corollary_1_epsilon(setting, order, delta)
+    return _certificate(setting, epsilon, order, delta, "Corollary 1", objections)
+
+
+def _certificate(
+    setting: Setting, epsilon: float, order: float, delta: float, theorem: str, objections: list[str]
+) -> Certificate:
+    """The formula's value with what it takes for granted."""
+    rate = setting.group / setting.clients
+    assumptions = [
+        "neighbors differ in one record of one client; the number of clients and their ratios stay the same",
+        f"every one of the {setting.dimensions} released coordinates is clamped to an interval of width "
+        f"{setting.clip:g} before the noise, and (CutMix) belongs to a masked patch, the class token included",
+        ONE_RELEASE,
+    ]
+    if theorem == "Corollary 1":
+        assumptions.append("the k clients are a uniform subset, drawn anew and kept secret from the server")
+    if setting.labels == "one_hot" and setting.label_dimensions > 2:
+        assumptions.append(
+            f"one-hot labels differ by at most 2 in squared distance, so the label term is "
+            f"{setting.label_dimensions / 2:g} times too large"
+        )
+    caution = f"; δ = {delta:g} proves little: publishing everything with that chance satisfies it"
+    return Certificate(
+        kind="differential_privacy",
+        statement=(
+            f"{_NAMES[setting.mechanism]} as published: ε = {epsilon:.6g} at δ = {delta:g} for one release"
+            f"{caution if delta > 1e-3 else ''}"
+        ),
+        epsilon=epsilon,
+        delta=float(delta),
+        method=f"{theorem} as published, Rényi order {order:g}, conversion by Mironov",
+        order=float(order),
+        relation="replace_one",
+        unit="record",
+        sound=not objections,
+        objection="; ".join(objections),
+        quantities={
+            "rdp": rdp(setting, order),
+            "rdp_smashed": smashed_rdp(setting, order),
+            "rdp_labels": label_rdp(setting, order),
+            "conversion": conversion(order, delta),
+            "mixing_ratio": setting.ratio,
+            **({"sampling_rate": rate, "delta_after_sampling": rate * delta} if theorem == "Corollary 1" else {}),
+        },
+        assumptions=tuple(assumptions),
+        source=f"{DP_CUTMIXSL}, {theorem}",
+    )
+
+
+def _objections(setting: Setting, order: float) -> list[str]:
+    """Why Theorem 1 is no bound for this release; empty where it is one."""
+    found = []
+    ratio, mixes = setting.ratio, setting.mechanism != "dp_sl" and setting.group > 1
+    if mixes and setting.concentration is not None and ratio < 1:  # λ_max = 1 bounds every draw
+        found.append(
+            f"it fixes the ratios, but they are drawn from Dir({setting.concentration:g}): the Rényi bound of the "
+            "mixture is dominated by ratios near 1"
+        )
+    # What a fixed-ratio release really has: shares of the squared diameters, over the variance that is there (λ_max < 1
+    # and k known: the mixed noise is least when the others share the rest evenly).
+    noise = ratio**2 + (1 - ratio) ** 2 / (setting.group - 1) if mixes and setting.noise_site == "client" else 1.0
+    diameter, kept = setting.label_diameter, setting.kept
+    smashed = kept if setting.mechanism == "dp_cutmixsl" else ratio**2 / noise
+    labels = ratio**2 / noise * diameter / setting.label_dimensions
+    true = smashed * smashed_rdp(setting, order) + labels * label_rdp(setting, order)
+    if true <= rdp(setting, order) * (1 + 1e-12):
+        return found
+    if noise < 1 and (setting.mechanism == "dp_mixsl" or setting.labels != "none"):
+        uneven = (
+            "; for uneven ratios even the order of Mixup and CutMix reverses"
+            if ratio * setting.group > 1 + 1e-9
+            else ""
+        )
+        found.append(f"it adds the noise after mixing, but noise of the clients is averaged, too{uneven}")
+    if kept > ratio * (1 + 1e-12):
+        found.append(
+            f"it counts λN patches, but whole patches are kept: a share of {kept:.4g} where λ = {ratio:.4g} (and the "
+            "masks cannot be exclusive)"
+        )
+    if diameter > setting.label_dimensions:
+        found.append(f"labels can differ by {diameter} in squared distance, but D_y = {setting.label_dimensions}")
+    return found
+
+
+def _rdp(order: float, width: float, dimensions: int, name: str, sigma: float) -> float:
+    """α·D·(width/σ)²/2, refused where it is no finite number."""
+    ratio = float(width) / float(sigma)
+    found = validate.real("order", order, above=1) * dimensions * ratio * ratio / 2
+    if not isfinite(found):
+        raise ValueError(f"{name}={sigma!r} is too small: the Rényi bound exceeds the largest floating-point number")
+    return found

@@ -1,0 +1,169 @@
+"""Which mixing group size is best under Corollary 1 as published: the paper's k₂* and k₃*, and the true minimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, exp, expm1, floor, hypot, log, log1p, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.accountants import validate
+from privkit.accountants.published.dp_cutmixsl import conversion, corollary_1_epsilon, label_rdp, smashed_rdp
+from privkit.accountants.published.setting import Mechanism, Setting, table_1
+from privkit.accountants.published.tables import TABLE_1
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure7:
+    """The curves of Fig. 7b and 7d, as the formula gives them; the paper has no plotted numbers to compare with.
+
+    Attributes:
+        groups: [K] group sizes k.
+        sigmas: [S] standard deviations.
+        epsilon: mechanism -> [K, S] ε′ of Corollary 1.
+        sound: always False.
+        objection: why.
+    """
+
+    groups: NDArray[np.int64]
+    sigmas: Array
+    epsilon: dict[Mechanism, Array]
+    sound: bool = False
+    objection: str = (
+        "the paper's clients add noise before mixing, in round-robin groups and with Dirichlet ratios, while the "
+        "curves assume noise after mixing, a secret random group and λ = 1/k"
+    )
+
+
+def figure_7(
+    groups: Sequence[int] = tuple(range(1, 11)),
+    sigmas: Sequence[float] = TABLE_1.sigmas,
+    *,
+    order: float = TABLE_1.order,
+    delta: float = TABLE_1.delta,
+) -> Figure7:
+    """ε′ of the three mechanisms over group size and noise; the defaults are Table 1's.
+
+    Source: the DP-CutMixSL paper, Fig. 7b and 7d (recomputed from Eqs. 22-24).
+
+    >>> figure_7().epsilon["dp_mixsl"].round(4)[4].tolist()
+    [90.4254, 22.6063, 5.6533]
+    """
+    mechanisms: tuple[Mechanism, ...] = ("dp_sl", "dp_mixsl", "dp_cutmixsl")
+    return Figure7(
+        groups=np.array(groups, dtype=np.int64),
+        sigmas=np.array(sigmas, dtype=float),
+        epsilon={
+            mechanism: np.array(
+                [
+                    [corollary_1_epsilon(table_1(mechanism, group=k, sigma=s), order, delta) for s in sigmas]
+                    for k in groups
+                ],
+                dtype=float,
+            ).reshape(len(groups), len(sigmas))
+            for mechanism in mechanisms
+        },
+    )
+
+
+def published_group_size(setting: Setting, order: float, delta: float) -> float:
+    """k₂* = √((ε₁,s + ε₁,y)/ε_o) for Mixup, k₃* = √(ε₁,y/ε_o) for CutMix, as printed.
+
+    They minimize k(ε(α) + ε_o), which stands for Corollary 1 only while ε(α) + ε_o is much smaller than 1; with the
+    paper's parameters it is above 1 at every k, so that these are no minimizers (compare `exact_group_size`).
+
+    Args:
+        setting: σ, D_s, D_y and Δ are read; group and clients are not.
+        order: α > 1.
+        delta: δ in (0, 1).
+
+    Raises:
+        ValueError: for "dp_sl", whose ε′ only grows with k.
+
+    Source: the DP-CutMixSL paper, Corollary 1.
+
+    >>> round(published_group_size(table_1("dp_mixsl", group=1, sigma=16 / 255), 2, 0.5), 2)
+    28.55
+    >>> round(published_group_size(table_1("dp_cutmixsl", group=1, sigma=16 / 255), 2, 0.5), 2)
+    27.07
+    """
+    _, quadratic = _coefficients(setting, order)  # k(B/k + C/k² + ε_o) is least where C/k² = ε_o
+    return sqrt(quadratic / conversion(order, delta))
+
+
+def exact_group_size(setting: Setting, order: float, delta: float) -> float:
+    """Real k that minimizes Corollary 1's ε′ at λ = 1/k; it does not depend on n, and may lie outside [1, n].
+
+    With the exponent B/k + C/k² + ε_o (B = 0, C = ε₁ for Mixup; B = ε₁,s, C = ε₁,y for CutMix) the derivative
+    vanishes at e^{B/k + C/k² + ε_o}(1 − B/k − 2C/k²) = 1. Let p = B/k + 2C/k² and t = −ln(1 − p): then
+    t = ε_o + B/k + C/k², whose right side grows more slowly than the left, so the root is unique and in
+    [ε_o, ε_o + 1].
+
+    Args:
+        setting: σ, D_s, D_y and Δ are read; group and clients are not.
+        order: α > 1.
+        delta: δ in (0, 1).
+
+    Raises:
+        ValueError: for "dp_sl", whose ε′ only grows with k.
+
+    Source: derived; minimizes Eqs. 23 and 24.
+
+    >>> round(exact_group_size(table_1("dp_mixsl", group=1, sigma=16 / 255), 2, 0.5), 2)
+    42.15
+    >>> round(exact_group_size(table_1("dp_cutmixsl", group=1, sigma=16 / 255), 2, 0.5), 2)
+    91.22
+    """
+    from scipy.optimize import brentq
+
+    b, c = _coefficients(setting, order)
+    start = conversion(order, delta)
+
+    def inverse(rise: float) -> float:
+        """1/k at t = ε_o + rise: the root w of 2Cw² + Bw = p, written without cancellation or overflow."""
+        p = -expm1(-(start + rise))
+        return 2 * p / (b + hypot(b, sqrt(8 * p) * sqrt(c)))
+
+    def gap(rise: float) -> float:
+        w = inverse(rise)
+        return b * w + c * w * w - rise
+
+    return 1 / inverse(brentq(gap, 0.0, 1.0, xtol=1e-300, rtol=1e-15, maxiter=1000))
+
+
+def best_group(setting: Setting, order: float, delta: float) -> int:
+    """Whole k in 1..n with the smallest ε′ at λ = 1/k, λN taken to be whole; the smaller of two equal ones.
+
+    Source: derived; a test tries every k.
+
+    >>> from dataclasses import replace
+    >>> best_group(replace(table_1("dp_mixsl", group=1, sigma=16 / 255), clients=1000), 2, 0.5)
+    42
+    """
+    if setting.mechanism == "dp_sl":
+        return 1
+    b, c = _coefficients(setting, order)
+    start, real = conversion(order, delta), exact_group_size(setting, order, delta)
+
+    def height(k: int) -> float:
+        """ln of k(e^{B/k + C/k² + ε_o} − 1), which orders ε′."""
+        exponent = b / k + c / k**2 + start
+        return log(k) + (log(expm1(exponent)) if exponent < 1 else exponent + log1p(-exp(-exponent)))
+
+    near = {min(max(k, 1), setting.clients) for k in (floor(real), ceil(real))}
+    return min(sorted(near), key=height)
+
+
+def _coefficients(setting: Setting, order: float) -> tuple[float, float]:
+    """B and C of ε(α) = B/k + C/k² at λ = 1/k."""
+    if setting.mechanism == "dp_sl":
+        raise ValueError("mechanism must be dp_mixsl or dp_cutmixsl: without mixing, ε′ only grows with the group size")
+    validate.real("order", order, above=1)
+    smashed, labels = smashed_rdp(setting, order), label_rdp(setting, order)
+    if smashed + labels < 1e-280:
+        raise ValueError(f"sigma={setting.sigma!r} is too large: the Rényi bound is no positive floating-point number")
+    return (0.0, smashed + labels) if setting.mechanism == "dp_mixsl" else (smashed, labels)

@@ -1,0 +1,81 @@
+"""Patch shuffling as published: Proposition 2, and the ε of its Gaussian baseline. Neither holds."""
+
+from __future__ import annotations
+
+from privkit.accountants import permutations, validate
+from privkit.accountants.base import Certificate
+from privkit.accountants.published.tables import DP_BASELINE_EPSILON, PATCH_SHUFFLING
+
+
+def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
+    """Certificate of Proposition 2: σ-privacy over all N·B patches of the batch, with Eq. 7 and 8 as its counts.
+
+    The counts are those of `permutations.batch_shuffle`. The proposition holds if nothing is kept (K = 0), or if the
+    batch is one image.
+
+    Args:
+        tokens: N ≥ 1.
+        batch: B ≥ 1.
+        kept: K in 0..N patches that stay with their image.
+
+    Source: the patch shuffling paper, Proposition 2, Eqs. 7 and 8.
+
+    >>> proposition_2(tokens=196, batch=50, kept=78).sound, proposition_2(tokens=196, batch=50, kept=0).sound
+    (False, True)
+    """
+    total = permutations.log10_total_permutations(tokens, batch, kept)
+    share = permutations.log10_target_share(tokens, batch, kept)
+    holds = kept == 0 or batch == 1
+    return Certificate(
+        kind="permutation_count",
+        statement=(
+            f"Proposition 2 as published: σ-privacy over {tokens}·{batch} patches, 10^{total:.1f} permutations "
+            f"(Eq. 7); {permutations.NOT_DP}"
+        ),
+        method="counts as published",
+        sound=holds,
+        objection=""
+        if holds
+        else "kept patches stay with their image, so an output is possible under one order of the batch's patches and "
+        "impossible under another",
+        quantities={
+            "log10_permutations": total,
+            "log10_target_permutations": total + share,
+            "log10_target_share": share,
+        },
+        assumptions=(
+            "the permutations are uniform, fresh for every batch, and unknown to the server",
+            permutations.NO_POSTERIOR,
+        ),
+        source=f"{PATCH_SHUFFLING}, Proposition 2, Eqs. 7 and 8",
+    )
+
+
+def dp_baseline(*, delta: float = 1e-5) -> Certificate:
+    """Certificate of the "DP" baseline: ε ≈ 6.68 with Gaussian noise of standard deviation 1, as printed.
+
+    Args:
+        delta: δ in (0, 1) at which `quantities["mu"]` is the Gaussian shift that would have this ε; the paper has none.
+
+    Source: the patch shuffling paper, §V ("yields ε ≈ 6.68").
+
+    >>> round(dp_baseline().quantities["mu"], 4)
+    1.4335
+    """
+    from privkit.accountants import gaussian
+
+    validate.delta(delta)
+    return Certificate(
+        kind="differential_privacy",
+        statement=f"as printed: ε ≈ {DP_BASELINE_EPSILON:g}, at no stated δ",
+        epsilon=DP_BASELINE_EPSILON,
+        delta=None,
+        method="number as printed",
+        sound=False,
+        objection=(
+            f"ε ≈ {DP_BASELINE_EPSILON:g} could not be matched: it is printed without δ, sensitivity or number of "
+            "releases"
+        ),
+        quantities={"mu": gaussian.mu_for(DP_BASELINE_EPSILON, delta), "delta_of_mu": float(delta)},
+        source=f"{PATCH_SHUFFLING}, §V",
+    )

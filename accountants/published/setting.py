@@ -1,0 +1,153 @@
+"""One release of DP-SL, DP-MixSL or DP-CutMixSL, in the terms in which its paper's formulas are written."""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass
+from fractions import Fraction
+from math import ceil, sqrt
+from typing import Literal, get_args
+
+from privkit.accountants import validate
+from privkit.accountants.published.tables import TABLE_1
+
+Mechanism = Literal["dp_sl", "dp_mixsl", "dp_cutmixsl"]
+Labels = Literal["one_hot", "unit_box", "none"]
+NoiseSite = Literal["mixer", "client"]
+Sampling = Literal["without_replacement", "partition"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One release of a mixing group, in the terms of the paper.
+
+    Attributes:
+        mechanism: "dp_sl", "dp_mixsl" or "dp_cutmixsl".
+        sigma: σ_s > 0, standard deviation of the noise on each coordinate of the smashed data.
+        sigma_labels: σ_y > 0, of the noise on the labels; None: as `sigma`.
+        dimensions: D_s ≥ 1, numbers in the smashed data of one record.
+        clip: Δ > 0, width of the interval to which every coordinate is clamped before the noise.
+        label_dimensions: D_y ≥ 1 as the formula uses it.
+        labels: "one_hot", "unit_box" ([0, 1]^L) or "none" (not released: the label term is zero).
+        classes: L ≥ 1, the labels' real length; None: D_y.
+        group: k ≥ 1 clients in a mixing group.
+        clients: n ≥ k.
+        mixing_ratio: λ_max in [1/k, 1]; None: 1/k for everyone.
+        concentration: α_M > 0 where the ratios are drawn from Dir(α_M) each time; None: they are fixed.
+        patches: N ≥ 1 where CutMix keeps ⌈λN⌉ whole patches; None: λN is taken to be whole.
+        noise_site: "mixer" (after mixing, Eqs. 15-16) or "client" (before it, Eqs. 5-7).
+        sampling: "without_replacement" (a secret uniform k of n) or "partition" (round-robin: everyone, every round).
+        variance: not accepted; the message says which σ it stands for.
+
+    Raises:
+        ValueError: if a value is out of range, or a variance is given.
+
+    Source: the DP-CutMixSL paper, §3C, §4A and Table 1.
+
+    >>> Setting(mechanism="dp_sl", variance=0.04, dimensions=10, clip=0.15, label_dimensions=2, labels="one_hot",
+    ...         group=1, clients=10, noise_site="mixer", sampling="partition")
+    Traceback (most recent call last):
+    ValueError: give a standard deviation instead of variance=0.04: sigma=0.2
+    """
+
+    mechanism: Mechanism
+    sigma: float | None = None
+    sigma_labels: float | None = None
+    dimensions: int
+    clip: float
+    label_dimensions: int
+    labels: Labels
+    classes: int | None = None
+    group: int
+    clients: int
+    mixing_ratio: float | None = None
+    concentration: float | None = None
+    patches: int | None = None
+    noise_site: NoiseSite
+    sampling: Sampling
+    variance: InitVar[float | None] = None
+
+    def __post_init__(self, variance: float | None) -> None:
+        if variance is not None:
+            sigma = sqrt(validate.real("variance", variance, above=0))
+            raise ValueError(f"give a standard deviation instead of variance={variance!r}: sigma={sigma:.6g}")
+        for name, kind in (
+            ("mechanism", Mechanism),
+            ("labels", Labels),
+            ("noise_site", NoiseSite),
+            ("sampling", Sampling),
+        ):
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
+        validate.real("sigma", self.sigma, above=0)
+        validate.real("clip", self.clip, above=0)
+        for name in ("dimensions", "label_dimensions", "group", "clients"):
+            validate.whole(name, getattr(self, name))
+        validate.whole("group", self.group, most=self.clients)
+        for name in ("classes", "patches"):
+            if getattr(self, name) is not None:
+                validate.whole(name, getattr(self, name))
+        for name in ("sigma_labels", "concentration"):
+            if getattr(self, name) is not None:
+                validate.real(name, getattr(self, name), above=0)
+        if self.mixing_ratio is not None:
+            if self.mechanism == "dp_sl":
+                raise ValueError(
+                    f"mixing_ratio must be left out for dp_sl, which mixes nothing, got {self.mixing_ratio!r}"
+                )
+            # Ratios add up to 1, so the largest is at least 1/k; one unit of rounding is forgiven.
+            validate.real("mixing_ratio", self.mixing_ratio, least=(1 - 1e-12) / self.group, most=1)
+
+    @property
+    def ratio(self) -> float:
+        """λ_max of the formula; 1 where nothing is mixed."""
+        if self.mechanism == "dp_sl":
+            return 1.0
+        return 1 / self.group if self.mixing_ratio is None else float(self.mixing_ratio)
+
+    @property
+    def label_diameter(self) -> int:
+        """Largest squared L2 distance of two labels: 2 for one-hot, L for [0, 1]^L, 0 where none are released."""
+        classes = self.label_dimensions if self.classes is None else self.classes
+        return {"none": 0, "unit_box": classes, "one_hot": 2 if classes > 1 else 0}[self.labels]
+
+    @property
+    def kept(self) -> float:
+        """Share of the patches that the largest ratio keeps: ⌈λN⌉/N under CutMix with N given, else λ."""
+        if self.patches is None or self.mechanism != "dp_cutmixsl":
+            return self.ratio
+        if self.mixing_ratio is None:
+            exact = Fraction(1, self.group)
+        else:
+            exact = Fraction(self.mixing_ratio)
+            written = exact.limit_denominator(10**6)  # 0.07 was written for 7/100: ⌈0.07·100⌉ is 7, not 8
+            exact = written if float(written) == self.mixing_ratio else exact
+        return ceil(exact * self.patches) / self.patches
+
+
+def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> Setting:
+    """The paper's own parameters: λ = 1/k, noise after mixing, ⌈64λ⌉ patches, k of 10 clients without replacement.
+
+    Args:
+        mechanism: as in `Setting`.
+        group: k in 1..10.
+        sigma: standard deviation; the paper has 8/255, 16/255 and 32/255.
+
+    Source: the DP-CutMixSL paper, Table 1 and Fig. 7.
+
+    >>> table_1("dp_cutmixsl", group=3, sigma=16 / 255).kept * 64
+    22.0
+    """
+    return Setting(
+        mechanism=mechanism,
+        sigma=sigma,
+        dimensions=TABLE_1.dimensions,
+        clip=TABLE_1.clip,
+        label_dimensions=TABLE_1.label_dimensions,
+        labels="one_hot",
+        classes=10,  # CIFAR-10: D_y = 2 is no length of its labels, but it is the squared diameter of one-hot labels
+        group=group,
+        clients=TABLE_1.clients,
+        patches=TABLE_1.patches,
+        noise_site="mixer",
+        sampling="without_replacement",
+    )

@@ -1,0 +1,223 @@
+"""Clip sets and the sensitivities that follow from them: a sensitivity never stands without relation and norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import ClassVar, Literal, Protocol
+
+from privkit.accountants import validate
+from privkit.accountants.base import Relation
+
+Norm = Literal["l1", "l2"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity:
+    """How far one neighbor can move a release.
+
+    Attributes:
+        relation: "replace_one" (a diameter) or "add_or_remove_one" (a largest norm).
+        norm: "l1" or "l2".
+        value: > 0, in the units of the release.
+    """
+
+    relation: Relation
+    norm: Norm
+    value: float
+
+
+class ClipSet(Protocol):
+    """A set in which one record's smashed data or label lie for sure, because the client clips them.
+
+    Attributes:
+        kind: name in JSON.
+        additive: whether the squared distance is spread over coordinates or patches each bounded alone, so that a
+            mask that keeps N_i of N patches keeps at most N_i/N of it. A global norm bound is not: all of it may lie in
+            one kept patch.
+    """
+
+    kind: ClassVar[str]
+    additive: ClassVar[bool]
+
+    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
+        """Diameter of the set, or its largest norm, by the relation."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clamp:
+    """Every coordinate clamped to [low, high], for smashed data after the position embedding and before noise.
+
+    Attributes:
+        low: of every coordinate.
+        high: of every coordinate, > low.
+        dimensions: D ≥ 1 coordinates of one record's release.
+
+    Source: mathematics of DP-CutMixSL's Δ (there low = 0, high = Δ); tanh outputs are Clamp(low=-1, high=1).
+
+    >>> Clamp(low=-1, high=1, dimensions=256).sensitivity("replace_one", "l2").value
+    32.0
+    """
+
+    kind: ClassVar[str] = "clamp"
+    additive: ClassVar[bool] = True
+    low: float
+    high: float
+    dimensions: int
+
+    def __post_init__(self) -> None:
+        validate.real("high", self.high, above=validate.real("low", self.low))
+        validate.whole("dimensions", self.dimensions)
+
+    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
+        """(high − low)·√D or the largest norm; ·D instead of ·√D for L1."""
+        reach = self.high - self.low if relation == "replace_one" else max(abs(self.low), abs(self.high))
+        root = sqrt(self.dimensions) if norm == "l2" else self.dimensions
+        return Sensitivity(relation=relation, norm=norm, value=reach * root)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchBall:
+    """Every patch clipped to an L2 norm.
+
+    Attributes:
+        radius: C > 0.
+        patches: N ≥ 1.
+        nonnegative: whether all coordinates are ≥ 0, so that two patches lie at most √2·C apart.
+
+    >>> PatchBall(radius=1.0, patches=64).sensitivity("replace_one", "l2").value
+    16.0
+    """
+
+    kind: ClassVar[str] = "patch_ball"
+    additive: ClassVar[bool] = True
+    radius: float
+    patches: int
+    nonnegative: bool = False
+
+    def __post_init__(self) -> None:
+        validate.real("radius", self.radius, above=0)
+        validate.whole("patches", self.patches)
+
+    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
+        """√N times the ball's."""
+        value = _ball(self.radius, self.nonnegative, relation, norm) * sqrt(self.patches)
+        return Sensitivity(relation=relation, norm=norm, value=value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ball:
+    """The whole release clipped to an L2 norm, as in DP-SGD.
+
+    Attributes:
+        radius: C > 0.
+        nonnegative: as in `PatchBall`.
+
+    >>> round(Ball(radius=3.0, nonnegative=True).sensitivity("replace_one", "l2").value, 4)
+    4.2426
+    """
+
+    kind: ClassVar[str] = "ball"
+    additive: ClassVar[bool] = False
+    radius: float
+    nonnegative: bool = False
+
+    def __post_init__(self) -> None:
+        validate.real("radius", self.radius, above=0)
+
+    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
+        """2C, √2·C on the nonnegative part, C under add-or-remove."""
+        return Sensitivity(relation=relation, norm=norm, value=_ball(self.radius, self.nonnegative, relation, norm))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneHot:
+    """One-hot labels, or any label in the probability simplex: √2 apart whatever the number of classes.
+
+    >>> OneHot().sensitivity("replace_one", "l1").value
+    2.0
+    """
+
+    kind: ClassVar[str] = "one_hot"
+    additive: ClassVar[bool] = False
+
+    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
+        """√2 in L2, 2 in L1; 1 under add-or-remove."""
+        apart = sqrt(2) if norm == "l2" else 2.0
+        return Sensitivity(relation=relation, norm=norm, value=apart if relation == "replace_one" else 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxLabels:
+    """Labels with every entry in [0, 1], for example several attributes.
+
+    Attributes:
+        classes: L ≥ 1.
+
+    >>> BoxLabels(classes=4).sensitivity("replace_one", "l2").value
+    2.0
+    """
+
+    kind: ClassVar[str] = "box_labels"
+    additive: ClassVar[bool] = False
+    classes: int
+
+    def __post_init__(self) -> None:
+        validate.whole("classes", self.classes)
+
+    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
+        """√L in L2, L in L1, under either relation."""
+        return Sensitivity(
+            relation=relation, norm=norm, value=sqrt(self.classes) if norm == "l2" else float(self.classes)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A sensitivity from elsewhere, with the relation and the norm under which it holds.
+
+    Attributes:
+        value: > 0.
+        relation: it answers for no other.
+        norm: likewise.
+
+    Raises:
+        ValueError: on being asked for another relation or norm.
+
+    >>> Known(value=1.0, relation="replace_one", norm="l2").sensitivity("replace_one", "l2").value
+    1.0
+    """
+
+    kind: ClassVar[str] = "known"
+    additive: ClassVar[bool] = False
+    value: float
+    relation: Relation
+    norm: Norm
+
+    def __post_init__(self) -> None:
+        validate.real("sensitivity", self.value, above=0)
+        validate.choice("relation", self.relation, ("replace_one", "add_or_remove_one"))
+        validate.choice("norm", self.norm, ("l1", "l2"))
+
+    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
+        """Itself."""
+        if (relation, norm) != (self.relation, self.norm):
+            raise ValueError(
+                f"the sensitivity is given for {self.relation} in {self.norm}, but {relation} in {norm} is asked for: "
+                "a replacement can move a release twice as far as an addition, so give the clip set instead"
+            )
+        return Sensitivity(relation=relation, norm=norm, value=self.value)
+
+
+CLIP_SETS = (Clamp, PatchBall, Ball, OneHot, BoxLabels, Known)
+"""Clip sets."""
+
+
+def _ball(radius: float, nonnegative: bool, relation: Relation, norm: Norm) -> float:
+    """Diameter or radius of an L2 ball."""
+    if norm != "l2":
+        raise ValueError("an L2 ball bounds no L1 distance without its dimensions; clamp coordinates for Laplace noise")
+    if relation == "add_or_remove_one":
+        return radius
+    return radius * (sqrt(2) if nonnegative else 2)

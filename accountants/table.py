@@ -1,0 +1,235 @@
+"""Parameter tables: one row a mechanism, read from CSV, TOML or JSON, each row checked on its own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, TextIO
+
+from privkit.accountants import validate
+from privkit.accountants.columns import BY_NAME, DEFAULTS
+from privkit.accountants.mechanism import (
+    CutMix,
+    EveryRound,
+    Mixup,
+    Noise,
+    NoMixing,
+    Poisson,
+    SplitMechanism,
+    WithoutReplacement,
+)
+from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, Ratio
+from privkit.accountants.sensitivity import Ball, BoxLabels, Clamp, ClipSet, Known, OneHot, PatchBall
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One row of a table, computed or refused.
+
+    Attributes:
+        row: 1-based, without the header.
+        name: its name, or "row N".
+        cells: what was read.
+        mechanism: None where the row was refused.
+        delta: δ of the row, or the default.
+        error: why it was refused; empty otherwise.
+    """
+
+    row: int
+    name: str
+    cells: Mapping[str, Any]
+    mechanism: SplitMechanism | None = None
+    delta: float | None = None
+    error: str = ""
+
+    @property
+    def where(self) -> str:
+        """The row for an error message."""
+        return f"row {self.row}" + (f" ({self.name})" if self.cells.get("name") else "")
+
+
+def mechanism_of(cells: Mapping[str, Any]) -> SplitMechanism:
+    """The mechanism that one row describes.
+
+    Args:
+        cells: column name -> value; missing ones take the column's default.
+
+    Raises:
+        ValueError: naming the column, what is allowed and what was given.
+
+    >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law
+    'gaussian'
+    """
+    given = {name: value for name, value in cells.items() if value is not None and value != ""}
+    if "variance" in given:
+        raise ValueError("noise is given as a standard deviation: put the square root of the variance into sigma")
+    if unknown := [name for name in given if name not in BY_NAME]:
+        raise ValueError(f"unknown column {unknown[0]!r} (allowed: {', '.join(BY_NAME)})")
+    values = DEFAULTS | {name: BY_NAME[name].parse(name, value) for name, value in given.items()}
+    get = values.__getitem__
+    for name in ("mechanism", "sigma"):
+        if get(name) is None:
+            raise ValueError(f"{name} is empty; it must be {BY_NAME[name].what.removeprefix('required: ')}")
+    kind = get("mechanism")
+    labels = _labels(get)
+    sigma_labels = get("sigma_labels") if get("sigma_labels") is not None else get("sigma")
+    return SplitMechanism(
+        smashed=_clip(get, "l1" if kind == "laplace" else "l2"),
+        noise=Noise(
+            law="laplace" if kind == "laplace" else "gaussian",
+            smashed=get("sigma"),
+            labels=sigma_labels if labels else None,
+            site=get("noise_site"),
+        ),
+        lower_model=get("lower_model"),
+        relation=get("relation"),
+        unit=get("unit"),
+        labels=labels,
+        mixing=_mixing(get),
+        participation=_participation(get),
+        rounds=get("rounds"),
+        releases=get("releases"),
+    )
+
+
+def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) -> Iterator[Entry]:
+    """Each row checked on its own: a refused one carries its error, and the others go on.
+
+    Args:
+        rows: as read from a file; values may be text.
+        default_delta: δ of rows that name none.
+
+    >>> [entry.error for entry in read([{"mechanism": "gaussian", "sigma": "-1", "sensitivity": "1"}], 1e-5)]
+    ['row 1: sigma must be a finite number > 0, got -1.0']
+    """
+    for number, cells in zip(count(1), rows):
+        name = cells.get("name")
+        called = str(name) if name else f"row {number}"
+        try:
+            given = cells.get("delta")
+            delta = BY_NAME["delta"].parse("delta", given) if given not in (None, "") else default_delta
+            if delta is None:
+                raise ValueError("delta is empty; fill the column or give --delta")
+            mechanism = mechanism_of(cells)
+            yield Entry(row=number, name=called, cells=cells, mechanism=mechanism, delta=validate.delta(delta))
+        except ValueError as error:
+            refused = Entry(row=number, name=called, cells=cells)
+            yield replace(refused, error=f"{refused.where}: {error}")
+
+
+def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
+    """Rows of a file, one after the other: CSV, or TOML and JSON by the name's ending; CSV from a stream.
+
+    TOML holds `[[row]]` tables, JSON a list of objects.
+
+    Raises:
+        ValueError: if the file cannot be read as what its name says.
+    """
+    if path is None:
+        assert stream is not None
+        yield from _csv(stream, "standard input")
+        return
+    try:
+        if path.suffix == ".toml":
+            yield from _objects(tomllib.loads(path.read_text(encoding="utf-8")).get("row"), path)
+        elif path.suffix == ".json":
+            yield from _objects(json.loads(path.read_text(encoding="utf-8")), path)
+        else:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                yield from _csv(file, str(path))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _csv(file: TextIO, where: str) -> Iterator[Mapping[str, Any]]:
+    """Rows of a CSV file; a row with more cells than the header keeps them under a name that is refused."""
+    reader = csv.DictReader(file, restkey="more cells than the header has")
+    if not reader.fieldnames:
+        raise ValueError(f"{where} is empty; its first line must name columns (see privkit epsilon --schema)")
+    yield from reader
+
+
+def _objects(value: Any, path: Path) -> Iterator[Mapping[str, Any]]:
+    """A list of tables."""
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        wanted = "[[row]] tables" if path.suffix == ".toml" else "a list of objects"
+        raise ValueError(f"{path} must hold {wanted}, one a row")
+    yield from value
+
+
+def _clip(get: Callable[[str], Any], norm: str) -> ClipSet:
+    """The clip set that the row names; exactly one of four ways."""
+    ways = [name for name in ("sensitivity", "clip_norm", "clip_patch", "clip_high") if get(name) is not None]
+    if len(ways) > 1:
+        raise ValueError(f"{ways[0]} and {ways[1]} are both given; one of them must be empty")
+    if not ways or (ways == ["clip_high"] and get("dimensions") is None):
+        empty = "dimensions" if get("dimensions") is None else "clip_high"
+        raise ValueError(
+            f"{empty} is empty; a clamp needs dimensions and clip_high (or give clip_norm, clip_patch or sensitivity)"
+        )
+    if ways == ["sensitivity"]:
+        return Known(value=get("sensitivity"), relation=get("relation"), norm="l1" if norm == "l1" else "l2")
+    if ways == ["clip_norm"]:
+        return Ball(radius=get("clip_norm"))
+    if ways == ["clip_patch"]:
+        return PatchBall(radius=get("clip_patch"), patches=_needed(get, "patches", "clip_patch"))
+    return Clamp(low=get("clip_low"), high=get("clip_high"), dimensions=get("dimensions"))
+
+
+def _labels(get: Callable[[str], Any]) -> ClipSet | None:
+    """Where labels lie."""
+    if get("labels") == "none":
+        return None
+    return OneHot() if get("labels") == "one_hot" else BoxLabels(classes=_needed(get, "classes", "labels = box"))
+
+
+def _mixing(get: Callable[[str], Any]) -> NoMixing | Mixup | CutMix:
+    """How a group is mixed."""
+    if get("mechanism") not in ("dp_mixsl", "dp_cutmixsl"):
+        return NoMixing()
+    ratio = _ratio(get)
+    if get("mechanism") == "dp_mixsl":
+        return Mixup(ratio=ratio)
+    return CutMix(ratio=ratio, patches=_needed(get, "patches", "dp_cutmixsl"))
+
+
+def _ratio(get: Callable[[str], Any]) -> Ratio:
+    """The law of the mixing ratios."""
+    law = get("ratio")
+    if law == "fixed":
+        return FixedRatio(ratios=_needed(get, "ratios", "ratio = fixed"))
+    if law == "counts":
+        return FixedCounts(counts=_needed(get, "counts", "ratio = counts"))
+    group = _needed(get, "group", f"ratio = {law}")
+    if law == "equal":
+        return FixedRatio.equal(group)
+    concentration = _needed(get, "concentration", f"ratio = {law}")
+    cls = DirichletRatio if law == "dirichlet" else DirichletCounts
+    return cls(concentration=concentration, clients=group)
+
+
+def _participation(get: Callable[[str], Any]) -> EveryRound | WithoutReplacement | Poisson:
+    """Who takes part."""
+    if get("sampling") == "poisson":
+        return Poisson(rate=_needed(get, "rate", "sampling = poisson"))
+    if get("sampling") == "without_replacement":
+        why = "sampling = without_replacement"
+        return WithoutReplacement(chosen=_needed(get, "group", why), clients=_needed(get, "clients", why))
+    return EveryRound()
+
+
+def _needed(get: Callable[[str], Any], name: str, why: str) -> Any:
+    """A cell that this row cannot do without."""
+    value = get(name)
+    if value is None:
+        raise ValueError(f"{name} is empty; {why} needs it ({BY_NAME[name].what})")
+    return value

@@ -1,0 +1,170 @@
+"""What must hold for a number, in words: assumptions and statements of certificates."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from privkit.accountants.mechanism import CutMix, EveryRound, NoMixing, Poisson, PrivateUpdates, SplitMechanism
+from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
+
+LARGE_DELTA = 1e-3
+"""A δ above this is warned about: publishing one record in a thousand would be allowed."""
+
+MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
+
+
+def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
+    """One sentence for each thing that the guarantee rests on.
+
+    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.sensitivity import Clamp
+    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> assumptions(one)[0]
+    'smashed data are clipped by the client before noise to clamp(low=0, high=1, dimensions=4)'
+    """
+    return tuple(_sentences(mechanism))
+
+
+def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
+    """The claim in one sentence.
+
+    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.sensitivity import Clamp
+    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> statement(one, 4.37717, 1e-5)
+    '(ε = 4.377, δ = 1e-05)-differential privacy of one record under replace-one, over 1 round'
+    """
+    relation = mechanism.relation.replace("_one", "").replace("_", "-") + "-one"
+    rounds = f"{mechanism.rounds:,} round{'s' if mechanism.rounds > 1 else ''}"
+    claim = f"(ε = {epsilon:.4g}, δ = {delta:.3g})-differential privacy"
+    return f"{claim} of one {mechanism.unit} under {relation}, over {rounds}"
+
+
+def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
+    """What a reader should be told about δ.
+
+    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.sensitivity import Clamp
+    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> warnings(one, 1e-5)
+    ()
+    """
+    if delta > LARGE_DELTA:
+        return (f"δ = {delta:g} is large: publishing each unit with probability {delta:g} would satisfy it, too",)
+    units = getattr(mechanism.participation, "clients", None)
+    if units and delta > 1 / units:
+        return (f"δ = {delta:g} is above 1/n = {1 / units:g}: publishing one unit of n in full would satisfy it, too",)
+    return ()
+
+
+@cache
+def library_versions() -> dict[str, str]:
+    """Versions of what computes.
+
+    >>> "numpy" in library_versions()
+    True
+    """
+    found = {}
+    for name in ("numpy", "scipy", "dp-accounting", "opacus"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "absent"
+    return found
+
+
+def _sentences(mechanism: SplitMechanism) -> list[str]:
+    """In the order clip, noise, mixing, participation, composition."""
+    noise = mechanism.noise
+    said = [f"smashed data are clipped by the client before noise to {_spec(mechanism.smashed)}"]
+    if mechanism.labels is None:
+        said.append("labels stay with the client; nothing that reveals them is released")
+    else:
+        said.append(f"labels lie in {_spec(mechanism.labels)} and are released with noise of their own")
+    unit = "standard deviation" if noise.law == "gaussian" else "scale"
+    where = "by each client before masks and mixing" if noise.site == "client" else "once to the mixed release"
+    if isinstance(mechanism.mixing, NoMixing):
+        where = "by the client"
+    said.append(
+        f"{noise.law} noise of {unit} {noise.smashed:g}"
+        + (f" ({noise.labels:g} on labels)" if noise.labels is not None else "")
+        + f" is added {where}, fresh and independent in every coordinate and release"
+    )
+    said += _mixing(mechanism)
+    said += _participation(mechanism)
+    said += _composition(mechanism)
+    return said
+
+
+def _mixing(mechanism: SplitMechanism) -> list[str]:
+    """Ratios, masks and whom the guarantee is against."""
+    mixing = mechanism.mixing
+    if isinstance(mixing, NoMixing):
+        return []
+    ratio = mixing.ratio
+    said = [
+        f"the server sees the {MIXING[mixing.kind]} of {mixing.group} clients only, never a client's own message: "
+        "whoever mixes is trusted, or the sum is computed under encryption",
+        "mixing ratios and masks are drawn independently of the data",
+    ]
+    if isinstance(ratio, DirichletRatio | DirichletCounts) and not ratio.published:
+        said.append("ratios are hidden, but accounted for as if published: other clients' data can reveal them")
+    if isinstance(ratio, RealizedRatios):
+        said.append("ratios are public; the number is for the ratios that were realized")
+    if isinstance(mixing, CutMix) and isinstance(ratio, FixedRatio | DirichletRatio):
+        said.append("a client fills ⌈λN⌉ patches; such counts sum to more than N, so masks may overlap")
+    if not mechanism.smashed.additive and isinstance(mixing, CutMix):
+        said.append(
+            "the clip bounds the whole release only: masks are uniform and fresh"
+            if mechanism.random_masks
+            else "the clip bounds the whole release only, so masks that keep a part of it amplify nothing"
+        )
+    if mechanism.noise.site == "client":
+        said.append(
+            "other clients of a group may collude with the server"
+            if mixing.colluding
+            else "the other clients of a group keep their own noise from the server"
+        )
+    return said
+
+
+def _participation(mechanism: SplitMechanism) -> list[str]:
+    """Sampling and what it needs."""
+    part = mechanism.participation
+    if isinstance(part, EveryRound):
+        said = ["every client takes part in every round: nothing is credited to sampling"]
+    elif isinstance(part, Poisson):
+        said = [f"each unit takes part by an independent secret coin of probability {part.rate:g}"]
+    else:
+        said = [
+            f"{part.chosen} of {part.clients} clients are drawn uniformly and secretly each round; messages carry no "
+            "identity"
+        ]
+    if mechanism.relation == "add_or_remove_one":
+        said.append(
+            "who is absent cannot be told from a message that is missing: the server sees sums, or dummies arrive"
+        )
+    return said
+
+
+def _composition(mechanism: SplitMechanism) -> list[str]:
+    """Why rounds compose."""
+    lower = mechanism.lower_model
+    if isinstance(lower, PrivateUpdates):
+        said = [
+            f"the lower model's {lower.steps:,} updates carry noise of {lower.noise_multiplier:g} times their "
+            "replace-one sensitivity and are charged here"
+        ]
+        if lower.rate < 1:
+            said.append("batches of the updates are secret and drawn apart from those of the releases")
+        return said
+    if lower == "frozen":
+        return ["the lower model is frozen and does not depend on the private data"]
+    return ["the lower model is trained by its client alone and leaves it only through the releases"]
+
+
+def _spec(clip: object) -> str:
+    """A clip set as it was written."""
+    fields = ", ".join(f"{name}={value}" for name, value in vars(clip).items())
+    return f"{getattr(clip, 'kind', type(clip).__name__)}({fields})" if fields else str(getattr(clip, "kind", clip))

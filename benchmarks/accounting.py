@@ -1,0 +1,173 @@
+"""The speed of accounting, side by side in one run: parameter tables, opacus' RDP accountant, one exact ε, imports.
+
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python benchmarks/accounting.py
+
+CPU seconds, medians. The table has 1,000 rows of T = 1,000 rounds: half Poisson, half k of n without replacement.
+opacus has no sampling without replacement, so its loop runs over Poisson rows; both it and the tight table take some
+rows and are scaled (`--opacus-rows`; `--tight-rows 1000` scales nothing).
+"""
+
+import argparse
+import csv
+import io
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from statistics import median
+from time import process_time
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")  # before numpy is loaded
+
+import numpy as np  # noqa: E402
+
+from privkit.accountants import account, composition, gaussian, pld, table  # noqa: E402
+
+ROWS, ROUNDS, DELTA = 1000, 1000, 1e-5
+TARGETS = {"table": 0.1, "ratio": 100.0, "one": 1e-3, "tight": 20.0, "import": 0.4}
+FRESH = "import time; a = time.perf_counter(); import {0}; b = time.perf_counter(); import sys; " + (
+    "print(b - a, 'torch' in sys.modules)"
+)
+
+
+def parameters(seed: int = 0) -> list[dict[str, object]]:
+    """Rows of a parameter table, in turn Poisson and without replacement."""
+    generator = np.random.default_rng(seed)
+    found: list[dict[str, object]] = []
+    for number in range(ROWS):
+        sigma = round(float(generator.uniform(0.7, 4)), 4)
+        cells: dict[str, object] = {"name": f"r{number}", "mechanism": "gaussian", "sigma": sigma, "sensitivity": 1}
+        if number % 2:
+            clients = int(generator.integers(100, 50_000))
+            chosen = int(generator.integers(1, clients // 10))
+            cells |= {"sampling": "without_replacement", "group": chosen, "clients": clients}
+        else:
+            rate = round(float(10 ** generator.uniform(-3, -1)), 6)
+            cells |= {"sampling": "poisson", "rate": rate, "relation": "add_or_remove_one"}
+        found.append(cells | {"rounds": ROUNDS, "delta": DELTA})
+    return found
+
+
+def seconds(work: Callable[[], object], repeats: int) -> float:
+    """Median CPU seconds, after one run that does not count."""
+    work()
+    times = []
+    for _ in range(repeats):
+        start = process_time()
+        work()
+        times.append(process_time() - start)
+    return median(times)
+
+
+def said(what: str, value: str, good: bool | None = None, note: str = "") -> None:
+    """One line."""
+    verdict = {None: "", True: "  met", False: "  MISSED"}[good]
+    print(f"{what:<62}{value:>14}{verdict}{'  ' + note if note else ''}")
+
+
+def opacus_loop(entries: list[table.Entry]) -> None:
+    """Opacus' RDP accountant, row by row, with its own orders."""
+    from opacus.accountants import RDPAccountant
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for entry in entries:
+            assert entry.mechanism is not None
+            accountant = RDPAccountant()
+            accountant.history = [(entry.mechanism.noise.smashed, entry.mechanism.participation.rate, ROUNDS)]
+            accountant.get_epsilon(DELTA)
+
+
+def tight_loop(entries: list[table.Entry], interval: float | None) -> None:
+    """Numerical composition, row by row."""
+    for entry in entries:
+        assert entry.mechanism is not None
+        steps = composition.steps(entry.mechanism)
+        assert steps is not None
+        pld.composed_bounds(steps, DELTA, interval)
+
+
+def fresh_import(module: str, repeats: int) -> tuple[float, bool]:
+    """Median wall seconds of an import in a fresh process, and whether torch came with it."""
+    runs = [
+        subprocess.run([sys.executable, "-c", FRESH.format(module)], capture_output=True, text=True, check=True).stdout
+        for _ in range(repeats + 1)
+    ][1:]
+    return median(float(run.split()[0]) for run in runs), any(run.split()[1] == "True" for run in runs)
+
+
+def main() -> None:
+    """Print medians, ratios and whether the targets are met."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--repeats", type=int, default=7)
+    arguments.add_argument("--opacus-rows", type=int, default=10, help="Poisson rows that opacus is timed on, <= 500")
+    arguments.add_argument("--tight-rows", type=int, default=50, help="rows that are composed numerically, <= 1000")
+    options = arguments.parse_args()
+    if options.repeats < 1 or not 1 <= options.opacus_rows <= ROWS // 2 or not 2 <= options.tight_rows <= ROWS:
+        arguments.error("--repeats must be >= 1, --opacus-rows in 1..500 and --tight-rows in 2..1000")
+
+    rows = parameters()
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+
+    def read() -> list[table.Entry]:
+        text.seek(0)
+        return list(table.read(table.load(None, text)))
+
+    entries = read()
+    assert not [entry.error for entry in entries if entry.error]
+    mechanisms = [entry.mechanism for entry in entries if entry.mechanism is not None]
+    deltas = [DELTA] * ROWS
+    print(f"numpy {np.__version__}, {os.environ['OMP_NUM_THREADS']} thread, {ROWS:,} rows, T = {ROUNDS:,}\n")
+
+    compute = seconds(lambda: list(account.epsilons(mechanisms, deltas)), options.repeats)
+    reading = seconds(read, options.repeats)
+    together = seconds(
+        lambda: list(account.epsilons([e.mechanism for e in read()], deltas)),  # type: ignore[misc]
+        options.repeats,
+    )
+    said("table: computing", f"{compute:.4f} s")
+    said("table: reading and checking", f"{reading:.4f} s")
+    said("table: both", f"{together:.4f} s", together <= TARGETS["table"], f"target {TARGETS['table']} s")
+
+    poisson = entries[::2]
+    some = poisson[:: max(1, len(poisson) // options.opacus_rows)][: options.opacus_rows]
+    own = [entry.mechanism for entry in some if entry.mechanism is not None]
+    opacus = seconds(lambda: opacus_loop(some), max(1, options.repeats // 3)) / len(some) * ROWS
+    single = seconds(lambda: [account.epsilon(one, DELTA, tight=False) for one in own], options.repeats) / len(own)
+    said("opacus' RDP accountant, in a loop", f"{opacus:.2f} s", None, f"{len(some)} Poisson rows, scaled to {ROWS:,}")
+    ratio = opacus / together
+    said("opacus over this table", f"{ratio:.0f} times", ratio >= TARGETS["ratio"], f"target {TARGETS['ratio']:.0f}")
+    said("one Poisson row alone (Rényi)", f"{1e3 * single:.3f} ms")
+
+    batch, plain = 200, table.mechanism_of({"mechanism": "gaussian", "sigma": 1.0, "sensitivity": 1})
+    for what, work in (
+        ("one exact ε: gaussian.epsilon", lambda: gaussian.epsilon(DELTA, 1.0)),
+        ("one exact ε with its certificate: account.epsilon", lambda: account.epsilon(plain, DELTA)),
+    ):
+        one = seconds(lambda: [work() for _ in range(batch)], options.repeats) / batch  # noqa: B023
+        said(what, f"{1e3 * one:.3f} ms", one <= TARGETS["one"], "target 1 ms")
+
+    spread = entries[:: max(1, ROWS // options.tight_rows)][: options.tight_rows]
+    if options.tight_rows < ROWS:  # an even stride would take Poisson rows only
+        spread = [entries[(i * ROWS // options.tight_rows) // 2 * 2 + i % 2] for i in range(options.tight_rows)]
+    scale = ROWS / len(spread)
+    for interval in (1e-3, None):
+        tight = seconds(lambda: tight_loop(spread, interval), 1) * scale  # noqa: B023
+        grid = "grid 1e-3" if interval else "grid chosen row by row, as account.epsilon does"
+        note = f"{len(spread)} rows, scaled to {ROWS:,}" if scale > 1 else "all rows"
+        good = tight <= TARGETS["tight"] if interval else None
+        said(f"tight table, {grid}", f"{tight:.2f} s", good, note + (", target 20 s" if interval else ""))
+
+    for module in ("privkit.accountants", "privkit.accountants.account"):
+        wall, torch = fresh_import(module, options.repeats)
+        good = wall <= TARGETS["import"] and not torch
+        said(f"import {module}", f"{wall:.3f} s", good, f"target 0.4 s; torch {'loaded' if torch else 'not loaded'}")
+
+
+if __name__ == "__main__":
+    main()

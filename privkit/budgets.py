@@ -1,0 +1,101 @@
+"""ε budgets for the command line: parameter tables in, rows out, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from privkit.accountants import account
+from privkit.accountants.base import Certificate
+from privkit.accountants.published.as_published import Paper, as_published
+from privkit.accountants.table import Entry
+from privkit.accountants.wording import warnings
+from privkit.reports.budgets import BudgetRow
+
+CHUNK = 2_000
+"""Rows that are computed in one vectorised pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """One row of a parameter table, accounted for.
+
+    Attributes:
+        row: for reports.
+        certificate: with all assumptions; None where the row was refused.
+    """
+
+    row: BudgetRow
+    certificate: Certificate | None = None
+
+
+def budgets(entries: Iterable[Entry], *, tight: bool, compare: bool) -> Iterator[Budget]:
+    """One budget an entry, in order; what cannot be computed becomes a row with its error, and the others go on.
+
+    Args:
+        entries: rows of a parameter table.
+        tight: whether to compose numerically where no closed form is exact.
+        compare: whether to put the published formula's value beside.
+
+    >>> from privkit.accountants import table
+    >>> entries = table.read([{"mechanism": "gaussian", "sensitivity": 1, "sigma": 1}, {"mechanism": "dp_sl"}], 1e-5)
+    >>> [budget.row.status for budget in budgets(entries, tight=False, compare=False)]
+    ['ok', 'error']
+    """
+    iterator = iter(entries)
+    while chunk := list(islice(iterator, CHUNK)):
+        found = _computed([entry for entry in chunk if not entry.error], tight)
+        for entry in chunk:
+            yield _row(entry, entry.error or found[entry.row], compare)
+
+
+def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]:
+    """Certificates by row number; one by one where a row of the pass is refused only in the computation."""
+    mechanisms = [entry.mechanism for entry in entries if entry.mechanism is not None]
+    deltas = [entry.delta for entry in entries if entry.delta is not None]
+    rows = [entry.row for entry in entries]
+    try:
+        return dict(zip(rows, account.epsilons(mechanisms, deltas, tight=tight), strict=True))
+    except ValueError:
+        found: dict[int, Certificate | str] = {}
+        for entry, mechanism, delta in zip(entries, mechanisms, deltas, strict=True):
+            try:
+                found[entry.row] = account.epsilon(mechanism, delta, tight=tight)
+            except ValueError as error:
+                found[entry.row] = f"{entry.where}: {error}"
+        return found
+
+
+def _row(entry: Entry, found: Certificate | str, compare: bool) -> Budget:
+    """A certificate, or why there is none, as a row of a report."""
+    kind = str(entry.cells.get("mechanism") or "")
+    if isinstance(found, str) or entry.mechanism is None or entry.delta is None:
+        row = BudgetRow(row=entry.row, name=entry.name, mechanism=kind, status="error", error=str(found))
+        return Budget(row=row)
+    published, objection = None, ""
+    notes = warnings(entry.mechanism, entry.delta)
+    if compare:
+        try:
+            paper: Paper = "dp_cutmixsl" if kind.startswith("dp_") else "accurate_sl"
+            claim = as_published(entry.mechanism, entry.delta, paper=paper)
+            published, objection = claim.epsilon, claim.objection
+        except ValueError as error:
+            notes = (*notes, str(error))
+    row = BudgetRow(
+        row=entry.row,
+        name=entry.name,
+        mechanism=kind,
+        epsilon=found.epsilon,
+        delta=entry.delta,
+        lower=found.lower,
+        method=found.method,
+        order=found.order,
+        at_grid_edge=found.at_grid_edge,
+        sound=found.sound,
+        statement=found.statement,
+        published=published,
+        objection=objection,
+        notes=notes,
+    )
+    return Budget(row=row, certificate=found)

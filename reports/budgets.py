@@ -1,0 +1,434 @@
+"""Privacy budgets: ε tables for people and for programs, and ε against one parameter, sound and published together."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from math import isfinite, isnan
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from numpy.typing import NDArray
+
+from privkit.reports import tables
+from privkit.reports.figures import COLORS, MUTED
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+Kind = Literal["nothing", "differential_privacy"]
+
+NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lower one."
+WIDE = 20.0
+"""Ratio of the largest to the smallest ε from which the axis is logarithmic."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetRow:
+    """One line of a table of budgets: what is proven about one parameter row, or why nothing could be computed.
+
+    Attributes:
+        row: 1-based number in the parameter table.
+        name: of the row.
+        mechanism: of the row; empty where it could not be read.
+        status: "ok" or "error".
+        error: why the row was refused, where it was.
+        epsilon: proven upper bound ≥ 0; `inf` where nothing is proven; None where the row was refused.
+        delta: that goes with it.
+        lower: proven lower bound, where one is known.
+        method: that gave `epsilon`.
+        order: Rényi order behind it, where there is one.
+        at_grid_edge: whether that order is the first or last tried.
+        sound: whether `epsilon` is a bound.
+        statement: the claim in a sentence.
+        published: ε as the paper's own formula has it, where there is one; `inf` is allowed.
+        objection: why the published value is no bound; empty where it is one, or where there is none.
+        notes: what a reader should be told, one sentence each.
+
+    Raises:
+        ValueError: if a number is NaN or negative, or status and numbers contradict each other.
+    """
+
+    row: int
+    name: str
+    mechanism: str = ""
+    status: Literal["ok", "error"] = "ok"
+    error: str = ""
+    epsilon: float | None = None
+    delta: float | None = None
+    lower: float | None = None
+    method: str = ""
+    order: float | None = None
+    at_grid_edge: bool = False
+    sound: bool = True
+    statement: str = ""
+    published: float | None = None
+    objection: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "delta", "lower", "order", "published"):
+            value = getattr(self, name)
+            if value is not None and (isnan(value) or value < 0):
+                raise ValueError(f"{name} must be a number >= 0 or None, got {value!r}")
+        if (self.status == "error") != bool(self.error) or (self.status == "error") != (self.epsilon is None):
+            raise ValueError(
+                f"row {self.row}: a row has either an epsilon or status='error' with its sentence, got "
+                f"status={self.status!r}, error={self.error!r}, epsilon={self.epsilon!r}"
+            )
+
+    @property
+    def kind(self) -> Kind | None:
+        """What is proven; None where the row was refused."""
+        return _kind(self.epsilon)
+
+    @property
+    def published_kind(self) -> Kind | None:
+        """What the published formula claims; None where there is none."""
+        return _kind(self.published)
+
+    @property
+    def factor(self) -> float | None:
+        """Published over sound ε: below 1 the paper claims more than is proven. None where it is no number."""
+        if self.published is None or not self.epsilon or not isfinite(self.epsilon) or not isfinite(self.published):
+            return None
+        return self.published / self.epsilon
+
+
+FIELDS = (*(field.name for field in fields(BudgetRow)), "kind", "published_kind", "factor")
+"""Columns of CSV and keys of JSON."""
+
+
+def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
+    """Every field, unrounded, one line a row; infinities are "inf", what is missing is empty. Streams."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(FIELDS)
+    yield out.getvalue()
+    for row in rows:
+        out.seek(0)
+        out.truncate()
+        cells = ("; ".join(value) if isinstance(value, tuple) else value for value in _record(row).values())
+        # A lone carriage return would not be quoted, and read as the end of the line.
+        writer.writerow([cell.replace("\r", "\n") if isinstance(cell, str) else cell for cell in cells])
+        yield out.getvalue()
+
+
+def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
+    """A list of objects with every field, unrounded; an infinite ε is null, and its kind "nothing". Streams."""
+    start = "["
+    for row in rows:
+        record = {
+            name: None if isinstance(value, float) and not isfinite(value) else value
+            for name, value in _record(row).items()
+        }
+        yield f"{start}\n{json.dumps(record, ensure_ascii=False, allow_nan=False)}"
+        start = ","
+    yield "[]\n" if start == "[" else "\n]\n"
+
+
+def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Table:
+    """One line a row; numbers in brackets point to `remarks`.
+
+    Args:
+        rows: in the order of the table.
+        compare: adds the published ε and its ratio to the sound one.
+    """
+    numbers = {sentence: number for number, sentence in enumerate(remarks(rows, compare), 1)}
+    headers = ("name", "mechanism", "ε", *(("ε published", "published/sound") if compare else ()), "δ", "ε at least")
+    lines = []
+    for row in rows:
+        published: tuple[str, ...] = ()
+        if compare:
+            published = (
+                _shown(row.published, ROUND_HALF_EVEN) + _marked(_objections(row), numbers),
+                tables.UNKNOWN if row.factor is None else f"{row.factor:.3g}",
+            )
+        own = "error" if row.status == "error" else _shown(row.epsilon, ROUND_CEILING)
+        cells = (
+            row.name,
+            row.mechanism,
+            own + _marked(_own_remarks(row), numbers),
+            *published,
+            tables.UNKNOWN if row.delta is None else f"{row.delta:.3g}",
+            _shown(row.lower, ROUND_FLOOR),
+            row.method or tables.UNKNOWN,
+        )
+        lines.append(tuple(" ".join(cell.split()) for cell in cells))
+    return tables.Table(headers=(*headers, "method"), rows=tuple(lines), floor=(False,) * len(lines))
+
+
+def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
+    """Sentences to be read with the table, each once: refusals, caveats and, in a comparison, objections."""
+    found: dict[str, None] = {}
+    for row in rows:
+        found |= dict.fromkeys([*_own_remarks(row), *(_objections(row) if compare else ())])
+    return list(found)
+
+
+def markdown(rows: Sequence[BudgetRow], compare: bool = False) -> str:
+    """GitHub Markdown with the remarks below."""
+    escaped = _translated(budget_table(rows, compare), str.maketrans({"|": r"\|", "<": "&lt;"}))
+    return tables.markdown(escaped, "\n".join([NOTE, *(f"\n{line}" for line in _numbered(rows, compare))]))
+
+
+LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "$": r"\$",
+        "~": r"\textasciitilde{}",
+        "[": "{[}",  # after a line break a bracket would be read as a length
+        "∞": r"$\infty$",
+        "ε": r"$\varepsilon$",
+        "δ": r"$\delta$",
+        "σ": r"$\sigma$",
+        "λ": r"$\lambda$",
+        "γ": r"$\gamma$",
+        "α": r"$\alpha$",
+        "μ": r"$\mu$",
+        "⌈": r"$\lceil$",
+        "⌉": r"$\rceil$",
+        "≥": r"$\geq$",
+        "≤": r"$\leq$",
+        "√": r"$\surd$",
+        "₁": r"$_1$",
+        "₂": r"$_2$",
+        "₃": r"$_3$",
+        "−": "$-$",
+        "²": r"$^2$",
+    }
+)
+"""What `tables.LATEX` leaves as it is."""
+
+
+def latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
+    """A booktabs tabular with the remarks below."""
+    body = tables.latex(_translated(budget_table(rows, compare), LATEX))
+    said = [_tex(line) for line in (NOTE, *_numbered(rows, compare))]
+    return body + "".join(rf"\par{{\footnotesize {line}}}" + "\n" for line in said)
+
+
+def rich_table(rows: Sequence[BudgetRow], compare: bool = False) -> RichTable:
+    """For a terminal; `remarks` go below."""
+    from rich.markup import escape
+
+    shown = budget_table(rows, compare)
+    cells = tuple(tuple(escape(cell) for cell in line) for line in shown.rows)
+    return tables.rich_table(tables.Table(headers=shown.headers, rows=cells, floor=shown.floor))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetCurve:
+    """ε of one mechanism against one parameter.
+
+    Attributes:
+        label: the mechanism.
+        values: [P] of the parameter, increasing.
+        epsilon: [P] sound ε; a value that is not finite leaves a gap.
+        published: [P] ε as published, or None.
+        sound: [P] whether the published value is a bound, or None where that is not known.
+
+    Raises:
+        ValueError: if the arrays have different lengths, or fewer than one point.
+    """
+
+    label: str
+    values: NDArray[np.float64]
+    epsilon: NDArray[np.float64]
+    published: NDArray[np.float64] | None = None
+    sound: NDArray[np.bool_] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "published", "sound"):
+            array = getattr(self, name)
+            if array is not None and (np.ndim(array) != 1 or np.shape(array) != np.shape(self.values)):
+                raise ValueError(f"{name} must have shape {list(np.shape(self.values))}, got {list(np.shape(array))}")
+        if not len(self.values):
+            raise ValueError(f"the curve of {self.label} has no points")
+
+
+def curves(
+    drawn: Sequence[BudgetCurve], *, title: str, subtitle: str, xlabel: str, log_x: bool = False, whole: bool = False
+) -> Figure:
+    """ε against one parameter: sound solid, published dashed, one color a mechanism, labels at the curves.
+
+    Args:
+        drawn: curves, at least one.
+        title: of the picture.
+        subtitle: δ and the parameters that stay the same.
+        xlabel: the parameter, with its unit.
+        log_x: whether the parameter's axis is logarithmic.
+        whole: whether the parameter takes whole numbers only, so that every point is marked.
+
+    Raises:
+        ValueError: if there is no curve.
+    """
+    if not drawn:
+        raise ValueError("curves must hold at least one curve, got none")
+    figure = Figure(figsize=(7.6, 4.6), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    ends: list[tuple[float, float, str, str]] = []
+    heights = []
+    for number, curve in enumerate(drawn):
+        color = COLORS[number % len(COLORS)]
+        every = [("", curve.epsilon)] + ([] if curve.published is None else [(" as published", curve.published)])
+        for suffix, line in every:
+            shown = np.where(np.isfinite(line), line, np.nan)
+            heights.append(shown)
+            style: dict[str, Any] = {"ls": (0, (4, 2)), "lw": 1.4} if suffix else {"ls": "-", "lw": 2.0, "alpha": 0.85}
+            axis.plot(curve.values, shown, color=color, zorder=3 if suffix else 2, **style)
+            if suffix:
+                _marks(axis, curve, shown, color)
+            elif whole or np.isfinite(shown).sum() == 1:
+                axis.plot(curve.values, shown, "o", ms=3.5, color=color, zorder=2)
+            if (finite := np.flatnonzero(np.isfinite(shown))).size:
+                ends.append((curve.values[finite[-1]], shown[finite[-1]], curve.label + suffix, color))
+    _scales(axis, np.concatenate(heights), log_x, whole, drawn)
+    _labels(axis, ends)
+    axis.set_xlabel(xlabel, fontsize=9)
+    axis.set_ylabel("ε (nats)", fontsize=9)
+    axis.set_title(subtitle, fontsize=7.5, color=MUTED, loc="left")
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.tick_params(labelsize=8)
+    axis.grid(axis="y", color="#e4e7ec", lw=0.6)
+    axis.set_axisbelow(True)
+    figure.legend(handles=_key(drawn), loc="outside lower left", ncols=4, frameon=False, fontsize=7.5)
+    return figure
+
+
+def _marks(axis: Any, curve: BudgetCurve, shown: NDArray[np.float64], color: str) -> None:
+    """Published points: an open circle where they are a bound, a cross where they are none."""
+    if curve.sound is None:
+        return
+    for ok, mark in ((True, {"marker": "o", "mfc": "white", "ms": 4.5}), (False, {"marker": "x", "ms": 5})):
+        chosen = np.where(curve.sound == ok, shown, np.nan)
+        axis.plot(curve.values, chosen, ls="", color=color, zorder=4, **mark)
+
+
+def _scales(axis: Any, heights: NDArray[np.float64], log_x: bool, whole: bool, drawn: Sequence[BudgetCurve]) -> None:
+    """Logarithmic where the range asks for it; zero keeps its place by a linear piece at the bottom."""
+    finite = heights[np.isfinite(heights)]
+    positive = finite[finite > 0]
+    if positive.size and positive.max() > WIDE * positive.min():
+        if (finite == 0).any():
+            axis.set_yscale("symlog", linthresh=positive.min())
+            axis.set_ylim(bottom=0)
+        else:
+            axis.set_yscale("log")
+            if positive.max() < 1000 * positive.min():
+                axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                axis.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axis.set_ylim(bottom=0)
+    if log_x:
+        axis.set_xscale("log")
+    values = np.unique(np.concatenate([curve.values for curve in drawn]))
+    if whole and values.size <= 20:
+        axis.set_xticks(values, [f"{value:g}" for value in values])
+        axis.xaxis.set_minor_locator(NullLocator())
+
+
+def _labels(axis: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Names right of the curves' ends, pushed apart where they would overlap."""
+    to_axes = axis.transScale + axis.transLimits
+    placed = sorted((float(to_axes.transform((x, y))[1]), x, y, label, color) for x, y, label, color in ends)
+    gap = 0.052
+    at = [height for height, *_ in placed]
+    for i in range(1, len(at)):
+        at[i] = max(at[i], at[i - 1] + gap)
+    if at and at[-1] > 1.02:
+        at[-1] = 1.02
+        for i in range(len(at) - 2, -1, -1):
+            at[i] = min(at[i], at[i + 1] - gap)
+    for height, (_, x, y, label, color) in zip(at, placed, strict=True):
+        axis.annotate(
+            label,
+            xy=(x, y),
+            xytext=(1.035, height),
+            textcoords="axes fraction",
+            color=color,
+            fontsize=8,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": color, "lw": 0.5, "alpha": 0.6, "shrinkA": 1, "shrinkB": 2},
+        )
+
+
+def _key(drawn: Sequence[BudgetCurve]) -> list[Line2D]:
+    """What the kinds of line and mark mean."""
+    kinds = [Line2D([], [], color=MUTED, lw=2.0, label="sound (proven upper bound)")]
+    if any(curve.published is not None for curve in drawn):
+        kinds.append(Line2D([], [], color=MUTED, lw=1.4, ls=(0, (4, 2)), label="as published"))
+    judged = [curve.sound for curve in drawn if curve.sound is not None]
+    if any(sound.any() for sound in judged):
+        kinds.append(Line2D([], [], color=MUTED, ls="", marker="o", mfc="white", ms=4.5, label="published, a bound"))
+    if any(not sound.all() for sound in judged):
+        kinds.append(Line2D([], [], color=MUTED, ls="", marker="x", ms=5, label="published, no bound"))
+    return kinds
+
+
+def _kind(epsilon: float | None) -> Kind | None:
+    """An infinite ε proves nothing."""
+    return None if epsilon is None else "differential_privacy" if isfinite(epsilon) else "nothing"
+
+
+def _record(row: BudgetRow) -> dict[str, Any]:
+    """A row by its fields."""
+    return {name: getattr(row, name) for name in FIELDS}
+
+
+def _own_remarks(row: BudgetRow) -> list[str]:
+    """Why a row was refused, and what a reader should be told about its ε."""
+    edge = [f"the best order {row.order:g} is at the edge of those tried"] if row.at_grid_edge and row.order else []
+    return [*([row.error] if row.error else []), *row.notes, *edge]
+
+
+def _objections(row: BudgetRow) -> list[str]:
+    """Why the published value is no bound."""
+    return [f"as published no bound: {row.objection}"] if row.objection else []
+
+
+def _marked(sentences: Sequence[str], numbers: dict[str, int]) -> str:
+    """The numbers under which remarks stand below the table."""
+    return "".join(f" [{numbers[sentence]}]" for sentence in sentences)
+
+
+def _numbered(rows: Sequence[BudgetRow], compare: bool) -> list[str]:
+    """The remarks under the numbers that the table points to."""
+    return [f"[{number}] {sentence}" for number, sentence in enumerate(remarks(rows, compare), 1)]
+
+
+def _translated(shown: tables.Table, mapping: dict[int, Any]) -> tables.Table:
+    """The same table with characters replaced in every cell and header."""
+    return tables.Table(
+        headers=tuple(header.translate(mapping) for header in shown.headers),
+        rows=tuple(tuple(cell.translate(mapping) for cell in row) for row in shown.rows),
+        floor=shown.floor,
+    )
+
+
+def _tex(sentence: str) -> str:
+    """A sentence in LaTeX."""
+    return sentence.translate(LATEX).translate(tables.LATEX).replace("^", r"\textasciicircum{}")
+
+
+def _shown(value: float | None, rounding: str, digits: int = 5) -> str:
+    """Five significant digits, rounded to the safe side."""
+    if value is None:
+        return tables.UNKNOWN
+    if not isfinite(value):
+        return "∞"
+    return f"{float(Context(prec=digits, rounding=rounding).create_decimal(Decimal(value))):.{digits}g}"

@@ -1,0 +1,124 @@
+"""Calibration: the answer reaches the target, and the next better value does not."""
+
+from dataclasses import replace
+from math import inf, nan
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privkit.accountants import account
+from privkit.accountants.calibration import calibrate
+from privkit.accountants.golden.gaussian import table_1
+from privkit.accountants.mechanism import (
+    CutMix,
+    Mixup,
+    Noise,
+    Poisson,
+    PrivateUpdates,
+    SplitMechanism,
+    WithoutReplacement,
+)
+from privkit.accountants.mixing import DirichletRatio, FixedRatio
+from privkit.accountants.sensitivity import Clamp
+
+DELTA = 1e-5
+
+
+def spec(**changes: Any) -> SplitMechanism:
+    given: dict[str, Any] = {
+        "smashed": Clamp(low=0, high=1, dimensions=1),
+        "noise": Noise(smashed=1.0),
+        "lower_model": "frozen",
+    }
+    return SplitMechanism(**(given | changes))
+
+
+KINDS: dict[str, SplitMechanism] = {
+    "plain": spec(),
+    "labels": table_1(),
+    "sampled": spec(participation=WithoutReplacement(chosen=2, clients=10), rounds=20),
+    "poisson": spec(relation="add_or_remove_one", participation=Poisson(rate=0.05), rounds=30),
+    "dirichlet": spec(mixing=Mixup(ratio=DirichletRatio(concentration=2, clients=3))),
+    "laplace": spec(noise=Noise(law="laplace", smashed=1.0)),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(kind=st.sampled_from(sorted(KINDS)), epsilon=st.floats(0.1, 30), start=st.floats(0.01, 100))
+def test_the_smallest_noise_that_reaches_the_target(kind: str, epsilon: float, start: float) -> None:
+    mechanism = KINDS[kind]
+    noise = replace(mechanism.noise, smashed=start, labels=mechanism.noise.labels and 2 * start)
+    found = calibrate(replace(mechanism, noise=noise), "sigma", epsilon=epsilon, delta=DELTA, tight=False)
+    assert found.certificate.epsilon <= epsilon
+    assert found.value == found.mechanism.noise.smashed
+    if found.mechanism.noise.labels is not None:
+        assert found.mechanism.noise.labels == pytest.approx(2 * found.value, rel=1e-12)
+    less = replace(found.mechanism.noise, smashed=found.value * (1 - 1e-4))
+    if less.labels is not None:
+        less = replace(less, labels=less.labels * (1 - 1e-4))
+    assert account.epsilon(replace(found.mechanism, noise=less), DELTA, tight=False).epsilon > epsilon
+
+
+@settings(max_examples=30, deadline=None)
+@given(kind=st.sampled_from(sorted(KINDS)), epsilon=st.floats(1, 200), sigma=st.floats(1, 20))
+def test_the_largest_number_of_rounds_within_the_target(kind: str, epsilon: float, sigma: float) -> None:
+    mechanism = KINDS[kind]
+    mechanism = replace(mechanism, noise=replace(mechanism.noise, smashed=sigma))
+    one = account.epsilon(replace(mechanism, rounds=1), DELTA, tight=False).epsilon
+    if one > epsilon:
+        with pytest.raises(ValueError, match="a single round already costs"):
+            calibrate(mechanism, "rounds", epsilon=epsilon, delta=DELTA, tight=False)
+        return
+    found = calibrate(mechanism, "rounds", epsilon=epsilon, delta=DELTA, tight=False)
+    rounds = found.mechanism.rounds
+    assert found.value == rounds
+    assert found.certificate.epsilon <= epsilon
+    assert account.epsilon(replace(mechanism, rounds=rounds + 1), DELTA, tight=False).epsilon > epsilon
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("epsilon", [20.0, 60.0, 200.0])
+def test_the_smallest_group(sampled: bool, epsilon: float) -> None:
+    start = table_1(CutMix(ratio=FixedRatio.equal(2), patches=64), chosen=2 if sampled else None)
+    found = calibrate(start, "group", epsilon=epsilon, delta=DELTA)
+    sizes = []
+    for group in range(1, 11):
+        mixing = CutMix(ratio=FixedRatio.equal(group), patches=64)
+        sizes.append(account.epsilon(table_1(mixing, chosen=group if sampled else None), DELTA).epsilon)
+    assert found.value == 1 + [value <= epsilon for value in sizes].index(True)
+    assert found.certificate.epsilon == sizes[int(found.value) - 1]
+
+
+def test_numerical_composition_needs_less_noise() -> None:
+    quick, tight = (
+        calibrate(KINDS["sampled"], "sigma", epsilon=2, delta=DELTA, tight=tight) for tight in (False, True)
+    )
+    assert tight.value < quick.value
+    assert tight.certificate.epsilon <= 2
+
+
+@pytest.mark.parametrize(
+    ("start", "parameter", "epsilon", "match"),
+    [
+        (spec(), "noise", 1, "parameter must be one of sigma, rounds, group"),
+        (spec(), "sigma", 0, "epsilon must be a finite number > 0"),
+        (spec(), "sigma", nan, "epsilon must be"),
+        (spec(), "sigma", inf, "epsilon must be"),
+        (spec(), "sigma", True, "epsilon must be"),
+        (spec(), "group", 1, "group needs mixing"),
+        (spec(), "rounds", 1, "a single round already costs epsilon=4.377"),
+        (table_1(CutMix(ratio=FixedRatio.equal(2), patches=64), chosen=2), "group", 1, "10 give 19.38"),
+        (spec(mixing=Mixup(ratio=FixedRatio(ratios=(0.7, 0.3)))), "group", 1, "use equal or Dirichlet"),
+        (
+            spec(lower_model=PrivateUpdates(noise_multiplier=0.1, chosen=9, records=10, steps=100)),
+            "sigma",
+            1,
+            "something else than the noised releases costs more",
+        ),
+    ],
+)
+def test_what_cannot_be_reached_is_said(start: SplitMechanism, parameter: Any, epsilon: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        calibrate(start, parameter, epsilon=epsilon, delta=DELTA, tight=False)

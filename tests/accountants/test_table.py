@@ -1,0 +1,243 @@
+"""Parameter tables: what is read, what is refused with row, column and value, and what goes on after a bad row."""
+
+import csv
+import io
+import json
+import tracemalloc
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privkit.accountants import account, table
+from privkit.accountants.mechanism import CutMix, Mixup, Poisson, WithoutReplacement
+from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.sensitivity import Ball, Clamp, Known, OneHot, PatchBall
+
+PLAIN: dict[str, Any] = {"mechanism": "gaussian", "sigma": "1", "sensitivity": "1"}
+SPLIT: dict[str, Any] = {"mechanism": "dp_cutmixsl", "sigma": "16/255", "dimensions": 10, "clip_high": "0.15"}
+
+
+def error(**cells: Any) -> str:
+    """Why a row is refused."""
+    (entry,) = table.read([cells], 1e-5)
+    assert entry.mechanism is None
+    return entry.error
+
+
+def test_a_row_becomes_its_mechanism() -> None:
+    cells = SPLIT | {
+        "labels": "one_hot",
+        "group": "2",
+        "clients": "10",
+        "sampling": "without_replacement",
+        "patches": "64",
+        "rounds": "3",
+        "ratio": "dirichlet_counts",
+        "concentration": "2",
+    }
+    found = table.mechanism_of(cells)
+    assert found.smashed == Clamp(low=0, high=0.15, dimensions=10)
+    assert found.labels == OneHot()
+    assert (found.noise.smashed, found.noise.labels) == (16 / 255, 16 / 255)
+    assert found.mixing == CutMix(ratio=DirichletCounts(concentration=2, clients=2), patches=64)
+    assert found.participation == WithoutReplacement(chosen=2, clients=10)
+    assert found.rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("cells", "what", "expected"),
+    [
+        (PLAIN, "smashed", Known(value=1, relation="replace_one", norm="l2")),
+        (PLAIN | {"mechanism": "laplace"}, "smashed", Known(value=1, relation="replace_one", norm="l1")),
+        (PLAIN | {"sensitivity": "", "clip_norm": "2"}, "smashed", Ball(radius=2)),
+        (PLAIN | {"sensitivity": "", "clip_patch": "2", "patches": 4}, "smashed", PatchBall(radius=2, patches=4)),
+        (PLAIN | {"sampling": "poisson", "rate": "1/100", "relation": "add_or_remove_one"}, "participation",
+         Poisson(rate=0.01)),
+        (SPLIT | {"mechanism": "dp_mixsl", "group": 4}, "mixing", Mixup(ratio=FixedRatio.equal(4))),
+        (SPLIT | {"mechanism": "dp_mixsl", "ratio": "fixed", "ratios": "0.7;0.3"}, "mixing",
+         Mixup(ratio=FixedRatio(ratios=(0.7, 0.3)))),
+        (SPLIT | {"ratio": "counts", "counts": [3, 1], "patches": 4}, "mixing",
+         CutMix(ratio=FixedCounts(counts=(3, 1)), patches=4)),
+        (SPLIT | {"mechanism": "dp_mixsl", "ratio": "dirichlet", "concentration": 0.5, "group": 3}, "mixing",
+         Mixup(ratio=DirichletRatio(concentration=0.5, clients=3))),
+    ],
+)  # fmt: skip
+def test_every_way_of_writing_a_row(cells: dict[str, Any], what: str, expected: Any) -> None:
+    assert getattr(table.mechanism_of(cells), what) == expected
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"sigma": "1", "sensitivity": "1"}, ["mechanism is empty", "gaussian"]),
+        ({"mechanism": "gaussian", "sensitivity": "1"}, ["sigma is empty"]),
+        (PLAIN | {"mechanism": "exponential"}, ["mechanism must be one of", "'exponential'"]),
+        (PLAIN | {"sigma": "abc"}, ["sigma must be a number such as 0.5 or 16/255", "'abc'"]),
+        (PLAIN | {"sigma": "nan"}, ["sigma must be a finite number", "nan"]),
+        (PLAIN | {"sigma": "inf"}, ["sigma must be a finite number", "inf"]),
+        (PLAIN | {"sigma": "1/0"}, ["sigma", "1/0"]),
+        (PLAIN | {"sigma": "-1"}, ["sigma must be a finite number > 0", "-1"]),
+        (PLAIN | {"sigma": True}, ["sigma", "True"]),
+        (PLAIN | {"sigma": [1]}, ["sigma", "[1]"]),
+        (PLAIN | {"sigma": {"a": 1}}, ["sigma"]),
+        (PLAIN | {"rounds": "2.5"}, ["rounds must be a whole number", "2.5"]),
+        (PLAIN | {"rounds": "0"}, ["rounds must be a whole number >= 1", "0"]),
+        (PLAIN | {"rounds": False}, ["rounds", "False"]),
+        (PLAIN | {"variance": "4"}, ["standard deviation"]),
+        (PLAIN | {"sgima": "4"}, ["unknown column 'sgima'", "sigma"]),
+        (PLAIN | {"dimensions": 3, "clip_high": 1}, ["sensitivity and clip_high"]),
+        (PLAIN | {"sensitivity": None}, ["is empty", "clip_norm"]),
+        (PLAIN | {"sensitivity": None, "clip_high": 1}, ["dimensions is empty"]),
+        (PLAIN | {"sampling": "poisson"}, ["rate is empty"]),
+        (PLAIN | {"sampling": "without_replacement", "group": 3, "clients": 2}, ["chosen", "<= 2", "3"]),
+        (PLAIN | {"sampling": "poisson", "rate": 0.1}, ["add_or_remove_one"]),
+        (PLAIN | {"labels": "box"}, ["classes is empty"]),
+        (PLAIN | {"lower_model": "trained"}, ["trained on raw data"]),
+        (SPLIT | {"group": 2}, ["patches is empty"]),
+        (SPLIT | {"patches": 64}, ["group is empty"]),
+        (SPLIT | {"patches": 5, "ratio": "counts", "counts": "2;2"}, ["counts must sum to the 5 patches", "4"]),
+        (SPLIT | {"patches": 5, "ratio": "fixed", "ratios": "0.7;0.2"}, ["must sum to 1"]),
+        (SPLIT | {"patches": 5, "ratio": "fixed", "ratios": 0.7}, ["ratios must be a list"]),
+        (SPLIT | {"patches": 5, "ratio": "dirichlet", "group": 2}, ["concentration is empty"]),
+        (SPLIT | {"patches": 5, "group": 10**18}, ["group must be a whole number"]),
+        (PLAIN | {"delta": "0"}, ["delta must be a finite number > 0 and < 1"]),
+        (PLAIN | {"delta": "1e-5x"}, ["delta must be a number"]),
+        (PLAIN | {"delta": True}, ["delta"]),
+    ],
+)
+def test_refusals_name_row_column_and_value(cells: dict[str, Any], words: list[str]) -> None:
+    said = error(**cells)
+    assert said.startswith("row 1: ")
+    assert "\n" not in said
+    for word in words:
+        assert word in said, said
+
+
+def test_a_bad_row_is_named_and_the_others_go_on() -> None:
+    rows = [PLAIN, PLAIN | {"sigma": "x", "name": "mine"}, PLAIN | {"delta": "1e-6"}]
+    first, second, third = table.read(rows, 1e-5)
+    assert second.error.startswith("row 2 (mine): sigma")
+    assert (first.name, first.delta, first.error) == ("row 1", 1e-5, "")
+    assert (third.delta, third.row) == (1e-6, 3)
+    (missing,) = table.read([PLAIN])
+    assert "delta is empty" in missing.error
+
+
+WORDS = st.one_of(
+    st.none(), st.text(max_size=8), st.floats(), st.integers(-5, 500), st.booleans(),
+    st.lists(st.integers(), max_size=3),
+    st.sampled_from(["1", "0.5", "16/255", "nan", "-1", "1e400", "dirichlet", "counts", "poisson", "one_hot", "2;2"]),
+)  # fmt: skip
+NAMES = st.sampled_from([*table.BY_NAME, "variance", "x"])
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    base=st.sampled_from([{}, PLAIN, SPLIT, SPLIT | {"patches": 4, "group": 2}]), cells=st.dictionaries(NAMES, WORDS)
+)
+def test_any_row_is_computed_or_refused_in_a_sentence(base: dict[str, Any], cells: dict[str, Any]) -> None:
+    if isinstance(size := cells.get("group"), float) and size > 500:
+        cells = cells | {"group": 500.0}
+    (entry,) = table.read([base | cells], 1e-5)
+    assert (entry.mechanism is None) == bool(entry.error)
+    if entry.mechanism is not None and entry.mechanism.smashed.kind == "clamp" and entry.mechanism.mixing.group < 100:
+        assert entry.delta is not None
+        assert 0 < entry.delta < 1
+
+
+@given(top=st.integers(1, 999), bottom=st.integers(1, 999))
+def test_fractions_are_divided(top: int, bottom: int) -> None:
+    assert table.mechanism_of(PLAIN | {"sigma": f"{top}/{bottom}"}).noise.smashed == top / bottom
+    assert table.mechanism_of(PLAIN | {"sigma": f" {top} / {bottom} "}).noise.smashed == top / bottom
+
+
+# files
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_csv_toml_json_and_a_stream_hold_the_same_rows(tmp_path: Path) -> None:
+    text = "name,mechanism,sigma,sensitivity,rounds\na,gaussian,16/255,1,\nb,gaussian,2,1,5\n"
+    toml = "".join(
+        f'[[row]]\nname = "{name}"\nmechanism = "gaussian"\nsigma = {sigma}\nsensitivity = 1\n{more}'
+        for name, sigma, more in (("a", '"16/255"', ""), ("b", "2", "rounds = 5\n"))
+    )
+    rows = [
+        {"name": "a", "mechanism": "gaussian", "sigma": "16/255", "sensitivity": 1},
+        {"name": "b", "mechanism": "gaussian", "sigma": 2, "sensitivity": 1, "rounds": 5},
+    ]
+    sources: list[list[Mapping[str, Any]]] = [
+        list(table.load(write(tmp_path / "t.csv", text))),
+        list(table.load(write(tmp_path / "bom.csv", "\ufeff" + text.replace("\n", "\r\n")))),
+        list(table.load(write(tmp_path / "t.toml", toml))),
+        list(table.load(write(tmp_path / "t.json", json.dumps(rows)))),
+        list(table.load(None, io.StringIO(text))),
+    ]
+    found = [[(e.name, e.mechanism, e.error) for e in table.read(source, 1e-5)] for source in sources]
+    assert all(one == found[0] for one in found)
+    assert [error for *_, error in found[0]] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("t.csv", "name,sigma\né,1\n".encode("latin-1"), "is not UTF-8"),
+        ("t.json", b"\xff\xfe", "is not UTF-8"),
+        ("t.csv", b"", "is empty"),
+        ("t.toml", b"[[row]\n", r"t\.toml"),
+        ("t.json", b"{", r"t\.json"),
+        ("t.json", b"{}", "a list of objects"),
+        ("t.json", b"[1]", "a list of objects"),
+        ("t.toml", b"x = 1\n", r"\[\[row\]\] tables"),
+        ("t.toml", b"row = 1\n", r"\[\[row\]\] tables"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path: Path, name: str, content: bytes, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        list(table.load(write(tmp_path / name, content)))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    for path in (tmp_path / "no.csv", tmp_path / "no.json", tmp_path):
+        with pytest.raises(ValueError, match="cannot be read"):
+            list(table.load(path))
+
+
+def test_more_and_fewer_cells_than_the_header() -> None:
+    text = "mechanism,sigma,sensitivity\ngaussian,1,1,9\ngaussian,1\ngaussian,1,1\n"
+    many, few, good = table.read(table.load(None, io.StringIO(text)), 1e-5)
+    assert "more cells than the header" in many.error
+    assert "is empty" in few.error
+    assert good.error == ""
+
+
+def test_a_long_table_streams(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(PLAIN)
+        writer.writerows(PLAIN.values() for _ in range(100_000))
+    tracemalloc.start()
+    first = list(islice(table.read(table.load(path), 1e-5), 100))
+    rest = sum(not entry.error for entry in table.read(table.load(path), 1e-5))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(first) == 100
+    assert rest == 100_000
+    assert peak < 5e6
+
+
+def test_the_shipped_example_is_computed() -> None:
+    path = Path(table.__file__).parent / "examples" / "papers.csv"
+    entries = list(table.read(table.load(path), 1e-5))
+    assert [entry.error for entry in entries if entry.error] == []
+    found = list(account.epsilons([e.mechanism for e in entries if e.mechanism], [e.delta or 0 for e in entries]))
+    assert len(found) == len(entries) > 50

@@ -1,0 +1,98 @@
+"""The test for places finds what tells them, also what starts at zero, and accuses nothing else."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from privkit.models import VIT_MICRO, VIT_TINY
+from privkit.models.places import hides_places
+
+SHAPE = (3, 32, 32)
+
+
+class Patches(nn.Module):
+    """A patch embedding, with something behind it."""
+
+    def __init__(self, behind: nn.Module | None = None, *, kernel: int = 8, columns_first: bool = False) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, 24, kernel, 8, padding=(kernel - 8) // 2)
+        self.behind, self.columns_first = behind or nn.Identity(), columns_first
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.embed(images)
+        tokens = (maps.transpose(2, 3) if self.columns_first else maps).flatten(2).transpose(1, 2)
+        found: Tensor = self.behind(tokens)
+        return found
+
+
+class Plus(nn.Module):
+    """Adds something to every token."""
+
+    def __init__(self, added: Any, *, learned: bool) -> None:
+        super().__init__()
+        self.added = nn.Parameter(added) if learned else added
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens + self.added
+
+
+class WithToken(nn.Module):
+    """Puts a token in front, so that tokens are no grid any more."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.cat([tokens[:, :1], tokens], 1)
+
+
+class Noise(nn.Module):
+    """Draws noise, also in eval mode."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens + torch.randn_like(tokens)
+
+
+def block(dropout: float = 0.0) -> nn.Module:
+    return nn.TransformerEncoderLayer(24, 4, 48, dropout=dropout, batch_first=True, norm_first=True)
+
+
+@pytest.mark.parametrize(
+    ("lower", "hidden"),
+    [
+        (Patches(), True),
+        (Patches(columns_first=True), True),
+        (Patches(nn.Sequential(block(), block(dropout=0.2), nn.LayerNorm(24))), True),
+        (Patches(Plus(torch.zeros(24), learned=True)), True),
+        (Patches(Plus(torch.zeros(16, 24), learned=True)), False),
+        (Patches(Plus(0.02 * torch.randn(1, 16, 24), learned=True)), False),
+        (Patches(Plus(0.1 * torch.arange(16.0)[:, None], learned=False)), False),
+        (Patches(nn.LayerNorm((16, 24))), False),
+        (Patches(kernel=12), False),
+        (Patches(WithToken()), None),
+        (Patches(Noise()), None),
+        (nn.Conv2d(3, 8, 8, 8), None),
+        (nn.Linear(5, 5), None),
+    ],
+    ids=lambda value: str(value) if isinstance(value, bool | None) else "",
+)
+def test_places(lower: nn.Module, hidden: bool | None) -> None:
+    assert hides_places(lower, SHAPE) is hidden
+
+
+@pytest.mark.parametrize("spec", [VIT_MICRO, VIT_TINY])
+@pytest.mark.parametrize("cut", [0, 1, 4])
+def test_the_built_in_models_say_the_truth(spec: Any, cut: int) -> None:
+    from dataclasses import replace
+
+    for positions in (False, True):
+        split = replace(spec, cut=cut).build(SHAPE, 10, positions=positions, seed=0)
+        assert split.hides_places is hides_places(split.lower, SHAPE) is not positions
+
+
+def test_the_segment_and_the_generator_are_left_alone() -> None:
+    lower = Patches(nn.Sequential(nn.Dropout(), nn.BatchNorm1d(16)))
+    before, state = [value.clone() for value in lower.state_dict().values()], torch.random.get_rng_state()
+    assert hides_places(lower, SHAPE) is False
+    assert lower.training
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(before, lower.state_dict().values(), strict=True))

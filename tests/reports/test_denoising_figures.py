@@ -1,0 +1,142 @@
+"""Figures of the denoising simulations: what is drawn is what was given; the command that writes all three."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from PIL import Image
+
+from privkit.reports import figures
+from privkit.reports.denoising import Panel, panels
+
+BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "denoising.py"
+
+
+def panel(**changes: object) -> Panel:
+    factor = np.linspace(0, 1, 5)
+    fields: dict[str, object] = {
+        "title": "(a) linear",
+        "xlabel": "λ",
+        "ylabel": "MSE (nats²)",
+        "factor": factor,
+        "levels": ["σ = 0.3", "σ = 0.7"],
+        "mse": np.array([(factor - 0.75) ** 2 + 0.1, (factor - 0.25) ** 2 + 0.5]),
+        "error": np.full((2, 5), 0.01),
+    }
+    return Panel(**(fields | changes))  # type: ignore[arg-type]
+
+
+def lines(axis: Axes) -> dict[str, list[np.ndarray]]:
+    """Ordinates of what is drawn, by line style; markers under "o"."""
+    found: dict[str, list[np.ndarray]] = {}
+    for line in axis.get_lines():
+        kind = "o" if line.get_marker() == "o" else str(line.get_linestyle())
+        found.setdefault(kind, []).append(np.asarray(line.get_ydata(), float))
+    return found
+
+
+def test_curves_baselines_minima_and_labels_are_the_arrays() -> None:
+    given = panel()
+    axis = panels([[given]]).axes[0]
+    drawn = lines(axis)
+    assert np.array_equal(drawn["-"], given.mse)
+    assert [line[0] for line in drawn["--"]] == [line[-1] for line in given.mse]
+    assert [line[0] for line in drawn["o"]] == [line.min() for line in given.mse]
+    assert ":" not in drawn
+    assert [text.get_text() for text in axis.texts] == ["σ = 0.3", "σ = 0.7"]
+    assert (axis.get_title(), axis.get_xlabel(), axis.get_ylabel()) == ("(a) linear", "λ", "MSE (nats²)")
+    for band, line, error in zip(axis.collections, given.mse, given.error, strict=True):
+        heights = np.asarray(band.get_paths()[0].vertices, float)[:, 1]
+        assert heights.max() == pytest.approx((line + 2 * error).max())
+        assert heights.min() == pytest.approx((line - 2 * error).min())
+
+
+def test_closed_form_is_drawn_and_named_only_where_there_is_one() -> None:
+    exact = panel().mse + 0.05
+    figure = panels([[panel(exact=exact), panel()]], note="k = 7")
+    left, right = figure.axes
+    assert np.array_equal(lines(left)[":"], exact)
+    assert ":" not in lines(right)
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names[-1] == "closed form"
+    assert figure.legends[0].get_title().get_text() == "k = 7"
+    assert "closed form" not in [text.get_text() for text in panels([[panel()]]).legends[0].get_texts()]
+
+
+def test_panels_of_a_row_share_their_vertical_axis() -> None:
+    figure = panels([[panel(), panel(mse=panel().mse * 10)], [panel(), panel()]])
+    first, second, third, _ = figure.axes
+    assert first.get_ylim() == second.get_ylim() != third.get_ylim()
+    assert first.get_ylim()[0] == 0
+    assert first.get_ylim()[1] > 10 * panel().mse.max()  # nothing is cut off
+
+
+def test_text_does_not_overlap() -> None:
+    figure = panels([[panel(), panel()], [panel(), panel()]], note="settings " * 12)
+    figure.canvas.draw()
+    boxes = [axis.get_tightbbox() for axis in figure.axes] + [figure.legends[0].get_window_extent()]
+    assert all(box is not None for box in boxes)
+    for number, one in enumerate(boxes):
+        for other in boxes[number + 1 :]:
+            assert one is not None
+            assert other is not None
+            wide = min(one.x1, other.x1) - max(one.x0, other.x0)
+            high = min(one.y1, other.y1) - max(one.y0, other.y0)
+            assert wide <= 1 or high <= 1
+
+
+def test_equal_arrays_are_equal_pictures() -> None:
+    first, again = (figures.save(panels([[panel()]]), "png") for _ in range(2))
+    assert first == again
+    assert Image.open(io.BytesIO(first)).width > 400
+    assert b"<svg" in figures.save(panels([[panel()]]), "svg")
+
+
+@pytest.mark.parametrize("name", ["mse", "error", "exact"])
+def test_refuses_arrays_of_another_shape(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name} must have shape \[2, 5\] \(levels, points\), got \[2, 4\]"):
+        panel(**{name: np.zeros((2, 4))})
+
+
+@pytest.mark.parametrize("rows", [[], [[]], [[panel()], [panel(), panel()]]])
+def test_refuses_what_is_no_grid(rows: list[list[Panel]]) -> None:
+    with pytest.raises(ValueError, match="all of one length"):
+        panels(rows)
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(BENCHMARK), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_command_writes_three_figures_and_prints_the_numbers(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "folder"
+    done = command(str(out), "--draws", "50", "--points", "5", "--single-draws", "20000")
+    assert done.returncode == 0, done.stderr
+    names = {f"figure_{number}.{kind}" for number in (2, 6, 7) for kind in ("png", "svg")}
+    assert {path.name for path in out.iterdir()} == names
+    for number in (2, 6, 7):
+        assert Image.open(out / f"figure_{number}.png").width > 400
+    assert "chosen (the paper does not say): m = 10, n = 16" in done.stdout
+    assert "masking helps iff σ > 0.5774" in done.stdout
+    assert "1/(1+3σ²) = 0.4049" in done.stdout
+    assert "5 % 0.1971, median 0.3827, 95 % 0.5674" in done.stdout
+
+
+def test_command_refuses_bad_settings_before_it_writes(tmp_path: Path) -> None:
+    for arguments in (["--draws", "1"], ["--scales", "nan"], ["--rows", "0"]):
+        done = command(str(tmp_path / "out"), *arguments)
+        assert done.returncode == 2
+        assert "must be" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not (tmp_path / "out").exists()

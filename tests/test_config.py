@@ -1,0 +1,66 @@
+"""Settings that are wrong in kind, and what counts as the same."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privkit.config import read_toml, resolve
+from privkit.errors import UsageError
+
+WRONG = [
+    ({"download": "false"}, "download must be true or false, got 'false'"),
+    ({"data_root": 5}, "data_root must be the path of a folder, got 5"),
+    ({"seed": [[1]]}, "a seed is a whole number"),
+    ({"seed": "1"}, "a seed is a whole number"),
+    ({"budget": {"name": []}}, "unknown budget '[]'"),
+    ({"budget": 3}, "budget is a table of options"),
+    ({"device": ["cpu"]}, "device must be auto, cpu or cuda"),
+    ({"victims": ["private"]}, "victims must be private or test"),
+    ({"gate": 0.4}, "a gate is a text such as"),
+    ({"gate": ["ssim<=1e999"]}, "cannot read the gate"),
+    ({"auxiliary": 5}, "a dataset is a name or a table, got 5"),
+    ({"auxiliary": "digits"}, "is the private dataset itself"),
+    ({"dataset": "image_folder:size=16", "auxiliary": "image_folder"}, "is the private dataset itself"),
+    ({"dataset": "image_folder:size=1000000"}, "from 1 to 1024"),
+    ({"defense": "none", "gate": "ssim<=0.4"}, "a gate judges defenses, and none is audited here"),
+    ({5: 1}, "unknown setting '5'"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), WRONG, ids=[str(settings) for settings, _ in WRONG])
+def test_wrong_kinds_are_one_sentence(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(settings)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_file_is_checked_alike(tmp_path: Path) -> None:
+    file = tmp_path / "audit.toml"
+    file.write_text("download = 'false'\n")
+    with pytest.raises(UsageError, match="download must be true or false"):
+        resolve(read_toml(file))
+    file.write_text("download = true\ndata_root = '~/pictures'\nseed = 3\n")
+    found = resolve(read_toml(file))
+    assert found.download
+    assert found.data_root == Path.home() / "pictures"
+    assert found.seeds == (3,)
+
+
+def test_one_attack_in_two_wordings_is_one_attack() -> None:
+    found = resolve({"attack": ["black_box", "black_box:epochs=2"], "budget": "smoke"})
+    assert [attack.label for attack in found.attacks] == ["black_box"]
+    assert len(resolve({"attack": ["black_box", "black_box:epochs=3"], "budget": "smoke"}).attacks) == 2
+
+
+def test_one_defense_in_two_wordings_is_one_defense() -> None:
+    one, other = (resolve({"defense": f"batch_shuffle:keep={keep}"}) for keep in ("1", "1.0"))
+    assert one.fingerprint == other.fingerprint
+    assert one.defenses == other.defenses
+    assert len(resolve({"defense": ["batch_shuffle:keep=1", "batch_shuffle:keep=1.0"]}).defenses) == 2  # with none
+
+
+def test_a_baseline_with_options_does_not_stand_in_for_the_plain_one() -> None:
+    found = resolve({"defense": "none:frozen_block=true"})
+    assert [defense.label for defense in found.defenses] == ["none", "none:frozen_block=true"]

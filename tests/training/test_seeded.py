@@ -1,0 +1,114 @@
+"""Modules that draw from the global generators, as dropout does, are seeded like everything else."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.channel import black_box_query, record
+from privkit.data.base import Batch
+from privkit.defenses import BatchShuffle, PatchShuffle
+from privkit.training import Checkpoint, Client, TrainingSpec, evaluate, train
+
+SPEC = TrainingSpec(batch_size=20)
+
+
+def images(count: int) -> Batch:
+    draws, numbers = Generator().manual_seed(0), torch.arange(count)
+    return Batch(x=torch.rand(count, 1, 8, 8, generator=draws), y=numbers % 10, ids=numbers)
+
+
+class Killed(Exception):
+    pass
+
+
+class DyingCheckpoint(Checkpoint):
+    """Saves the first epoch and dies."""
+
+    def report(self, done: int, total: int, value: float) -> None:
+        raise Killed
+
+
+class Noisy(nn.Module):
+    """A patch embedding with dropout and a running mean; `always` draws noise in eval mode too."""
+
+    def __init__(self, *, always: bool = False) -> None:
+        super().__init__()
+        self.embed, self.norm, self.drop, self.always = nn.Conv2d(1, 16, 2, 2), nn.BatchNorm2d(16), nn.Dropout(), always
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens: Tensor = self.drop(self.norm(self.embed(x))).flatten(2).transpose(1, 2)
+        return tokens + torch.randn_like(tokens) if self.always else tokens
+
+
+def built(*, always: bool = False) -> tuple[Client, nn.Module]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        upper = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(256, 10))
+        return Client(Noisy(always=always), BatchShuffle()), upper
+
+
+def test_dropout_follows_the_seed_also_after_a_kill(tmp_path: Path) -> None:
+    runs = [built() for _ in range(3)]
+    state = torch.random.get_rng_state()
+    curve = train(*runs[0], images(100), SPEC, epochs=3, seed=0).curve
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.rand(3)
+    assert train(*runs[1], images(100), SPEC, epochs=3, seed=0).curve == curve
+    path = tmp_path / "training.ckpt"
+    with pytest.raises(Killed):
+        train(*built(), images(100), SPEC, epochs=3, seed=0, checkpoint=DyingCheckpoint(path))
+    torch.rand(3)
+    assert train(*runs[2], images(100), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path)).curve == curve
+    first, *others = ([*client.parameters(), *upper.parameters()] for client, upper in runs)
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_dropout_differs_between_epochs() -> None:
+    seen: list[Tensor] = []
+    client, upper = built()
+    client.lower.register_forward_hook(lambda module, inputs, output: seen.append(output == 0))
+    train(client, upper, images(20), SPEC, epochs=2, seed=0)
+    assert not torch.equal(seen[0], seen[1])
+
+
+def test_noise_in_eval_mode_follows_the_seed() -> None:
+    client, upper = built(always=True)
+    data = images(40)
+
+    def passes(seed: int) -> tuple[Any, list[Tensor]]:
+        views, _ = record(client, data, batch_size=20, seed=seed)
+        return evaluate(client, upper, data, batch_size=20, seed=seed), [view.smashed for view in views]
+
+    (accuracy, views), _, (again, views_again), (_, others) = passes(0), torch.rand(3), passes(0), passes(1)
+    assert accuracy == again
+    assert all(torch.equal(a, b) for a, b in zip(views, views_again, strict=True))
+    assert not torch.equal(views[0], others[0])
+
+
+def test_nothing_is_dropped_and_no_mean_moves_once_training_is_over() -> None:
+    """Evaluation, recording and the adversary's query all run the client in eval mode."""
+    data = images(40)
+    for use in (
+        lambda client, upper: evaluate(client, upper, data, batch_size=20, seed=0),
+        lambda client, upper: record(client, data, batch_size=20, seed=0),
+        lambda client, upper: black_box_query(client)(data.x, Generator()),
+    ):
+        client, upper = built()
+        client.train()
+        before = [value.clone() for value in client.state_dict().values()]
+        use(client, upper)
+        assert not any(module.training for module in client.modules())
+        assert all(torch.equal(a, b) for a, b in zip(before, client.state_dict().values(), strict=True))
+
+
+def test_a_look_at_the_shape_changes_nothing() -> None:
+    lower = Noisy()
+    before, state = [value.clone() for value in lower.state_dict().values()], torch.random.get_rng_state()
+    client = Client.build(lower, PatchShuffle(frozen_block=True), (1, 8, 8), 0)
+    assert client.lower.training
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(before, lower.state_dict().values(), strict=True))
