@@ -7,8 +7,11 @@ if __name__ != "privkit.accountants":
     raise ImportError("import privkit.accountants, not accountants: this folder is a part of the privkit package")
 
 ACCOUNTANTS: dict[str, str] = {
-    "batch_shuffle": "privkit.accountants.permutations:batch_shuffle",
+    "as_published": "privkit.accountants.published.as_published:as_published",
+    "batch_shuffle": "privkit.accountants.shuffle_certificates:batch_shuffle",
+    "entropy_after_attack": "privkit.accountants.entropy:entropy_after_attack",
+    "epsilon": "privkit.accountants.account:epsilon",
     "no_protection": "privkit.accountants.base:no_protection",
-    "patch_shuffle": "privkit.accountants.permutations:patch_shuffle",
+    "patch_shuffle": "privkit.accountants.shuffle_certificates:patch_shuffle",
 }
 """Name -> "module:function"; each returns a `Certificate`."""

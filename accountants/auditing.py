@@ -7,7 +7,7 @@ scores, for every mechanism; a small bound proves nothing in favor of the mechan
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, exp, floor, inf, isfinite, log, log2, sqrt
+from math import ceil, exp, floor, inf, log2, sqrt
 from typing import Literal
 
 import numpy as np

@@ -147,13 +147,14 @@ def permutations(
     from dataclasses import asdict
 
     from privkit.accountants import permutations as counts
+    from privkit.accountants import shuffle_certificates
 
     try:
         if batch == 1:
-            found = counts.patch_shuffle(tokens=tokens)
+            found = shuffle_certificates.patch_shuffle(tokens=tokens)
         else:
             kept = counts.kept_tokens(tokens, keep)
-            found = counts.batch_shuffle(tokens=tokens, batch=batch, kept=kept, reading=reading)  # type: ignore[arg-type]
+            found = shuffle_certificates.batch_shuffle(tokens=tokens, batch=batch, kept=kept, reading=reading)  # type: ignore[arg-type]
     except ValueError as error:
         raise UsageError(str(error)) from error
     if as_json:

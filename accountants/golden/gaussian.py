@@ -7,7 +7,7 @@ from math import log, sqrt
 
 import numpy as np
 
-from privkit.accountants import account, conversions, gaussian, laplace, permutations, subsampling
+from privkit.accountants import account, conversions, gaussian, laplace, shuffle_laws, subsampling
 from privkit.accountants.calibration import calibrate
 from privkit.accountants.golden.case import Case
 from privkit.accountants.mechanism import (
@@ -291,7 +291,7 @@ _REFERENCE = (
     _case(
         "F14",
         "standard deviation of variance 4 averaged over 60 releases",
-        lambda: permutations.averaged_noise_std(2.0, 60),
+        lambda: shuffle_laws.averaged_noise_std(2.0, 60),
         0.2581988897471611,
         1e-12,
         "Yao et al., patch shuffling, §V.B.3",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privkit.accountants import permutations, validate
+from privkit.accountants import permutations, shuffle_certificates, validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.published.tables import DP_BASELINE_EPSILON, PATCH_SHUFFLING
 
@@ -10,8 +10,8 @@ from privkit.accountants.published.tables import DP_BASELINE_EPSILON, PATCH_SHUF
 def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
     """Certificate of Proposition 2: σ-privacy over all N·B patches of the batch, with Eq. 7 and 8 as its counts.
 
-    The counts are those of `permutations.batch_shuffle`. The proposition holds if nothing is kept (K = 0), or if the
-    batch is one image.
+    The counts are those of `shuffle_certificates.batch_shuffle`. The proposition holds if nothing is kept (K = 0), or
+    if the batch is one image.
 
     Args:
         tokens: N ≥ 1.
@@ -30,7 +30,7 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
         kind="permutation_count",
         statement=(
             f"Proposition 2 as published: σ-privacy over {tokens}·{batch} patches, 10^{total:.1f} permutations "
-            f"(Eq. 7); {permutations.NOT_DP}"
+            f"(Eq. 7); {shuffle_certificates.NOT_DP}"
         ),
         method="counts as published",
         sound=holds,
@@ -45,7 +45,7 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
         },
         assumptions=(
             "the permutations are uniform, fresh for every batch, and unknown to the server",
-            permutations.NO_POSTERIOR,
+            shuffle_certificates.NO_POSTERIOR,
         ),
         source=f"{PATCH_SHUFFLING}, Proposition 2, Eqs. 7 and 8",
     )

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import permutations
+from privkit.accountants import permutations, shuffle_certificates
 from privkit.accountants.base import Certificate
 from privkit.defenses.base import Release, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import permutation_rows
@@ -37,7 +37,7 @@ class BatchShuffleReceipt:
     def certificate(self) -> Certificate:
         """Charge the batch that was really mixed, not the one that was asked for."""
         n, t = self.source.shape
-        return permutations.batch_shuffle(tokens=t, batch=n, kept=self.kept)
+        return shuffle_certificates.batch_shuffle(tokens=t, batch=n, kept=self.kept)
 
 
 @dataclass(frozen=True, kw_only=True)

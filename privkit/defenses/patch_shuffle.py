@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import permutations
+from privkit.accountants import shuffle_certificates
 from privkit.accountants.base import Certificate
 from privkit.defenses.base import Release, require_tokens, take_rows
 
@@ -33,7 +33,7 @@ class PatchShuffleReceipt:
 
     def certificate(self) -> Certificate:
         """Charge the tokens that were really permuted."""
-        return permutations.patch_shuffle(tokens=self.permutation.shape[1])
+        return shuffle_certificates.patch_shuffle(tokens=self.permutation.shape[1])
 
 
 @dataclass(frozen=True, kw_only=True)

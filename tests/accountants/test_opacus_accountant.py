@@ -221,7 +221,7 @@ def test_steps_add_up_like_opacus_keeps_them() -> None:
 
 def test_without_numerical_composition_it_still_does_not_exceed_rdp(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_large(*_: object) -> tuple[float, float]:
-        raise pld.GridTooLarge("too large")
+        raise pld.GridTooLarge(1e9, 1e-4)
 
     monkeypatch.setattr(pld, "composed_bounds", too_large)
     for history in HISTORIES:

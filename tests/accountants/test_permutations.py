@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from privkit.accountants import permutations as counts
+from privkit.accountants import readings, shuffle_certificates, shuffle_laws
 from privkit.accountants.golden.case import Case
 from privkit.accountants.golden.permutations import CASES
-from privkit.accountants.permutations import READINGS, Reading
+from privkit.accountants.readings import READINGS, Reading
 
 Outcome = tuple[tuple[int, ...], ...]
 
@@ -61,16 +62,16 @@ def law(n: int, b: int, k: int, reading: Reading) -> dict[Outcome, Fraction]:
 
 @pytest.mark.parametrize(("reading", "shape"), [(r, s) for r in READINGS for s in COUNTED[r]])
 def test_outcomes_of_every_reading_are_those_of_enumeration(reading: Reading, shape: tuple[int, int, int]) -> None:
-    found = counts.distinct_outcomes(*shape, reading=reading)
+    found = readings.distinct_outcomes(*shape, reading=reading)
     assert found == COUNTED[reading][shape] == len(law(*shape, reading))
 
 
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("shape", EDGES)
 def test_outcomes_at_the_edges(reading: Reading, shape: tuple[int, int, int]) -> None:
-    found = counts.distinct_outcomes(*shape, reading=reading)
+    found = readings.distinct_outcomes(*shape, reading=reading)
     assert found == len(law(*shape, reading))
-    assert counts.log10_distinct_outcomes(*shape, reading=reading) == pytest.approx(log10(found), abs=1e-13)
+    assert readings.log10_distinct_outcomes(*shape, reading=reading) == pytest.approx(log10(found), abs=1e-13)
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -79,12 +80,12 @@ def test_odds_of_outcomes_are_those_of_enumeration(reading: Reading, shape: tupl
     n, b, k = shape
     enumerated, plain = law(*shape, reading), [tuple(range(i * n, (i + 1) * n)) for i in range(b)]
     for outcome, odds in enumerated.items():
-        assert counts.release_probability(outcome, plain, kept=k, reading=reading) == odds
-    assert counts.equally_likely(*shape, reading=reading) == (len(set(enumerated.values())) == 1)
-    best = counts.log10_best_guess(*shape, reading=reading)
+        assert shuffle_laws.release_probability(outcome, plain, kept=k, reading=reading) == odds
+    assert readings.equally_likely(*shape, reading=reading) == (len(set(enumerated.values())) == 1)
+    best = readings.log10_best_guess(*shape, reading=reading)
     assert best == pytest.approx(-log10(max(enumerated.values())), abs=1e-12)
     if b > 1:
-        certificate = counts.batch_shuffle(tokens=n, batch=b, kept=k, reading=reading)
+        certificate = shuffle_certificates.batch_shuffle(tokens=n, batch=b, kept=k, reading=reading)
         in_order = sum(odds for outcome, odds in enumerated.items() if outcome[0] == plain[0])
         assert certificate.quantities["log10_target_share"] == pytest.approx(log10(in_order), abs=1e-12)
         assert certificate.quantities["log10_outcomes"] == pytest.approx(log10(len(enumerated)), abs=1e-12)
@@ -112,15 +113,15 @@ def assignments(n: int, b: int, k: int) -> int:
 def test_final_shuffle_counts_contingency_tables(n: int, b: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
     expected = factorial(n) ** b * assignments(n, b, k)
-    assert counts.distinct_outcomes(n, b, k, reading="final_shuffle") == expected
+    assert readings.distinct_outcomes(n, b, k, reading="final_shuffle") == expected
 
 
 @given(n=st.integers(1, 120), data=st.data())
 def test_final_shuffle_of_two_images_has_a_closed_form(n: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
     expected = factorial(n) ** 2 * sum(comb(n, t) ** 2 for t in range(k, n + 1))
-    assert counts.distinct_outcomes(n, 2, k, reading="final_shuffle") == expected
-    found = counts.log10_distinct_outcomes(n, 2, k, reading="final_shuffle")
+    assert readings.distinct_outcomes(n, 2, k, reading="final_shuffle") == expected
+    found = readings.log10_distinct_outcomes(n, 2, k, reading="final_shuffle")
     assert found == pytest.approx(log10(expected), rel=1e-12, abs=1e-13)
 
 
@@ -147,8 +148,8 @@ def in_place_by_derangements(n: int, b: int, k: int, terms: int = 1_000) -> int:
 def test_kept_in_place_counts_derangements(n: int, b: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
     expected = in_place_by_derangements(n, b, k)
-    assert counts.distinct_outcomes(n, b, k, reading="kept_in_place") == expected
-    found = counts.log10_distinct_outcomes(n, b, k, reading="kept_in_place")
+    assert readings.distinct_outcomes(n, b, k, reading="kept_in_place") == expected
+    found = readings.log10_distinct_outcomes(n, b, k, reading="kept_in_place")
     assert found == pytest.approx(log10(expected), rel=1e-12, abs=1e-13)
 
 
@@ -156,32 +157,32 @@ def test_kept_in_place_counts_derangements(n: int, b: int, data: st.DataObject) 
 @given(n=st.integers(1, 40), b=st.integers(2, 16), reading=st.sampled_from(READINGS), data=st.data())
 def test_logarithms_of_outcomes_equal_the_integers(n: int, b: int, reading: Reading, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
-    found = counts.log10_distinct_outcomes(n, b, k, reading=reading)
-    assert found == pytest.approx(log10(counts.distinct_outcomes(n, b, k, reading=reading)), rel=1e-12, abs=1e-12)
-    assert found >= counts.log10_best_guess(n, b, k, reading=reading) - 1e-9
+    found = readings.log10_distinct_outcomes(n, b, k, reading=reading)
+    assert found == pytest.approx(log10(readings.distinct_outcomes(n, b, k, reading=reading)), rel=1e-12, abs=1e-12)
+    assert found >= readings.log10_best_guess(n, b, k, reading=reading) - 1e-9
     if k:
-        assert found <= counts.log10_distinct_outcomes(n, b, k - 1, reading=reading) + 1e-9
+        assert found <= readings.log10_distinct_outcomes(n, b, k - 1, reading=reading) + 1e-9
 
 
 @pytest.mark.parametrize("reading", ["final_shuffle", "kept_in_place"])
 @pytest.mark.parametrize("shape", [(64, 16, 25), (196, 3, 117), (196, 4, 78), (30, 40, 1), (100, 5, 90), (128, 3, 40)])
 def test_large_logarithms_equal_the_integers(reading: Reading, shape: tuple[int, int, int]) -> None:
-    exact = log10(counts.distinct_outcomes(*shape, reading=reading))
-    assert counts.log10_distinct_outcomes(*shape, reading=reading) == pytest.approx(exact, rel=1e-13)
+    exact = log10(readings.distinct_outcomes(*shape, reading=reading))
+    assert readings.log10_distinct_outcomes(*shape, reading=reading) == pytest.approx(exact, rel=1e-13)
 
 
 def test_the_papers_size() -> None:
     # The integer itself, which takes 90 s by the recurrence, has log10 30987.704122262465.
-    found = counts.log10_distinct_outcomes(196, 50, 78, reading="final_shuffle")
+    found = readings.log10_distinct_outcomes(196, 50, 78, reading="final_shuffle")
     assert found == pytest.approx(30987.704122262465, rel=1e-13)
-    found = counts.log10_distinct_outcomes(196, 50, 78, reading="kept_in_place")
+    found = readings.log10_distinct_outcomes(196, 50, 78, reading="kept_in_place")
     assert found == pytest.approx(log10(in_place_by_derangements(196, 50, 78, terms=60)), rel=1e-13)
 
 
 @pytest.mark.parametrize(("n", "b"), [(4096, 64), (1024, 512), (196, 10**6), (576, 3)])
 def test_any_size_has_a_logarithm(n: int, b: int) -> None:
     k = int(0.4 * n)
-    outcomes = counts.log10_distinct_outcomes(n, b, k, reading="final_shuffle")
+    outcomes = readings.log10_distinct_outcomes(n, b, k, reading="final_shuffle")
     # Choosing K own patches and their places in every output, and dealing the rest, reaches each outcome at least once.
     pairs = counts.log10_total_permutations(n, b, k) + b * log10(comb(n, k))
     assert counts.log10_total_permutations(n, b, k) < outcomes < pairs
@@ -189,10 +190,10 @@ def test_any_size_has_a_logarithm(n: int, b: int) -> None:
 
 def test_what_is_out_of_reach_is_refused_with_the_way_out() -> None:
     with pytest.raises(ValueError, match="use log10_distinct_outcomes"):
-        counts.distinct_outcomes(1024, 64, 100, reading="final_shuffle")
+        readings.distinct_outcomes(1024, 64, 100, reading="final_shuffle")
     with pytest.raises(ValueError, match="log10_best_guess"):
-        counts.log10_distinct_outcomes(5000, 3, 100, reading="final_shuffle")
-    certificate = counts.batch_shuffle(tokens=5000, batch=3, kept=100)
+        readings.log10_distinct_outcomes(5000, 3, 100, reading="final_shuffle")
+    certificate = shuffle_certificates.batch_shuffle(tokens=5000, batch=3, kept=100)
     assert "log10_outcomes" not in certificate.quantities
     assert any("at least 10^" in sentence for sentence in certificate.assumptions)
 
@@ -220,14 +221,14 @@ def test_proposition_2_is_false() -> None:
     for reading in READINGS:
         for other in (swapped, crossed, one):
             enumerated = variation(law_of(one, 1, reading), law_of(other, 1, reading))
-            assert counts.total_variation(one, other, kept=1, reading=reading) == enumerated
+            assert shuffle_laws.total_variation(one, other, kept=1, reading=reading) == enumerated
 
 
 @settings(deadline=None, max_examples=30)
 @given(order=st.permutations(range(6)), k=st.integers(0, 3), reading=st.sampled_from(READINGS))
 def test_total_variation_is_that_of_enumeration(order: list[int], k: int, reading: Reading) -> None:
     one, other = ((0, 1, 2), (3, 4, 5)), (tuple(order[:3]), tuple(order[3:]))
-    found = counts.total_variation(one, other, kept=k, reading=reading)
+    found = shuffle_laws.total_variation(one, other, kept=k, reading=reading)
     assert found == variation(law_of(one, k, reading), law_of(other, k, reading))
     if k == 0:
         assert found == 0
@@ -235,20 +236,20 @@ def test_total_variation_is_that_of_enumeration(order: list[int], k: int, readin
 
 @pytest.mark.parametrize("reading", READINGS)
 def test_orders_inside_an_image_are_hidden_unless_patches_stay_in_place(reading: Reading) -> None:
-    found = counts.total_variation(((0, 1, 2), (3, 4, 5)), ((1, 2, 0), (3, 5, 4)), kept=1, reading=reading)
+    found = shuffle_laws.total_variation(((0, 1, 2), (3, 4, 5)), ((1, 2, 0), (3, 5, 4)), kept=1, reading=reading)
     assert (found == 0) == (reading != "kept_in_place")
 
 
 def test_other_patches_have_disjoint_releases() -> None:
-    assert counts.total_variation([[1, 2], [3, 4]], [[1, 2], [3, 5]], kept=0, reading="final_shuffle") == 1
-    assert counts.release_probability([[1, 2], [3, 5]], [[1, 2], [3, 4]], kept=0, reading="final_shuffle") == 0
+    assert shuffle_laws.total_variation([[1, 2], [3, 4]], [[1, 2], [3, 5]], kept=0, reading="final_shuffle") == 1
+    assert shuffle_laws.release_probability([[1, 2], [3, 5]], [[1, 2], [3, 4]], kept=0, reading="final_shuffle") == 0
 
 
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("shape", [(2, 2, 1), (3, 2, 1), (3, 2, 2), (2, 3, 1), (3, 2, 0), (2, 2, 2)])
 def test_intersection_odds_are_those_of_enumeration(reading: Reading, shape: tuple[int, int, int]) -> None:
     n, _, _ = shape
-    odds = counts.intersection_odds(*shape)
+    odds = shuffle_laws.intersection_odds(*shape)
     for first, second, expected in ((0, 1, odds.same_image), (0, n, odds.other_image)):
         together = sum(
             p for outcome, p in law(*shape, reading).items() if any({first, second} <= set(row) for row in outcome)
@@ -263,7 +264,7 @@ def test_intersection_odds_are_those_of_a_simulation() -> None:
     home = np.empty((rounds, n * b), dtype=int)
     released = np.concatenate([orders[:, :, :k], pool], axis=2).reshape(rounds, -1)
     np.put_along_axis(home, released, np.broadcast_to(np.repeat(np.arange(b), n), released.shape), axis=1)
-    odds = counts.intersection_odds(n, b, k)
+    odds = shuffle_laws.intersection_odds(n, b, k)
     for other, expected in ((1, odds.same_image), (n, odds.other_image)):
         error = np.sqrt(expected * (1 - expected) / rounds)
         assert abs(np.mean(home[:, 0] == home[:, other]) - expected) < 4 * error
@@ -273,7 +274,7 @@ def test_intersection_odds_are_those_of_a_simulation() -> None:
 @given(n=st.integers(2, 400), b=st.integers(2, 100), rounds=st.integers(1, 300), data=st.data())
 def test_rounds_help_the_adversary_as_two_binomials_differ(n: int, b: int, rounds: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
-    odds = counts.intersection_odds(n, b, k, rounds=rounds)
+    odds = shuffle_laws.intersection_odds(n, b, k, rounds=rounds)
     assert 0 <= odds.other_image <= odds.same_image <= 1
     j = np.arange(rounds + 1)
     gap = np.abs(binom.pmf(j, rounds, odds.same_image) - binom.pmf(j, rounds, odds.other_image)).sum() / 2
@@ -286,14 +287,14 @@ def test_rounds_help_the_adversary_as_two_binomials_differ(n: int, b: int, round
 
 
 def test_rounds_by_the_million_do_not_overflow() -> None:
-    odds = counts.intersection_odds(196, 50, 78, rounds=10**6)
+    odds = shuffle_laws.intersection_odds(196, 50, 78, rounds=10**6)
     assert odds.advantage == pytest.approx(1, abs=1e-12)
     assert odds.log10_ratio == pytest.approx(10**6 * log10(odds.ratio))
 
 
 def test_averaging_over_releases(shared: Path) -> None:
     (case,) = (c for c in json.loads((shared / "checks.json").read_text()) if c["id"] == "F14")
-    found = counts.averaged_noise_std(case["params"]["var"] ** 0.5, case["params"]["e"])
+    found = shuffle_laws.averaged_noise_std(case["params"]["var"] ** 0.5, case["params"]["e"])
     assert found == pytest.approx(case["expected"], rel=case["tolerance"])
     noise = np.random.default_rng(0).normal(0, 2, size=(60, 100_000)).mean(axis=0)
     assert noise.std() == pytest.approx(found, rel=0.02)
@@ -305,7 +306,7 @@ def test_equal_patches_are_counted_once(word: list[int]) -> None:
     expected = len(set(permutations(word)))
     assert counts.distinct_orderings(multiplicities) == expected
     assert counts.log10_distinct_orderings(multiplicities) == pytest.approx(log10(expected), abs=1e-12)
-    certificate = counts.patch_shuffle(tokens=len(word), multiplicities=multiplicities)
+    certificate = shuffle_certificates.patch_shuffle(tokens=len(word), multiplicities=multiplicities)
     assert certificate.quantities["log10_permutations"] == pytest.approx(log10(expected), abs=1e-12)
 
 
@@ -326,7 +327,7 @@ def test_golden_cases_are_the_reference_tables(shared: Path) -> None:
 
 @pytest.mark.parametrize("reading", READINGS)
 def test_certificates_of_every_reading(reading: Reading) -> None:
-    certificate = counts.batch_shuffle(tokens=16, batch=4, kept=6, reading=reading)
+    certificate = shuffle_certificates.batch_shuffle(tokens=16, batch=4, kept=6, reading=reading)
     assert certificate.epsilon == inf
     assert "no differential privacy" in certificate.statement
     evenly = any(", equally likely" in sentence for sentence in certificate.assumptions)
@@ -336,7 +337,7 @@ def test_certificates_of_every_reading(reading: Reading) -> None:
 
 @pytest.mark.parametrize("reading", ["", "final", None, 2])
 def test_refuses_an_unknown_reading(reading: object) -> None:
-    for call in (counts.distinct_outcomes, counts.log10_distinct_outcomes, counts.equally_likely):
+    for call in (readings.distinct_outcomes, readings.log10_distinct_outcomes, readings.equally_likely):
         with pytest.raises(ValueError, match="reading must be one of algorithm_2"):
             call(3, 2, 1, reading=reading)  # type: ignore[arg-type]
 
@@ -344,23 +345,26 @@ def test_refuses_an_unknown_reading(reading: object) -> None:
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: counts.release_probability([[1, 2], [3]], [[1, 2], [3, 4]], kept=1, reading="algorithm_2"), "equal"),
-        (lambda: counts.release_probability([[1, 2]], [[1, 2], [3, 4]], kept=1, reading="algorithm_2"), "shape"),
-        (lambda: counts.release_probability([[1, 1]], [[1, 2]], kept=1, reading="algorithm_2"), "distinct"),
-        (lambda: counts.release_probability([], [], kept=0, reading="algorithm_2"), "rows"),
-        (lambda: counts.release_probability([[1, 2]], [[1, 2]], kept=3, reading="algorithm_2"), "kept"),
-        (lambda: counts.total_variation([range(9)], [range(9)], kept=0, reading="final_shuffle"), "at most 8"),
-        (lambda: counts.intersection_odds(1, 2, 0), "tokens"),
-        (lambda: counts.intersection_odds(4, 1, 0), "batch"),
-        (lambda: counts.intersection_odds(4, 2, 0, rounds=0), "rounds"),
-        (lambda: counts.intersection_odds(4, 2, 5), "kept"),
-        (lambda: counts.log10_distinct_outcomes(True, 2, 1, reading="final_shuffle"), "tokens"),
-        (lambda: counts.averaged_noise_std(0.0, 60), "std"),
-        (lambda: counts.averaged_noise_std(float("nan"), 60), "std"),
-        (lambda: counts.averaged_noise_std(2.0, 0), "releases"),
+        (
+            lambda: shuffle_laws.release_probability([[1, 2], [3]], [[1, 2], [3, 4]], kept=1, reading="algorithm_2"),
+            "equal",
+        ),
+        (lambda: shuffle_laws.release_probability([[1, 2]], [[1, 2], [3, 4]], kept=1, reading="algorithm_2"), "shape"),
+        (lambda: shuffle_laws.release_probability([[1, 1]], [[1, 2]], kept=1, reading="algorithm_2"), "distinct"),
+        (lambda: shuffle_laws.release_probability([], [], kept=0, reading="algorithm_2"), "rows"),
+        (lambda: shuffle_laws.release_probability([[1, 2]], [[1, 2]], kept=3, reading="algorithm_2"), "kept"),
+        (lambda: shuffle_laws.total_variation([range(9)], [range(9)], kept=0, reading="final_shuffle"), "at most 8"),
+        (lambda: shuffle_laws.intersection_odds(1, 2, 0), "tokens"),
+        (lambda: shuffle_laws.intersection_odds(4, 1, 0), "batch"),
+        (lambda: shuffle_laws.intersection_odds(4, 2, 0, rounds=0), "rounds"),
+        (lambda: shuffle_laws.intersection_odds(4, 2, 5), "kept"),
+        (lambda: readings.log10_distinct_outcomes(True, 2, 1, reading="final_shuffle"), "tokens"),
+        (lambda: shuffle_laws.averaged_noise_std(0.0, 60), "std"),
+        (lambda: shuffle_laws.averaged_noise_std(float("nan"), 60), "std"),
+        (lambda: shuffle_laws.averaged_noise_std(2.0, 0), "releases"),
         (lambda: counts.distinct_orderings([]), "multiplicities"),
         (lambda: counts.distinct_orderings([2, 0]), "multiplicity"),
-        (lambda: counts.patch_shuffle(tokens=4, multiplicities=[2, 1]), "sum to tokens"),
+        (lambda: shuffle_certificates.patch_shuffle(tokens=4, multiplicities=[2, 1]), "sum to tokens"),
     ],
 )
 def test_refuses_bad_input(call: Callable[[], object], match: str) -> None:
@@ -410,7 +414,10 @@ def test_kept_tokens_is_exact_in_decimals(tokens: int, percent: int) -> None:
 
 
 def test_certificates_say_that_this_is_no_differential_privacy() -> None:
-    for certificate in (counts.patch_shuffle(tokens=16), counts.batch_shuffle(tokens=16, batch=50, kept=6)):
+    for certificate in (
+        shuffle_certificates.patch_shuffle(tokens=16),
+        shuffle_certificates.batch_shuffle(tokens=16, batch=50, kept=6),
+    ):
         assert certificate.kind == "permutation_count"
         assert certificate.epsilon == float("inf")
         assert certificate.delta is None
@@ -433,4 +440,4 @@ def test_refuses_impossible_batches(n: int, b: int, k: int) -> None:
 
 def test_a_batch_of_one_has_no_batch_certificate() -> None:
     with pytest.raises(ValueError, match="mixes nothing"):
-        counts.batch_shuffle(tokens=4, batch=1, kept=1)
+        shuffle_certificates.batch_shuffle(tokens=4, batch=1, kept=1)
