@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, inf, isfinite, log
+from math import exp, inf, isfinite, log, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -152,6 +152,8 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
     Raises:
         ValueError: if δ is out of range.
 
+    Source: the smallest of the bounds in docs/accounting.md; the certificate names its own.
+
     >>> from privkit.accountants.mechanism import Noise
     >>> from privkit.accountants.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
@@ -174,6 +176,8 @@ def epsilons(
     Yields:
         One certificate a row, in order.
 
+    Source: as `epsilon`.
+
     >>> list(epsilons([], []))
     []
     """
@@ -187,6 +191,8 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
 
     Raises:
         ValueError: if ε is not a finite number ≥ 0.
+
+    Source: as `epsilon`.
 
     >>> from privkit.accountants.mechanism import Noise
     >>> from privkit.accountants.sensitivity import Clamp
@@ -219,7 +225,7 @@ def _epsilon_bounds(mechanisms: Sequence[SplitMechanism], deltas: Array) -> list
     groups: dict[str, list[tuple[int, float]]] = {}
     for row, mechanism in enumerate(mechanisms):
         constant = None
-        if mechanism.noise.law == "gaussian" and not isinstance(mechanism.lower_model, PrivateUpdates):
+        if mechanism.noise.law == "gaussian" and (mechanism.update_shift == 0 or _unsampled(mechanism)):
             constant = mechanism.shift().constant
         if constant is None:
             found[row] = _single(mechanism, float(deltas[row]))
@@ -238,7 +244,8 @@ def _constant(kind: str, mechanisms: Sequence[SplitMechanism], mu: Array, deltas
     """Bounds for Gaussians of constant shift that share a way of participation, all rows at once."""
     rounds = np.array([mechanism.composed_rounds for mechanism in mechanisms], float)
     rate = np.array([mechanism.participation.rate for mechanism in mechanisms])
-    whole = gaussian.epsilon(deltas, np.sqrt(rounds) * mu)
+    updates = np.array([mechanism.update_shift or 0.0 for mechanism in mechanisms])
+    whole = gaussian.epsilon(deltas, np.sqrt(rounds * mu**2 + updates))
     found = [
         [Bound(value=value, method="exact Gaussian profile", source=BALLE_WANG, exact=full)]
         if full
@@ -296,7 +303,7 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
     orders = _orders(mechanism)
     converted = conversions.best_delta(orders, curve(mechanism, orders), epsilon)
     found = [_renyi(mechanism, converted.value, converted.order, converted.at_edge)]
-    if isinstance(mechanism.lower_model, PrivateUpdates):
+    if isinstance(mechanism.lower_model, PrivateUpdates) and not _unsampled(mechanism):
         return found
     rate, rounds = mechanism.participation.rate, mechanism.composed_rounds
     if mechanism.noise.law == "laplace":
@@ -311,10 +318,11 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
         return found
     constant = mechanism.shift().constant
     if constant is not None:
-        value = float(gaussian.log_delta(epsilon, constant * rounds**0.5))
+        total = sqrt(constant**2 * rounds + (mechanism.update_shift or 0.0))
+        value = float(gaussian.log_delta(epsilon, total))
         method = "exact Gaussian profile" + ("" if rate == 1 else ", nothing credited to sampling")
         found.append(Bound(value=value, method=method, source=BALLE_WANG, exact=rate == 1))
-    profile = profiles.one_round(mechanism)
+    profile = None if mechanism.update_shift else profiles.one_round(mechanism)
     if profile is not None and rounds == 1 and not (constant is not None and rate == 1):
         d = float(profile(epsilon))
         source = MIXTURE if rate == 1 else BALLE_BARTHE_GABOARDI
@@ -325,6 +333,11 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
             value = log(composed.upper) if composed.upper > 0 else -inf
             found.append(Bound(value=value, method=composition.METHOD, source=composition.SOURCE))
     return found
+
+
+def _unsampled(mechanism: SplitMechanism) -> bool:
+    """Whether neither releases nor updates of the lower model are sampled, so that constant shifts add up."""
+    return mechanism.participation.rate == 1 and mechanism.update_shift is not None
 
 
 def _lower_model(mechanism: SplitMechanism, orders: Array) -> Array | float:

@@ -73,7 +73,7 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     event: DpEvent = SelfComposedDpEvent(one, mechanism.composed_rounds)
     sampled = isinstance(mechanism.participation, WithoutReplacement)
     if isinstance(updates := mechanism.lower_model, PrivateUpdates):
-        event = ComposedDpEvent([event, _updates(mechanism, updates)])
+        event = ComposedDpEvent([event, _updates(updates)])
         sampled = sampled or updates.chosen is not None
     if not sampled:
         return Event(event=event, relation=relation, accountants=accountants)
@@ -121,15 +121,10 @@ def _laplace(mechanism: SplitMechanism) -> DpEvent:
     return LaplaceDpEvent(_multiplier(shift))
 
 
-def _updates(mechanism: SplitMechanism, updates: PrivateUpdates) -> DpEvent:
-    """Noisy updates of the lower model, whose relation and unit must be those of the releases."""
+def _updates(updates: PrivateUpdates) -> DpEvent:
+    """Noisy updates of the lower model, for the replacement of one record as the releases."""
     from dp_accounting import GaussianDpEvent, SampledWithoutReplacementDpEvent, SelfComposedDpEvent
 
-    if mechanism.relation != "replace_one" or mechanism.unit != "record":
-        raise ValueError(
-            "updates of the lower model have their noise given for the replacement of one record, but the releases are "
-            f"accounted for by {mechanism.unit} under {mechanism.relation}"
-        )
     step: DpEvent = GaussianDpEvent(float(updates.noise_multiplier))
     if updates.chosen is not None and updates.records is not None:
         step = SampledWithoutReplacementDpEvent(int(updates.records), int(updates.chosen), step)

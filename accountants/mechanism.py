@@ -57,9 +57,9 @@ class Noise:
             )
         validate.choice("noise law", self.law, ("gaussian", "laplace"))
         validate.choice("noise site", self.site, ("mixer", "client"))
-        validate.real("sigma", self.smashed, above=0)
+        validate.fields(self, smashed=validate.real("sigma", self.smashed, above=0))
         if self.labels is not None:
-            validate.real("sigma_labels", self.labels, above=0)
+            validate.fields(self, labels=validate.real("sigma_labels", self.labels, above=0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ class Poisson:
     rate: float
 
     def __post_init__(self) -> None:
-        validate.real("rate", self.rate, above=0, most=1)
+        validate.fields(self, rate=validate.real("rate", self.rate, above=0, most=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +209,7 @@ class PrivateUpdates:
     records: int | None = None
 
     def __post_init__(self) -> None:
-        validate.real("noise_multiplier", self.noise_multiplier, above=0)
+        validate.fields(self, noise_multiplier=validate.real("noise_multiplier", self.noise_multiplier, above=0))
         validate.whole("steps", self.steps)
         if (self.chosen is None) != (self.records is None):
             raise ValueError("chosen and records go together: give both for secret batches, or neither")
@@ -316,6 +316,11 @@ class SplitMechanism:
                 "records carry this record through the weights. Sound are lower_model='frozen', unit='client' with "
                 "lower_model='trained', or differentially private updates of the lower model (PrivateUpdates)"
             )
+        if isinstance(self.lower_model, PrivateUpdates) and (self.unit, self.relation) != ("record", "replace_one"):
+            raise ValueError(
+                "PrivateUpdates cover the replacement of one record; use unit='record' and relation='replace_one', or "
+                "keep the lower model with its client (lower_model='trained', unit='client')"
+            )
         if self.unit == "client" and self.lower_model == "averaged":
             raise ValueError(
                 "averaging lower models sends out what a client's raw data did to them, which no noise here covers: "
@@ -367,6 +372,14 @@ class SplitMechanism:
     def composed_rounds(self) -> int:
         """Rounds that one round is composed over: 1 for realized ratios, whose shift is that of all rounds."""
         return 1 if isinstance(getattr(self.mixing, "ratio", None), RealizedRatios) else self.rounds
+
+    @property
+    def update_shift(self) -> float | None:
+        """μ² of the lower model's noisy updates together, 0 where there are none; None where sampling hides some."""
+        lower = self.lower_model
+        if not isinstance(lower, PrivateUpdates):
+            return 0.0
+        return lower.steps / lower.noise_multiplier**2 if lower.rate == 1 else None
 
     @property
     def attained(self) -> bool:

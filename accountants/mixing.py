@@ -198,7 +198,7 @@ class DirichletRatio:
     published: bool = True
 
     def __post_init__(self) -> None:
-        validate.real("concentration", self.concentration, above=0)
+        validate.fields(self, concentration=validate.real("concentration", self.concentration, above=0))
         validate.whole("clients", self.clients, most=LARGEST)
 
     @property
@@ -241,7 +241,7 @@ class DirichletCounts:
     published: bool = True
 
     def __post_init__(self) -> None:
-        validate.real("concentration", self.concentration, above=0)
+        validate.fields(self, concentration=validate.real("concentration", self.concentration, above=0))
         validate.whole("clients", self.clients, most=LARGEST)
 
     @property

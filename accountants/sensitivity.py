@@ -67,8 +67,9 @@ class Clamp:
     dimensions: int
 
     def __post_init__(self) -> None:
-        validate.real("high", self.high, above=validate.real("low", self.low))
-        validate.whole("dimensions", self.dimensions)
+        low = validate.real("low", self.low)
+        validate.fields(self, low=low, high=validate.real("high", self.high, above=low))
+        validate.fields(self, dimensions=validate.whole("dimensions", self.dimensions))
 
     def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
         """(high − low)·√D or the largest norm; ·D instead of ·√D for L1."""
@@ -97,7 +98,7 @@ class PatchBall:
     nonnegative: bool = False
 
     def __post_init__(self) -> None:
-        validate.real("radius", self.radius, above=0)
+        validate.fields(self, radius=validate.real("radius", self.radius, above=0))
         validate.whole("patches", self.patches)
 
     def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
@@ -124,7 +125,7 @@ class Ball:
     nonnegative: bool = False
 
     def __post_init__(self) -> None:
-        validate.real("radius", self.radius, above=0)
+        validate.fields(self, radius=validate.real("radius", self.radius, above=0))
 
     def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
         """2C, √2·C on the nonnegative part, C under add-or-remove."""
@@ -196,7 +197,7 @@ class Known:
     norm: Norm
 
     def __post_init__(self) -> None:
-        validate.real("sensitivity", self.value, above=0)
+        validate.fields(self, value=validate.real("sensitivity", self.value, above=0))
         validate.choice("relation", self.relation, ("replace_one", "add_or_remove_one"))
         validate.choice("norm", self.norm, ("l1", "l2"))
 

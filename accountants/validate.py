@@ -52,6 +52,15 @@ def whole(name: str, value: object, *, least: int = 1, most: int | None = None) 
     return number
 
 
+def fields(spec: object, **values: float) -> None:
+    """Store checked numbers in a frozen specification as plain Python numbers.
+
+    A float32 keeps its few digits in every product that it enters, so it is made a float at the door.
+    """
+    for name, value in values.items():
+        object.__setattr__(spec, name, value)
+
+
 def delta(value: object, name: str = "delta") -> float:
     """δ, strictly between 0 and 1.
 

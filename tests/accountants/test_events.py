@@ -25,7 +25,7 @@ from privkit.accountants.mechanism import (
     WithoutReplacement,
 )
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, RealizedRatios
-from privkit.accountants.sensitivity import Ball, Clamp, Known, OneHot
+from privkit.accountants.sensitivity import Ball, Clamp, OneHot
 
 REPLACE, ADD = dp_accounting.NeighboringRelation.REPLACE_ONE, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 SPECIAL = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
@@ -173,15 +173,6 @@ def test_updates_of_the_lower_model_are_a_part_of_the_event(secret: bool) -> Non
             "several",
         ),
         (laplace(participation=WithoutReplacement(chosen=2, clients=10)), "Laplace noise"),
-        (
-            SplitMechanism(
-                smashed=Known(value=1, relation="add_or_remove_one", norm="l2"),
-                noise=Noise(smashed=2),
-                lower_model=PrivateUpdates(noise_multiplier=1, chosen=2, records=20, steps=5),
-                relation="add_or_remove_one",
-            ),
-            "replacement of one record",
-        ),
     ],
 )
 def test_refuses_what_dp_accounting_has_no_event_for(mechanism: SplitMechanism, because: str) -> None:

@@ -303,3 +303,22 @@ def test_json_of_something_else_is_refused_or_left_alone(bad: Any) -> None:
 @given(spec_of=st.sampled_from([NoMixing(), EveryRound(), OneHot(), *(clip for clip, _ in SETS)]))
 def test_parts_survive_json(spec_of: Any) -> None:
     assert specs.from_json(json.loads(json.dumps(specs.to_json(spec_of)))) == spec_of
+
+
+@pytest.mark.parametrize("changes", [{"unit": "client"}, {"relation": "add_or_remove_one"}])
+def test_noisy_updates_protect_the_replacement_of_a_record_only(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="replacement of one record"):
+        SplitMechanism(
+            **{
+                "smashed": Clamp(low=0, high=1, dimensions=4),
+                "noise": Noise(smashed=2),
+                "lower_model": PrivateUpdates(noise_multiplier=1, steps=5),
+                **changes,
+            }
+        )
+
+
+def test_float32_is_made_a_float_at_the_door() -> None:
+    noise = Noise(smashed=np.float32(0.1))
+    assert type(noise.smashed) is float
+    assert type(Clamp(low=np.float32(0), high=np.float32(1), dimensions=4).high) is float
