@@ -96,6 +96,8 @@ def epsilon(
 
     for row in _write(told(), out, compare):
         count[row.status] += 1
+        if sys.stderr.isatty() and sum(count.values()) % 50 == 0:
+            print(f"\r{sum(count.values()):,} rows", end="", file=sys.stderr, flush=True)
         if row.status == "error":
             tell(row.error)
         elif len(shown) < SHOWN:

@@ -11,13 +11,14 @@ from privkit.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+ACCOUNTING = (ROOT / "docs" / "accounting.md").read_text()
 COMMANDS = [line.split("  #")[0].strip() for line in README.splitlines() if line.startswith("privkit audit")]
 
 
 def test_links_lead_somewhere() -> None:
-    for document in (README, (ROOT / "CONTRIBUTING.md").read_text()):
-        for target in re.findall(r"\]\(([^)#:]+)\)", document):
-            assert (ROOT / target).exists(), target
+    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
 def test_the_python_example_runs(
@@ -55,3 +56,25 @@ def test_the_two_commands_are_in_the_makefile() -> None:
     for target in ("audit", "test"):
         assert f"make {target} " in README
         assert f"\n{target}: " in makefile
+
+
+@pytest.mark.parametrize(
+    "command",
+    sorted(
+        {
+            line.split("  #")[0].strip()
+            for line in (README + ACCOUNTING.replace("\\\n", " ")).splitlines()
+            if re.match(r"privkit (epsilon --|calibrate|permutations)", line)
+        }
+    ),
+)
+def test_the_accountants_commands_run(command: str) -> None:
+    result = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert result.exit_code == 0, result.output
+    assert len(result.output.splitlines()) > 3
+
+
+def test_the_example_of_the_accounting_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", ACCOUNTING, flags=re.DOTALL)
+    exec(compile(code, "docs/accounting.md", "exec"), {})
+    assert "differential privacy of one record" in capsys.readouterr().out

@@ -319,6 +319,6 @@ def test_noisy_updates_protect_the_replacement_of_a_record_only(changes: dict[st
 
 
 def test_float32_is_made_a_float_at_the_door() -> None:
-    noise = Noise(smashed=np.float32(0.1))
-    assert type(noise.smashed) is float
-    assert type(Clamp(low=np.float32(0), high=np.float32(1), dimensions=4).high) is float
+    low, high = np.zeros(1, np.float32)[0].item(), np.ones(1, np.float32)[0]
+    assert type(Noise(smashed=high).smashed) is float
+    assert type(Clamp(low=low, high=high, dimensions=4).high) is float

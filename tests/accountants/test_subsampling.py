@@ -1,9 +1,7 @@
 """Subsampling against quadrature and 60-digit arithmetic that share no code with it, and its laws."""
 
-import json
 from collections.abc import Callable
 from math import exp, inf, log, log1p
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from privkit.accountants import gaussian, subsampling
-from privkit.accountants.golden.subsampling import CASES
 
 RATE = st.floats(1e-4, 1.0)
 MU = st.floats(0.01, 6.0)
@@ -281,26 +278,3 @@ def test_refuses_bad_curves_profiles_and_orders() -> None:
         subsampling.deamplify(1.0, 0.0)
     with pytest.raises(ValueError, match="mixture"):
         subsampling.mixture_gaussian_rdp(2, [0, 1], [0.5, 0.6])
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_reference_case(case: Any) -> None:
-    passed, found = case.check()
-    assert passed, f"{case.what}: {found} instead of {case.expected}"
-
-
-def test_reference_cases_are_those_of_the_tables(shared: Path) -> None:
-    checks = {case["id"]: case for case in json.loads((shared / "checks.json").read_text())}
-    oracles = {case["name"]: case for case in json.loads((shared / "oracles.json").read_text())["cases"]}
-    for case in CASES:
-        if case.id in checks:
-            expected, tolerance = checks[case.id]["expected"], checks[case.id]["tolerance"]
-        else:
-            entry = oracles[case.id]
-            expected = next(entry[key] for key in ("epsilon", "rdp", "sigma") if key in entry)
-            tolerance = entry["tolerance"]["rtol"]
-        assert case.expected == expected
-        assert case.rel <= tolerance
-    covered = {case.id for case in CASES}
-    families = ("poisson_", "wor_", "mog_", "trap_", "calib_")
-    assert {name for name in oracles if name.startswith(families)} <= covered

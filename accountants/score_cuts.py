@@ -1,0 +1,95 @@
+"""Sorted scores, the errors of thresholds on them, and exact limits of an error probability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainccinv, betaincinv
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+def scores(name: str, values: ArrayLike) -> Array:
+    """Scores, sorted; refuse what cannot be ordered."""
+    found = np.asarray(values)
+    if isinstance(values, list | tuple) and any(isinstance(value, bool | np.bool_) for value in values):
+        raise ValueError(f"{name} must hold finite numbers, got a boolean")
+    if found.ndim != 1 or not found.size:
+        raise ValueError(f"{name} must be a list of at least one score, got shape {found.shape}")
+    if found.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must hold finite numbers, got values of type {found.dtype}")
+    found = found.astype(np.float64)
+    if not np.all(np.isfinite(found)):
+        at = int(np.flatnonzero(~np.isfinite(found))[0])
+        raise ValueError(f"{name} must hold finite numbers, got {found[at]!r} at position {at}")
+    return np.sort(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cuts:
+    """Errors of the rule "a score of at least the threshold is a member's"."""
+
+    thresholds: Array
+    missed: Counts  # members below
+    alarms: Counts  # non-members at or above
+
+    @classmethod
+    def of(cls, members: Array, others: Array) -> Cuts:
+        """All cuts that the sorted scores can tell apart, thresholds increasing, the last accusing nobody."""
+        thresholds = np.append(np.union1d(members, others), inf)
+        missed = np.searchsorted(members, thresholds, "left")
+        alarms = others.size - np.searchsorted(others, thresholds, "left")
+        return cls(thresholds=thresholds, missed=missed.astype(np.int64), alarms=alarms.astype(np.int64))
+
+    @classmethod
+    def at_ranks(cls, members: Array, others: Array) -> Cuts:
+        """Cuts that accuse at most n/2^j − 1 non-members or miss at most as many members; that count is the bound."""
+        alarms, missed = halved(others.size) - 1, halved(members.size) - 1
+        above = np.nextafter(others[others.size - 1 - alarms], inf)
+        at = members[missed]
+        return cls(
+            thresholds=np.concatenate([above, at]),
+            missed=np.concatenate([np.searchsorted(members, above, "left"), missed]),
+            alarms=np.concatenate([alarms, others.size - np.searchsorted(others, at, "left")]),
+        )
+
+    def hull(self) -> Cuts:
+        """Corners of the ROC curve's convex hull, both ends included."""
+        corners: list[int] = []
+        points = list(zip(self.missed.tolist(), (-self.alarms).tolist(), strict=True))
+        for at, (x, y) in enumerate(points):
+            while len(corners) > 1:
+                (x0, y0), (x1, y1) = points[corners[-2]], points[corners[-1]]
+                if (y1 - y0) * (x - x1) > (y - y1) * (x1 - x0):
+                    break
+                corners.pop()
+            corners.append(at)
+        return Cuts(thresholds=self.thresholds[corners], missed=self.missed[corners], alarms=self.alarms[corners])
+
+
+def lower(successes: ArrayLike, trials: int, error: float) -> Array:
+    """One-sided lower Clopper–Pearson limit of a probability; 0 without a success."""
+    k = np.asarray(successes, float)
+    return np.where(k > 0, betaincinv(np.maximum(k, 1), trials - np.maximum(k, 1) + 1, error), 0.0)
+
+
+def upper(successes: ArrayLike, trials: int, error: float) -> Array:
+    """One-sided upper Clopper–Pearson limit of a probability; 1 without a failure."""
+    k = np.asarray(successes, float)
+    inside = np.minimum(k, trials - 1)
+    return np.where(k < trials, betainccinv(inside + 1, trials - inside, error), 1.0)
+
+
+def at_least(ordered: Array, threshold: float) -> int:
+    """How many sorted scores are at or above a threshold."""
+    return int(ordered.size - np.searchsorted(ordered, threshold, "left"))
+
+
+def halved(number: int) -> Counts:
+    """⌈n/2^j⌉ down to 1, decreasing."""
+    shifts = np.arange((number - 1).bit_length() + 1)
+    return -(-number // (1 << shifts.astype(np.int64)))

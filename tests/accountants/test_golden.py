@@ -1,0 +1,58 @@
+"""The reference values that ship with the package are those of the reference tables, and all of them."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privkit.accountants import golden
+from privkit.accountants.golden.case import Case
+
+CASES = {case.id: case for case in golden.cases()}
+
+NOT_A_BOUND = {"gdp_clt_opacus_q.01_s1_T1000", "gdp_mu_q.01_s1_T1000"}
+"""Values that other libraries give and that bound nothing; tests of their own show it."""
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_reference_value(case: Case) -> None:
+    passed, found = case.check()
+    assert passed, f"{case.what}: {found!r}, expected {case.expected!r}"
+
+
+def test_ids_are_unique() -> None:
+    assert max(Counter(case.id for case in golden.cases()).values()) == 1
+
+
+def test_a_case_that_is_off_fails() -> None:
+    off = Case(id="x", what="", compute=lambda: 1.001, expected=1.0, rel=1e-4)
+    assert off.check() == (False, 1.001)
+    assert not Case(id="x", what="", compute=lambda: float("nan"), expected=1.0, rel=1.0).check()[0]
+
+
+def test_every_check_is_there_with_its_value_and_tolerance(shared: Path) -> None:
+    for check in json.loads((shared / "checks.json").read_text()):
+        case = CASES[check["id"]]
+        assert case.expected == pytest.approx(check["expected"], rel=1e-15, abs=0)
+        allowed = max(case.abs, case.rel * abs(case.expected))
+        given = check["tolerance"] * (abs(check["expected"]) if check["tolerance_kind"] == "rel" else 1)
+        assert allowed <= given * (1 + 1e-9), check["id"]
+
+
+def test_every_oracle_is_there_with_its_value_and_tolerance(shared: Path) -> None:
+    oracles = json.loads((shared / "oracles.json").read_text())["cases"]
+    missing = {oracle["name"] for oracle in oracles} - set(CASES)
+    assert missing <= NOT_A_BOUND
+    for oracle in oracles:
+        if oracle["name"] in missing:
+            continue
+        case, expected = CASES[oracle["name"]], _value(oracle)
+        assert case.expected == pytest.approx(expected, rel=1e-15, abs=0)
+        assert max(case.abs, case.rel * abs(case.expected)) <= oracle["tolerance"]["rtol"] * abs(expected) * (1 + 1e-9)
+
+
+def _value(oracle: dict[str, Any]) -> float:
+    """The number of an oracle, which is named after its kind."""
+    return float(oracle[oracle["kind"]])
