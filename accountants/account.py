@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log, sqrt
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
-from privkit.accountants import composition, conversions, gaussian, laplace, profiles, subsampling, validate
+from privkit.accountants import composition, conversions, gaussian, laplace, profiles, subsampled_rdp, validate
 from privkit.accountants.base import Certificate, Relation, Unit
-from privkit.accountants.mechanism import Poisson, PrivateUpdates, ShiftLaw, SplitMechanism
+from privkit.accountants.mechanism import ShiftLaw, SplitMechanism
+from privkit.accountants.parts import Poisson, PrivateUpdates
+from privkit.accountants.subsampling import amplify
 from privkit.accountants.wording import assumptions, library_versions, statement, warnings
 
 Array = NDArray[np.float64]
-
 SAMPLED_ORDERS = np.arange(2.0, 65.0)
 """Orders at which subsampled curves are tried."""
 
@@ -81,7 +83,7 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
     Source: Mironov 2017; with random ratios ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's Theorem 1
     fixes λ); sampling by Wang, Balle and Kasiviswanathan 2019, never above the unsampled curve.
 
-    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.parts import Noise
     >>> from privkit.accountants.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> rdp(one, [2, 8]).values
@@ -107,16 +109,16 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
     if mechanism.noise.law == "laplace":
         shift, _ = mechanism.laplace_shift()
         base: Callable[[Array], Array] = lambda order: laplace.rdp(order, shift)  # noqa: E731
-        once = base(a) if rate == 1 else subsampling.without_replacement_rdp(a, rate, base)
+        once = base(a) if rate == 1 else subsampled_rdp.without_replacement_rdp(a, rate, base)
     else:
         law = mechanism.shift()
         if law.constant is None:
             base = lambda order: law_rdp(order, law)  # noqa: E731
-            once = base(a) if rate == 1 else subsampling.without_replacement_rdp(a, rate, base)
+            once = base(a) if rate == 1 else subsampled_rdp.without_replacement_rdp(a, rate, base)
         elif isinstance(mechanism.participation, Poisson):
-            once = subsampling.poisson_gaussian_rdp(a, rate, law.constant)
+            once = subsampled_rdp.poisson_gaussian_rdp(a, rate, law.constant)
         elif rate < 1:
-            once = subsampling.without_replacement_gaussian_rdp(a, rate, law.constant)
+            once = subsampled_rdp.without_replacement_gaussian_rdp(a, rate, law.constant)
         else:
             once = gaussian.rdp(a, law.constant)
     return np.asarray(mechanism.composed_rounds * once + _lower_model(mechanism, a), float)
@@ -138,13 +140,20 @@ def law_rdp(orders: ArrayLike, law: ShiftLaw) -> Array:
     return np.asarray(logsumexp(exponent, axis=-1) / (a - 1), float)
 
 
-def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> Certificate:
+def epsilon(
+    mechanism: SplitMechanism,
+    delta: float,
+    *,
+    tight: bool = True,
+    accounting: Literal["sound", "as_published"] = "sound",
+) -> Certificate:
     """Smallest ε that is proven at δ.
 
     Args:
         mechanism: what is released.
         delta: in (0, 1). Above 1e-3, or above one over the number of clients, the certificate warns.
         tight: whether numerical composition (PLD) may be used where no closed form is exact; tens of milliseconds.
+        accounting: "as_published" for what the mechanism's paper claims, marked where that is no bound.
 
     Returns:
         A certificate with the upper bound, the lower bound where one is known, the method and the assumptions.
@@ -154,12 +163,16 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
 
     Source: the smallest of the bounds in docs/accounting.md; the certificate names its own.
 
-    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.parts import Noise
     >>> from privkit.accountants.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> round(epsilon(one, 1e-5).epsilon, 4)
     4.3772
     """
+    if validate.choice("accounting", accounting, ("sound", "as_published")) == "as_published":
+        from privkit.accountants.published.as_published import as_published  # which needs this library's base
+
+        return as_published(mechanism, delta)
     return _answer(mechanism, delta, _epsilon_bounds([mechanism], np.array([validate.delta(delta)]))[0], tight)
 
 
@@ -194,7 +207,7 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
 
     Source: as `epsilon`.
 
-    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.parts import Noise
     >>> from privkit.accountants.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> round(delta(one, 1.0).delta, 6)
@@ -255,9 +268,9 @@ def _constant(kind: str, mechanisms: Sequence[SplitMechanism], mu: Array, deltas
     if kind == "every_round":
         return found
     if kind == "poisson":
-        curves = subsampling.poisson_gaussian_rdp(SAMPLED_ORDERS, rate, mu)
+        curves = subsampled_rdp.poisson_gaussian_rdp(SAMPLED_ORDERS, rate, mu)
     else:
-        curves = subsampling.without_replacement_gaussian_rdp(SAMPLED_ORDERS, rate, mu)
+        curves = subsampled_rdp.without_replacement_gaussian_rdp(SAMPLED_ORDERS, rate, mu)
         for row in np.flatnonzero((rounds == 1) & (rate < 1)):
             found[row].append(_sampled_once(float(mu[row]), float(rate[row]), float(deltas[row])))
     values = conversions.canonne(SAMPLED_ORDERS, curves * rounds[:, None], deltas[:, None])
@@ -270,7 +283,7 @@ def _constant(kind: str, mechanisms: Sequence[SplitMechanism], mu: Array, deltas
 
 def _sampled_once(mu: float, rate: float, delta: float) -> Bound:
     """Exact ε of one release of k of n: ln(1 + γ(e^ε − 1)) where the unsampled ε has δ/γ."""
-    value = 0.0 if delta >= rate else float(subsampling.amplify(gaussian.epsilon(delta / rate, mu), rate))
+    value = 0.0 if delta >= rate else float(amplify(gaussian.epsilon(delta / rate, mu), rate))
     return Bound(value=value, method="exact sampled profile", source=BALLE_BARTHE_GABOARDI, exact=True)
 
 
@@ -285,7 +298,7 @@ def _single(mechanism: SplitMechanism, delta: float) -> list[Bound]:
     if mechanism.noise.law == "laplace":
         shift, one = mechanism.laplace_shift()
         rate, rounds = mechanism.participation.rate, mechanism.composed_rounds
-        pure = rounds * float(subsampling.amplify(shift, rate))
+        pure = rounds * float(amplify(shift, rate))
         found.append(Bound(value=pure, method="pure ε, δ not used", source="Dwork et al. 2006"))
         if one and rounds == 1 and rate == 1:
             value = laplace.epsilon(delta, shift)
@@ -308,7 +321,7 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
     rate, rounds = mechanism.participation.rate, mechanism.composed_rounds
     if mechanism.noise.law == "laplace":
         shift, one = mechanism.laplace_shift()
-        pure = -inf if epsilon >= rounds * float(subsampling.amplify(shift, rate)) else 0.0
+        pure = -inf if epsilon >= rounds * float(amplify(shift, rate)) else 0.0
         found.append(Bound(value=pure, method="pure ε", source="Dwork et al. 2006"))
         if one and rounds == 1 and rate == 1:
             d = laplace.delta(epsilon, shift)
@@ -345,7 +358,7 @@ def _lower_model(mechanism: SplitMechanism, orders: Array) -> Array | float:
     lower = mechanism.lower_model
     if not isinstance(lower, PrivateUpdates):
         return 0.0
-    step = subsampling.without_replacement_gaussian_rdp(orders, lower.rate, 1 / lower.noise_multiplier)
+    step = subsampled_rdp.without_replacement_gaussian_rdp(orders, lower.rate, 1 / lower.noise_multiplier)
     return lower.steps * np.asarray(step)
 
 

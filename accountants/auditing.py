@@ -11,18 +11,16 @@ from math import ceil, exp, floor, inf, log2, sqrt
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr, bdtrc, betainccinv, betaincinv
+from numpy.typing import ArrayLike
+from scipy.special import bdtr, bdtrc
 
 from privkit.accountants import validate
+from privkit.accountants.score_cuts import Array, Cuts, at_least, halved, lower, scores, upper
 
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
-Correction = Literal["all", "frontier"]
+Correction = Literal["proven", "as_published"]
 
-UNLIKELY_COINS = 1e-6
-"""Probability under fair coins below which a split into members and non-members is refused by `epsilon_one_run`."""
-
+UNLIKELY_COINS = 1e-9
+"""Probability under fair coins below which `epsilon_one_run` refuses a split into members and non-members."""
 FRONTIER = (
     "the error probability is divided by the number of corners of the ROC curve's convex hull, which the scores "
     "themselves determine, so that no union bound covers the choice of the threshold"
@@ -105,9 +103,9 @@ def auroc(in_scores: ArrayLike, out_scores: ArrayLike, *, convex_hull: bool = Fa
     >>> auroc([3, 4], [1, 3])
     0.875
     """
-    members, others = _scores("in_scores", in_scores), _scores("out_scores", out_scores)
+    members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     if convex_hull:
-        cuts = _Cuts.of(members, others).hull()
+        cuts = Cuts.of(members, others).hull()
         spared = others.size - cuts.alarms
         area = np.sum((spared[1:] + spared[:-1]) * np.diff(cuts.missed))
         return float(area / (2 * members.size * others.size))
@@ -136,20 +134,20 @@ def true_positive_rate(
     >>> found.value, found.false_positive_rate, round(found.low, 3)
     (0.75, 0.25, 0.194)
     """
-    members, others = _scores("in_scores", in_scores), _scores("out_scores", out_scores)
+    members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     rate = validate.real("false_positive_rate", false_positive_rate, least=0, below=1)
     error = 1 - validate.real("confidence", confidence, above=0, below=1)
     allowed = min(floor(rate * others.size * (1 + 1e-12)), others.size - 1)  # 0.29·100 is 29
     threshold = float(np.nextafter(others[others.size - 1 - allowed], inf))
-    found = _at_least(members, threshold)
-    alarms = _at_least(others, threshold)
+    found = at_least(members, threshold)
+    alarms = at_least(others, threshold)
     return Rate(
         value=found / members.size,
-        low=float(_lower(found, members.size, error / 2)),
-        high=float(_upper(found, members.size, error / 2)),
+        low=float(lower(found, members.size, error / 2)),
+        high=float(upper(found, members.size, error / 2)),
         threshold=threshold,
         false_positive_rate=alarms / others.size,
-        false_positive_limit=float(_upper(alarms, others.size, error)),
+        false_positive_limit=float(upper(alarms, others.size, error)),
     )
 
 
@@ -160,16 +158,17 @@ def epsilon_clopper_pearson(
     confidence: float,
     delta: float,
     threshold: float | None = None,
-    correction: Correction = "all",
+    correction: Correction = "proven",
 ) -> EmpiricalBound:
     """Lower bound on ε from the error rates of thresholds; both tails count: accusing above and acquitting below.
 
     With error rates at most F (non-members accused) and M (members missed), ε ≥ ln((1 − M − δ)/F) and
     ε ≥ ln((1 − F − δ)/M). Both limits hold together, so looking at both tails costs nothing.
 
-    Without a threshold all cuts are tried. Whatever the cut, F is below a limit that belongs to an order statistic of
-    the non-members, and M below one of the members; n events cover all cuts of n scores, ties included. So the error
-    probability is divided by 2·(number of non-members) for F and 2·(number of members) for M, which is proven.
+    Without a threshold two families of cuts share the error probability; both are proven. (1) Cuts at ranks fixed in
+    advance, which accuse at most n/2^j − 1 of n non-members or miss at most as many members: that error rate is below
+    an order statistic of uniform variables, whose quantile is the Clopper–Pearson limit; the other is binomial given
+    the cut. (2) Any cut: n such order statistics bound an error rate wherever the cut is, ties included.
 
     Args:
         in_scores: [n] scores of members, finite.
@@ -177,52 +176,51 @@ def epsilon_clopper_pearson(
         confidence: in (0, 1).
         delta: in [0, 1).
         threshold: fixed before the scores were seen; scores of at least this are guessed "member".
-        correction: for the choice among all cuts: "all" is proven; "frontier" is what the reference library does (the
-            upper tail at corners of the ROC curve's hull, their number as the divisor) and `sound` is False.
+        correction: without a threshold: "proven" as above, or "as_published", as the reference library has it (upper
+            tail at the corners of the ROC curve's convex hull, their number as the divisor); its `sound` is False.
 
     Raises:
         ValueError: if an argument is out of range, or scores are empty, NaN, infinite or booleans.
 
-    Source: Jagielski, Ullman and Oprea 2020, §3 (one threshold); Nasr et al. 2021 (δ, both tails); the correction for
-    all cuts: derived.
+    Source: Jagielski, Ullman and Oprea 2020, §3 (one threshold); Nasr et al. 2021 (δ, both tails); the
+    correction: derived.
 
     >>> leak = epsilon_clopper_pearson([1] * 90 + [0] * 10, [1] * 10 + [0] * 90, confidence=0.95, delta=0, threshold=1)
     >>> round(leak.epsilon, 4)
-    1.5439
+    1.5422
     """
-    members, others = _scores("in_scores", in_scores), _scores("out_scores", out_scores)
+    members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     error, d = _levels(confidence, delta)
-    validate.choice("correction", correction, ("all", "frontier"))
+    validate.choice("correction", correction, ("proven", "as_published"))
+    objection, method = "", "Clopper–Pearson limits of both error rates"
     if threshold is not None:
-        fixed = validate.real("threshold", threshold)
-        missed, alarms = members.size - _at_least(members, fixed), _at_least(others, fixed)
-        cuts = _Cuts(thresholds=np.array([fixed]), missed=np.array([missed]), alarms=np.array([alarms]))
-        divisors, chosen, objection = (1, 1), "the threshold was fixed before the scores were seen", ""
-    elif correction == "all":
-        cuts = _Cuts.of(members, others)
-        divisors, objection = (members.size, others.size), ""
-        chosen = "the threshold was chosen from these scores, which the correction over all cuts allows"
+        cuts = Cuts.at(members, others, validate.real("threshold", threshold))
+        for_missed = for_alarms = np.array([error / 2])
+        chosen = "the threshold was fixed before the scores were seen"
+    elif correction == "proven":
+        fixed, corners = Cuts.at_ranks(members, others), Cuts.of(members, others).hull()
+        cuts, (h, c) = fixed + corners, (fixed.missed.size, corners.missed.size)
+        for_missed = np.repeat([error / (4 * h), error / (4 * members.size)], [h, c])
+        for_alarms = np.repeat([error / (4 * h), error / (4 * others.size)], [h, c])
+        chosen = "the threshold may have been chosen from these scores: the correction covers every cut that was tried"
+        method += f" at {h} fixed ranks and at every cut"
     else:
-        cuts = _Cuts.of(members, others).hull()
-        divisors, objection = (cuts.missed.size, cuts.missed.size), FRONTIER
-        chosen = "the threshold was chosen from these scores"
-    kept = _lower(members.size - cuts.missed, members.size, error / (2 * divisors[0])) - d
-    spared = _lower(others.size - cuts.alarms, others.size, error / (2 * divisors[1])) - d
+        cuts = Cuts.of(members, others).hull()
+        for_missed = for_alarms = np.full(cuts.missed.size, error / (2 * cuts.missed.size))
+        chosen, objection = "the threshold was chosen from these scores", FRONTIER
+    kept = np.maximum(lower(members.size - cuts.missed, members.size, for_missed) - d, 0)
+    spared = np.maximum(lower(others.size - cuts.alarms, others.size, for_alarms) - d, 0)
     with np.errstate(divide="ignore"):
-        found = np.log(np.maximum(kept, 0)) - np.log(_upper(cuts.alarms, others.size, error / (2 * divisors[1])))
+        found = np.log(kept) - np.log(upper(cuts.alarms, others.size, for_alarms))
         if not objection:
-            lower_tail = np.log(np.maximum(spared, 0)) - np.log(
-                _upper(cuts.missed, members.size, error / (2 * divisors[0]))
-            )
-            found = np.maximum(found, lower_tail)
+            found = np.maximum(found, np.log(spared) - np.log(upper(cuts.missed, members.size, for_missed)))
     best = int(np.argmax(found))
     return EmpiricalBound(
         epsilon=max(0.0, float(found[best])),
         delta=d,
-        confidence=1 - error,
+        confidence=float(confidence),
         threshold=float(cuts.thresholds[best]) if found[best] > 0 else None,
-        method="Clopper–Pearson limits of both error rates"
-        + ("" if threshold is not None else f", error probability divided by {max(divisors):,}"),
+        method=method,
         assumptions=(
             "the scores of members are independent draws of one law, and so are those of non-members: one run of the "
             "mechanism each; canaries of one run are not independent (use epsilon_one_run)",
@@ -231,7 +229,7 @@ def epsilon_clopper_pearson(
         ),
         sound=not objection,
         objection=objection,
-        source="Jagielski, Ullman and Oprea 2020, §3; Nasr et al. 2021; correction over cuts: derived",
+        source="Jagielski, Ullman and Oprea 2020, §3; Nasr et al. 2021; correction: derived",
     )
 
 
@@ -242,14 +240,14 @@ def epsilon_one_run(
     confidence: float,
     delta: float,
     guesses: tuple[int, int] | None = None,
-    correction: Correction = "all",
+    correction: Correction = "proven",
 ) -> EmpiricalBound:
     """Lower bound on ε from one run with many canaries, each a member by its own fair coin; the attack may abstain.
 
     The highest scores are guessed "member", the lowest "non-member", and the attack abstains on the rest. Scores that
-    tie at the border are abstained on, so that the guesses depend on the pooled scores alone. With v of r guesses
-    right and q = e^ε/(1+e^ε), (ε, δ)-DP is rejected where P[B ≥ v] + 2mδ·max_i P[v−i ≤ B < v]/i is at most the error
-    probability, B ~ Binomial(r, q); m counts all canaries. The bound is the end of a stretch of rejected ε.
+    tie at the border are abstained on, so that the guesses depend on the pooled scores alone (where many tie, add noise
+    to them first). With v of r guesses right and q = e^ε/(1+e^ε), (ε, δ)-DP is rejected where
+    P[B ≥ v] + 2mδ·max_i P[v−i ≤ B < v]/i, B ~ Binomial(r, q), is at most the error probability; m counts all canaries.
 
     Args:
         in_scores: [n] scores of the canaries that were members, finite.
@@ -257,24 +255,24 @@ def epsilon_one_run(
         confidence: in (0, 1).
         delta: in [0, 1).
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known. Left out, numbers
-            m·2^{−j/2} are tried on either side and on both, and the error probability is divided by how many those are
-            (about 6·log2(m)), which is proven, since they depend on m only.
-        correction: "frontier" is what the reference library does: "member" guesses only, above each corner of the ROC
-            curve's hull, their number as the divisor; `sound` is False.
+            m/2^j are tried on either side and on both, and the error probability is divided by how many those are
+            (about 3·log2(m)), which is proven, since they depend on m only.
+        correction: "as_published" is what the reference library does: "member" guesses only, above each corner of the
+            ROC curve's convex hull, their number as the divisor; `sound` is False.
 
     Raises:
         ValueError: if an argument is out of range, scores are empty, NaN, infinite or booleans, more guesses are asked
-            for than there are canaries, or the split is one that fair coins give with probability below 1e-6.
+            for than there are canaries, or the split is one that fair coins give with probability below 1e-9.
 
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
 
     >>> leak = epsilon_one_run(range(100, 200), range(100), confidence=0.95, delta=1e-5, guesses=(50, 50))
     >>> round(leak.epsilon, 4)
-    3.4618
+    3.4875
     """
-    members, others = _scores("in_scores", in_scores), _scores("out_scores", out_scores)
+    members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     error, d = _levels(confidence, delta)
-    validate.choice("correction", correction, ("all", "frontier"))
+    validate.choice("correction", correction, ("proven", "as_published"))
     canaries = members.size + others.size
     if (odds := float(2 * bdtr(min(members.size, others.size), canaries, 0.5))) < UNLIKELY_COINS:
         raise ValueError(
@@ -284,12 +282,12 @@ def epsilon_one_run(
     objection, assumed = "", "the numbers of guesses were fixed before the coins were known"
     if guesses is not None:
         trials = [_trial(members, others, *_numbers(guesses, canaries))]
-    elif correction == "all":
+    elif correction == "proven":
         family = _family(canaries, error)
         trials, error = [_trial(members, others, *numbers) for numbers in family], error / len(family)
         assumed = f"the {len(family)} numbers of guesses that were tried depend on the number of canaries only"
     else:
-        cuts = _Cuts.of(members, others).hull()
+        cuts = Cuts.of(members, others).hull()
         right = members.size - cuts.missed
         trials = [
             _Trial(correct=int(v), asked=(int(v + f), 0), threshold=float(t))
@@ -318,36 +316,6 @@ def epsilon_one_run(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Cuts:
-    """Error counts of "a score of at least the threshold is a member", thresholds increasing, the last accuses none."""
-
-    thresholds: Array
-    missed: Counts  # members below
-    alarms: Counts  # non-members at or above
-
-    @classmethod
-    def of(cls, members: Array, others: Array) -> _Cuts:
-        """All cuts that the sorted scores can tell apart."""
-        thresholds = np.append(np.union1d(members, others), inf)
-        missed = np.searchsorted(members, thresholds, "left")
-        alarms = others.size - np.searchsorted(others, thresholds, "left")
-        return cls(thresholds=thresholds, missed=missed.astype(np.int64), alarms=alarms.astype(np.int64))
-
-    def hull(self) -> _Cuts:
-        """Corners of the ROC curve's convex hull, both ends included."""
-        corners: list[int] = []
-        points = list(zip(self.missed.tolist(), (-self.alarms).tolist(), strict=True))
-        for at, (x, y) in enumerate(points):
-            while len(corners) > 1:
-                (x0, y0), (x1, y1) = points[corners[-2]], points[corners[-1]]
-                if (y1 - y0) * (x - x1) > (y - y1) * (x1 - x0):
-                    break
-                corners.pop()
-            corners.append(at)
-        return _Cuts(thresholds=self.thresholds[corners], missed=self.missed[corners], alarms=self.alarms[corners])
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Trial:
     """How many of the guesses were right."""
 
@@ -369,10 +337,9 @@ def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
 
 
 def _family(canaries: int, error: float) -> list[tuple[int, int]]:
-    """Numbers of guesses that are tried: m·2^{−j/2}, as many as could ever reject ε = 0."""
-    fewest = max(1, ceil(log2(1 / error)))
-    sizes = sorted({ceil(canaries * 2 ** (-j / 2)) for j in range(2 * canaries.bit_length())}, reverse=True)
-    sizes = [size for size in sizes if size >= fewest] or [canaries]
+    """Numbers of guesses that are tried: m/2^j on either side and on both, where so few could ever reject ε = 0."""
+    fewest = log2(1 / error)
+    sizes = [size for size in halved(canaries).tolist() if size >= fewest] or [canaries]
     halves = [size for size in sizes if 2 * size <= canaries]
     return [(size, 0) for size in sizes] + [(0, size) for size in sizes] + [(size, size) for size in halves]
 
@@ -380,13 +347,12 @@ def _family(canaries: int, error: float) -> list[tuple[int, int]]:
 def _largest(trials: list[_Trial], canaries: int, delta: float, error: float) -> tuple[float, _Trial | None]:
     """Largest rejected ε over all trials, and the trial that rejects it."""
     best, found = 0.0, None
-    for trial in sorted(trials, key=lambda trial: -_lower(trial.correct, max(1, sum(trial.asked)), error)):
-        asked = sum(trial.asked)
+    for trial in sorted(trials, key=lambda trial: -lower(trial.correct, max(1, sum(trial.asked)), error)):
 
-        def rejected(epsilon: float, correct: int = trial.correct, asked: int = asked) -> bool:
-            return _p_value(epsilon, correct, asked, canaries, delta) <= error
+        def rejected(epsilon: float, trial: _Trial = trial) -> bool:
+            return _p_value(epsilon, trial.correct, sum(trial.asked), canaries, delta) <= error
 
-        if 2 * trial.correct <= asked or not rejected(best):
+        if 2 * trial.correct <= sum(trial.asked) or not rejected(best):
             continue
         # Where 2mδ > 1, the p-value need not increase with ε. Its smaller form, with P[F = i] summing to at most 1,
         # does, so whatever is rejected lies below a valid bound.
@@ -416,38 +382,6 @@ def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: flo
     width = np.arange(1, last + 1)
     above = np.where(width < correct, bdtrc(np.maximum(correct - width - 1, 0), asked, q), 1.0)
     return min(1.0, tail + 2 * canaries * delta * float(np.max((above - tail) / width)))
-
-
-def _lower(successes: ArrayLike, trials: int, error: float) -> Array:
-    """One-sided lower Clopper–Pearson limit of a probability; 0 without a success."""
-    k = np.asarray(successes, float)
-    return np.where(k > 0, betaincinv(np.maximum(k, 1), trials - np.maximum(k, 1) + 1, error), 0.0)
-
-
-def _upper(successes: ArrayLike, trials: int, error: float) -> Array:
-    """One-sided upper Clopper–Pearson limit of a probability; 1 without a failure."""
-    k = np.asarray(successes, float)
-    inside = np.minimum(k, trials - 1)
-    return np.where(k < trials, betainccinv(inside + 1, trials - inside, error), 1.0)
-
-
-def _at_least(ordered: Array, threshold: float) -> int:
-    """How many sorted scores are at or above a threshold."""
-    return int(ordered.size - np.searchsorted(ordered, threshold, "left"))
-
-
-def _scores(name: str, values: ArrayLike) -> Array:
-    """Scores, sorted; refuse what cannot be ordered."""
-    found = np.asarray(values)
-    if found.ndim != 1 or not found.size:
-        raise ValueError(f"{name} must be a list of at least one score, got shape {found.shape}")
-    if found.dtype.kind not in "fiu":
-        raise ValueError(f"{name} must hold finite numbers, got values of type {found.dtype}")
-    found = found.astype(np.float64)
-    if not np.all(np.isfinite(found)):
-        at = int(np.flatnonzero(~np.isfinite(found))[0])
-        raise ValueError(f"{name} must hold finite numbers, got {found[at]!r} at position {at}")
-    return np.sort(found)
 
 
 def _levels(confidence: float, delta: float) -> tuple[float, float]:

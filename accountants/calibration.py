@@ -8,8 +8,9 @@ from typing import Literal
 
 from privkit.accountants import account, validate
 from privkit.accountants.base import Certificate
-from privkit.accountants.mechanism import CutMix, Mixup, NoMixing, SplitMechanism, WithoutReplacement
+from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio
+from privkit.accountants.parts import CutMix, Mixup, NoMixing, WithoutReplacement
 
 Parameter = Literal["sigma", "rounds", "group"]
 TOLERANCE = 1e-6
@@ -51,7 +52,7 @@ def calibrate(
 
     Source: bisection on `account.epsilon`, which falls with σ and grows with rounds.
 
-    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.parts import Noise
     >>> from privkit.accountants.sensitivity import Known
     >>> one = Known(value=1, relation="replace_one", norm="l2")
     >>> start = SplitMechanism(smashed=one, noise=Noise(smashed=1), lower_model="frozen")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from privkit.accountants import pld, profiles
-from privkit.accountants.mechanism import Poisson, PrivateUpdates, SplitMechanism, WithoutReplacement
+from privkit.accountants import pld, profiles, round_profiles
+from privkit.accountants.loss_distribution import GridTooLarge, Pair, Profile
+from privkit.accountants.mechanism import SplitMechanism
+from privkit.accountants.parts import Poisson, PrivateUpdates, WithoutReplacement
 
 METHOD = "numerical composition of privacy loss distributions"
 SOURCE = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022"
 
-Steps = list[tuple[pld.Profile | pld.Pair, int]]
+Steps = list[tuple[Profile | Pair, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,7 @@ class Composed:
 def steps(mechanism: SplitMechanism) -> Steps | None:
     """Exact profiles of the rounds and how often each is composed; None where none is known.
 
-    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.parts import Noise
     >>> from privkit.accountants.sensitivity import Known
     >>> one = Known(value=1, relation="add_or_remove_one", norm="l2")
     >>> sampled = SplitMechanism(
@@ -34,18 +36,18 @@ def steps(mechanism: SplitMechanism) -> Steps | None:
     >>> [rounds for _, rounds in steps(sampled)]
     [10]
     """
-    profile: pld.Profile | pld.Pair | None
+    profile: Profile | Pair | None
     if isinstance(mechanism.participation, Poisson):
         constant = mechanism.shift().constant
         assert constant is not None  # Poisson subsets are not mixed
-        profile = pld.poisson_gaussian(mechanism.participation.rate, constant)
+        profile = round_profiles.poisson_gaussian(mechanism.participation.rate, constant)
     else:
         profile = profiles.one_round(mechanism)
     if profile is None:
         return None
     found: Steps = [(profile, mechanism.composed_rounds)]
     if isinstance(lower := mechanism.lower_model, PrivateUpdates):
-        step = pld.without_replacement_gaussian(lower.rate, 1 / lower.noise_multiplier)
+        step = round_profiles.without_replacement_gaussian(lower.rate, 1 / lower.noise_multiplier)
         found.append((step, lower.steps))
     return found
 
@@ -68,9 +70,9 @@ def epsilon(mechanism: SplitMechanism, delta: float) -> Composed | None:
             constant = mechanism.shift().constant
             if constant is None:
                 return Composed(upper=upper)
-            pair = pld.poisson_gaussian(mechanism.participation.rate, constant)
+            pair = round_profiles.poisson_gaussian(mechanism.participation.rate, constant)
             lower = pld.composed_bounds([(pair, found[0][1])], delta)[0]
-    except pld.GridTooLarge:
+    except GridTooLarge:
         return None  # the Rényi bound stands
     return Composed(upper=upper, lower=min(lower, upper))
 
@@ -82,5 +84,5 @@ def delta(mechanism: SplitMechanism, epsilon: float) -> Composed | None:
         return None
     try:
         return Composed(upper=pld.composed_delta(*found[0], epsilon))
-    except pld.GridTooLarge:
+    except GridTooLarge:
         return None

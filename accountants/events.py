@@ -7,7 +7,8 @@ from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from privkit.accountants.account import SAMPLED_ORDERS
-from privkit.accountants.mechanism import Poisson, PrivateUpdates, SplitMechanism, WithoutReplacement
+from privkit.accountants.mechanism import SplitMechanism
+from privkit.accountants.parts import Poisson, PrivateUpdates, WithoutReplacement
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
@@ -54,7 +55,7 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
 
     Source: dp_accounting 0.6, run against exact profiles.
 
-    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.parts import Noise
     >>> from privkit.accountants.sensitivity import Clamp
     >>> one = SplitMechanism(
     ...     smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=4), lower_model="frozen", rounds=4

@@ -17,6 +17,7 @@ from scipy.special import ndtr, ndtri, ndtri_exp
 
 from privkit.accountants import gaussian, pld, validate
 from privkit.accountants.base import Certificate
+from privkit.accountants.loss_distribution import Pair, Profile, directions, grid_interval
 
 Array = NDArray[np.float64]
 
@@ -56,7 +57,7 @@ class GaussianFit:
 
 
 def mu(
-    steps: Sequence[tuple[pld.Profile | pld.Pair, int]], *, floor: float = 1e-10, interval: float | None = None
+    steps: Sequence[tuple[Profile | Pair, int]], *, floor: float = 1e-10, interval: float | None = None
 ) -> GaussianFit:
     """Smallest μ whose Gaussian is worse than a composition for every test that errs at a rate of at least `floor`.
 
@@ -76,7 +77,8 @@ def mu(
 
     Source: derived from Dong, Roth and Su 2022, Proposition 2.12 (duality); range: Gomez et al. 2025.
 
-    >>> fit = mu([(pld.gaussian_profile(0.1), 100)])
+    >>> from privkit.accountants import round_profiles
+    >>> fit = mu([(round_profiles.gaussian_profile(0.1), 100)])
     >>> round(fit.mu, 3), fit.sound
     (1.0, True)
     """
@@ -84,8 +86,8 @@ def mu(
     profile, largest = _composed(steps, least, interval)
     if 1 - profile(0.0) < 2 * least:
         raise ValueError(
-            f"no test between these data sets has both error rates above floor = {least:g}: report epsilon at delta, or "
-            f"choose a smaller floor (>= 1e-12)"
+            f"no test between these data sets has both error rates above floor = {least:g}: report epsilon at delta, "
+            f"or choose a smaller floor (>= 1e-12)"
         )
     epsilon = np.linspace(0.0, largest, NODES)
     delta = np.array([profile(e) for e in epsilon.tolist()])
@@ -186,7 +188,7 @@ def limit_theorem(rate: float, noise_multiplier: float, rounds: int, delta: floa
         relation="add_or_remove_one",
         unit="record",
         sound=False,
-        objection="the limit leaves out the heavy tail of sampled losses, so its ε can lie below what an attack reaches",
+        objection="the limit leaves out the heavy tail of sampled losses, so its ε can be below what attacks reach",
         quantities={"mu": found},
         assumptions=("each record takes part by an independent secret coin",),
         source="Bu, Dong, Long and Su 2020, Corollary 4",
@@ -194,24 +196,29 @@ def limit_theorem(rate: float, noise_multiplier: float, rounds: int, delta: floa
 
 
 def _composed(
-    steps: Sequence[tuple[pld.Profile | pld.Pair, int]], floor: float, interval: float | None
+    steps: Sequence[tuple[Profile | Pair, int]], floor: float, interval: float | None
 ) -> tuple[Callable[[float], float], float]:
     """An upper bound on the composed δ(ε) of both directions, and an ε whose tests lie below the floor."""
     if not steps:
         raise ValueError("steps must hold at least one mechanism, got none")
     checked = [(profile, validate.whole("rounds", rounds)) for profile, rounds in steps]
     tail = max(floor * 1e-12 / sum(rounds for _, rounds in checked), 1e-290)
-    d = pld._interval(checked, tail, interval)
-    # A composition keeps its digits around the δ that it is tilted to: three serve all ε, each where its slack is least.
-    targets = (0.1, sqrt(0.1 * floor), floor / 10)
-    sides = [[pld._compose(parts, delta=t) for t in targets] for parts in pld._directions(checked, d, tail)]
+    d = grid_interval(checked, tail, interval)
+    parts = directions(checked, d, tail)
+    # A composition keeps its digits around the ε or δ that it is tilted to: each ε is served by the sharpest of five.
+    sides = [[pld.compose(one, epsilon=0.0)] for one in parts]
 
     def delta(epsilon: float) -> float:
         return max(min(side, key=lambda one: one.slack(epsilon)).delta(epsilon) for side in sides)
 
-    largest = max(min(one.epsilon(floor / 100) for one in side) for side in sides)
+    last = floor / 100 * max(delta(0.0), 1e-10)  # small shifts reach the floor where δ is far below it
+    for one, side in zip(parts, sides, strict=True):
+        side.append(pld.compose(one, delta=last))
+    largest = max(side[-1].epsilon(last) for side in sides)
     if largest == inf:
-        raise ValueError(f"δ does not fall below {floor / 100:g}: a loss is infinite with a larger probability")
+        raise ValueError(f"δ does not fall below {last:g}: a loss is infinite with a larger probability")
+    for one, side in zip(parts, sides, strict=True):
+        side += [pld.compose(one, epsilon=share * largest) for share in (1 / 8, 1 / 4, 1 / 2)]
     return delta, max(largest, d)
 
 

@@ -5,35 +5,25 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf, log
+from math import inf
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from privkit.accountants import account, composition, conversions, gaussian, pld, specs, validate
+from privkit.accountants import ledger_cost, specs, validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
-from privkit.accountants.mechanism import PrivateUpdates, SplitMechanism
-from privkit.accountants.mixing import RealizedRatios
+from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, warnings
 
-Array = NDArray[np.float64]
-Counts = Mapping[SplitMechanism, tuple[int, int]]
-"""One round's mechanism -> rounds charged (1 for a realized sequence) and number of charges."""
-
-ORDERS = np.array(conversions.ORDERS)
-"""Orders at which the curves of all charges are added up."""
 MECHANISM = ', "mechanism": '
 MOST = 2**53
 """Rounds in one charge, so that a float counts them."""
-ADDED = "Mironov 2017, Proposition 1"
-ROOT_OF_SQUARES = "Dong, Roth and Su 2022, Corollary 3.3"
 
 
 class BudgetSpent(ValueError):
@@ -114,7 +104,7 @@ class Ledger:
     without sampling; else Rényi curves are added (Mironov 2017, Proposition 1). The smallest of the valid bounds holds.
 
     >>> import tempfile
-    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.parts import Noise
     >>> from privkit.accountants.sensitivity import Clamp
     >>> epoch = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=8), lower_model="frozen")
     >>> with tempfile.TemporaryDirectory() as run, Ledger(Path(run, "ledger.jsonl")) as ledger:
@@ -129,7 +119,7 @@ class Ledger:
             raise ValueError(f"budget must be a Budget(epsilon=…, delta=…) or None, got {budget!r}")
         self.path, self.budget, self.tight, self.rounds = Path(path), budget, tight, 0
         self._counts: dict[SplitMechanism, tuple[int, int]] = {}
-        self._total, self._rest = np.zeros(1 + ORDERS.size), np.zeros(1 + ORDERS.size)
+        self._total, self._rest = np.zeros(1 + ledger_cost.ORDERS.size), np.zeros(1 + ledger_cost.ORDERS.size)
         self._one_at_a_time = threading.Lock()
         self._file = LedgerFile(self.path)
         self.remarks = self._file.remarks
@@ -165,7 +155,7 @@ class Ledger:
         except TypeError as error:
             raise ValueError(f"a specification holds tuples, not lists or arrays: {error}") from None
         count = validate.whole("rounds", mechanism.rounds if rounds is None else rounds, most=MOST)
-        realized = _realized(mechanism)
+        realized = ledger_cost.realized(mechanism)
         if realized and count != mechanism.rounds:
             raise ValueError(f"realized ratios name their {mechanism.rounds} rounds, so rounds={count} has no meaning")
         text, one = _written(mechanism if realized or mechanism.rounds == 1 else replace(mechanism, rounds=1))
@@ -176,7 +166,7 @@ class Ledger:
                 self._afford(one, count, self.budget)
             try:
                 self._file.append(f'"rounds": {count}, "note": {json.dumps(note)}{MECHANISM}{text}')
-                self._book(one, *_counted(one, count))
+                self._book(one, *ledger_cost.counted(one, count))
             except BaseException:  # memory and file may differ now, and the file is right
                 self.close()
                 raise
@@ -204,7 +194,7 @@ class Ledger:
                 delta=d,
                 source="by definition",
             )
-        best = self._best(self._counts, self._total + self._rest, d)
+        best = ledger_cost.best(self._counts, self._total + self._rest, d, tight=self.tight)
         first, proven = next(iter(self._counts)), best.value < inf
         relation = first.relation.replace("_one", "").replace("_", "-") + "-one"
         claim = f"(ε = {best.value:.4g}, δ = {d:.3g})-differential privacy of one {first.unit} under {relation}"
@@ -251,7 +241,7 @@ class Ledger:
                 raise LedgerError(
                     f"line {number} of the ledger {self.path} is none that this version of privkit can charge: {error}"
                 ) from None
-            counts[one] = _plus(counts.get(one), _counted(one, rounds))
+            counts[one] = ledger_cost.plus(counts.get(one), ledger_cost.counted(one, rounds))
             self.rounds += rounds
         for one, (units, charges) in counts.items():
             self._check_kind(one)
@@ -269,8 +259,8 @@ class Ledger:
 
     def _book(self, one: SplitMechanism, units: int, charges: int) -> None:
         """Add to the sums without losing digits: 10⁵ charges give what one charge of 10⁵ rounds gives."""
-        cost = _cost(one, units, charges)
-        self._counts[one] = _plus(self._counts.get(one), (units, charges))
+        cost = ledger_cost.cost(one, units, charges)
+        self._counts[one] = ledger_cost.plus(self._counts.get(one), (units, charges))
         with np.errstate(invalid="ignore", over="ignore"):
             total = self._total + cost
             lost = np.where(self._total >= cost, self._total - total + cost, cost - total + self._total)
@@ -279,18 +269,20 @@ class Ledger:
     def _afford(self, one: SplitMechanism, rounds: int, budget: Budget) -> None:
         """Refuse what exceeds the budget; the better bounds are asked before a refusal only."""
         total = self._total + self._rest
-        if _within(total + _cost(one, *_counted(one, rounds)), budget):
+        cost = ledger_cost.cost(one, *ledger_cost.counted(one, rounds))
+        if ledger_cost.within(total + cost, budget.epsilon, budget.delta):
             return
 
         def after(rounds: int) -> float:
-            counted = _counted(one, rounds)
-            counts = {**self._counts, one: _plus(self._counts.get(one), counted)}
-            return self._best(counts, total + _cost(one, *counted), budget.delta).value
+            counted = ledger_cost.counted(one, rounds)
+            counts = {**self._counts, one: ledger_cost.plus(self._counts.get(one), counted)}
+            cost = total + ledger_cost.cost(one, *counted)
+            return ledger_cost.best(counts, cost, budget.delta, tight=self.tight).value
 
         if (needed := after(rounds)) <= budget.epsilon:
             return
         spent = self.epsilon(budget.delta).epsilon
-        left = 0 if _realized(one) else _largest(rounds - 1, lambda fewer: after(fewer) <= budget.epsilon)
+        left = 0 if ledger_cost.realized(one) else _largest(rounds - 1, lambda fewer: after(fewer) <= budget.epsilon)
         raise BudgetSpent(
             f"{rounds:,} more round{'s' * (rounds > 1)} would bring ε from {spent:.4g} to {needed:.4g} at δ = "
             f"{budget.delta:g}, above the budget of {budget.epsilon:g}, so nothing was charged: "
@@ -300,28 +292,6 @@ class Ledger:
             spent=spent,
             would_be=needed,
         )
-
-    def _best(self, counts: Counts, total: Array, delta: float) -> account.Bound:
-        """The smallest of the valid bounds on ε."""
-        bounds, whole = [], _whole(counts)
-        if whole is not None:
-            found = account.epsilon(whole, delta, tight=self.tight)
-            exact = found.lower == found.epsilon
-            bounds.append(_bound(found.epsilon, found.method, found.source, found.order, found.at_grid_edge, exact))
-            if exact:
-                return bounds[0]
-        root = float(np.sqrt(total[0]))
-        unsampled = root < inf and all(map(_unsampled, counts))
-        if root < inf:
-            method = "Gaussian profile at √Σμ²" + ("" if unsampled else ", nothing credited to sampling")
-            bounds.append(_bound(gaussian.epsilon(delta, root), method, f"{account.BALLE_WANG}; {ROOT_OF_SQUARES}"))
-        if not unsampled:
-            sums = conversions.best_epsilon(ORDERS, total[1:], delta)
-            method, source = "Rényi curves of all charges added", f"{ADDED}; {account.CONVERSION}"
-            bounds.append(_bound(sums.value, method, source, sums.order, sums.at_edge))
-            if self.tight and whole is None and (value := _composed(counts, delta)) is not None:
-                bounds.append(_bound(value, composition.METHOD, composition.SOURCE))
-        return min(bounds, key=lambda bound: bound.value)
 
 
 @lru_cache(maxsize=256)
@@ -350,90 +320,6 @@ def _parsed(line: str) -> tuple[SplitMechanism, int]:
 def _plain(number: Any) -> int | float:
     """Numbers of other libraries, as JSON has them."""
     return int(number) if isinstance(number, Integral) else float(number)
-
-
-def _realized(mechanism: SplitMechanism) -> bool:
-    """Whether its ratios are a sequence that has happened."""
-    return isinstance(getattr(mechanism.mixing, "ratio", None), RealizedRatios)
-
-
-def _unsampled(one: SplitMechanism) -> bool:
-    """Whether nothing of it is sampled."""
-    updates = one.lower_model.rate if isinstance(one.lower_model, PrivateUpdates) else 1
-    return one.participation.rate == updates == 1
-
-
-def _counted(one: SplitMechanism, rounds: int) -> tuple[int, int]:
-    """Units and charges of one charge: a realized sequence is one unit, whatever its length."""
-    return (1 if _realized(one) else rounds), 1
-
-
-def _plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int]:
-    """Units and charges added."""
-    units, charges = known or (0, 0)
-    return units + more[0], charges + more[1]
-
-
-def _cost(one: SplitMechanism, units: int, charges: int) -> Array:
-    """[1 + A] Σμ² (`inf` for what is no Gaussian of constant shift) and the Rényi curve of so many units and charges.
-
-    The lower model's updates come with the first unit of each charge.
-    """
-    if not isinstance(one.lower_model, PrivateUpdates):
-        return units * _unit_cost(one)
-    releases = _unit_cost(replace(one, lower_model="frozen"))
-    return charges * _unit_cost(one) + (releases * (units - charges) if units > charges else 0.0)
-
-
-@lru_cache(maxsize=256)
-def _unit_cost(one: SplitMechanism) -> Array:
-    """[1 + A] of one unit; not to be changed."""
-    constant = one.shift().constant if one.noise.law == "gaussian" else None
-    squared = inf if constant is None else constant**2
-    if isinstance(updates := one.lower_model, PrivateUpdates):
-        squared += updates.steps / updates.noise_multiplier**2
-    return np.concatenate([[squared], account.curve(one, ORDERS)])
-
-
-def _within(total: Array, budget: Budget) -> bool:
-    """Whether a cheap bound already fits."""
-    if total[0] < inf and gaussian.log_delta(budget.epsilon, np.sqrt(total[0])) <= log(budget.delta):
-        return True
-    return bool(np.min(conversions.canonne(ORDERS, total[1:], budget.delta)) <= budget.epsilon)
-
-
-def _whole(counts: Counts) -> SplitMechanism | None:
-    """All charges as one mechanism, where they are of one kind."""
-    (one, (units, charges)), *others = counts.items()
-    if others or (charges > 1 and (_realized(one) or isinstance(one.lower_model, PrivateUpdates))):
-        return None
-    return one if _realized(one) else replace(one, rounds=units)
-
-
-def _composed(counts: Counts, delta: float) -> float | None:
-    """Numerical composition of all charges; None where a profile is not known or the grid would be too large."""
-    squared, steps = 0.0, []
-    for one, (units, charges) in counts.items():
-        if _unsampled(one) and (cost := float(_cost(one, units, charges)[0])) < inf:
-            squared += cost  # Gaussians that are not sampled need no grid of their own
-            continue
-        if (found := composition.steps(one)) is None:
-            return None
-        (profile, _), *updates = found
-        steps += [(profile, units), *((update, charges * number) for update, number in updates)]
-    if squared:
-        steps.append((pld.gaussian_profile(squared**0.5), 1))
-    try:
-        return pld.composed_bounds(steps, delta)[1]
-    except pld.GridTooLarge:
-        return None
-
-
-def _bound(
-    value: float, method: str, source: str, order: float | None = None, at_edge: bool = False, exact: bool = False
-) -> account.Bound:
-    """Shorthand."""
-    return account.Bound(value=value, method=method, source=source, order=order, at_edge=at_edge, exact=exact)
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:

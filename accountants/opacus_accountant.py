@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from opacus.accountants import IAccountant, RDPAccountant, register_accountant
 
-from privkit.accountants import conversions, gaussian, pld, subsampling, validate
+from privkit.accountants import conversions, gaussian, pld, round_profiles, subsampled_rdp, validate
 from privkit.accountants.account import SAMPLED_ORDERS
+from privkit.accountants.loss_distribution import GridTooLarge
 
 NAME = "privkit"
 MOST_KINDS = 32
@@ -145,11 +146,11 @@ def _epsilon(counts: Mapping[tuple[float, float], int], delta: float, poisson: b
         return unsampled
     composed, few = inf, len(counts) <= MOST_KINDS
     if few:
-        kinds = [(pld.poisson_gaussian(rate, 1 / sigma), steps) for (sigma, rate), steps in counts.items()]
-        with suppress(pld.GridTooLarge):
+        kinds = [(round_profiles.poisson_gaussian(rate, 1 / sigma), steps) for (sigma, rate), steps in counts.items()]
+        with suppress(GridTooLarge):
             composed = pld.composed_bounds(kinds, delta)[1]
     orders = ORDERS if few else SAMPLED_ORDERS
     sigmas, rates = np.array(list(counts)).T
-    curves = subsampling.poisson_gaussian_rdp(orders, rates, 1 / sigmas, exact_fractional=few and composed == inf)
+    curves = subsampled_rdp.poisson_gaussian_rdp(orders, rates, 1 / sigmas, exact_fractional=few and composed == inf)
     total = np.array(list(counts.values()), float) @ curves
     return min(unsampled, composed, conversions.best_epsilon(orders, total, delta).value)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privkit.accountants import gaussian, subsampling
-from privkit.accountants.mechanism import Poisson, ShiftLaw, SplitMechanism
+from privkit.accountants.mechanism import ShiftLaw, SplitMechanism
+from privkit.accountants.parts import Poisson
 
 Array = NDArray[np.float64]
 Profile = Callable[[ArrayLike], Array]

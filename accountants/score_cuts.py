@@ -15,7 +15,10 @@ Counts = NDArray[np.int64]
 
 def scores(name: str, values: ArrayLike) -> Array:
     """Scores, sorted; refuse what cannot be ordered."""
-    found = np.asarray(values)
+    try:
+        found = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} must be a list of numbers, got rows of different lengths") from None
     if isinstance(values, list | tuple) and any(isinstance(value, bool | np.bool_) for value in values):
         raise ValueError(f"{name} must hold finite numbers, got a boolean")
     if found.ndim != 1 or not found.size:
@@ -46,6 +49,12 @@ class Cuts:
         return cls(thresholds=thresholds, missed=missed.astype(np.int64), alarms=alarms.astype(np.int64))
 
     @classmethod
+    def at(cls, members: Array, others: Array, threshold: float) -> Cuts:
+        """One cut."""
+        missed, alarms = members.size - at_least(members, threshold), at_least(others, threshold)
+        return cls(thresholds=np.array([threshold]), missed=np.array([missed]), alarms=np.array([alarms]))
+
+    @classmethod
     def at_ranks(cls, members: Array, others: Array) -> Cuts:
         """Cuts that accuse at most n/2^j − 1 non-members or miss at most as many members; that count is the bound."""
         alarms, missed = halved(others.size) - 1, halved(members.size) - 1
@@ -55,6 +64,14 @@ class Cuts:
             thresholds=np.concatenate([above, at]),
             missed=np.concatenate([np.searchsorted(members, above, "left"), missed]),
             alarms=np.concatenate([alarms, others.size - np.searchsorted(others, at, "left")]),
+        )
+
+    def __add__(self, other: Cuts) -> Cuts:
+        """Both, one after the other."""
+        return Cuts(
+            thresholds=np.concatenate([self.thresholds, other.thresholds]),
+            missed=np.concatenate([self.missed, other.missed]),
+            alarms=np.concatenate([self.alarms, other.alarms]),
         )
 
     def hull(self) -> Cuts:
@@ -71,13 +88,13 @@ class Cuts:
         return Cuts(thresholds=self.thresholds[corners], missed=self.missed[corners], alarms=self.alarms[corners])
 
 
-def lower(successes: ArrayLike, trials: int, error: float) -> Array:
+def lower(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
     """One-sided lower Clopper–Pearson limit of a probability; 0 without a success."""
     k = np.asarray(successes, float)
     return np.where(k > 0, betaincinv(np.maximum(k, 1), trials - np.maximum(k, 1) + 1, error), 0.0)
 
 
-def upper(successes: ArrayLike, trials: int, error: float) -> Array:
+def upper(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
     """One-sided upper Clopper–Pearson limit of a probability; 1 without a failure."""
     k = np.asarray(successes, float)
     inside = np.minimum(k, trials - 1)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from privkit.accountants import mechanism, mixing, sensitivity
+from privkit.accountants import mechanism, mixing, parts, sensitivity
 
 _CLASSES: tuple[type[Any], ...] = (
     *sensitivity.CLIP_SETS,
     *mixing.RATIOS,
-    mechanism.Noise,
-    mechanism.NoMixing,
-    mechanism.Mixup,
-    mechanism.CutMix,
-    mechanism.EveryRound,
-    mechanism.WithoutReplacement,
-    mechanism.Poisson,
-    mechanism.PrivateUpdates,
+    parts.Noise,
+    parts.NoMixing,
+    parts.Mixup,
+    parts.CutMix,
+    parts.EveryRound,
+    parts.WithoutReplacement,
+    parts.Poisson,
+    parts.PrivateUpdates,
     mechanism.SplitMechanism,
 )
 CLASSES: dict[str, type[Any]] = {cls.kind: cls for cls in _CLASSES}

@@ -13,17 +13,9 @@ from typing import Any, TextIO
 
 from privkit.accountants import validate
 from privkit.accountants.columns import BY_NAME, DEFAULTS
-from privkit.accountants.mechanism import (
-    CutMix,
-    EveryRound,
-    Mixup,
-    Noise,
-    NoMixing,
-    Poisson,
-    SplitMechanism,
-    WithoutReplacement,
-)
+from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, Ratio
+from privkit.accountants.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, Poisson, WithoutReplacement
 from privkit.accountants.sensitivity import Ball, BoxLabels, Clamp, ClipSet, Known, OneHot, PatchBall
 
 

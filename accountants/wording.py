@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from privkit.accountants.mechanism import CutMix, EveryRound, NoMixing, Poisson, PrivateUpdates, SplitMechanism
+from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
+from privkit.accountants.parts import CutMix, EveryRound, NoMixing, Poisson, PrivateUpdates
 
 LARGE_DELTA = 1e-3
 """A δ above this is warned about: publishing one record in a thousand would be allowed."""
@@ -17,11 +18,11 @@ MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
     """One sentence for each thing that the guarantee rests on.
 
-    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.parts import Noise
     >>> from privkit.accountants.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> assumptions(one)[0]
-    'smashed data are clipped by the client before noise to clamp(low=0, high=1, dimensions=4)'
+    'smashed data are clipped by the client before noise to clamp(low=0.0, high=1.0, dimensions=4)'
     """
     return tuple(_sentences(mechanism))
 
@@ -29,7 +30,7 @@ def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
 def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     """The claim in one sentence.
 
-    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.parts import Noise
     >>> from privkit.accountants.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> statement(one, 4.37717, 1e-5)
@@ -44,7 +45,7 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
 def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
     """What a reader should be told about δ.
 
-    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.parts import Noise
     >>> from privkit.accountants.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> warnings(one, 1e-5)

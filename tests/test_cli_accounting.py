@@ -4,13 +4,19 @@ import csv
 import json
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import privkit.accountants
 from privkit.accountants import account, gaussian
+from privkit.accountants.columns import COLUMNS
 from privkit.accountants.table import mechanism_of
+from privkit.cli import app
+from privkit.errors import UsageError
 
 CLI = Callable[..., subprocess.CompletedProcess[str]]
 EXAMPLE = Path(privkit.accountants.__file__).parent / "examples" / "papers.csv"
@@ -159,6 +165,33 @@ def test_permutation_counts(privkit_cli: CLI) -> None:
     assert found["epsilon"] is None
     done = privkit_cli("permutations", "--tokens", "0", "--batch", "50")
     assert (done.returncode, "tokens" in one_line(done.stderr)) == (2, True)
+
+
+COLUMN = st.sampled_from([column.name for column in COLUMNS])
+VALUE = st.one_of(
+    st.text(max_size=8),
+    st.sampled_from(
+        ["nan", "inf", "-inf", "1e999", "-0", "0", "1", "2", "1e-300", "1e300", "16/255", "1/0", "true", "64;64"]
+    ),
+    st.sampled_from(["dp_sl", "dp_mixsl", "dp_cutmixsl", "gaussian", "laplace", "one_hot", "box", "poisson"]),
+    st.sampled_from(["without_replacement", "client", "record", "dirichlet", "counts", "fixed", "add_or_remove_one"]),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cells=st.dictionaries(COLUMN, VALUE, max_size=12), kind=st.sampled_from(["gaussian", "laplace", "dp_cutmixsl"]))
+def test_whatever_a_table_holds_no_traceback_reaches_a_user(
+    cells: dict[str, str], kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"mechanism": kind, "sigma": "1", "dimensions": "4", "clip_high": "1", "patches": "16", "group": "2", **cells}
+    table = tmp_path / "fuzz.json"
+    table.write_text(json.dumps([row]))
+    with suppress(UsageError):  # one sentence and exit code 2
+        app(["epsilon", str(table), "--delta", "1e-5", "--fast"], standalone_mode=False)
+    said = capsys.readouterr()
+    assert "nan" not in said.out.lower().replace("name", "")
+    for line in said.err.splitlines():
+        assert line.startswith("privkit: row 1")
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from privkit.accountants.golden.case import Case
 
-AREAS = ("denoising", "gaussian", "mixing", "permutations", "published", "subsampling")
+AREAS = ("auditing", "denoising", "gaussian", "mixing", "permutations", "published", "subsampling")
 """Modules of this folder; each has a tuple `CASES`."""
 
 

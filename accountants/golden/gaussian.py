@@ -10,16 +10,9 @@ import numpy as np
 from privkit.accountants import account, conversions, gaussian, laplace, shuffle_laws, subsampling
 from privkit.accountants.calibration import calibrate
 from privkit.accountants.golden.case import Case
-from privkit.accountants.mechanism import (
-    CutMix,
-    EveryRound,
-    Mixup,
-    Noise,
-    NoMixing,
-    SplitMechanism,
-    WithoutReplacement,
-)
+from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import FixedCounts, FixedRatio
+from privkit.accountants.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, WithoutReplacement
 from privkit.accountants.published.accurate_sl import theorem_3_5_limit
 from privkit.accountants.sensitivity import Ball, Clamp, OneHot
 

@@ -8,11 +8,12 @@ from math import sqrt
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from privkit.accountants import account, profiles, subsampling
+from privkit.accountants import account, profiles, subsampled_rdp
 from privkit.accountants.golden.case import Case
 from privkit.accountants.golden.gaussian import table_1
-from privkit.accountants.mechanism import CutMix, Mixup, Noise, ShiftLaw, SplitMechanism
+from privkit.accountants.mechanism import ShiftLaw, SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
+from privkit.accountants.parts import CutMix, Mixup, Noise
 from privkit.accountants.sensitivity import Clamp
 
 _DERIVED = "derived"
@@ -55,7 +56,7 @@ def _rdp(mechanism: SplitMechanism, order: float = 2) -> Callable[[], float]:
 def _hidden_ratio() -> float:
     """Rényi divergence of order 2 with hidden ratios and nothing else in the mixture, larger direction."""
     law = DirichletRatio(concentration=2, clients=2).law(None)
-    return float(subsampling.mixture_gaussian_rdp([2], (2 * law.ratio).tolist(), np.exp(law.log_weight).tolist())[0])
+    return float(subsampled_rdp.mixture_gaussian_rdp([2], (2 * law.ratio).tolist(), np.exp(law.log_weight).tolist())[0])
 
 
 def _hidden_mask() -> float:

@@ -8,8 +8,9 @@ from math import log
 
 import numpy as np
 
-from privkit.accountants import conversions, pld, subsampling
+from privkit.accountants import conversions, pld, round_profiles, subsampled_rdp
 from privkit.accountants.golden.case import Case
+from privkit.accountants.loss_distribution import Pair, Profile
 from privkit.accountants.mixing import beta_nodes
 
 _WBK = "Wang, Balle and Kasiviswanathan 2019"
@@ -28,7 +29,7 @@ _INTEGERS = np.arange(2.0, 65.0)
 
 def opacus_epsilon(rate: float, sigma: float, rounds: int, delta: float = 1e-5) -> float:
     """ε of DP-SGD on opacus' orders, fractional ones exactly."""
-    rdp = rounds * subsampling.poisson_gaussian_rdp(OPACUS_ORDERS, rate, 1 / sigma, exact_fractional=True)
+    rdp = rounds * subsampled_rdp.poisson_gaussian_rdp(OPACUS_ORDERS, rate, 1 / sigma, exact_fractional=True)
     return conversions.best_epsilon(OPACUS_ORDERS, rdp, delta).value
 
 
@@ -40,14 +41,14 @@ def dp_accounting_epsilon(rate: float, sigma: float, rounds: int, delta: float =
     accountant = RdpAccountant(DP_ACCOUNTING_ORDERS)
     accountant.compose(dp_event.PoissonSampledDpEvent(float(rate), dp_event.GaussianDpEvent(float(sigma))))
     orders = np.array(DP_ACCOUNTING_ORDERS)
-    own = subsampling.poisson_gaussian_rdp(orders, rate, 1 / sigma)
+    own = subsampled_rdp.poisson_gaussian_rdp(orders, rate, 1 / sigma)
     rdp = rounds * np.where(orders % 1 == 0, own, accountant.rdp)
     return conversions.best_epsilon(orders, rdp, delta).value
 
 
 def without_replacement_epsilon(rate: float, sigma: float, rounds: int, delta: float = 1e-5) -> float:
     """ε of k of n clients by Rényi orders 2..64."""
-    rdp = rounds * subsampling.without_replacement_gaussian_rdp(_INTEGERS, rate, 1 / sigma)
+    rdp = rounds * subsampled_rdp.without_replacement_gaussian_rdp(_INTEGERS, rate, 1 / sigma)
     return conversions.best_epsilon(_INTEGERS, rdp, delta).value
 
 
@@ -85,7 +86,7 @@ def published_ratio(mu: float, concentration: float, clients: int, rounds: int, 
     nodes, log_weights = beta_nodes(concentration, (clients - 1) * concentration, np.array([]))
     kept = log_weights > -60
     weights = np.exp(log_weights[kept])
-    profile = pld.released_mixture((mu * nodes[kept]).tolist(), (weights / weights.sum()).tolist())
+    profile = round_profiles.released_mixture((mu * nodes[kept]).tolist(), (weights / weights.sum()).tolist())
     return pld.composed_epsilon(profile, rounds, 1e-5, interval)
 
 
@@ -94,7 +95,7 @@ def _poisson_rdp(rate: float, sigma: float, order: float, expected: float) -> Ca
     return Case(
         id=f"poisson_rdp_q{rate}_s{sigma}_a{order:g}",
         what=f"Rényi divergence of a Poisson-sampled Gaussian, q={rate}, σ={sigma}, order {order:g}",
-        compute=lambda: float(subsampling.poisson_gaussian_rdp(order, rate, 1 / sigma, exact_fractional=True)),
+        compute=lambda: float(subsampled_rdp.poisson_gaussian_rdp(order, rate, 1 / sigma, exact_fractional=True)),
         expected=expected,
         rel=1e-8,
         source=_OPACUS,
@@ -106,7 +107,7 @@ def _without_rdp(clients: int, chosen: int, sigma: float, order: float, expected
     return Case(
         id=f"wor_rdp_n{clients}_k{chosen}_s{sigma}_a{order:g}",
         what=f"Rényi bound of a Gaussian on {chosen} of {clients}, σ={sigma} replace-one distances, order {order:g}",
-        compute=lambda: float(subsampling.without_replacement_gaussian_rdp(order, chosen / clients, 1 / sigma)),
+        compute=lambda: float(subsampled_rdp.without_replacement_gaussian_rdp(order, chosen / clients, 1 / sigma)),
         expected=expected,
         rel=1e-9,
         source=f"{_DP_ACCOUNTING}; {_WBK}, Theorem 27",
@@ -118,7 +119,7 @@ def _theorem_9(id: str, order: float, rate: float, sigma: float, expected: float
     return Case(
         id=id,
         what=f"Theorem 9 at order {order:g}, γ={rate}, Gaussian with σ={sigma} replace-one sensitivities",
-        compute=lambda: float(subsampling.without_replacement_rdp(order, rate, lambda j: j / (2 * sigma**2))),
+        compute=lambda: float(subsampled_rdp.without_replacement_rdp(order, rate, lambda j: j / (2 * sigma**2))),
         expected=expected,
         rel=rel,
         source=f"{_WBK}, Theorem 9",
@@ -128,7 +129,7 @@ def _theorem_9(id: str, order: float, rate: float, sigma: float, expected: float
 def _tight(
     id: str,
     what: str,
-    profile: Callable[[], pld.Profile | pld.Pair],
+    profile: Callable[[], Profile | Pair],
     rounds: int,
     expected: float,
     *,
@@ -152,9 +153,9 @@ def _epsilon(id: str, what: str, compute: Callable[[], float], expected: float, 
     return Case(id=id, what=what, compute=compute, expected=expected, rel=rel, source=source)
 
 
-_HIDDEN = partial(pld.hidden_mixture, [0.3, 0.7], [0.5, 0.5])
-_RELEASED = partial(pld.released_mixture, [0.3, 0.7], [0.5, 0.5])
-_OFTEN = partial(pld.poisson_gaussian, 0.01, 1.0)
+_HIDDEN = partial(round_profiles.hidden_mixture, [0.3, 0.7], [0.5, 0.5])
+_RELEASED = partial(round_profiles.released_mixture, [0.3, 0.7], [0.5, 0.5])
+_OFTEN = partial(round_profiles.poisson_gaussian, 0.01, 1.0)
 
 CASES: tuple[Case, ...] = (
     _theorem_9("E01", 8, 0.2, 1.0, 2.265016111794177, 1e-9),
@@ -163,7 +164,7 @@ CASES: tuple[Case, ...] = (
     _tight(
         "E04",
         "2 of 10 clients, σ=1",
-        partial(pld.without_replacement_gaussian, 0.2, 1.0),
+        partial(round_profiles.without_replacement_gaussian, 0.2, 1.0),
         100,
         16.099062686132875,
         rel=1e-4,
@@ -172,7 +173,7 @@ CASES: tuple[Case, ...] = (
     _tight(
         "E05",
         "10 of 1000 clients, σ=1",
-        partial(pld.without_replacement_gaussian, 0.01, 1.0),
+        partial(round_profiles.without_replacement_gaussian, 0.01, 1.0),
         100,
         0.7680079471938521,
         rel=1e-4,
@@ -240,7 +241,7 @@ CASES: tuple[Case, ...] = (
         "three Poisson-sampled Gaussians, 2000 rounds: ε at 1e-5 by numerical composition",
         lambda: pld.composed_bounds(
             [
-                (pld.poisson_gaussian(q, 1 / sigma), rounds)
+                (round_profiles.poisson_gaussian(q, 1 / sigma), rounds)
                 for sigma, q, rounds in ((1.0, 0.01, 500), (2.0, 0.02, 500), (1.5, 0.005, 1000))
             ],
             1e-5,
@@ -253,7 +254,7 @@ CASES: tuple[Case, ...] = (
     _tight(
         "poisson_replace_one_PLD_q.01_s1_T1000",
         "Poisson sampling, replace-one, q=0.01, σ=1 norm bounds",
-        partial(pld.poisson_gaussian_replace_one, 0.01, 1.0),
+        partial(round_profiles.poisson_gaussian_replace_one, 0.01, 1.0),
         1000,
         2.8434458118173023,
         rel=1e-3,
@@ -290,7 +291,7 @@ CASES: tuple[Case, ...] = (
     _tight(
         "mog_as_poisson_q.01_s1_T1000",
         "hidden ratio 0 or 1",
-        partial(pld.hidden_mixture, [0.0, 1.0], [0.99, 0.01]),
+        partial(round_profiles.hidden_mixture, [0.0, 1.0], [0.99, 0.01]),
         1000,
         1.8282436454513724,
         rel=1e-3,
@@ -298,7 +299,7 @@ CASES: tuple[Case, ...] = (
     _epsilon(
         "mog_rdp_a8",
         "Rényi divergence of order 8, hidden ratio 0.3 or 0.7",
-        lambda: float(subsampling.mixture_gaussian_rdp(8, [0.3, 0.7], [0.5, 0.5])),
+        lambda: float(subsampled_rdp.mixture_gaussian_rdp(8, [0.3, 0.7], [0.5, 0.5])),
         1.3304603490765754,
         1e-8,
         "mpmath quadrature",
@@ -324,7 +325,9 @@ CASES: tuple[Case, ...] = (
         "calib_da_pld_eps8",
         "σ for ε=8 at 1e-5, q=0.04, T=2000, by numerical composition",
         lambda: bisected_sigma(
-            lambda sigma: pld.composed_epsilon(pld.poisson_gaussian(0.04, 1 / sigma), 2000, 1e-5, 1e-3), 8.0, 1e-3
+            lambda sigma: pld.composed_epsilon(round_profiles.poisson_gaussian(0.04, 1 / sigma), 2000, 1e-5, 1e-3),
+            8.0,
+            1e-3,
         ),
         1.290065139023199,
         1e-3,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from privkit.accountants.base import Certificate
-from privkit.accountants.mechanism import CutMix, EveryRound, Mixup, NoMixing, SplitMechanism, WithoutReplacement
+from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.parts import CutMix, EveryRound, Mixup, NoMixing, WithoutReplacement
 from privkit.accountants.published.accurate_sl import laplace_epsilon, theorem_3_5
 from privkit.accountants.published.dp_cutmixsl import corollary_1, theorem_1
 from privkit.accountants.published.setting import Setting
@@ -17,14 +18,17 @@ ORDER = 2.0
 """DP-CutMixSL's Table 1 fixes the Rényi order."""
 
 
-def as_published(mechanism: SplitMechanism, delta: float, *, paper: Paper, order: float = ORDER) -> Certificate:
+def as_published(
+    mechanism: SplitMechanism, delta: float, *, paper: Paper | None = None, order: float = ORDER
+) -> Certificate:
     """The published claim about a mechanism.
 
     Args:
         mechanism: the same specification as for `account.epsilon`.
         delta: in (0, 1).
         paper: "dp_cutmixsl" (Theorem 1 in every round, Corollary 1 for k of n) or "accurate_sl" (Theorem 3.5, and
-            Table 11's reading for Laplace noise).
+            Table 11's reading for Laplace noise). None takes the second for Laplace noise and for smashed data that go
+            out alone, without labels, mixing or sampling, and the first for everything else.
         order: Rényi order of DP-CutMixSL's formulas, > 1.
 
     Returns:
@@ -35,7 +39,7 @@ def as_published(mechanism: SplitMechanism, delta: float, *, paper: Paper, order
 
     Source: DP-CutMixSL, Theorem 1 and Corollary 1; accurate split learning, Theorem 3.5 and Table 11.
 
-    >>> from privkit.accountants.mechanism import Noise
+    >>> from privkit.accountants.parts import Noise
     >>> one = SplitMechanism(
     ...     smashed=Clamp(low=0, high=0.15, dimensions=10), noise=Noise(smashed=16 / 255, labels=16 / 255),
     ...     labels=OneHot(), lower_model="frozen", mixing=Mixup(ratio=FixedRatio.equal(5)),
@@ -48,6 +52,10 @@ def as_published(mechanism: SplitMechanism, delta: float, *, paper: Paper, order
         raise ValueError("the papers' formulas are for replacing one record")
     if mechanism.rounds > 1:
         raise ValueError("the papers' formulas are for one release; compose them with published theorem_a7")
+    if paper is None:
+        alone = mechanism.labels is None and isinstance(mechanism.mixing, NoMixing)
+        alone = alone and isinstance(mechanism.participation, EveryRound)
+        paper = "accurate_sl" if alone or mechanism.noise.law == "laplace" else "dp_cutmixsl"
     if paper == "accurate_sl":
         return _accurate_sl(mechanism, delta)
     if mechanism.noise.law != "gaussian":

@@ -11,16 +11,9 @@ from hypothesis import strategies as st
 from privkit.accountants import account
 from privkit.accountants.calibration import calibrate
 from privkit.accountants.golden.gaussian import table_1
-from privkit.accountants.mechanism import (
-    CutMix,
-    Mixup,
-    Noise,
-    Poisson,
-    PrivateUpdates,
-    SplitMechanism,
-    WithoutReplacement,
-)
+from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletRatio, FixedRatio
+from privkit.accountants.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.sensitivity import Clamp
 
 DELTA = 1e-5

@@ -15,16 +15,9 @@ from scipy.stats import norm
 
 from privkit.accountants import account
 from privkit.accountants.events import Event, to_dp_event
-from privkit.accountants.mechanism import (
-    CutMix,
-    Mixup,
-    Noise,
-    Poisson,
-    PrivateUpdates,
-    SplitMechanism,
-    WithoutReplacement,
-)
+from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, RealizedRatios
+from privkit.accountants.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.sensitivity import Ball, Clamp, OneHot
 
 REPLACE, ADD = dp_accounting.NeighboringRelation.REPLACE_ONE, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE

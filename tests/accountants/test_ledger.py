@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from privkit.accountants import account, ledger
+from privkit.accountants import account, ledger_cost
 from privkit.accountants.ledger import Budget, BudgetSpent, Ledger
 from privkit.accountants.ledger_file import LedgerError
-from privkit.accountants.mechanism import Mixup, Noise, Poisson, PrivateUpdates, SplitMechanism, WithoutReplacement
+from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletRatio, FixedRatio, RealizedRatios
+from privkit.accountants.parts import Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.sensitivity import Clamp, OneHot
 from privkit.accountants.wording import assumptions
 
@@ -248,7 +249,7 @@ def test_many_charges_compute_each_curve_once(path: Path, monkeypatch: pytest.Mo
         return curve(one, orders)
 
     monkeypatch.setattr(account, "curve", counted)
-    ledger._unit_cost.cache_clear()
+    ledger_cost.unit_cost.cache_clear()
     with Ledger(path, budget=Budget(epsilon=500, delta=DELTA)) as book:
         for number in range(3000):
             book.charge(SAMPLED if number % 2 else LABELED, note=str(number))
@@ -327,8 +328,8 @@ def test_a_refusal_asks_the_exact_profile_first(path: Path) -> None:
     """One release of k of n: the exact sampled profile fits where Rényi and unsampled bounds do not."""
     one = spec(1.0, participation=WithoutReplacement(chosen=1, clients=10))
     limit = account.epsilon(one, DELTA, tight=False).epsilon
-    curve = account.curve(one, ledger.ORDERS)
-    renyi = (curve + np.log1p(-1 / ledger.ORDERS) - (log(DELTA) + np.log(ledger.ORDERS)) / (ledger.ORDERS - 1)).min()
+    orders = ledger_cost.ORDERS
+    renyi = (account.curve(one, orders) + np.log1p(-1 / orders) - (log(DELTA) + np.log(orders)) / (orders - 1)).min()
     assert limit < min(renyi, exact(1.0))
     with Ledger(path, budget=Budget(epsilon=limit, delta=DELTA)) as book:
         book.charge(one)
@@ -360,7 +361,8 @@ def test_a_smaller_budget_on_reopening_refuses_at_once(path: Path) -> None:
 CHARGING = """
     import os, sys
     from privkit.accountants.ledger import Ledger
-    from privkit.accountants.mechanism import Noise, SplitMechanism
+    from privkit.accountants.mechanism import SplitMechanism
+    from privkit.accountants.parts import Noise
     from privkit.accountants.sensitivity import Clamp
     one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=1), noise=Noise(smashed=8.0), lower_model="frozen")
     book = Ledger(sys.argv[1])
@@ -572,7 +574,8 @@ FULL = """
     import resource, signal, sys
     from pathlib import Path
     from privkit.accountants.ledger import Ledger
-    from privkit.accountants.mechanism import Noise, SplitMechanism
+    from privkit.accountants.mechanism import SplitMechanism
+    from privkit.accountants.parts import Noise
     from privkit.accountants.sensitivity import Clamp
     one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=1), noise=Noise(smashed=8.0), lower_model="frozen")
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

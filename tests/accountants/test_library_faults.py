@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from privkit.accountants import conversions, gaussian, pld, subsampling
+from privkit.accountants import conversions, gaussian, pld, round_profiles, subsampled_rdp, subsampling
 from privkit.accountants.golden import subsampling as golden
 
 dp_event: Any = pytest.importorskip("dp_accounting.dp_event")
@@ -50,7 +50,7 @@ def test_replace_one_gaussian_uses_half_the_sensitivity() -> None:
     """σ = 2 norm bounds: replacing a record moves the sum by two of them, so that μ = 1."""
     exact = gaussian.epsilon(DELTA, 2 / 2.0)
     assert exact == pytest.approx(4.3772, abs=1e-4)
-    assert pld.composed_epsilon(pld.poisson_gaussian_replace_one(1.0, 1 / 2.0), 1, DELTA, 1e-4) >= exact
+    assert pld.composed_epsilon(round_profiles.poisson_gaussian_replace_one(1.0, 1 / 2.0), 1, DELTA, 1e-4) >= exact
     accountant = rdp_accountant(replace_one=True)
     accountant.compose(dp_event.GaussianDpEvent(2.0))
     found = accountant.get_epsilon(DELTA)
@@ -75,7 +75,7 @@ def test_without_replacement_orders_above_64_lose_their_digits(order: int) -> No
             for j in range(2, order + 1)
         ]
         exact = float(mpmath.log(1 + mpmath.fsum(terms)) / (order - 1))
-    assert float(subsampling.without_replacement_gaussian_rdp(order, 0.2, 1 / 20)) == pytest.approx(exact, rel=1e-10)
+    assert float(subsampled_rdp.without_replacement_gaussian_rdp(order, 0.2, 1 / 20)) == pytest.approx(exact, rel=1e-10)
     accountant = rdp_accountant([order], replace_one=True)
     accountant.compose(dp_event.SampledWithoutReplacementDpEvent(10, 2, dp_event.GaussianDpEvent(20.0)))
     skip_if_fixed(abs(accountant.rdp[0] / exact - 1) < 1e-9)
@@ -87,7 +87,7 @@ def test_whole_and_single_precision_sigmas_inside_a_sample_are_mispriced(kind: A
     right = golden.composed_pair(0.01, [1.0, 1.0], 100)
     assert right == pytest.approx(3.0613908433019277, rel=1e-8)
     assert golden.composed_pair(0.01, [kind(1), kind(1)], 100) == right
-    for curve in (subsampling.poisson_gaussian_rdp, subsampling.without_replacement_gaussian_rdp):
+    for curve in (subsampled_rdp.poisson_gaussian_rdp, subsampled_rdp.without_replacement_gaussian_rdp):
         assert np.array_equal(curve([2, 8], 0.01, kind(1)), curve([2.0, 8.0], 0.01, 1.0))
     pair = dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(kind(1)), dp_event.GaussianDpEvent(kind(1))])
     accountant = rdp_accountant()
@@ -101,10 +101,10 @@ def test_nan_becomes_an_epsilon_of_zero() -> None:
     for refused in (
         lambda: gaussian.epsilon(DELTA, nan),
         lambda: gaussian.epsilon(nan, 1.0),
-        lambda: subsampling.poisson_gaussian_rdp(2, 0.01, nan),
-        lambda: subsampling.without_replacement_gaussian_rdp(2, nan, 1.0),
-        lambda: pld.composed_epsilon(pld.gaussian_profile(1.0), 10, nan),
-        lambda: pld.gaussian_profile(nan),
+        lambda: subsampled_rdp.poisson_gaussian_rdp(2, 0.01, nan),
+        lambda: subsampled_rdp.without_replacement_gaussian_rdp(2, nan, 1.0),
+        lambda: pld.composed_epsilon(round_profiles.gaussian_profile(1.0), 10, nan),
+        lambda: round_profiles.gaussian_profile(nan),
         lambda: conversions.best_epsilon([2.0, 3.0], [nan, nan], DELTA),
     ):
         with pytest.raises(ValueError, match=r"must|rdp"):
@@ -148,14 +148,14 @@ def test_asymptotic_gdp_is_no_bound() -> None:
     """Opacus' central limit theorem lies below our lower bound."""
     from opacus.accountants import GaussianAccountant
 
-    low, high = pld.composed_bounds([(pld.poisson_gaussian(0.01, 1.0), 1000)], DELTA, 1e-4)
+    low, high = pld.composed_bounds([(round_profiles.poisson_gaussian(0.01, 1.0), 1000)], DELTA, 1e-4)
     assert 1.8 < low < high < 1.83
     accountant = GaussianAccountant()
     accountant.history = [(1.0, 0.01, 1000)]
     claimed = accountant.get_epsilon(DELTA)
     skip_if_fixed(claimed >= low)
     assert claimed == pytest.approx(1.6177118087467202, rel=1e-6)
-    assert pld.composed_delta(pld.poisson_gaussian(0.01, 1.0), 1000, claimed, 1e-4) > 3 * DELTA
+    assert pld.composed_delta(round_profiles.poisson_gaussian(0.01, 1.0), 1000, claimed, 1e-4) > 3 * DELTA
 
 
 def test_gaussian_dual_overflows() -> None:
@@ -171,7 +171,7 @@ def test_gaussian_dual_overflows() -> None:
 def test_rdp_on_nan_never_returns() -> None:
     for arguments in ((nan, 0.01, 1.0), (1.5, nan, 1.0), (1.5, 0.01, nan)):
         with pytest.raises(ValueError, match="must"):
-            subsampling.poisson_gaussian_rdp(*arguments, exact_fractional=True)
+            subsampled_rdp.poisson_gaussian_rdp(*arguments, exact_fractional=True)
     program = (
         "from opacus.accountants.analysis.rdp import compute_rdp; print('ready', flush=True); "
         "compute_rdp(q=0.01, noise_multiplier=float('nan'), steps=1, orders=[1.5])"
@@ -198,7 +198,7 @@ def test_conversion_gives_a_negative_epsilon_at_large_delta() -> None:
     orders = RDPAccountant.DEFAULT_ALPHAS
     rdp = compute_rdp(q=0.01, noise_multiplier=5.0, steps=1, orders=orders)
     assert conversions.best_epsilon(orders, rdp, 0.5).value == 0.0
-    assert pld.composed_epsilon(pld.poisson_gaussian(0.01, 0.2), 1, 0.5) == 0.0
+    assert pld.composed_epsilon(round_profiles.poisson_gaussian(0.01, 0.2), 1, 0.5) == 0.0
     found, _ = get_privacy_spent(orders=orders, rdp=rdp, delta=0.5)
     skip_if_fixed(found >= 0)
     assert found < -0.5
@@ -212,11 +212,11 @@ def test_order_grid_ends_too_early() -> None:
     accountant.history = [(5.0, 0.001, 1000)]
     theirs = accountant.get_epsilon(DELTA)
     orders = np.concatenate([np.arange(2.0, 65.0), [96, 128, 256, 512, 1024]])
-    rdp = 1000 * subsampling.poisson_gaussian_rdp(orders, 0.001, 1 / 5.0)
+    rdp = 1000 * subsampled_rdp.poisson_gaussian_rdp(orders, 0.001, 1 / 5.0)
     ours = conversions.best_epsilon(orders, rdp, DELTA)
     assert ours.order > 63
     assert not ours.at_edge
-    assert pld.composed_bounds([(pld.poisson_gaussian(0.001, 0.2), 1000)], DELTA)[0] <= ours.value
+    assert pld.composed_bounds([(round_profiles.poisson_gaussian(0.001, 0.2), 1000)], DELTA)[0] <= ours.value
     skip_if_fixed(max(RDPAccountant.DEFAULT_ALPHAS) > 63)
     assert theirs > 1.05 * ours.value
 
@@ -227,7 +227,7 @@ def test_fractional_orders_are_overestimated(order: float) -> None:
     x = np.arange(-14, 20, 0.01)
     ratio = 0.99 + 0.01 * np.exp(x - 0.5)
     exact = log(np.sum(norm.pdf(x) * ratio**order) * 0.01) / (order - 1)
-    found = float(subsampling.poisson_gaussian_rdp(order, 0.01, 1.0, exact_fractional=True))
+    found = float(subsampled_rdp.poisson_gaussian_rdp(order, 0.01, 1.0, exact_fractional=True))
     assert found == pytest.approx(exact, rel=1e-8)
     accountant = rdp_accountant([order])
     accountant.compose(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0)))

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privkit.accountants import specs
-from privkit.accountants.mechanism import (
+from privkit.accountants.mechanism import SplitMechanism
+from privkit.accountants.mixing import (
+    DirichletCounts,
+    DirichletRatio,
+    FixedCounts,
+    FixedRatio,
+    RealizedRatios,
+)
+from privkit.accountants.parts import (
     CutMix,
     EveryRound,
     Mixup,
@@ -18,15 +26,7 @@ from privkit.accountants.mechanism import (
     NoMixing,
     Poisson,
     PrivateUpdates,
-    SplitMechanism,
     WithoutReplacement,
-)
-from privkit.accountants.mixing import (
-    DirichletCounts,
-    DirichletRatio,
-    FixedCounts,
-    FixedRatio,
-    RealizedRatios,
 )
 from privkit.accountants.sensitivity import Ball, BoxLabels, Clamp, Known, OneHot, PatchBall
 

@@ -22,6 +22,7 @@ from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
 from privkit.accountants import opacus_accountant, pld
+from privkit.accountants.loss_distribution import GridTooLarge
 from privkit.accountants.opacus_accountant import PrivkitAccountant, register
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
@@ -221,7 +222,7 @@ def test_steps_add_up_like_opacus_keeps_them() -> None:
 
 def test_without_numerical_composition_it_still_does_not_exceed_rdp(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_large(*_: object) -> tuple[float, float]:
-        raise pld.GridTooLarge(1e9, 1e-4)
+        raise GridTooLarge(1e9, 1e-4)
 
     monkeypatch.setattr(pld, "composed_bounds", too_large)
     for history in HISTORIES:

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from privkit.accountants import gaussian, pld
+from privkit.accountants import gaussian, pld, round_profiles
+from privkit.accountants.loss_distribution import GridTooLarge, LossDistribution, from_profile
 
 DELTAS = st.floats(-14, -1).map(lambda exponent: 10.0**exponent)
 
 
-def delta_of(distribution: pld.LossDistribution, epsilon: float) -> float:
+def delta_of(distribution: LossDistribution, epsilon: float) -> float:
     """δ of a discretised pair by its definition."""
     gains = np.maximum(0, -np.expm1(epsilon - distribution.losses))
     return float(distribution.infinity + np.sum(distribution.masses * gains))
@@ -22,8 +23,8 @@ def delta_of(distribution: pld.LossDistribution, epsilon: float) -> float:
 
 @given(mu=st.floats(0.05, 4.0), rate=st.floats(0.01, 1.0), interval=st.floats(0.002, 0.2))
 def test_the_grid_is_a_pair_that_is_worse_than_the_profile(mu: float, rate: float, interval: float) -> None:
-    pair = pld.poisson_gaussian(rate, mu)
-    for distribution, profile in zip(pld.from_profile(pair, interval), pair, strict=True):
+    pair = round_profiles.poisson_gaussian(rate, mu)
+    for distribution, profile in zip(from_profile(pair, interval), pair, strict=True):
         masses, losses = distribution.masses, distribution.losses
         assert np.all(masses >= 0)
         assert masses.sum() + distribution.infinity == pytest.approx(1, abs=1e-11)
@@ -37,7 +38,7 @@ def test_the_grid_is_a_pair_that_is_worse_than_the_profile(mu: float, rate: floa
 
 
 def test_symmetric_profiles_have_one_distribution_that_mirrors_itself() -> None:
-    (found,) = pld.from_profile(pld.without_replacement_gaussian(0.3, 1.0), 0.01)
+    (found,) = from_profile(round_profiles.without_replacement_gaussian(0.3, 1.0), 0.01)
     mass = dict(zip((np.round(found.losses / 0.01)).astype(int).tolist(), found.masses.tolist(), strict=True))
     for node in range(1, 200):
         assert mass[-node] == pytest.approx(exp(-0.01 * node) * mass[node], rel=1e-9)
@@ -54,7 +55,7 @@ def test_gaussians_compose_to_a_gaussian(mu: float, rounds: int, delta: float, r
     """`mu` is of all rounds together."""
     exact = gaussian.epsilon(delta, mu)
     once = mu / rounds**0.5
-    low, high = pld.composed_bounds([(pld.gaussian_profile(once), rounds)], delta, relative * once)
+    low, high = pld.composed_bounds([(round_profiles.gaussian_profile(once), rounds)], delta, relative * once)
     assert low <= exact <= high * (1 + 1e-12)
     assert high <= exact * (1 + relative**2) + 1e-9 + relative * once * (rounds == 1)
 
@@ -63,7 +64,7 @@ def test_gaussians_compose_to_a_gaussian(mu: float, rounds: int, delta: float, r
 @pytest.mark.parametrize("rounds", [1, 1000, 10**6])
 def test_a_million_rounds_and_tiny_deltas_keep_their_digits(rounds: int, delta: float) -> None:
     exact = gaussian.epsilon(delta, 1.0)
-    low, high = pld.composed_bounds([(pld.gaussian_profile(rounds**-0.5), rounds)], delta)
+    low, high = pld.composed_bounds([(round_profiles.gaussian_profile(rounds**-0.5), rounds)], delta)
     assert low <= exact <= high
     assert high == pytest.approx(exact, rel=3e-5)
 
@@ -72,7 +73,7 @@ def test_epsilon_in_the_thousands() -> None:
     for mu, rounds in ((60.0, 1), (60.0, 10), (2.0, 10_000)):
         exact = gaussian.epsilon(1e-5, mu * rounds**0.5)
         assert exact > 1000
-        low, high = pld.composed_bounds([(pld.gaussian_profile(mu), rounds)], 1e-5)
+        low, high = pld.composed_bounds([(round_profiles.gaussian_profile(mu), rounds)], 1e-5)
         assert low <= exact <= high * (1 + 1e-12)
         assert high == pytest.approx(exact, rel=1e-5)
 
@@ -117,7 +118,7 @@ def test_randomized_response_by_enumeration(truth: float, rounds: int, delta: fl
 @settings(max_examples=20, deadline=None)
 @given(shift=st.floats(0.05, 3.0), rounds=st.integers(1, 3), epsilon=st.floats(0.0, 3.0))
 def test_small_compositions_by_brute_force(shift: float, rounds: int, epsilon: float) -> None:
-    (once,) = pld.from_profile(pld.laplace(shift), 0.01)
+    (once,) = from_profile(round_profiles.laplace(shift), 0.01)
     masses, lowest = once.masses, once.lowest
     for _ in range(rounds - 1):
         masses, lowest = np.convolve(masses, once.masses), lowest + once.lowest
@@ -125,12 +126,14 @@ def test_small_compositions_by_brute_force(shift: float, rounds: int, epsilon: f
     exact = float(np.sum(masses * np.maximum(0, -np.expm1(epsilon - losses)))) - np.expm1(
         rounds * log1p(-once.infinity)
     )
-    assert pld.composed_delta(pld.laplace(shift), rounds, epsilon, 0.01) == pytest.approx(exact, rel=1e-8, abs=3e-14)
+    assert pld.composed_delta(round_profiles.laplace(shift), rounds, epsilon, 0.01) == pytest.approx(
+        exact, rel=1e-8, abs=3e-14
+    )
 
 
 def test_one_laplace_release_is_its_profile() -> None:
     for delta in (1e-5, 0.01, 0.3):
-        low, high = pld.composed_bounds([(pld.laplace(1.0), 1)], delta, 1e-4)
+        low, high = pld.composed_bounds([(round_profiles.laplace(1.0), 1)], delta, 1e-4)
         assert high == pytest.approx(1 + 2 * log1p(-delta), rel=1e-4)
         assert low <= 1 + 2 * log1p(-delta) <= high
 
@@ -141,10 +144,10 @@ def test_agrees_with_dp_accounting(rate: float, sigma: float, rounds: int) -> No
     theirs = library.from_gaussian_mechanism(sigma, value_discretization_interval=1e-3, sampling_prob=rate)
     theirs = theirs.self_compose(rounds)
     for delta in (1e-3, 1e-5, 1e-7):
-        ours = pld.composed_epsilon(pld.poisson_gaussian(rate, 1 / sigma), rounds, delta, 1e-3)
+        ours = pld.composed_epsilon(round_profiles.poisson_gaussian(rate, 1 / sigma), rounds, delta, 1e-3)
         assert ours == pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-6)
     for epsilon in (0.0, 0.5, 3.0):
-        ours = pld.composed_delta(pld.poisson_gaussian(rate, 1 / sigma), rounds, epsilon, 1e-3)
+        ours = pld.composed_delta(round_profiles.poisson_gaussian(rate, 1 / sigma), rounds, epsilon, 1e-3)
         assert ours == pytest.approx(theirs.get_delta_for_epsilon(epsilon), rel=1e-6, abs=1e-13)
 
 
@@ -153,7 +156,7 @@ def test_mixtures_agree_with_dp_accounting() -> None:
     shifts, weights = [0.0, 0.4, 1.1], [0.2, 0.5, 0.3]
     theirs = library.from_mixture_gaussian_mechanism(1.0, shifts, weights, value_discretization_interval=1e-3)
     theirs = theirs.self_compose(30)
-    ours = pld.composed_epsilon(pld.hidden_mixture(shifts, weights), 30, 1e-6, 1e-3)
+    ours = pld.composed_epsilon(round_profiles.hidden_mixture(shifts, weights), 30, 1e-6, 1e-3)
     assert ours == pytest.approx(theirs.get_epsilon_for_delta(1e-6), rel=1e-6)
 
 
@@ -170,33 +173,37 @@ def test_threshold_profiles_are_hockey_stick_divergences(rate: float, mu: float,
     at = np.array([epsilon])
     up = lambda x: (1 - rate) * norm.pdf(x) + rate * norm.pdf(x, mu)  # noqa: E731
     down = lambda x: (1 - rate) * norm.pdf(x) + rate * norm.pdf(x, -mu)  # noqa: E731
-    replaced = pld.poisson_gaussian_replace_one(rate, mu)
+    replaced = round_profiles.poisson_gaussian_replace_one(rate, mu)
     assert float(replaced(at)[0]) == pytest.approx(hockey_stick(up, down, epsilon), rel=1e-6, abs=1e-8)
     mixed = lambda x: rate * norm.pdf(x, mu) + (1 - rate) * norm.pdf(x, mu / 3)  # noqa: E731
-    forward, backward = pld.hidden_mixture([mu, mu / 3], [rate, 1 - rate])
+    forward, backward = round_profiles.hidden_mixture([mu, mu / 3], [rate, 1 - rate])
     assert float(forward(at)[0]) == pytest.approx(hockey_stick(mixed, norm.pdf, epsilon), rel=1e-6, abs=1e-8)
     assert float(backward(at)[0]) == pytest.approx(hockey_stick(norm.pdf, mixed, epsilon), rel=1e-6, abs=1e-8)
 
 
 def test_ways_to_say_the_same_mechanism() -> None:
-    expected = pld.composed_epsilon(pld.poisson_gaussian(0.05, 1.0), 200, 1e-6, 1e-3)
-    mixture = pld.composed_epsilon(pld.hidden_mixture([0, 1], [0.95, 0.05]), 200, 1e-6, 1e-3)
+    expected = pld.composed_epsilon(round_profiles.poisson_gaussian(0.05, 1.0), 200, 1e-6, 1e-3)
+    mixture = pld.composed_epsilon(round_profiles.hidden_mixture([0, 1], [0.95, 0.05]), 200, 1e-6, 1e-3)
     assert mixture == pytest.approx(expected, rel=1e-9)
-    whole = pld.composed_epsilon(pld.poisson_gaussian_replace_one(1.0, 0.5), 20, 1e-6, 1e-3)
-    assert whole == pytest.approx(pld.composed_epsilon(pld.gaussian_profile(1.0), 20, 1e-6, 1e-3), rel=1e-9)
-    for profile in (pld.without_replacement_gaussian(1.0, 0.5), pld.poisson_gaussian(1.0, 0.5)):
+    whole = pld.composed_epsilon(round_profiles.poisson_gaussian_replace_one(1.0, 0.5), 20, 1e-6, 1e-3)
+    assert whole == pytest.approx(pld.composed_epsilon(round_profiles.gaussian_profile(1.0), 20, 1e-6, 1e-3), rel=1e-9)
+    for profile in (round_profiles.without_replacement_gaussian(1.0, 0.5), round_profiles.poisson_gaussian(1.0, 0.5)):
         found = pld.composed_epsilon(profile, 20, 1e-6, 1e-3)
-        assert found == pytest.approx(pld.composed_epsilon(pld.gaussian_profile(0.5), 20, 1e-6, 1e-3), rel=1e-9)
+        assert found == pytest.approx(
+            pld.composed_epsilon(round_profiles.gaussian_profile(0.5), 20, 1e-6, 1e-3), rel=1e-9
+        )
     split = pld.composed_bounds(
-        [(pld.poisson_gaussian(0.05, 1.0), 50), (pld.poisson_gaussian(0.05, 1.0), 150)], 1e-6, 1e-3
+        [(round_profiles.poisson_gaussian(0.05, 1.0), 50), (round_profiles.poisson_gaussian(0.05, 1.0), 150)],
+        1e-6,
+        1e-3,
     )
     assert split[1] == pytest.approx(expected, rel=1e-9)
 
 
 def test_telling_the_ratio_costs_privacy() -> None:
     for rounds in (1, 10, 100):
-        hidden = pld.composed_epsilon(pld.hidden_mixture([0.3, 0.7], [0.5, 0.5]), rounds, 1e-5, 1e-3)
-        told = pld.composed_bounds([(pld.released_mixture([0.3, 0.7], [0.5, 0.5]), rounds)], 1e-5, 1e-3)[0]
+        hidden = pld.composed_epsilon(round_profiles.hidden_mixture([0.3, 0.7], [0.5, 0.5]), rounds, 1e-5, 1e-3)
+        told = pld.composed_bounds([(round_profiles.released_mixture([0.3, 0.7], [0.5, 0.5]), rounds)], 1e-5, 1e-3)[0]
         assert hidden < told
 
 
@@ -206,7 +213,7 @@ def test_epsilon_grows_with_rounds_rate_and_shift_and_falls_with_delta(
     rate: float, mu: float, rounds: int, delta: float
 ) -> None:
     def epsilon(rate: float, mu: float, rounds: int, delta: float) -> float:
-        return pld.composed_epsilon(pld.without_replacement_gaussian(rate, mu), rounds, delta, 2e-3)
+        return pld.composed_epsilon(round_profiles.without_replacement_gaussian(rate, mu), rounds, delta, 2e-3)
 
     base = epsilon(rate, mu, rounds, delta)
     slack = 1e-4 * base + 2e-3  # of the grid
@@ -221,7 +228,7 @@ def test_epsilon_grows_with_rounds_rate_and_shift_and_falls_with_delta(
 def test_delta_and_epsilon_are_inverse_and_a_finer_grid_lies_between(
     rate: float, mu: float, rounds: int, delta: float
 ) -> None:
-    pair = pld.poisson_gaussian(rate, mu)
+    pair = round_profiles.poisson_gaussian(rate, mu)
     low, high = pld.composed_bounds([(pair, rounds)], delta, 5e-3)
     finer_low, finer_high = pld.composed_bounds([(pair, rounds)], delta, 1e-3)
     assert low <= finer_high
@@ -231,15 +238,22 @@ def test_delta_and_epsilon_are_inverse_and_a_finer_grid_lies_between(
 
 
 def test_the_lower_bound_is_close() -> None:
-    for profile, rounds in ((pld.without_replacement_gaussian(0.2, 1.0), 100), (pld.poisson_gaussian(0.01, 1.0), 1000)):
+    for profile, rounds in (
+        (round_profiles.without_replacement_gaussian(0.2, 1.0), 100),
+        (round_profiles.poisson_gaussian(0.01, 1.0), 1000),
+    ):
         low, high = pld.composed_bounds([(profile, rounds)], 1e-5, 1e-4)
         assert high * 0.98 < low < high
 
 
 def test_nothing_leaks_where_nothing_depends_on_the_record() -> None:
-    for profile in (pld.gaussian_profile(0.0), pld.poisson_gaussian(0.0, 1.0), pld.laplace(0.0)):
+    for profile in (
+        round_profiles.gaussian_profile(0.0),
+        round_profiles.poisson_gaussian(0.0, 1.0),
+        round_profiles.laplace(0.0),
+    ):
         assert pld.composed_bounds([(profile, 10)], 1e-5, 1e-3) == (0.0, 0.0)
-    assert pld.composed_epsilon(pld.gaussian_profile(1.0), 1, 0.5, 1e-3) == 0.0  # above the total variation
+    assert pld.composed_epsilon(round_profiles.gaussian_profile(1.0), 1, 0.5, 1e-3) == 0.0  # above the total variation
 
 
 def test_an_infinite_loss_is_never_hidden() -> None:
@@ -258,7 +272,7 @@ def test_an_infinite_loss_is_never_hidden() -> None:
 )
 def test_extreme_parameters_give_finite_bounds_in_order(rate: float, mu: float, rounds: int, delta: float) -> None:
     unsampled = gaussian.epsilon(delta, mu * rounds**0.5)
-    low, high = pld.composed_bounds([(pld.poisson_gaussian(rate, mu), rounds)], delta)
+    low, high = pld.composed_bounds([(round_profiles.poisson_gaussian(rate, mu), rounds)], delta)
     assert 0 <= low <= high < inf
     assert low <= unsampled * (1 + 1e-9)
     assert high <= unsampled * 1.01 + 1e-6
@@ -266,19 +280,19 @@ def test_extreme_parameters_give_finite_bounds_in_order(rate: float, mu: float, 
 
 @pytest.mark.parametrize("bad", [float("nan"), inf, -1.0, True, "one", None])
 def test_refuses_what_is_no_number(bad: Any) -> None:
-    profile = pld.gaussian_profile(1.0)
+    profile = round_profiles.gaussian_profile(1.0)
     calls: list[Any] = [
         lambda: pld.composed_epsilon(profile, bad, 1e-5),
         lambda: pld.composed_epsilon(profile, 10, bad),
         lambda: pld.composed_delta(profile, 10, bad),
-        lambda: pld.from_profile(profile, bad),
-        lambda: pld.gaussian_profile(bad),
-        lambda: pld.poisson_gaussian(bad, 1.0),
-        lambda: pld.poisson_gaussian_replace_one(0.1, bad),
-        lambda: pld.without_replacement_gaussian(0.1, bad),
-        lambda: pld.laplace(bad),
-        lambda: pld.released_mixture([bad], [1.0]),
-        lambda: pld.hidden_mixture([1.0], [bad]),
+        lambda: from_profile(profile, bad),
+        lambda: round_profiles.gaussian_profile(bad),
+        lambda: round_profiles.poisson_gaussian(bad, 1.0),
+        lambda: round_profiles.poisson_gaussian_replace_one(0.1, bad),
+        lambda: round_profiles.without_replacement_gaussian(0.1, bad),
+        lambda: round_profiles.laplace(bad),
+        lambda: round_profiles.released_mixture([bad], [1.0]),
+        lambda: round_profiles.hidden_mixture([1.0], [bad]),
     ]
     for call in calls:
         with pytest.raises(ValueError, match="must"):
@@ -288,12 +302,12 @@ def test_refuses_what_is_no_number(bad: Any) -> None:
 def test_refuses_what_is_no_profile_and_grids_that_are_too_large() -> None:
     for bad in (lambda e: e * float("nan"), lambda e: e + 2, lambda e: -1 - e):
         with pytest.raises(ValueError, match="profile"):
-            pld.from_profile(bad, 0.01)
+            from_profile(bad, 0.01)
     with pytest.raises(ValueError, match="increase"):
-        pld.from_profile(lambda e: np.where(e > 3, 0.0, np.minimum(0.5, 0.1 + e / 10)), 0.01)
-    with pytest.raises(pld.GridTooLarge, match="larger interval"):
-        pld.composed_epsilon(pld.gaussian_profile(60.0), 10, 1e-5, 1e-6)
+        from_profile(lambda e: np.where(e > 3, 0.0, np.minimum(0.5, 0.1 + e / 10)), 0.01)
+    with pytest.raises(GridTooLarge, match="larger interval"):
+        pld.composed_epsilon(round_profiles.gaussian_profile(60.0), 10, 1e-5, 1e-6)
     with pytest.raises(ValueError, match="at least one"):
         pld.composed_bounds([], 1e-5)
     with pytest.raises(ValueError, match="sum to 1"):
-        pld.hidden_mixture([0.3, 0.7], [0.5, 0.6])
+        round_profiles.hidden_mixture([0.3, 0.7], [0.5, 0.6])

@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from privkit.accountants import gaussian, subsampling
+from privkit.accountants import gaussian, subsampled_rdp, subsampling
 
 RATE = st.floats(1e-4, 1.0)
 MU = st.floats(0.01, 6.0)
@@ -135,12 +135,12 @@ def theorem_27(order: int, rate: float, mu: float, digits: int = 400) -> float:
 @pytest.mark.parametrize("order", [2, 3, 7, 33, 64, 65, 80, 128, 200])
 @pytest.mark.parametrize(("rate", "mu"), [(0.2, 1.0), (0.2, 0.05), (0.5, 0.2), (0.01, 0.01), (0.9, 0.4), (0.003, 2.0)])
 def test_without_replacement_curve_in_exact_arithmetic(order: int, rate: float, mu: float) -> None:
-    found = float(subsampling.without_replacement_gaussian_rdp(order, rate, mu))
+    found = float(subsampled_rdp.without_replacement_gaussian_rdp(order, rate, mu))
     assert found == pytest.approx(theorem_27(order, rate, mu), rel=1e-10)
 
 
 def test_without_replacement_curve_at_large_orders() -> None:
-    found = float(subsampling.without_replacement_gaussian_rdp(400, 0.1, 0.02))
+    found = float(subsampled_rdp.without_replacement_gaussian_rdp(400, 0.1, 0.02))
     assert found == pytest.approx(theorem_27(400, 0.1, 0.02, digits=1200), rel=1e-9)
 
 
@@ -150,8 +150,8 @@ def test_without_replacement_curves_bound_the_mechanism_from_above(order: int, r
     true = max(
         renyi(sampled_density(rate, mu), norm.pdf, order, mu), renyi(norm.pdf, sampled_density(rate, mu), order, mu)
     )
-    tight = float(subsampling.without_replacement_gaussian_rdp(order, rate, mu))
-    general = float(subsampling.without_replacement_rdp(order, rate, lambda a: a * mu**2 / 2))
+    tight = float(subsampled_rdp.without_replacement_gaussian_rdp(order, rate, mu))
+    general = float(subsampled_rdp.without_replacement_rdp(order, rate, lambda a: a * mu**2 / 2))
     assert true <= tight * (1 + 1e-9) + 1e-12
     assert tight <= general * (1 + 1e-9)
     assert general <= order * mu**2 / 2 * (1 + 1e-12)
@@ -160,7 +160,7 @@ def test_without_replacement_curves_bound_the_mechanism_from_above(order: int, r
 @given(orders=st.lists(st.floats(1.001, 90), min_size=1, max_size=12), rate=st.floats(0, 1), mu=st.floats(0, 30))
 def test_curves_never_exceed_no_sampling_and_agree_at_the_ends(orders: list[float], rate: float, mu: float) -> None:
     unsampled = np.array(orders) * mu**2 / 2
-    for curve in (subsampling.without_replacement_gaussian_rdp, subsampling.poisson_gaussian_rdp):
+    for curve in (subsampled_rdp.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp):
         found = curve(orders, rate, mu)
         assert np.all((found >= 0) & (found <= unsampled * (1 + 1e-12)))
         assert curve(orders, 1.0, mu) == pytest.approx(unsampled)
@@ -171,22 +171,22 @@ def test_curves_never_exceed_no_sampling_and_agree_at_the_ends(orders: list[floa
 @given(rate=st.floats(1e-4, 0.5), mu=st.floats(0.05, 3.0), more=st.floats(1.01, 2.0))
 def test_curves_grow_with_rate_shift_and_order(rate: float, mu: float, more: float) -> None:
     orders = np.arange(2.0, 40.0)
-    for curve in (subsampling.without_replacement_gaussian_rdp, subsampling.poisson_gaussian_rdp):
+    for curve in (subsampled_rdp.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp):
         base = curve(orders, rate, mu)
         assert np.all(curve(orders, rate * more, mu) >= base * (1 - 1e-12))
         assert np.all(curve(orders, rate, mu * more) >= base * (1 - 1e-12))
-    assert np.all(np.diff(subsampling.poisson_gaussian_rdp(orders, rate, mu)) >= -1e-12)
+    assert np.all(np.diff(subsampled_rdp.poisson_gaussian_rdp(orders, rate, mu)) >= -1e-12)
 
 
 @settings(max_examples=40, deadline=None)
 @given(order=st.floats(1.05, 20), rate=st.floats(1e-3, 0.9), mu=st.floats(0.1, 2.5))
 def test_poisson_curve_is_the_renyi_divergence(order: float, rate: float, mu: float) -> None:
-    true = float(subsampling.mixture_gaussian_rdp(order, [0, mu], [1 - rate, rate]))
-    assert float(subsampling.poisson_gaussian_rdp(order, rate, mu)) >= true * (1 - 1e-9)
+    true = float(subsampled_rdp.mixture_gaussian_rdp(order, [0, mu], [1 - rate, rate]))
+    assert float(subsampled_rdp.poisson_gaussian_rdp(order, rate, mu)) >= true * (1 - 1e-9)
     whole = float(round(order) + 1)
-    at_whole = float(subsampling.mixture_gaussian_rdp(whole, [0, mu], [1 - rate, rate]))
-    assert float(subsampling.poisson_gaussian_rdp(whole, rate, mu)) == pytest.approx(at_whole, rel=1e-8, abs=1e-13)
-    exact = float(subsampling.poisson_gaussian_rdp(order, rate, mu, exact_fractional=True))
+    at_whole = float(subsampled_rdp.mixture_gaussian_rdp(whole, [0, mu], [1 - rate, rate]))
+    assert float(subsampled_rdp.poisson_gaussian_rdp(whole, rate, mu)) == pytest.approx(at_whole, rel=1e-8, abs=1e-13)
+    exact = float(subsampled_rdp.poisson_gaussian_rdp(order, rate, mu, exact_fractional=True))
     assert exact == pytest.approx(true, rel=1e-6, abs=1e-11)
 
 
@@ -196,7 +196,7 @@ def test_mixture_curve_by_adaptive_quadrature(order: float, rate: float, mu: flo
     true = max(
         renyi(sampled_density(rate, mu), norm.pdf, order, mu), renyi(norm.pdf, sampled_density(rate, mu), order, mu)
     )
-    found = float(subsampling.mixture_gaussian_rdp(order, [0, mu], [1 - rate, rate]))
+    found = float(subsampled_rdp.mixture_gaussian_rdp(order, [0, mu], [1 - rate, rate]))
     assert found == pytest.approx(true, rel=1e-7)
 
 
@@ -204,35 +204,37 @@ def test_small_rates_keep_their_digits() -> None:
     """ε(2) = ln(1 + q²(e^{μ²} − 1)) for Poisson; the naive sum loses it at q = 1e-9."""
     for rate in (1e-3, 1e-6, 1e-9):
         expected = log1p(rate**2 * (exp(1.0) - 1))
-        assert float(subsampling.poisson_gaussian_rdp(2, rate, 1.0)) == pytest.approx(expected, rel=1e-12)
-        assert float(subsampling.mixture_gaussian_rdp(2, [0, 1], [1 - rate, rate])) == pytest.approx(expected, rel=1e-6)
+        assert float(subsampled_rdp.poisson_gaussian_rdp(2, rate, 1.0)) == pytest.approx(expected, rel=1e-12)
+        assert float(subsampled_rdp.mixture_gaussian_rdp(2, [0, 1], [1 - rate, rate])) == pytest.approx(
+            expected, rel=1e-6
+        )
 
 
 def test_rows_and_orders_broadcast() -> None:
     rates, mus, orders = np.array([0.1, 0.5, 1.0]), np.array([0.3, 1.0, 2.0]), [2, 3.5, 64]
-    for curve in (subsampling.without_replacement_gaussian_rdp, subsampling.poisson_gaussian_rdp):
+    for curve in (subsampled_rdp.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp):
         table = curve(orders, rates, mus)
         assert table.shape == (3, 3)
         for row in range(3):
             assert table[row] == pytest.approx(curve(orders, rates[row], mus[row]), rel=1e-14)
         assert curve(orders, 0.1, mus).shape == (3, 3)
         assert curve(2, 0.1, 1.0).shape == ()
-    many = subsampling.without_replacement_gaussian_rdp([2, 8], np.full(1000, 0.1), 1.0)
+    many = subsampled_rdp.without_replacement_gaussian_rdp([2, 8], np.full(1000, 0.1), 1.0)
     assert np.ptp(many, axis=0) == pytest.approx([0, 0])
 
 
 def test_pure_epsilon_tightens_the_general_theorem() -> None:
     pure, rate = 0.3, 0.1
     curve = lambda a: np.minimum(a * pure**2 / 2, pure)  # noqa: E731
-    loose = subsampling.without_replacement_rdp([2, 4, 16], rate, curve)
-    tight = subsampling.without_replacement_rdp([2, 4, 16], rate, curve, pure_epsilon=pure)
+    loose = subsampled_rdp.without_replacement_rdp([2, 4, 16], rate, curve)
+    tight = subsampled_rdp.without_replacement_rdp([2, 4, 16], rate, curve, pure_epsilon=pure)
     assert np.all(tight <= loose)
     assert np.any(tight < 0.9 * loose)
 
 
 def test_reference_table_of_opacus_between_integers() -> None:
-    exact = subsampling.poisson_gaussian_rdp([1.5, 2.5, 300.5], 0.01, 1.0, exact_fractional=True)
-    cheap = subsampling.poisson_gaussian_rdp([1.5, 2.5, 300.5], 0.01, 1.0)
+    exact = subsampled_rdp.poisson_gaussian_rdp([1.5, 2.5, 300.5], 0.01, 1.0, exact_fractional=True)
+    cheap = subsampled_rdp.poisson_gaussian_rdp([1.5, 2.5, 300.5], 0.01, 1.0)
     assert exact[0] < cheap[0]
     assert exact[1] < cheap[1]
     assert exact[2] == cheap[2]  # beyond opacus' reach the interpolated bound stays
@@ -244,13 +246,13 @@ BAD: list[Any] = [float("nan"), inf, -inf, -0.5, True, "one", None]
 @pytest.mark.parametrize("bad", BAD)
 def test_refuses_what_is_no_number(bad: Any) -> None:
     base: Any = lambda e: gaussian.delta(e, 1.0)  # noqa: E731
-    curves = (subsampling.without_replacement_gaussian_rdp, subsampling.poisson_gaussian_rdp)
+    curves = (subsampled_rdp.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp)
     for curve in curves:
         for arguments in ((bad, 0.1, 1.0), (2, bad, 1.0), (2, 0.1, bad)):
             with pytest.raises(ValueError, match="must"):
                 curve(*arguments)
     with pytest.raises(ValueError, match="must"):
-        subsampling.poisson_gaussian_rdp(2.5, 0.1, bad, exact_fractional=True)
+        subsampled_rdp.poisson_gaussian_rdp(2.5, 0.1, bad, exact_fractional=True)
     with pytest.raises(ValueError, match="must"):
         subsampling.without_replacement_delta(1.0, bad, base)
     with pytest.raises(ValueError, match="must"):
@@ -263,18 +265,18 @@ def test_refuses_what_is_no_number(bad: Any) -> None:
 
 def test_refuses_bad_curves_profiles_and_orders() -> None:
     with pytest.raises(ValueError, match="curve"):
-        subsampling.without_replacement_rdp(4, 0.1, lambda a: a * float("nan"))
+        subsampled_rdp.without_replacement_rdp(4, 0.1, lambda a: a * float("nan"))
     with pytest.raises(ValueError, match="profile"):
         subsampling.without_replacement_delta(1.0, 0.1, lambda e: e + 2)
     with pytest.raises(ValueError, match="order"):
-        subsampling.poisson_gaussian_rdp([], 0.1, 1.0)
+        subsampled_rdp.poisson_gaussian_rdp([], 0.1, 1.0)
     with pytest.raises(ValueError, match="order"):
-        subsampling.poisson_gaussian_rdp([1.0], 0.1, 1.0)
+        subsampled_rdp.poisson_gaussian_rdp([1.0], 0.1, 1.0)
     with pytest.raises(ValueError, match="order"):
-        subsampling.poisson_gaussian_rdp([1e9], 0.1, 1.0)
+        subsampled_rdp.poisson_gaussian_rdp([1e9], 0.1, 1.0)
     with pytest.raises(ValueError, match="epsilon"):
         subsampling.deamplify(log(0.5) - 1e-9, 0.5)
     with pytest.raises(ValueError, match="rate"):
         subsampling.deamplify(1.0, 0.0)
     with pytest.raises(ValueError, match="mixture"):
-        subsampling.mixture_gaussian_rdp(2, [0, 1], [0.5, 0.6])
+        subsampled_rdp.mixture_gaussian_rdp(2, [0, 1], [0.5, 0.6])

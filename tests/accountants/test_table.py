@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privkit.accountants import account, table
-from privkit.accountants.mechanism import CutMix, Mixup, Poisson, WithoutReplacement
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.parts import CutMix, Mixup, Poisson, WithoutReplacement
 from privkit.accountants.sensitivity import Ball, Clamp, Known, OneHot, PatchBall
 
 PLAIN: dict[str, Any] = {"mechanism": "gaussian", "sigma": "1", "sensitivity": "1"}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from math import inf, nan
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from privkit.reports import budgets, figures
-from privkit.reports.budgets import BudgetCurve, BudgetRow
+from privkit.reports import budget_curves, budgets, figures
+from privkit.reports.budget_curves import BudgetCurve
+from privkit.reports.budgets import BudgetRow
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "budgets.py"
 GOOD = BudgetRow(
@@ -169,7 +171,7 @@ def curve(**changes: Any) -> BudgetCurve:
 
 def drawn(*given_curves: BudgetCurve, **changes: Any) -> Any:
     words: dict[str, Any] = {"title": "ε against k", "subtitle": "δ = 1e-5, σ = 1", "xlabel": "k", "whole": True}
-    return budgets.curves(given_curves, **(words | changes))
+    return budget_curves.curves(given_curves, **(words | changes))
 
 
 def test_lines_are_the_arrays_in_one_color_a_mechanism() -> None:
@@ -237,8 +239,9 @@ def test_refuses_arrays_of_other_shapes() -> None:
         drawn()
 
 
-def test_knows_neither_accountants_nor_the_core() -> None:
-    tree = ast.parse(Path(budgets.__file__).read_text(encoding="utf-8"))
+@pytest.mark.parametrize("report", [budgets, budget_curves])
+def test_knows_neither_accountants_nor_the_core(report: ModuleType) -> None:
+    tree = ast.parse(Path(str(report.__file__)).read_text(encoding="utf-8"))
     modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     modules += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     own = [module for module in modules if module.startswith("privkit")]

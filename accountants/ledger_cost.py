@@ -1,0 +1,142 @@
+"""What the charges of a ledger cost together: Gaussian shifts and Rényi curves add up, the smallest bound holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from math import inf, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.accountants import account, composition, conversions, gaussian, pld, round_profiles
+from privkit.accountants.loss_distribution import GridTooLarge
+from privkit.accountants.mechanism import SplitMechanism
+from privkit.accountants.mixing import RealizedRatios
+from privkit.accountants.parts import PrivateUpdates
+
+Array = NDArray[np.float64]
+Counts = Mapping[SplitMechanism, tuple[int, int]]
+"""One round's mechanism -> rounds charged (1 for a realized sequence) and number of charges."""
+
+ORDERS = np.array(conversions.ORDERS)
+"""Orders at which the curves of all charges are added up."""
+ADDED = "Mironov 2017, Proposition 1"
+ROOT_OF_SQUARES = "Dong, Roth and Su 2022, Corollary 3.3"
+
+
+def best(counts: Counts, total: Array, delta: float, *, tight: bool) -> account.Bound:
+    """The smallest of the valid bounds on ε.
+
+    Args:
+        counts: all charges, at least one.
+        total: [1 + A] their cost, added.
+        delta: in (0, 1).
+        tight: whether numerical composition is tried, too.
+
+    Source: as for `ledger.Ledger`.
+    """
+    bounds, whole = [], _whole(counts)
+    if whole is not None:
+        found = account.epsilon(whole, delta, tight=tight)
+        exact = found.lower == found.epsilon
+        bounds.append(_bound(found.epsilon, found.method, found.source, found.order, found.at_grid_edge, exact))
+        if exact:
+            return bounds[0]
+    root = float(np.sqrt(total[0]))
+    unsampled = root < inf and all(map(_unsampled, counts))
+    if root < inf:
+        method = "Gaussian profile at √Σμ²" + ("" if unsampled else ", nothing credited to sampling")
+        bounds.append(_bound(gaussian.epsilon(delta, root), method, f"{account.BALLE_WANG}; {ROOT_OF_SQUARES}"))
+    if not unsampled:
+        sums = conversions.best_epsilon(ORDERS, total[1:], delta)
+        method, source = "Rényi curves of all charges added", f"{ADDED}; {account.CONVERSION}"
+        bounds.append(_bound(sums.value, method, source, sums.order, sums.at_edge))
+        if tight and whole is None and (value := _composed(counts, delta)) is not None:
+            bounds.append(_bound(value, composition.METHOD, composition.SOURCE))
+    return min(bounds, key=lambda bound: bound.value)
+
+
+def within(total: Array, epsilon: float, delta: float) -> bool:
+    """Whether a cheap bound on [1 + A] a cost already fits into (ε, δ)."""
+    if total[0] < inf and gaussian.log_delta(epsilon, np.sqrt(total[0])) <= log(delta):
+        return True
+    return bool(np.min(conversions.canonne(ORDERS, total[1:], delta)) <= epsilon)
+
+
+def cost(one: SplitMechanism, units: int, charges: int) -> Array:
+    """[1 + A] Σμ² (`inf` for what is no Gaussian of constant shift) and the Rényi curve of so many units and charges.
+
+    The lower model's updates come with the first unit of each charge.
+    """
+    if not isinstance(one.lower_model, PrivateUpdates):
+        return units * unit_cost(one)
+    releases = unit_cost(replace(one, lower_model="frozen"))
+    return charges * unit_cost(one) + (releases * (units - charges) if units > charges else 0.0)
+
+
+@lru_cache(maxsize=256)
+def unit_cost(one: SplitMechanism) -> Array:
+    """[1 + A] of one unit; not to be changed."""
+    constant = one.shift().constant if one.noise.law == "gaussian" else None
+    squared = inf if constant is None else constant**2
+    if isinstance(updates := one.lower_model, PrivateUpdates):
+        squared += updates.steps / updates.noise_multiplier**2
+    return np.concatenate([[squared], account.curve(one, ORDERS)])
+
+
+def counted(one: SplitMechanism, rounds: int) -> tuple[int, int]:
+    """Units and charges of one charge: a realized sequence is one unit, whatever its length."""
+    return (1 if realized(one) else rounds), 1
+
+
+def plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int]:
+    """Units and charges added."""
+    units, charges = known or (0, 0)
+    return units + more[0], charges + more[1]
+
+
+def realized(mechanism: SplitMechanism) -> bool:
+    """Whether its ratios are a sequence that has happened."""
+    return isinstance(getattr(mechanism.mixing, "ratio", None), RealizedRatios)
+
+
+def _unsampled(one: SplitMechanism) -> bool:
+    """Whether nothing of it is sampled."""
+    updates = one.lower_model.rate if isinstance(one.lower_model, PrivateUpdates) else 1
+    return one.participation.rate == updates == 1
+
+
+def _whole(counts: Counts) -> SplitMechanism | None:
+    """All charges as one mechanism, where they are of one kind."""
+    (one, (units, charges)), *others = counts.items()
+    if others or (charges > 1 and (realized(one) or isinstance(one.lower_model, PrivateUpdates))):
+        return None
+    return one if realized(one) else replace(one, rounds=units)
+
+
+def _composed(counts: Counts, delta: float) -> float | None:
+    """Numerical composition of all charges; None where a profile is not known or the grid would be too large."""
+    squared, steps = 0.0, []
+    for one, (units, charges) in counts.items():
+        if _unsampled(one) and (shifts := float(cost(one, units, charges)[0])) < inf:
+            squared += shifts  # Gaussians that are not sampled need no grid of their own
+            continue
+        if (found := composition.steps(one)) is None:
+            return None
+        (profile, _), *updates = found
+        steps += [(profile, units), *((update, charges * number) for update, number in updates)]
+    if squared:
+        steps.append((round_profiles.gaussian_profile(squared**0.5), 1))
+    try:
+        return pld.composed_bounds(steps, delta)[1]
+    except GridTooLarge:
+        return None
+
+
+def _bound(
+    value: float, method: str, source: str, order: float | None = None, at_edge: bool = False, exact: bool = False
+) -> account.Bound:
+    """Shorthand."""
+    return account.Bound(value=value, method=method, source=source, order=order, at_edge=at_edge, exact=exact)
