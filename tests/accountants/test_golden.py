@@ -12,6 +12,7 @@ from privkit.accountants.golden.case import Case
 
 CASES = {case.id: case for case in golden.cases()}
 
+
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_reference_value(case: Case) -> None:
     passed, found = case.check()

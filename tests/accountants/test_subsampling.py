@@ -40,9 +40,9 @@ def hockey_stick(p: Density, q: Density, epsilon: float, mu: float) -> float:
 
 
 def renyi(p: Density, q: Density, order: float, mu: float) -> float:
-    """Rényi divergence by quadrature."""
+    """Rényi divergence by quadrature; in logarithms, since (p/q)^α alone can overflow."""
     value, _ = quad(
-        lambda x: q(x) * (p(x) / q(x)) ** order,
+        lambda x: exp(order * log(max(p(x), 1e-320)) + (1 - order) * log(max(q(x), 1e-320))),
         -14 - order * mu,
         14 + order * mu,
         points=[0, mu, order * mu],
