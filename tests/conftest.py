@@ -15,7 +15,7 @@ from privkit.audit import AuditRun, run_audit
 
 torch.set_num_threads(1)
 
-# The same examples in every run, so that a change is judged and not the dice; HYPOTHESIS_PROFILE=default draws new ones.
+# The same examples in every run, so that a change is judged and not the dice; HYPOTHESIS_PROFILE=default draws new.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
