@@ -22,6 +22,9 @@ Array = NDArray[np.float64]
 SAMPLED_ORDERS = np.arange(2.0, 65.0)
 """Orders at which subsampled curves are tried."""
 
+SMALLEST = 5e-324
+"""Smallest positive float."""
+
 BALLE_WANG = "Balle and Wang 2018, Theorem 8"
 SAMPLED = {
     "poisson": "Mironov, Talwar and Zhang 2019",
@@ -215,8 +218,10 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     """
     e = validate.real("epsilon", epsilon, least=0)
     best = min(_log_deltas(mechanism, e, tight), key=lambda bound: bound.value)
-    lower = e if best.exact and mechanism.attained else None
-    return _certificate(mechanism, best, e, exp(min(best.value, 0.0)), lower)
+    value, lower = exp(min(best.value, 0.0)), e if best.exact and mechanism.attained else None
+    if value == 0 and mechanism.noise.law == "gaussian":  # no Gaussian has δ = 0: it is too small for a float
+        value, lower = SMALLEST, None
+    return _certificate(mechanism, best, e, value, lower)
 
 
 def _answer(mechanism: SplitMechanism, delta: float, bounds: list[Bound], tight: bool) -> Certificate:
@@ -316,7 +321,8 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
     orders = _orders(mechanism)
     converted = conversions.best_delta(orders, curve(mechanism, orders), epsilon)
     found = [_renyi(mechanism, converted.value, converted.order, converted.at_edge)]
-    if isinstance(mechanism.lower_model, PrivateUpdates) and not _unsampled(mechanism):
+    updated = isinstance(mechanism.lower_model, PrivateUpdates)
+    if updated and (mechanism.noise.law == "laplace" or not _unsampled(mechanism)):
         return found
     rate, rounds = mechanism.participation.rate, mechanism.composed_rounds
     if mechanism.noise.law == "laplace":

@@ -98,7 +98,12 @@ COLUMNS: tuple[Column, ...] = (
         what="every_round (partition, round-robin), without_replacement (group of clients) or poisson (rate)",
     ),
     Column(name="rate", parse=_number, what="for sampling = poisson, in (0, 1]"),
-    Column(name="rounds", parse=_whole, default=1, what="rounds T; with a record as the unit, releases of that record"),
+    Column(
+        name="rounds",
+        parse=_whole,
+        default=1,
+        what="rounds T; for a record, its releases (k of n: rounds that would release it if its client were drawn)",
+    ),
     Column(name="releases", parse=_whole, default=1, what="releases a round that belong to one client"),
     Column(name="delta", parse=_number, what="in (0, 1); --delta where empty"),
     Column(name="relation", parse=_word("replace_one", "add_or_remove_one"), default="replace_one", what="neighbors"),

@@ -31,9 +31,12 @@ from privkit.accountants.parts import (
     PrivateUpdates,
     WithoutReplacement,
 )
-from privkit.accountants.sensitivity import CLIP_SETS, ClipSet
+from privkit.accountants.sensitivity import CLIP_SETS, ClipSet, PatchBall
 
 Array = NDArray[np.float64]
+
+LARGEST_SHIFT = 1e100
+"""Sensitivity over noise: nothing is hidden long before, and its square must stay a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,8 @@ class SplitMechanism:
         validate.instance("smashed", self.smashed, CLIP_SETS)
         validate.instance("labels", self.labels, (*CLIP_SETS, type(None)))
         validate.instance("noise", self.noise, (Noise,))
+        if isinstance(self.mixing, CutMix) and isinstance(self.smashed, PatchBall):
+            validate.choice("patches of the clip set", str(self.smashed.patches), (str(self.mixing.patches),))
         validate.instance("mixing", self.mixing, (NoMixing, Mixup, CutMix))
         validate.instance("participation", self.participation, (EveryRound, WithoutReplacement, Poisson))
         validate.choice("relation", self.relation, ("replace_one", "add_or_remove_one"))
@@ -188,6 +193,15 @@ class SplitMechanism:
         return 1 if isinstance(getattr(self.mixing, "ratio", None), RealizedRatios) else self.rounds
 
     @property
+    def uneven(self) -> bool:
+        """Whether there are fewer coordinates than patches, as in DP-CutMixSL's Table 1 (D_s = 10, N = 64).
+
+        No mask of whole patches keeps N_i/N of them; the paper's share is then an assumption, which is said.
+        """
+        dimensions = getattr(self.smashed, "dimensions", None)
+        return isinstance(self.mixing, CutMix) and dimensions is not None and dimensions < self.mixing.patches
+
+    @property
     def update_shift(self) -> float | None:
         """μ² of the lower model's noisy updates together, 0 where there are none; None where sampling hides some."""
         lower = self.lower_model
@@ -203,6 +217,8 @@ class SplitMechanism:
         add their noise themselves, where ‖λ‖² is bounded from below.
         """
         ratio = getattr(self.mixing, "ratio", None)
+        if self.uneven:
+            return False
         if not isinstance(ratio, DirichletRatio | DirichletCounts):
             return True
         return ratio.published and not (self.noise.site == "client" and ratio.group > 2)
@@ -241,7 +257,10 @@ class SplitMechanism:
             squared = np.concatenate([whole**2 + y * label**2, y * label**2])
             log_weight = np.concatenate([law.log_weight + kept, law.log_weight + dropped])
             return ShiftLaw(mu=np.sqrt(self.releases * squared), log_weight=log_weight, profile=False)
-        return ShiftLaw(mu=np.sqrt(self.releases * (s * whole**2 + y * label**2)), log_weight=law.log_weight)
+        # One λ for all releases of a round has the larger Rényi divergence (Jensen), but no order of the profiles.
+        profile = law.ratio.size == 1 or self.releases == 1
+        mu = np.sqrt(self.releases * (s * whole**2 + y * label**2))
+        return ShiftLaw(mu=mu, log_weight=law.log_weight, profile=profile)
 
     def laplace_shift(self) -> tuple[float, int]:
         """L1 sensitivity over the scale of one round's releases, and the number of coordinates if it is 1 (else 0)."""
@@ -251,17 +270,34 @@ class SplitMechanism:
         if law is None:
             total = whole + label
         else:
-            keeps = law.ratio if isinstance(self.mixing, Mixup) else (law.share if self.smashed.additive else 1.0)
+            keeps = law.ratio if isinstance(self.mixing, Mixup) else self._kept(law.share)
             total = float(np.max(keeps * whole + law.ratio * label))
-        one = dimensions == 1 and self.labels is None and self.releases == 1
+        alone = isinstance(self.mixing, NoMixing) and self.labels is None
+        one = dimensions == 1 and alone and self.releases == 1
         return self.releases * total, int(one)
 
     def _scaled(self, norm: Literal["l1", "l2"]) -> tuple[float, float]:
         """Sensitivities of smashed data and label over their noise, without mixing."""
         whole = self.smashed.sensitivity(self.relation, norm).value / self.noise.smashed
-        if self.labels is None or self.noise.labels is None:
-            return whole, 0.0
-        return whole, self.labels.sensitivity(self.relation, norm).value / self.noise.labels
+        label = 0.0
+        if self.labels is not None and self.noise.labels is not None:
+            label = self.labels.sensitivity(self.relation, norm).value / self.noise.labels
+        if not max(whole, label) < LARGEST_SHIFT:
+            raise ValueError(
+                f"sigma is too small: the sensitivity is {max(whole, label):.3g} times the noise, and "
+                f"{LARGEST_SHIFT:g} times is the most that is accounted for"
+            )
+        return whole, label
+
+    def _kept(self, share: Array) -> Array:
+        """Largest share of the squared (or absolute) distance that a share of whole patches can hold."""
+        assert isinstance(self.mixing, CutMix)
+        if not self.smashed.additive:
+            return np.where(share > 0, 1.0, 0.0)
+        dimensions, patches = getattr(self.smashed, "dimensions", None), self.mixing.patches
+        if dimensions is None or self.uneven or dimensions % patches == 0:
+            return share
+        return np.minimum(1.0, share * patches * (dimensions // patches + 1) / dimensions)
 
     def _shares(self, law: RatioLaw) -> tuple[Array, Array]:
         """Shares of the squared distance that are left in smashed data and label, in units of the noise's variance."""
@@ -272,4 +308,4 @@ class SplitMechanism:
             squared = np.divide(squared, own, out=np.zeros_like(squared), where=own > 0)
         if isinstance(self.mixing, Mixup):
             return squared, squared
-        return (law.share if self.smashed.additive else np.where(law.share > 0, 1.0, 0.0)), squared
+        return self._kept(law.share), squared

@@ -18,6 +18,9 @@ from privkit.accountants import validate
 
 Array = NDArray[np.float64]
 
+MOST_PIECES = 100_000
+"""Pieces of a quadrature over ratios, ten nodes each."""
+
 LARGEST = 1_000_000
 """Clients in a group and patches of an image that are accounted for, since laws are held as arrays."""
 
@@ -285,6 +288,11 @@ def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tup
         λ and the logarithm of its weight.
     """
     low, high = -45 / a - 5, 45 / b + 30
+    if sharpness + (high - low) / min(1.0, 2 / sqrt(a + b)) > MOST_PIECES:
+        raise ValueError(
+            f"ratios with concentration={a:g} under a shift of {sharpness:.3g} are too uneven to integrate: raise the "
+            "concentration or sigma, or give fixed ratios"
+        )
     inner = np.concatenate([breaks, np.arange(1, ceil(sharpness)) / ceil(sharpness)])
     inner = np.unique(np.log(inner) - np.log1p(-inner))
     edges = np.concatenate([[low], inner[(inner > low) & (inner < high)], [high]])

@@ -199,7 +199,7 @@ class PrivateUpdates:
     records: int | None = None
 
     def __post_init__(self) -> None:
-        validate.fields(self, noise_multiplier=validate.real("noise_multiplier", self.noise_multiplier, above=0))
+        validate.fields(self, noise_multiplier=validate.real("noise_multiplier", self.noise_multiplier, least=1e-100))
         validate.whole("steps", self.steps)
         if (self.chosen is None) != (self.records is None):
             raise ValueError("chosen and records go together: give both for secret batches, or neither")

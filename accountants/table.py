@@ -122,24 +122,24 @@ def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[st
     Raises:
         ValueError: if the file cannot be read as what its name says.
     """
-    if path is None:
-        assert stream is not None
-        yield from _csv(stream, "standard input")
-        return
+    where = "standard input" if path is None else str(path)
     try:
-        if path.suffix == ".toml":
+        if path is None:
+            assert stream is not None
+            yield from _csv(stream, where)
+        elif path.suffix == ".toml":
             yield from _objects(tomllib.loads(path.read_text(encoding="utf-8")).get("row"), path)
         elif path.suffix == ".json":
             yield from _objects(json.loads(path.read_text(encoding="utf-8")), path)
         else:
             with path.open(encoding="utf-8-sig", newline="") as file:
-                yield from _csv(file, str(path))
+                yield from _csv(file, where)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+        raise ValueError(f"{where} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{where} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, csv.Error, RecursionError) as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
 def _csv(file: TextIO, where: str) -> Iterator[Mapping[str, Any]]:
@@ -147,6 +147,8 @@ def _csv(file: TextIO, where: str) -> Iterator[Mapping[str, Any]]:
     reader = csv.DictReader(file, restkey="more cells than the header has")
     if not reader.fieldnames:
         raise ValueError(f"{where} is empty; its first line must name columns (see privkit epsilon --schema)")
+    if twice := [name for name in reader.fieldnames if reader.fieldnames.count(name) > 1]:
+        raise ValueError(f"{where} names the column {twice[0]!r} twice")
     yield from reader
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
+from math import inf, isfinite
 from numbers import Integral, Real
 
 
@@ -25,7 +25,10 @@ def real(
     2.0
     """
     if type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number beyond any float
+            number = inf
         if (
             isfinite(number)
             and (above is None or number > above)
@@ -39,15 +42,19 @@ def real(
     raise ValueError(f"{name} must be a finite number{' ' * bool(bounds)}{bounds}, got {value!r}")
 
 
-def whole(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:
+LARGEST_WHOLE = 2**53
+"""Whole numbers up to here are floats without rounding."""
+
+
+def whole(name: str, value: object, *, least: int = 1, most: int = LARGEST_WHOLE) -> int:
     """A whole number inside the bounds.
 
     >>> whole("rounds", 3)
     3
     """
     number = int(value) if type(value) is int or (isinstance(value, Integral) and type(value) is not bool) else None
-    if number is None or number < least or (most is not None and number > most):
-        upper = f" and <= {most}" if most is not None else ""
+    if number is None or not least <= number <= most:
+        upper = f" and <= {most}" if (number is not None and number > most) or most < LARGEST_WHOLE else ""
         raise ValueError(f"{name} must be a whole number >= {least}{upper}, got {value!r}")
     return number
 

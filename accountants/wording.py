@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from math import ceil
 
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
@@ -113,8 +114,15 @@ def _mixing(mechanism: SplitMechanism) -> list[str]:
         said.append("ratios are hidden, but accounted for as if published: other clients' data can reveal them")
     if isinstance(ratio, RealizedRatios):
         said.append("ratios are public; the number is for the ratios that were realized")
-    if isinstance(mixing, CutMix) and isinstance(ratio, FixedRatio | DirichletRatio):
+    if isinstance(mixing, CutMix) and _overfull(mixing):
         said.append("a client fills ⌈λN⌉ patches; such counts sum to more than N, so masks may overlap")
+    if isinstance(mixing, CutMix) and mechanism.uneven:
+        said.append(
+            f"the {getattr(mechanism.smashed, 'dimensions', 0)} coordinates are taken to be spread evenly over "
+            f"{mixing.patches} patches, although a coordinate lies in one patch: a mask of whole patches can keep more"
+        )
+    if mechanism.releases > 1 and isinstance(ratio, DirichletRatio | DirichletCounts):
+        said.append("ratios are drawn once a round or once a release; the bound holds for either")
     if not mechanism.smashed.additive and isinstance(mixing, CutMix):
         said.append(
             "the clip bounds the whole release only: masks are uniform and fresh"
@@ -128,6 +136,13 @@ def _mixing(mechanism: SplitMechanism) -> list[str]:
             else "the other clients of a group keep their own noise from the server"
         )
     return said
+
+
+def _overfull(mixing: CutMix) -> bool:
+    """Whether ⌈λN⌉ patches for everyone are more than there are."""
+    if isinstance(mixing.ratio, FixedRatio):
+        return sum(ceil(round(ratio * mixing.patches, 9)) for ratio in mixing.ratio.ratios) > mixing.patches
+    return isinstance(mixing.ratio, DirichletRatio)
 
 
 def _participation(mechanism: SplitMechanism) -> list[str]:

@@ -57,12 +57,12 @@ def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]
     rows = [entry.row for entry in entries]
     try:
         return dict(zip(rows, account.epsilons(mechanisms, deltas, tight=tight), strict=True))
-    except ValueError:
+    except (ValueError, ArithmeticError, MemoryError):
         found: dict[int, Certificate | str] = {}
         for entry, mechanism, delta in zip(entries, mechanisms, deltas, strict=True):
             try:
                 found[entry.row] = account.epsilon(mechanism, delta, tight=tight)
-            except ValueError as error:
+            except (ValueError, ArithmeticError, MemoryError) as error:
                 found[entry.row] = f"{entry.where}: {error}"
         return found
 

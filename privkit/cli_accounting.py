@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,6 +129,8 @@ def calibrate(
     from privkit.accountants.table import mechanism_of
 
     given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
+    if parameter == "sigma" and "sigma_labels" in given and "sigma" not in given:
+        raise UsageError("sigma_labels keeps its proportion to sigma: give --sigma, too, as the start of the search")
     start: dict[str, Any] = {parameter: 1} if parameter in ("sigma", "rounds", "group") else {}
     try:
         found = solve(mechanism_of({**start, **given}), parameter, epsilon=epsilon, delta=delta, tight=not fast)  # type: ignore[arg-type]
@@ -135,6 +138,8 @@ def calibrate(
         raise UsageError(str(error)) from error
     value = f"{found.value:.6g}" if parameter == "sigma" else f"{int(found.value):,}"
     typer.echo(f"{parameter} = {value}")
+    if parameter == "sigma" and (labels := found.mechanism.noise.labels) is not None:
+        typer.echo(f"sigma_labels = {labels:.6g}")
     print_certificate(found.certificate)
 
 
@@ -192,6 +197,8 @@ def _loaded(table: str) -> Iterator[Mapping[str, Any]]:
     """The rows of a file or of standard input; what is wrong with the file is the user's error."""
     from privkit.accountants import table as tables
 
+    if table == "-" and isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict", newline="")
     try:
         yield from tables.load(None, sys.stdin) if table == "-" else tables.load(Path(table))
     except ValueError as error:

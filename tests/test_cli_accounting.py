@@ -3,6 +3,7 @@
 import csv
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -67,6 +68,9 @@ def test_nothing_computed_exits_with_2(privkit_cli: CLI, tmp_path: Path) -> None
         ("t.toml", b"[[row]\n", "t.toml"),
         ("t.json", b"{", "t.json"),
         ("t.json", b'{"a": 1}', "list of objects"),
+        ("t.json", b"[" * 100_000, "t.json"),
+        ("t.csv", b"mechanism,sigma,sigma\ngaussian,1,2\n", "twice"),
+        ("t.csv", b"name,mechanism\n" + b"x" * 200_000 + b",gaussian\n", "t.csv"),
     ],
 )
 def test_an_unreadable_table_is_one_sentence(
@@ -76,6 +80,21 @@ def test_an_unreadable_table_is_one_sentence(
     done = privkit_cli("epsilon", str(tmp_path / name), "--delta", "1e-5")
     assert done.returncode == 2
     assert said in one_line(done.stderr)
+
+
+def test_one_impossible_row_leaves_the_others(privkit_cli: CLI, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(HEADER + "a,gaussian,2,1\nb,gaussian,1e-200,1\n")
+    done = privkit_cli("epsilon", str(table), "--delta", "1e-5")
+    assert (done.returncode, "row 2 (b): sigma is too small" in one_line(done.stderr)) == (3, True)
+    assert "1.9931" in done.stdout
+
+
+def test_standard_input_that_is_no_utf8_is_one_sentence(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "privkit", "epsilon", "-", "--delta", "1e-5"], input=b"\xff\xfe", capture_output=True
+    )
+    assert (done.returncode, "UTF-8" in one_line(done.stderr.decode())) == (2, True)
 
 
 def test_unknown_columns_and_flags_are_refused_with_what_is_allowed(privkit_cli: CLI, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privkit.accountants import specs
+from privkit.accountants import account, specs
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import (
     DirichletCounts,
@@ -322,3 +322,100 @@ def test_float32_is_made_a_float_at_the_door() -> None:
     low, high = np.zeros(1, np.float32)[0].item(), np.ones(1, np.float32)[0]
     assert type(Noise(smashed=high).smashed) is float
     assert type(Clamp(low=low, high=high, dimensions=4).high) is float
+
+
+def test_updates_are_charged_beside_laplace_noise() -> None:
+    mechanism = SplitMechanism(
+        smashed=Known(value=1, relation="replace_one", norm="l1"),
+        noise=Noise(law="laplace", smashed=1.0),
+        lower_model=PrivateUpdates(noise_multiplier=0.1, steps=100),
+    )
+    assert account.delta(mechanism, 1.0).kind == "nothing"
+    assert account.epsilon(mechanism, 1e-5).epsilon > 1000
+
+
+def test_random_ratios_of_several_releases_rest_on_the_renyi_bound_that_holds_for_shared_and_for_fresh_draws() -> None:
+    given: dict[str, Any] = {
+        "smashed": Known(value=8, relation="replace_one", norm="l2"),
+        "noise": Noise(smashed=1.0),
+        "lower_model": "trained",
+        "unit": "client",
+        "mixing": Mixup(ratio=DirichletRatio(concentration=2, clients=1000)),
+    }
+    shared = account.epsilon(SplitMechanism(**given, releases=8), 1e-5)
+    fresh = account.epsilon(SplitMechanism(**given, rounds=8), 1e-5)
+    assert shared.lower is None
+    assert shared.order is not None
+    assert shared.epsilon >= fresh.epsilon
+    assert any("once a round or once a release" in sentence for sentence in shared.assumptions)
+
+
+def test_a_mask_of_whole_patches_keeps_whole_coordinates() -> None:
+    def shift(dimensions: int) -> float:
+        mechanism = SplitMechanism(
+            smashed=Clamp(low=0, high=1, dimensions=dimensions),
+            noise=Noise(smashed=1.0),
+            lower_model="frozen",
+            mixing=CutMix(ratio=FixedCounts(counts=(2, 2)), patches=4),
+        )
+        assert mechanism.uneven == (dimensions < 4)
+        certificate = account.epsilon(mechanism, 1e-5)
+        assert (certificate.lower is None) == mechanism.uneven
+        assert any("spread evenly" in sentence for sentence in certificate.assumptions) == mechanism.uneven
+        return float(mechanism.shift().mu[0] ** 2)
+
+    assert shift(8) == pytest.approx(4)  # two coordinates a patch
+    assert shift(10) == pytest.approx(6)  # patches of 3, 3, 2, 2: two of them hold six
+    assert shift(2) == pytest.approx(1)  # fewer than patches: the published share, said to be an assumption
+    with pytest.raises(ValueError, match="patches of the clip set"):
+        SplitMechanism(
+            smashed=PatchBall(radius=1, patches=1),
+            noise=Noise(smashed=1.0),
+            lower_model="frozen",
+            mixing=CutMix(ratio=FixedCounts(counts=(2, 2)), patches=4),
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"noise": {"smashed": 1e-200}}, "sigma is too small"),
+        ({"noise": {"smashed": 10**400}}, "finite"),
+        ({"rounds": 10**30}, "rounds"),
+        ({"lower_model": {"noise_multiplier": 1e-200, "steps": 1}}, "noise_multiplier"),
+    ],
+)
+def test_numbers_beyond_any_use_are_refused_with_a_sentence(changes: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"smashed": Clamp(low=0, high=1, dimensions=4), "noise": {"smashed": 1.0}, **changes}
+
+    def build() -> SplitMechanism:
+        updates = given.get("lower_model")
+        lower = PrivateUpdates(**updates) if updates else "frozen"
+        return SplitMechanism(**{**given, "noise": Noise(**given["noise"]), "lower_model": lower})
+
+    with pytest.raises(ValueError, match=said):
+        build()
+
+
+@pytest.mark.parametrize(("sigma", "concentration"), [(1e-9, 2.0), (1.0, 1e-9)])
+def test_ratios_too_uneven_to_integrate_are_refused(sigma: float, concentration: float) -> None:
+    mechanism = SplitMechanism(
+        smashed=Clamp(low=0, high=1, dimensions=4),
+        noise=Noise(smashed=sigma),
+        lower_model="frozen",
+        mixing=Mixup(ratio=DirichletRatio(concentration=concentration, clients=2)),
+    )
+    with pytest.raises(ValueError, match="too uneven to integrate"):
+        account.epsilon(mechanism, 1e-5)
+
+
+def test_a_delta_too_small_for_a_float_is_not_zero() -> None:
+    mechanism = SplitMechanism(
+        smashed=Clamp(low=0, high=1, dimensions=1),
+        noise=Noise(smashed=1.0),
+        lower_model="frozen",
+        participation=WithoutReplacement(chosen=2, clients=10),
+    )
+    certificate = account.delta(mechanism, 60.0)
+    assert certificate.delta is not None
+    assert certificate.delta > 0
