@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from privkit.accountants import composition, conversions, gaussian, laplace, profiles, subsampled_rdp, validate
-from privkit.accountants.base import Certificate, Relation, Unit
+from privkit.accountants.base import Certificate, RenyiCurve
 from privkit.accountants.mechanism import ShiftLaw, SplitMechanism
 from privkit.accountants.parts import Poisson, PrivateUpdates
 from privkit.accountants.subsampling import amplify
@@ -34,31 +34,6 @@ SAMPLED = {
 BALLE_BARTHE_GABOARDI = "Balle, Barthe and Gaboardi 2018, Theorem 9, attained"
 MIXTURE = "derived: E_λ of the exact Gaussian profile"
 CONVERSION = "Canonne, Kamath and Steinke 2020, Proposition 12"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RenyiCurve:
-    """Rényi differential privacy of a whole run.
-
-    Attributes:
-        orders: [A] α > 1.
-        values: [A] upper bounds on the divergence at these orders.
-        method: in words.
-        relation: neighboring relation.
-        unit: what one neighbor differs in.
-        assumptions: what must hold.
-        source: paper and equation.
-        versions: of the libraries that took part.
-    """
-
-    orders: tuple[float, ...]
-    values: tuple[float, ...]
-    method: str
-    relation: Relation
-    unit: Unit
-    assumptions: tuple[str, ...]
-    source: str
-    versions: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,19 +245,19 @@ def _constant(kind: str, mechanisms: Sequence[SplitMechanism], mu: Array, deltas
         else [Bound(value=value, method="exact Gaussian profile, nothing credited to sampling", source=BALLE_WANG)]
         for value, full in zip(whole.tolist(), (rate == 1).tolist(), strict=True)
     ]
-    if kind == "every_round":
+    sampled = np.flatnonzero(rate < 1)  # where everyone takes part, nothing is smaller than the exact profile
+    if not sampled.size:
         return found
-    if kind == "poisson":
-        curves = subsampled_rdp.poisson_gaussian_rdp(SAMPLED_ORDERS, rate, mu)
-    else:
-        curves = subsampled_rdp.without_replacement_gaussian_rdp(SAMPLED_ORDERS, rate, mu)
-        for row in np.flatnonzero((rounds == 1) & (rate < 1)):
-            found[row].append(_sampled_once(float(mu[row]), float(rate[row]), float(deltas[row])))
-    values = conversions.canonne(SAMPLED_ORDERS, curves * rounds[:, None], deltas[:, None])
+    rdp = subsampled_rdp.poisson_gaussian_rdp if kind == "poisson" else subsampled_rdp.without_replacement_gaussian_rdp
+    curves = rdp(SAMPLED_ORDERS, rate[sampled], mu[sampled]) * rounds[sampled, None]
+    values = conversions.canonne(SAMPLED_ORDERS, curves, deltas[sampled, None])
     at = values.argmin(1)
     smallest = np.maximum(values.min(1), 0.0)
-    for candidates, mechanism, value, best in zip(found, mechanisms, smallest.tolist(), at.tolist(), strict=True):
-        candidates.append(_renyi(mechanism, value, float(SAMPLED_ORDERS[best]), best in (0, len(SAMPLED_ORDERS) - 1)))
+    for row, value, best in zip(sampled.tolist(), smallest.tolist(), at.tolist(), strict=True):
+        edge = best in (0, len(SAMPLED_ORDERS) - 1)
+        found[row].append(_renyi(mechanisms[row], value, float(SAMPLED_ORDERS[best]), edge))
+        if kind == "without_replacement" and rounds[row] == 1:
+            found[row].append(_sampled_once(float(mu[row]), float(rate[row]), float(deltas[row])))
     return found
 
 

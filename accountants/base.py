@@ -57,6 +57,31 @@ class Certificate:
         assert self.lower is None or self.lower <= self.epsilon * (1 + 1e-9) + 1e-12 or not self.sound
 
 
+@dataclass(frozen=True, kw_only=True)
+class RenyiCurve:
+    """Rényi differential privacy of a whole run.
+
+    Attributes:
+        orders: [A] α > 1.
+        values: [A] upper bounds on the divergence at these orders.
+        method: in words.
+        relation: neighboring relation.
+        unit: what one neighbor differs in.
+        assumptions: what must hold.
+        source: paper and equation.
+        versions: of the libraries that took part.
+    """
+
+    orders: tuple[float, ...]
+    values: tuple[float, ...]
+    method: str
+    relation: Relation
+    unit: Unit
+    assumptions: tuple[str, ...]
+    source: str
+    versions: dict[str, str]
+
+
 def no_protection() -> Certificate:
     """Certificate of an unprotected release: nothing is proven.
 

@@ -36,8 +36,8 @@ def amplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     """
     e, g = numbers("epsilon", epsilon), rates(rate)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        small = np.log1p(g * np.expm1(np.clip(e, -1, 1)))  # the sum below cancels there
-        found = np.where(np.abs(e) <= 1, small, np.logaddexp(np.log(g) + e, np.log1p(-g)))
+        small = np.log1p(g * np.expm1(np.clip(e, -1, 30)))  # the sum below loses digits there
+        found = np.where((e >= -1) & (e <= 30), small, np.logaddexp(np.log(g) + e, np.log1p(-g)))
     return found if found.ndim else float(found)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from math import exp, expm1, isfinite, log, log1p
+from math import isfinite, log
 
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.published.setting import Setting, table_1
 from privkit.accountants.published.tables import DP_CUTMIXSL, ONE_RELEASE
+from privkit.accountants.subsampling import amplify
 
 __all__ = [
     "Setting",
-    "amplified",
     "conversion",
     "corollary_1",
     "corollary_1_epsilon",
@@ -81,25 +81,6 @@ def conversion(order: float, delta: float) -> float:
     return -log(validate.delta(delta)) / (validate.real("order", order, above=1) - 1)
 
 
-def amplified(epsilon: float, rate: float) -> float:
-    """ln(1 + γ(e^ε − 1)) without overflow.
-
-    Args:
-        epsilon: ε ≥ 0.
-        rate: γ = k/n in (0, 1].
-
-    Source: Balle, Barthe and Gaboardi 2018 (uniform sampling without replacement); Eqs. 22-24.
-
-    >>> round(amplified(2000.0, 0.1), 6)
-    1997.697415
-    """
-    e = validate.real("epsilon", epsilon, least=0)
-    share = validate.real("rate", rate, above=0, most=1)
-    if e < 700:  # exact for small ε and for small γ
-        return log1p(share * expm1(e))
-    return e + log(share) + log1p((1 - share) / share * exp(-e))
-
-
 def corollary_1_epsilon(setting: Setting, order: float, delta: float) -> float:
     """Corollary 1: ε′ = ln(1 + (k/n)(e^{ε(α) + ε_o(δ)} − 1)), at one order.
 
@@ -108,7 +89,7 @@ def corollary_1_epsilon(setting: Setting, order: float, delta: float) -> float:
     >>> round(corollary_1_epsilon(table_1("dp_cutmixsl", group=5, sigma=8 / 255), 2, 0.5), 4)
     127.002
     """
-    return amplified(rdp(setting, order) + conversion(order, delta), setting.group / setting.clients)
+    return amplify(rdp(setting, order) + conversion(order, delta), setting.group / setting.clients)
 
 
 def theorem_1(setting: Setting, *, order: float, delta: float) -> Certificate:

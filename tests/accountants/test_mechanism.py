@@ -419,3 +419,14 @@ def test_a_delta_too_small_for_a_float_is_not_zero() -> None:
     certificate = account.delta(mechanism, 60.0)
     assert certificate.delta is not None
     assert certificate.delta > 0
+
+
+def test_updates_are_charged_where_all_of_n_clients_are_drawn() -> None:
+    given: dict[str, Any] = {
+        "smashed": Clamp(low=0, high=1, dimensions=1),
+        "noise": Noise(smashed=1.0),
+        "lower_model": PrivateUpdates(noise_multiplier=0.5, steps=10),
+    }
+    every = account.epsilon(SplitMechanism(**given), 1e-5)
+    drawn = account.epsilon(SplitMechanism(**given, participation=WithoutReplacement(chosen=10, clients=10)), 1e-5)
+    assert drawn.epsilon == every.epsilon

@@ -19,7 +19,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import beta, norm
 
 import privkit.accountants
-from privkit.accountants import account, table
+from privkit.accountants import account, subsampling, table
 from privkit.accountants.published import accurate_sl, composition, dp_cutmixsl, group_size, patch_shuffling
 from privkit.accountants.published import table_11 as published_table_11
 from privkit.accountants.published import tables as published_tables
@@ -330,7 +330,7 @@ def test_amplification_equals_sixty_digits(epsilon: float, rate: float) -> None:
         context.prec = 60
         context.Emax, context.Emin = 10**6, -(10**6)
         expected = float((1 + Decimal(rate) * (Decimal(epsilon).exp() - 1)).ln())
-    found = dp_cutmixsl.amplified(epsilon, rate)
+    found = subsampling.amplify(epsilon, rate)
     assert isfinite(found)
     assert found == pytest.approx(expected, rel=1e-13, abs=0)
 
