@@ -179,7 +179,25 @@ class RealizedRatios:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirichletRatio:
+class _Dirichlet:
+    """What ratios and counts that follow a symmetric Dirichlet law share."""
+
+    concentration: float
+    clients: int
+    published: bool = True
+
+    def __post_init__(self) -> None:
+        validate.fields(self, concentration=validate.real("concentration", self.concentration, above=0))
+        validate.whole("clients", self.clients, most=LARGEST)
+
+    @property
+    def group(self) -> int:
+        """k."""
+        return self.clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirichletRatio(_Dirichlet):
     """λ ~ Dirichlet(α_M, …, α_M), drawn afresh every round, so that one client's λ is Beta(α_M, (k−1)·α_M).
 
     Attributes:
@@ -196,18 +214,6 @@ class DirichletRatio:
     """
 
     kind: ClassVar[str] = "dirichlet"
-    concentration: float
-    clients: int
-    published: bool = True
-
-    def __post_init__(self) -> None:
-        validate.fields(self, concentration=validate.real("concentration", self.concentration, above=0))
-        validate.whole("clients", self.clients, most=LARGEST)
-
-    @property
-    def group(self) -> int:
-        """k."""
-        return self.clients
 
     def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
         """Quadrature of the Beta law, piece by piece where patches round it."""
@@ -223,7 +229,7 @@ class DirichletRatio:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirichletCounts:
+class DirichletCounts(_Dirichlet):
     """N_i ~ Dirichlet-multinomial(N, α_M), λ_i = N_i/N: the counts sum to N, so this is the one to use with CutMix.
 
     Attributes:
@@ -239,18 +245,6 @@ class DirichletCounts:
     """
 
     kind: ClassVar[str] = "dirichlet_counts"
-    concentration: float
-    clients: int
-    published: bool = True
-
-    def __post_init__(self) -> None:
-        validate.fields(self, concentration=validate.real("concentration", self.concentration, above=0))
-        validate.whole("clients", self.clients, most=LARGEST)
-
-    @property
-    def group(self) -> int:
-        """k."""
-        return self.clients
 
     def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
         """The Beta-binomial law, exactly."""
