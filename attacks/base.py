@@ -19,17 +19,40 @@ class AttackDiverged(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One message that crossed the cut, as the adversary recorded it.
+    """One round's messages that crossed the cut, as the adversary recorded them.
 
     Attributes:
         round: 0-based communication round.
-        smashed: the release, float [N, T, D] (tokens) or [N, C, H, W] (feature maps).
-        cut_gradient: gradient of the loss at the cut, same shape, or None where the protocol does not send it.
+        smashed: the release, float [N, T, D] (tokens), [N, C, H, W] (feature maps) or [N, D] (vectors).
+        mixed: k, images that each released row holds; more than 1 where clients are mixed.
+        share: weight of each of the k images in each cell of a row, [N, k, T] (T = 1: one weight for all cells), where
+            the coins of mixing or masking are public; None where they are hidden, or there are none.
+        cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None where the protocol does not send
+            it.
     """
 
     round: int
     smashed: Tensor
+    mixed: int = 1
+    share: Tensor | None = None
     cut_gradient: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What came back when the adversary sent its own images through the defended edge.
+
+    Attributes:
+        view: the messages, as the server would have seen them.
+        members: int64 [N, k], the row of the sent image on each seat of each released row; −1 on an empty seat.
+    """
+
+    view: View
+    members: Tensor
+
+
+Query = Callable[[Tensor, Generator], Answer]
+"""Images [N, C, H, W] of one round in, the answer out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +61,16 @@ class Knowledge:
 
     Attributes:
         image_shape: (C, H, W) of the private images; public by the model's architecture.
-        batch_size: images a message, which the server sees anyway.
+        batch_size: images a round, over all clients, which the server sees anyway.
         auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
-        query: runs the client's *defended* lower segment on [N, C, H, W] images of the adversary (black box).
-        lower: the client's lower segment itself (white box).
+        query: runs the clients' *defended* lower segments on one round of the adversary's images (black box).
+        lower: a client's lower segment itself (white box).
     """
 
     image_shape: tuple[int, int, int]
     batch_size: int
     auxiliary: Tensor | None = None
-    query: Callable[[Tensor, Generator], Tensor] | None = None
+    query: Query | None = None
     lower: nn.Module | None = None
 
 
@@ -56,7 +79,8 @@ class Reconstruction:
     """Guesses at the private images.
 
     Attributes:
-        images: float32 [N, C, H, W] in [0, 1]; row n is the guess at the n-th released image, views concatenated.
+        images: float32 [N·k, C, H, W] in [0, 1]; row n·k + i is the guess at the i-th image in the n-th released row,
+            views concatenated.
         curve: the attack's own objective on held-out *auxiliary* images after each epoch (MSE on [0, 1], lower is
             a stronger attack); empty for attacks that learn nothing.
     """
@@ -85,6 +109,31 @@ class Reconstruction:
             return None
         before = self.curve[-1 - len(self.curve) // 4]
         return 0.95 * before < self.curve[-1] <= 1.05 * min(self.curve)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """One score an example, for attacks that answer a yes-or-no question (is the label 1? was it a member?).
+
+    Attributes:
+        values: float [N]; higher means "yes".
+        examples: int64 [N], which released row (or queried example) each score is of.
+    """
+
+    values: Tensor
+    examples: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrangement:
+    """A guess at the order that a shuffle took away.
+
+    Attributes:
+        source: int64 [N, T]; released token t of row n is guessed to have been token source % T of image source // T,
+            images counted from 0 within its message of `batch_size` rows.
+    """
+
+    source: Tensor
 
 
 class Session(Protocol):

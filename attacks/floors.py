@@ -13,8 +13,8 @@ from privkit.attacks.base import Knowledge, NotApplicable, Reconstruction, Sessi
 
 
 def victims(views: Sequence[View]) -> int:
-    """Number of private images in the views."""
-    return sum(len(view.smashed) for view in views)
+    """Number of guesses that the views ask for: every seat of every released row."""
+    return sum(len(view.smashed) * view.mixed for view in views)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,14 +56,14 @@ def main() -> None:
 
     generator = Generator().manual_seed(0)
     tokens = torch.randn(BATCH, TOKENS, WIDTH, generator=generator)
-    labels, defense = torch.zeros(BATCH), BatchShuffle(keep=KEEP)
-    trained = tokens.clone().requires_grad_()
+    message, labels, defense = tokens.unsqueeze(0), torch.zeros(1, BATCH), BatchShuffle(keep=KEEP)
+    trained = message.clone().requires_grad_()
 
     def forward_backward() -> None:
-        defense.apply(trained, labels, generator)[0].smashed.backward(tokens)
+        defense.apply(trained, labels, generator)[0].smashed.backward(message)
         trained.grad = None
 
-    gather = timed(lambda: defense.apply(tokens, labels, generator), options.rounds)
+    gather = timed(lambda: defense.apply(message, labels, generator), options.rounds)
     loop = timed(lambda: looped(tokens, generator), max(3, options.rounds // 10))
     both = timed(forward_backward, options.rounds)
     print(f"torch {torch.__version__}, {options.threads} threads, B={BATCH}, N={TOKENS}, D={WIDTH}, keep={KEEP}")

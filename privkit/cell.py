@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Generator
+from torch import Generator, nn
 
 from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Reconstruction, View
 from privkit.attacks.floors import MeanImage, MidGrey
-from privkit.channel import black_box_query, record
+from privkit.channel import Recording, black_box_query, record
 from privkit.config import AuditConfig
 from privkit.data.base import Batch, Pool, Pools
+from privkit.data.partition import Shares, rounds_an_epoch
 from privkit.data.splits import Splits, fit_shape, part_sizes, split, without
+from privkit.defenses.base import Defense
 from privkit.errors import DataError, PrivkitError, StorageError, UsageError
 from privkit.grid import Cell
-from privkit.metrics.cost import measure
 from privkit.progress import Progress
 from privkit.registry import parse
 from privkit.reports.schema import Costs, Gate, Interval, Metrics, Proof, Row
@@ -32,7 +33,8 @@ from privkit.sanity import controls, judge
 from privkit.scoring import Scores, match, per_example, summarise
 from privkit.seeds import derive
 from privkit.storage import append_line, load_module, load_state, save_module, save_state, write_bytes, write_text
-from privkit.training import Checkpoint, Client, evaluate, train
+from privkit.training import Checkpoint, Edge, Stacked, evaluate, exposure, train
+from privkit.training.costs import edge_costs
 
 SHOWN = 8
 """Images of each cell that the report shows."""
@@ -44,6 +46,7 @@ class Setting:
 
     Attributes:
         splits: private, auxiliary and test images, on the device.
+        shares: which private images belong to which client.
         victims: the attacked images.
         auxiliary: the adversary's images.
         dropped: auxiliary images left out, because they are private or attacked ones.
@@ -52,6 +55,7 @@ class Setting:
     """
 
     splits: Splits
+    shares: Shares
     victims: Batch
     auxiliary: Batch
     dropped: int
@@ -75,9 +79,10 @@ def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
         test=cpu.test.to(device),
         classes=cpu.classes,
     )
-    batch = config.training.batch_size
-    source = splits.private if config.attacked == "private" else splits.test
-    victims = source[: min(budget.victims, len(source)) // batch * batch]
+    protocol = config.protocol.spec
+    shares = config.partition.spec.assign(cpu.private.y, protocol.clients, derive(seed, "partition"))
+    batch = protocol.active * config.training.batch_size
+    victims = _victims(config, splits, shares)
     auxiliary, dropped = _auxiliary(config, splits, victims, other, seed)
     if dropped:
         check_sizes(config, private=len(splits.private), auxiliary=len(auxiliary), test=len(splits.test))
@@ -90,7 +95,27 @@ def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
     hashes = splits.hashes()
     if config.auxiliary not in ("disjoint", "training"):
         hashes[config.auxiliary] = {"images": len(auxiliary), "sha256": auxiliary.sha256()}
-    return Setting(splits=splits, victims=victims, auxiliary=auxiliary, dropped=dropped, floors=floors, hashes=hashes)
+    return Setting(
+        splits=splits,
+        shares=shares,
+        victims=victims,
+        auxiliary=auxiliary,
+        dropped=dropped,
+        floors=floors,
+        hashes=hashes,
+    )
+
+
+def _victims(config: AuditConfig, splits: Splits, shares: Shares) -> Batch:
+    """The attacked images, round by round and in each round client by client; a client's own where they are private."""
+    senders, batch = config.protocol.spec.active, config.training.batch_size
+    source = splits.private if config.attacked == "private" else splits.test
+    rounds = min(config.budget.victims, len(source)) // (senders * batch)
+    if config.attacked == "test" or senders == 1:
+        return source[: rounds * senders * batch]
+    rounds = max(1, min(rounds, int(shares.sizes.min()) // batch))
+    rows = shares.rows[:, torch.arange(rounds * batch) % shares.rows.shape[1]]
+    return source[rows.view(senders, rounds, batch).transpose(0, 1).flatten().to(source.x.device)]
 
 
 def open_data(config: AuditConfig) -> tuple[Pools, Pool | None, dict[str, int]]:
@@ -133,12 +158,16 @@ def check_sizes(config: AuditConfig, *, private: int, auxiliary: int, test: int)
     if any("query" in attack.spec.needs for attack in config.attacks):
         most[f"a quarter of the {auxiliary} auxiliary images, which the control experiments take"] = auxiliary // 4
     what = min(most, key=lambda part: most[part])
-    batch, works = config.training.batch_size, most[what]
+    senders = config.protocol.spec.clients
+    batch, works = config.training.batch_size, most[what] // senders
     if batch <= works:
         return
     if works < max(defense.spec.smallest_batch for defense in config.defenses):
-        raise UsageError(f"{works} {what} are too few for any batch; bring more images, or raise the budget")
-    raise UsageError(f"batch_size={batch} is more than {works}, {what}; use --training batch_size={works} or less")
+        raise UsageError(f"{most[what]} {what} are too few for any batch; bring more images, or raise the budget")
+    whose = "" if senders == 1 else f" of each of {senders} clients"
+    raise UsageError(
+        f"batch_size={batch}{whose} is more than {most[what]}, {what}; use --training batch_size={works} or less"
+    )
 
 
 def _auxiliary(config: AuditConfig, splits: Splits, victims: Batch, other: Pool | None, seed: int) -> tuple[Batch, int]:
@@ -165,6 +194,8 @@ def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolde
         attack=cell.attack.label,
         dataset=config.dataset.label,
         model=config.model.label,
+        protocol=config.protocol.label,
+        partition=config.partition.label,
         seed=cell.seed,
         auxiliary=config.auxiliary,
         victims=config.attacked,
@@ -184,8 +215,8 @@ def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolde
     log("start")
     write_text(home / "spec.json", json.dumps(spec, indent=2) + "\n")
     try:
-        client, views, base = _released(config, cell, setting, folder, progress, base, log)
-        row = _attacked(config, cell, setting, folder, progress, client, views, base, log)
+        edge, recording, base = _released(config, cell, setting, folder, progress, base, log)
+        row = _attacked(config, cell, setting, folder, progress, edge, recording, base, log)
     except NotApplicable as error:
         row = base.model_copy(update={"status": "not_applicable", "reason": str(error)})
     except (StorageError, UsageError, DataError):
@@ -208,21 +239,32 @@ def _released(
     progress: Progress,
     base: Row,
     log: _Log,
-) -> tuple[Client, list[View], Row]:
+) -> tuple[Edge, Recording, Row]:
     """Train (or load) the defended model and record the wire; the row has what holds whatever an attack finds."""
-    client, trained = _defended_model(config, cell, setting, folder, progress, log)
-    views, receipts = record(client, setting.victims, batch_size=config.training.batch_size, seed=cell.seed)
-    certificate = receipts[0].certificate()
-    if not cell.defense.spec.positions and trained["hides_places"] is None:
-        unchecked = "that tokens carry no position is assumed: it could not be checked for this model"
-        certificate = replace(certificate, assumptions=(*certificate.assumptions, unchecked))
+    edge, trained = _defended_model(config, cell, setting, folder, progress, log)
+    recording = record(edge, setting.victims, batch_size=config.training.batch_size, seed=cell.seed)
+    often = exposure(
+        edge,
+        config.training,
+        setting.shares,
+        epochs=config.budget.epochs,
+        recorded=config.attacked == "private",
+    )
+    certificate = recording.receipts[0].certificate(replace(often, delta=config.delta))
+    if not cell.defense.spec.positions and trained["hides_places"] is not True:
+        told = {
+            None: "that tokens carry no position is assumed: it could not be checked for this model",
+            False: "this model's tokens tell of their neighbors (its patches overlap): the count covers the order of "
+            "tokens, not what one token gives away of its place",
+        }[trained["hides_places"]]
+        certificate = replace(certificate, assumptions=(*certificate.assumptions, told))
     known = {
         "accuracy": Interval(**trained["accuracy"]),
         "proves": Proof(**asdict(certificate)),
         "costs": Costs(**trained["costs"]),
         "training_curve": tuple(trained["curve"]),
     }
-    return client, views, base.model_copy(update=known)
+    return edge, recording, base.model_copy(update=known)
 
 
 def _attacked(
@@ -231,18 +273,22 @@ def _attacked(
     setting: Setting,
     folder: RunFolder,
     progress: Progress,
-    client: Client,
-    views: list[View],
+    edge: Edge,
+    recording: Recording,
     base: Row,
     log: _Log,
 ) -> Row:
     """Attack the recorded wire and score the guesses."""
-    batch, seed = config.training.batch_size, cell.seed
+    if edge.protocol.upper == "own":
+        raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
+    views, seats = recording.views, recording.members >= 0
+    victims = setting.victims[recording.members[seats]]
+    batch, seed = edge.lowers.copies * config.training.batch_size, cell.seed
     knowledge = Knowledge(
         image_shape=setting.splits.image_shape,
         batch_size=batch,
         auxiliary=setting.auxiliary.x,
-        query=black_box_query(client),
+        query=black_box_query(edge),
     )
     gates = _controls(cell, setting, folder, views[0], batch, progress)
 
@@ -252,15 +298,17 @@ def _attacked(
         log(f"attack resumed after epoch {len(state['curve'])}")
     stream = derive(seed, "attack", cell.attack.name)
     result = cell.attack.spec.run(views, knowledge, Generator().manual_seed(stream), checkpoint)
-    scores = _scores(setting.victims, result, batch)
+    result = replace(result, images=result.images[seats])
+    scores = _scores(victims, result, batch)
     recovers, floors = summarise(scores, seed), dict(setting.floors)
     if getattr(cell.attack.spec, "epochs", None):
         untrained = replace(cell.attack.spec, epochs=0).run(views, knowledge, Generator().manual_seed(stream))
-        floors["zero_steps"] = summarise(_scores(setting.victims, untrained, batch), seed)
+        untrained = replace(untrained, images=untrained.images[seats])
+        floors["zero_steps"] = summarise(_scores(victims, untrained, batch), seed)
     gates += judge(
         result.converged, recovers["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
     )
-    _keep(folder.cell(cell.id), setting.victims, result, scores, batch)
+    _keep(folder.cell(cell.id), victims, result, scores, batch)
     checkpoint.remove()
     return base.model_copy(
         update={
@@ -279,41 +327,65 @@ def _defended_model(
     folder: RunFolder,
     progress: Progress,
     log: _Log,
-) -> tuple[Client, dict[str, Any]]:
-    """The trained client of this cell and what is known of its task, from the run folder where they are finished."""
+) -> tuple[Edge, dict[str, Any]]:
+    """The trained clients of this cell and what is known of their task, from the run folder where they are finished."""
     splits, seed, defense = setting.splits, cell.seed, cell.defense.spec
-    device = splits.private.x.device
-    shape = splits.image_shape
-    model = config.model.spec.build(shape, splits.classes, positions=defense.positions, seed=derive(seed, "init"))
-    client = Client.build(model.lower, defense, shape, derive(seed, "frozen block")).to(device)
-    upper = model.upper.to(device)
+    edge, upper, places = assemble(config, defense, splits.image_shape, splits.classes, seed)
+    edge, upper = edge.to(splits.private.x.device), upper.to(splits.private.x.device)
     home = folder.model(cell.model_id)
     finished = load_state(home / "trained.state")
     if finished is not None:
-        load_module(home / "client.safetensors", client)
+        load_module(home / "client.safetensors", edge)
         log("defended model: taken from the run folder")
-        return client.eval(), finished
+        return edge.eval(), finished
     progress.stage(f"train {cell.defense.label}, seed {seed}")
     checkpoint = Checkpoint(home / "training.ckpt", progress.step)
     if (state := checkpoint.load()) is not None:
         log(f"training resumed after epoch {len(state['curve'])}")
     trained = train(
-        client, upper, splits.private, config.training, epochs=config.budget.epochs, seed=seed, checkpoint=checkpoint
+        edge,
+        upper,
+        splits.private,
+        config.training,
+        epochs=config.budget.epochs,
+        seed=seed,
+        shares=setting.shares,
+        checkpoint=checkpoint,
     )
     batch = config.training.batch_size
-    learns = not config.training.freeze_lower and any(weight.requires_grad for weight in client.parameters())
     finished = {
-        "accuracy": asdict(evaluate(client, upper, splits.test, batch_size=batch, seed=seed)),
-        "costs": asdict(measure(client, splits.private.x[:1], trained=learns)),
+        "accuracy": asdict(evaluate(edge, upper, splits.test, batch_size=batch, seed=seed)),
+        "costs": asdict(
+            edge_costs(
+                edge,
+                splits.private,
+                config.training,
+                rounds_an_epoch=rounds_an_epoch(len(splits.private), edge.protocol.clients, batch),
+                seed=seed,
+            )
+        ),
         "curve": list(trained.curve),
-        "hides_places": model.hides_places,
+        "hides_places": places,
     }
-    save_module(home / "client.safetensors", client)
+    save_module(home / "client.safetensors", edge)
     save_module(home / "upper.safetensors", upper)
     save_state(home / "trained.state", finished)  # last: it marks the model as finished
     checkpoint.remove()
     log(f"defended model: trained {config.budget.epochs} epochs")
-    return client, finished
+    return edge, finished
+
+
+def assemble(
+    config: AuditConfig, defense: Defense, image_shape: tuple[int, int, int], classes: int, seed: int
+) -> tuple[Edge, nn.Module, bool | None]:
+    """Edge and server of one defended model, untrained, and whether its tokens hide their places."""
+    protocol = config.protocol.spec
+    model = config.model.spec.build(image_shape, classes, positions=defense.positions, seed=derive(seed, "init"))
+    edge = Edge.build(
+        model.lower, defense, image_shape, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol
+    )
+    upper = edge.fitted(model.upper, image_shape, derive(seed, "adapter"))
+    return edge, Stacked(upper, protocol.clients) if protocol.upper == "own" else upper, model.hides_places
 
 
 def _controls(

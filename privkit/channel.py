@@ -1,52 +1,88 @@
-"""The only door between client and adversary: what crosses it is a `View`, and nothing else does."""
+"""The only door between clients and adversary: what crosses it is a `View`, and nothing else does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import View
+from privkit.attacks.base import Answer, Query, View
 from privkit.data.base import Batch
 from privkit.defenses.base import Receipt
 from privkit.seeds import derive
-from privkit.training.client import Client
+from privkit.training.edge import Edge, Sent
 from privkit.training.seeded import seeded
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What crossed the wire, and what only the trusted side knows of it.
+
+    Attributes:
+        views: for the adversary.
+        receipts: for the accountant.
+        members: int64 [N·k], for scoring: the victim that each guess of an attack is held against; −1 on an empty seat.
+    """
+
+    views: list[View]
+    receipts: list[Receipt]
+    members: Tensor
+
+
 @torch.no_grad()
-def record(client: Client, victims: Batch, *, batch_size: int, seed: int) -> tuple[list[View], list[Receipt]]:
+def record(edge: Edge, victims: Batch, *, batch_size: int, seed: int) -> Recording:
     """One more pass of the private images over the wire, after training, in messages of the training's size.
 
     Args:
-        client: the trained client.
-        victims: images on the client's device, a multiple of `batch_size`.
-        batch_size: images a message.
-        seed: of the defense's draws, and of the lower segment's own.
-
-    Returns:
-        The views, for the adversary, and the receipts, for the accountant.
+        edge: the trained clients.
+        victims: images on the edge's device, a multiple of what one round takes; of each round, the first `batch_size`
+            belong to client 0, and so on.
+        batch_size: images a client and round.
+        seed: of groups, the defense's draws, and the lower segments' own.
     """
-    client.eval()
-    draws = Generator(victims.x.device).manual_seed(derive(seed, "record"))
-    views, receipts = [], []
-    with seeded(victims.x.device, derive(seed, "record", "module")):
-        for number, start in enumerate(range(0, len(victims), batch_size)):
-            part = victims[start : start + batch_size]
-            release, receipt = client.release(part.x, part.y, draws)
-            views.append(View(round=number, smashed=release.smashed.float()))
-            receipts.append(receipt)
-    return views, receipts
+    edge.eval()
+    device, clients = victims.x.device, edge.lowers.copies
+    draws = Generator(device).manual_seed(derive(seed, "record"))
+    views, receipts, members = [], [], []
+    with seeded(device, derive(seed, "record", "module")):
+        for number, rows in enumerate(torch.arange(len(victims), device=device).view(-1, clients, batch_size)):
+            sent = edge.release(victims.x[rows], victims.y[rows], draws, number)
+            answer = _answer(sent, number, edge)
+            views.append(answer.view)
+            receipts.append(sent.receipt)
+            first = number * clients * batch_size
+            members.append(torch.where(answer.members >= 0, answer.members + first, -1).flatten())
+    return Recording(views=views, receipts=receipts, members=torch.cat(members))
 
 
-def black_box_query(client: Client) -> Callable[[Tensor, Generator], Tensor]:
-    """The adversary's access to the defended lower segment: its own images in, their release out."""
+def black_box_query(edge: Edge) -> Query:
+    """The adversary's access to the defended edge: its own images in, their release out."""
 
     @torch.no_grad()
-    def query(images: Tensor, draws: Generator) -> Tensor:
-        client.eval()
-        labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
-        return client.release(images, labels, draws)[0].smashed.float()
+    def query(images: Tensor, draws: Generator) -> Answer:
+        edge.eval()
+        clients = edge.lowers.copies
+        inputs = images.unflatten(0, (clients, -1))
+        labels = torch.zeros(inputs.shape[:2], dtype=torch.int64, device=images.device)
+        return _answer(edge.release(inputs, labels, draws), 0, edge)
 
     return query
+
+
+def _answer(sent: Sent, number: int, edge: Edge) -> Answer:
+    """Flatten messages [M, B, ...] to rows [M·B, ...]; row m·B + b holds image b of every member of group m."""
+    smashed, groups, share = sent.release.smashed, sent.groups, sent.release.share
+    m, b = smashed.shape[:2]
+    k = groups.shape[1]
+    within = torch.arange(b, device=groups.device).view(1, b, 1)
+    seats = groups.unsqueeze(1)
+    members = torch.where(seats >= 0, seats * b + within, -1).view(m * b, k)
+    public = share is not None and edge.defense.published
+    view = View(
+        round=number,
+        smashed=smashed.flatten(0, 1).float(),
+        mixed=k,
+        share=share.unsqueeze(1).expand(-1, b, -1, -1).flatten(0, 1).float() if public and share is not None else None,
+    )
+    return Answer(view=view, members=members)

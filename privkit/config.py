@@ -66,6 +66,9 @@ class AuditConfig:
         attacks: the attacks to mount on each.
         dataset: where private images come from.
         model: what is split.
+        protocol: who trains with whom.
+        partition: which client gets which images.
+        delta: the δ at which ε is given.
         seeds: one run of everything for each.
         budget: how much work.
         budget_name: the preset it started from.
@@ -85,6 +88,9 @@ class AuditConfig:
     attacks: tuple[Component, ...]
     dataset: Component
     model: Component
+    protocol: Component
+    partition: Component
+    delta: float = 1e-5
     seeds: tuple[int, ...] = (0,)
     budget: Budget
     budget_name: str = "small"
@@ -109,6 +115,9 @@ class AuditConfig:
             "attacks": [c.to_json() for c in self.attacks],
             "dataset": self.dataset.to_json(),
             "model": self.model.to_json(),
+            "protocol": self.protocol.to_json(),
+            "partition": self.partition.to_json(),
+            "delta": self.delta,
             "seeds": list(self.seeds),
             "budget": asdict(self.budget),
             "training": asdict(self.training),
@@ -127,9 +136,12 @@ KEYS = (
     "attack",
     "dataset",
     "model",
+    "protocol",
+    "partition",
     "seed",
     "budget",
     "training",
+    "delta",
     "auxiliary",
     "victims",
     "device",
@@ -145,6 +157,7 @@ TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "download": (bool, "true or false"),
     "device": (str, "auto, cpu or cuda"),
     "victims": (str, "private or test"),
+    "delta": (float, "a number in (0, 1), such as 1e-5"),
 }
 """What the settings are that no other reader checks."""
 
@@ -153,6 +166,8 @@ DEFAULTS: dict[str, Any] = {
     "attack": ["black_box"],
     "dataset": "digits",
     "model": "vit_micro",
+    "partition": "iid",
+    "delta": 1e-5,
     "seed": [0],
     "budget": "small",
     "training": {},
@@ -207,16 +222,25 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     gates = tuple(_gate(text) for text in _many(s.get("gate", [])))
     if gates and all(defense.name == "none" for defense in defenses):
         raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
+    if not 0 < s["delta"] < 1:
+        raise UsageError(f"delta must lie in (0, 1), got {s['delta']}")
+    protocol = parse("protocols", s.get("protocol") or _natural_protocol(defenses))
+    for defense in defenses:
+        protocol.spec.check_group(defense.name, defense.spec.group)
+    training = {"batch_size": _natural_batch(protocol.spec.clients), **_table("training", s["training"])}
     root = s.get("data_root") or os.environ.get(DATA_ROOT_VARIABLE)
     return AuditConfig(
         defenses=defenses,
         attacks=attacks,
         dataset=dataset,
         model=parse("models", s["model"]),
+        protocol=protocol,
+        partition=parse("partitions", s["partition"]),
+        delta=s["delta"],
         seeds=_seeds(s["seed"]),
         budget=budget,
         budget_name=budget_name,
-        training=specify("training", TrainingSpec, _table("training", s["training"])),
+        training=specify("training", TrainingSpec, training),
         auxiliary=_auxiliary(s["auxiliary"], dataset),
         victims=victims,
         device=device,
@@ -241,6 +265,16 @@ def _unique(components: Any) -> tuple[Component, ...]:
     if not found:
         raise UsageError("name at least one defense and one attack")
     return tuple(found)
+
+
+def _natural_protocol(defenses: tuple[Component, ...]) -> str:
+    """One client, unless a defense mixes several."""
+    return "cutmixsl" if any(defense.spec.group > 1 for defense in defenses) else "sl"
+
+
+def _natural_batch(clients: int) -> int:
+    """Fifty images a round over all clients, but at least five of each."""
+    return max(5, 50 // clients)
 
 
 def _auxiliary(given: Any, dataset: Component) -> str:

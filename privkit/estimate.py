@@ -8,9 +8,9 @@ from time import perf_counter
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Knowledge, NotApplicable, View
+from privkit.attacks.base import Knowledge, NotApplicable
 from privkit.audit import check_batches, default_folder, pick_device
-from privkit.cell import open_data
+from privkit.cell import assemble, open_data
 from privkit.channel import black_box_query
 from privkit.config import AuditConfig
 from privkit.data.base import Batch, Pools
@@ -18,7 +18,7 @@ from privkit.errors import PrivkitError, UsageError
 from privkit.grid import Cell, plan
 from privkit.provenance import default_threads
 from privkit.sanity import CONTROL_STEPS
-from privkit.training import Client, train
+from privkit.training import train
 
 PROBE_STEPS = 4
 
@@ -41,7 +41,7 @@ def preview(config: AuditConfig) -> str:
         times = _step_times(config, pools, cells, device)
     finally:
         torch.set_num_threads(threads)
-    batch = config.training.batch_size
+    batch = config.protocol.spec.clients * config.training.batch_size
     lines, total, models = [], 0.0, set()
     for cell in cells:
         found = times[cell.defense.label, cell.attack.label]
@@ -76,7 +76,7 @@ def _step_times(
     config: AuditConfig, pools: Pools, cells: list[Cell], device: torch.device
 ) -> dict[tuple[str, str], _Steps]:
     """Times of every pair of defense and attack."""
-    batch = config.training.batch_size
+    batch = config.protocol.spec.clients * config.training.batch_size
     shape = tuple(pools.train.take(torch.zeros(1, dtype=torch.int64).numpy()).x.shape[1:])
     images = torch.rand(2 * PROBE_STEPS * batch, *shape, device=device)
     times: dict[tuple[str, str], _Steps] = {}
@@ -99,27 +99,25 @@ def _step_times(
 
 def _probe(config: AuditConfig, cell: Cell, images: Tensor, classes: int) -> _Steps:
     """Train and attack for a few steps."""
-    batch, device = config.training.batch_size, images.device
+    protocol, batch, device = config.protocol.spec, config.training.batch_size, images.device
     channels, height, width = images.shape[1:]
     shape = (channels, height, width)
-    labels = torch.zeros(PROBE_STEPS * batch, dtype=torch.int64, device=device)
+    labels = torch.zeros(PROBE_STEPS * protocol.clients * batch, dtype=torch.int64, device=device)
     data = Batch(x=images[: len(labels)], y=labels, ids=labels)
-    defense = cell.defense.spec
-    model = config.model.spec.build(shape, classes, positions=defense.positions, seed=0)
-    client = Client.build(model.lower, defense, shape, 0).to(device)
-    upper = model.upper.to(device)
-    train(client, upper, data, config.training, epochs=1, seed=0)  # warm-up
+    edge, upper, _ = assemble(config, cell.defense.spec, shape, classes, 0)
+    edge, upper = edge.to(device), upper.to(device)
+    train(edge, upper, data, config.training, epochs=1, seed=0)  # warm-up
     start = perf_counter()
-    train(client, upper, data, config.training, epochs=1, seed=0)
+    train(edge, upper, data, config.training, epochs=1, seed=0)
     train_step = (perf_counter() - start) / PROBE_STEPS
-    if not getattr(cell.attack.spec, "epochs", None):
+    if not getattr(cell.attack.spec, "epochs", None) or protocol.upper == "own":
         return _Steps(train=train_step)
-    query = black_box_query(client)
-    view = View(round=0, smashed=query(images[:batch], Generator(device).manual_seed(0)))
-    knowledge = Knowledge(image_shape=shape, batch_size=batch, auxiliary=images, query=query)
+    query, a_round = black_box_query(edge), protocol.active * batch
+    view = query(images[:a_round], Generator(device).manual_seed(0)).view
+    knowledge = Knowledge(image_shape=shape, batch_size=a_round, auxiliary=images, query=query)
     start = perf_counter()
     try:
         replace(cell.attack.spec, epochs=1).run([view], knowledge, Generator().manual_seed(0))
     except NotApplicable as error:
         return _Steps(train=train_step, reason=str(error))
-    return _Steps(train=train_step, attack=(perf_counter() - start) / (len(images) * 0.9 // batch))
+    return _Steps(train=train_step, attack=(perf_counter() - start) / (len(images) * 0.9 // a_round))

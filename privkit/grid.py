@@ -10,7 +10,7 @@ from typing import Any
 from privkit.config import AuditConfig
 from privkit.registry import Component
 
-ID_VERSION = 2
+ID_VERSION = 3
 """Raised whenever the same fields would give another answer."""
 
 
@@ -52,6 +52,8 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
         "version": ID_VERSION,
         "dataset": config.dataset.to_json(),
         "model": config.model.to_json(),
+        "protocol": config.protocol.to_json(),
+        "partition": config.partition.to_json(),
         "defense": defense.to_json(),
         "training": asdict(config.training),
         "budget": budget,
@@ -63,6 +65,7 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
         "auxiliary": config.auxiliary,
         "attacked": config.attacked,
         "victims": victims,
+        "delta": config.delta,
     }
     return Cell(
         id=f"{defense.name}-{attack.name}-s{seed}-{short_hash(attacked)}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from privkit.errors import UsageError, unknown
 
@@ -18,6 +18,8 @@ TABLES = {
     "attacks": "privkit.attacks:ATTACKS",
     "datasets": "privkit.data:DATASETS",
     "models": "privkit.models:MODELS",
+    "protocols": "privkit.training.protocol:PROTOCOLS",
+    "partitions": "privkit.data.partition:PARTITIONS",
     "metrics": "privkit.metrics:METRICS",
     "accountants": "privkit.accountants:ACCOUNTANTS",
 }
@@ -142,6 +144,8 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
     for key, value in options.items():
         if key not in fields:
             raise unknown(f"option of {what}", str(key), fields)
+        if value == "none" and type(None) in get_args(types[key]) and str not in get_args(types[key]):
+            value = None  # TOML has no word for it
         try:
             values[key] = TypeAdapter(types[key]).validate_python(value, strict=True)
         except ValidationError as error:

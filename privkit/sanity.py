@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Knowledge, NotApplicable, View
+from privkit.attacks.base import Answer, Knowledge, NotApplicable, View
 from privkit.attacks.decoders.patches import Geometry, patchify
 from privkit.attacks.floors import MeanImage
 from privkit.reports.schema import Gate, Metrics
@@ -47,16 +47,20 @@ def controls(attack: Any, auxiliary: Tensor, release: Tensor, batch_size: int, s
         steps = max(1, (len(own) - max(batch_size, len(own) // 10)) // batch_size)
         attack = replace(attack, epochs=ceil(CONTROL_STEPS / steps))
 
-    def identity(images: Tensor, draws: Generator) -> Tensor:
-        return patchify(images, geometry.patch)
+    def answer(smashed: Tensor) -> Answer:
+        members = torch.arange(len(smashed), device=smashed.device).unsqueeze(1)
+        return Answer(view=View(round=0, smashed=smashed), members=members)
 
-    def noise(images: Tensor, draws: Generator) -> Tensor:
-        return torch.randn((len(images), *release.shape[1:]), generator=draws, device=images.device)
+    def identity(images: Tensor, draws: Generator) -> Answer:
+        return answer(patchify(images, geometry.patch))
+
+    def noise(images: Tensor, draws: Generator) -> Answer:
+        return answer(torch.randn((len(images), *release.shape[1:]), generator=draws, device=images.device))
 
     errors = []
     for name, query in (("identity", identity), ("noise", noise)):
         draws = Generator(auxiliary.device).manual_seed(derive(seed, "control", name))
-        views = [View(round=i, smashed=query(part, draws)) for i, part in enumerate(played.split(batch_size))]
+        views = [replace(query(part, draws).view, round=i) for i, part in enumerate(played.split(batch_size))]
         knowledge = Knowledge(image_shape=shape, batch_size=batch_size, auxiliary=own, query=query)
         guess = attack.run(views, knowledge, Generator().manual_seed(derive(seed, "control", name, "attack")))
         errors.append((guess.images - played).square().mean().item())

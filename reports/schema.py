@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = 2
-"""Raised whenever a row or a manifest of before can no longer be read: 2 gave proofs their order, unit and versions."""
+SCHEMA_VERSION = 3
+"""Raised whenever a row or a manifest of before can no longer be read: 3 gave rows a protocol and a partition."""
 
 Status = Literal["done", "not_applicable", "error"]
 
@@ -69,12 +69,18 @@ class Proof(_Frozen):
 
 
 class Costs(_Frozen):
-    """Costs of one image in one training round."""
+    """Costs of one client: bytes an image (smashed data up, gradient down) and a round (averaged weights, masks' seed),
+    multiply-accumulates an image, and peak memory in bytes for training on one batch."""
 
-    bytes_up: int
-    bytes_down: int
+    bytes_up: float
+    bytes_down: float
+    bytes_up_model: float
+    bytes_down_model: float
+    bytes_seed: int
     client_macs: int
+    client_training_macs: int
     client_parameters: int
+    peak_memory: int
 
 
 class Gate(_Frozen):
@@ -94,7 +100,7 @@ class Row(_Frozen):
     assignment of guesses to images inside each message), `floors` by floor first.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     cell: str
     status: Status
     reason: str = ""
@@ -102,6 +108,8 @@ class Row(_Frozen):
     attack: str
     dataset: str
     model: str
+    protocol: str
+    partition: str
     seed: int
     auxiliary: str
     victims: str
@@ -140,7 +148,7 @@ class Summary(_Frozen):
 class Manifest(_Frozen):
     """Where a run's numbers come from."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     privkit: str
     created: str
     argv: tuple[str, ...]

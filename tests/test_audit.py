@@ -24,7 +24,7 @@ from privkit.estimate import preview
 from privkit.registry import TABLES, Component, parse, table
 from privkit.reports.schema import Manifest, Row
 from privkit.run_folder import read_rows
-from privkit.training import Client
+from privkit.training import Edge
 
 SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
 
@@ -311,13 +311,13 @@ def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> No
         setting = prepare(config, 0, torch.device("cpu"))
         defense = config.defenses[1].spec
         model = config.model.spec.build(setting.splits.image_shape, 10, positions=False, seed=0)
-        client = Client.build(model.lower, defense, setting.splits.image_shape, 0)
-        views, _ = record(client, setting.victims, batch_size=50, seed=0)
+        edge = Edge.build(model.lower, defense, setting.splits.image_shape, classes=10, seed=0)
+        views = record(edge, setting.victims, batch_size=50, seed=0).views
         knowledge = Knowledge(
             image_shape=setting.splits.image_shape,
             batch_size=50,
             auxiliary=setting.auxiliary.x,
-            query=black_box_query(client),
+            query=black_box_query(edge),
         )
         if replaced:
             setting.victims.x.copy_(torch.rand_like(setting.victims.x))

@@ -6,9 +6,26 @@ from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
 
 DEFENSES: dict[str, str] = {
+    "adv": "privkit.defenses.adversarial:Adversarial",
     "batch_shuffle": "privkit.defenses.batch_shuffle:BatchShuffle",
+    "blur": "privkit.defenses.blur:Blur",
+    "cutsmashed": "privkit.defenses.cutsmashed:CutSmashed",
+    "dp_cutmixsl": "privkit.defenses.dp_cutmixsl:DpCutMixSl",
+    "dp_mixsl": "privkit.defenses.dp_mixsl:DpMixSl",
+    "dp_sl": "privkit.defenses.dp_sl:DpSl",
+    "gaussian_noise": "privkit.defenses.gaussian_noise:GaussianNoise",
+    "grad_perturb": "privkit.defenses.grad_perturb:GradPerturb",
+    "laplace_noise": "privkit.defenses.laplace_noise:LaplaceNoise",
+    "mixup": "privkit.defenses.mixup:Mixup",
     "none": "privkit.defenses.none:NoDefense",
+    "nopeek": "privkit.defenses.nopeek:NoPeek",
     "patch_shuffle": "privkit.defenses.patch_shuffle:PatchShuffle",
+    "random_cutmix": "privkit.defenses.random_cutmix:RandomCutMix",
+    "random_cutout": "privkit.defenses.random_cutout:RandomCutout",
+    "shuffled_cutmix": "privkit.defenses.shuffled_cutmix:ShuffledCutMix",
+    "spectral_shuffle": "privkit.defenses.spectral_shuffle:SpectralShuffle",
+    "vanilla_cutmix": "privkit.defenses.vanilla_cutmix:VanillaCutMix",
+    "vanilla_cutout": "privkit.defenses.vanilla_cutout:VanillaCutout",
 }
 """Name -> "module:object" of every defense."""
 

@@ -2,83 +2,184 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.accountants.base import Certificate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What leaves the client.
+    """What the server gets in one round.
 
     Attributes:
-        smashed: float [N, T, D] tokens or [N, C, H, W] feature maps, differentiable in the smashed data.
-        labels: the labels that travel with it, [N]; the server's own where the server holds them.
+        smashed: float [M, B, T, D] tokens, [M, B, C, H, W] feature maps or [M, B, D] vectors: M messages of B images
+            each, differentiable in the clients' smashed data.
+        labels: the labels that travel with them: int64 [M, B], or float [M, B, L] where they were mixed or noised; the
+            server's own where the server holds them.
+        share: public coins of a mixing defense, float [M, k, T]: the weight of member i in token (or cell) t of message
+            m; T is 1 where all cells have one weight. None where nothing is mixed or masked.
     """
 
     smashed: Tensor
     labels: Tensor
+    share: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exposure:
+    """How often a run releases what belongs to one record or one client: what a receipt cannot know by itself.
+
+    Attributes:
+        rounds: rounds in which a client takes part, ≥ 1.
+        epochs: releases of one record over the run, ≥ 1.
+        batch_size: releases of one client in a round, ≥ 1.
+        clients: n ≥ 1.
+        lower_model: "frozen", "trained" (on raw data, and kept by its client) or "averaged" (sent out, too).
+        delta: the δ at which ε is wanted, in (0, 1).
+        unmatched: clients of the group that is left over when k does not divide n; 0 where it does.
+        label_classes: L.
+    """
+
+    rounds: int = 1
+    epochs: int = 1
+    batch_size: int = 1
+    clients: int = 1
+    lower_model: Literal["frozen", "trained", "averaged"] = "frozen"
+    delta: float = 1e-5
+    unmatched: int = 0
+    label_classes: int = 2
+
+
+ONE_RELEASE = Exposure()
+"""One record, released once by a frozen lower segment."""
 
 
 class Receipt(Protocol):
     """What one call really did; it stays on the trusted side and is the only thing an accountant charges."""
 
-    def certificate(self) -> Certificate:
-        """What these realised parameters prove."""
+    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+        """What these realised parameters prove, over as many releases as the run made."""
         ...
 
 
-class Defense(Protocol):
-    """One defense: a frozen specification with a single method.
+class Defense(ABC):
+    """One defense: a frozen dataclass. `apply` is what it does to smashed data; the other methods are hooks.
 
     Attributes:
         name: its name in the registry.
         applied_by: who runs it: "client", "mixer" or "server". A server earns no credit for what it does to itself.
         positions: whether tokens may carry a position embedding when they reach it; where order is the secret, no.
-        smallest_batch: images below which it does nothing.
+        smallest_batch: images a message below which it does nothing.
+        group: k, clients whose smashed data are mixed into one message; 1 mixes nobody with nobody.
+        level: "smashed" or "input": what `apply` is given. At the input layer it gets images [M, B, C, H, W].
+        soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them.
+        at_inference: whether test images pass it, too. What only makes training private or robust (mixing) does not.
         frozen_block: whether the client appends the paper's frozen transformer block to the release.
+        published: whether the server learns the coins in `Release.share`.
+        keeps_cells: whether cell t of a message lies where cell t of its members' smashed data lay; not after a
+            shuffle.
     """
 
     name: ClassVar[str]
-    applied_by: ClassVar[str]
-    positions: ClassVar[bool]
-    smallest_batch: ClassVar[int]
+    applied_by: str = "client"
+    positions: ClassVar[bool] = True
+    smallest_batch: ClassVar[int] = 1
+    group: int = 1
+    level: str = "smashed"
+    soft_labels: ClassVar[bool] = False
+    at_inference: bool = True
+    frozen_block: bool = False
+    published: bool = True
+    keeps_cells: ClassVar[bool] = True
 
-    @property
-    def frozen_block(self) -> bool:
-        """Whether a frozen, publicly known transformer block follows at the edge."""
-        ...
+    @abstractmethod
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, Receipt]:
+        """Defend one round.
 
-    def apply(self, smashed: Tensor, labels: Tensor, generator: Generator) -> tuple[Release, Receipt]:
-        """Defend one batch."""
-        ...
+        Args:
+            smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...]: the
+                k members of M groups.
+            labels: int64 [M, B] (or [M, k, B]); float [..., L] with `soft_labels`.
+            generator: the only source of randomness, on the device of `smashed`.
+            present: bool [M, k] for a mixing defense: seats of a group that are taken; None for all. The data on an
+                empty seat have no meaning and must get weight 0.
+
+        Returns:
+            The release, M messages of B images, and the receipt.
+
+        Raises:
+            ValueError: if the smashed data have a shape that the defense cannot take.
+        """
+
+    def companion(
+        self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], seed: int
+    ) -> nn.Module | None:
+        """A network that the client trains beside the task (a simulated attacker), or None.
+
+        Args:
+            smashed_shape: of one image's smashed data, without the batch.
+            image_shape: (C, H, W).
+            seed: of its weights; the global generator stays as it is.
+        """
+        return None
+
+    def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor | None:
+        """A term that the clients add to the task's loss, or None.
+
+        Args:
+            images: [M, B, C, H, W] in [0, 1].
+            smashed: [M, B, ...], before `apply`.
+            companion: what `companion` made, one for each client, called with all messages' images at once, [M·B, ...].
+
+        Returns:
+            [M], one value a client.
+        """
+        return None
+
+    def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
+        """A network that the server trains in front of its segment, where a release has another width; or None.
+
+        Args:
+            smashed_shape: of one image's smashed data, without the batch, before `apply`; it gives them back.
+            seed: of its weights; the global generator stays as it is.
+        """
+        return None
+
+    def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
+        """What the server does to the cut-layer gradient [M, B, ...] before it sends it back."""
+        return gradient
 
 
-def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int]:
-    """Shape (N, T, D) of tokens, or an error that says where to cut the model."""
-    if smashed.ndim != 3:
+def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:
+    """Shape (M, B, T, D) of messages of tokens, or an error that says where to cut the model."""
+    if smashed.ndim != 4:
         raise ValueError(
-            f"{name} needs tokens [N, T, D], got shape {list(smashed.shape)}; cut the model where it holds tokens"
+            f"{name} needs tokens [M, B, T, D], got shape {list(smashed.shape)}; cut the model where it holds tokens"
         )
-    n, t, d = smashed.shape
-    return n, t, d
+    m, b, t, d = smashed.shape
+    return m, b, t, d
 
 
 def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
-    """One gather: output token (n, t) is row `rows[n, t]` of the batch's N·T tokens.
+    """One gather: output token (m, n, t) is row `rows[m, n, t]` of all M·B·T tokens.
 
     Args:
-        tokens: float [N, T, D].
-        rows: int64 [N, T], a permutation of 0..N·T−1.
+        tokens: float [M, B, T, D].
+        rows: int64 [M, B, T], a permutation of 0..M·B·T−1.
 
     `Tensor.gather` with an expanded index has the fastest backward pass of torch's row gathers on a CPU (7.6 ms for
-    N=50, T=196, D=512 forward and backward on two cores, where `index_select` takes 63 ms).
+    B=50, T=196, D=512 forward and backward on two cores, where `index_select` takes 63 ms).
 
     >>> import torch
-    >>> take_rows(torch.arange(4.0).view(2, 2, 1), torch.tensor([[3, 0], [1, 2]])).flatten()
+    >>> take_rows(torch.arange(4.0).view(1, 2, 2, 1), torch.tensor([[[3, 0], [1, 2]]])).flatten()
     tensor([3., 0., 1., 2.])
     """
-    return tokens.flatten(0, 1).gather(0, rows.reshape(-1, 1).expand(-1, tokens.shape[2])).view_as(tokens)
+    d = tokens.shape[-1]
+    return tokens.reshape(-1, d).gather(0, rows.reshape(-1, 1).expand(-1, d)).view_as(tokens)

@@ -9,10 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import permutations, shuffle_certificates
+from privkit.accountants import permutations, shuffle_certificates, validate
 from privkit.accountants.base import Certificate
-from privkit.defenses.base import Release, require_tokens, take_rows
-from privkit.defenses.patch_shuffle import permutation_rows
+from privkit.accountants.readings import READINGS, Reading
+from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release, require_tokens, take_rows
+from privkit.defenses.patch_shuffle import own_rows, per_release, permutation_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,75 +21,106 @@ class BatchShuffleReceipt:
     """What one call really did.
 
     Attributes:
-        source: int64 [N, T]; output token (n, t) was token `source[n, t] % T` of image `source[n, t] // T`.
+        source: int64 [M, B, T]; output token (m, b, t) was token `source % T` of image `source // T`, where the images
+            of all messages are counted through, message by message.
         kept: tokens that each image kept for certain.
+        reading: of Algorithm 2.
     """
 
     source: Tensor
     kept: int
+    reading: Reading = "final_shuffle"
 
     @property
     def own_image_share(self) -> float:
         """Share of output tokens that come from their own image, in [0, 1]."""
-        n, t = self.source.shape
-        own = torch.arange(n, device=self.source.device).unsqueeze(1)
+        m, b, t = self.source.shape
+        own = torch.arange(m * b, device=self.source.device).view(m, b, 1)
         return (self.source // t == own).double().mean().item()
 
-    def certificate(self) -> Certificate:
-        """Charge the batch that was really mixed, not the one that was asked for."""
-        n, t = self.source.shape
-        return shuffle_certificates.batch_shuffle(tokens=t, batch=n, kept=self.kept)
+    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+        """Charge the images that were really mixed: those of one message, never of a round or of several processes."""
+        _, b, t = self.source.shape
+        count = shuffle_certificates.batch_shuffle(tokens=t, batch=b, kept=self.kept, reading=self.reading)
+        return per_release(count, exposure)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchShuffle:
+class BatchShuffle(Defense):
     """Shuffling, occlusion and mixture over a batch; no differential privacy.
 
     Attributes:
         keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. 1 is patch shuffling.
+        reading: "final_shuffle" (with the shuffle inside each image that §IV-C adds), "algorithm_2" (as written: kept
+            tokens come first, which tells whose they are) or "kept_in_place" (kept tokens do not move: so says §IV-C's
+            first sentence on k; their order is then no secret).
         frozen_block: append the paper's frozen transformer block, which runs at the edge after the shuffle.
 
-    Source: Yao et al., patch shuffling, Algorithm 2 with the final shuffle inside each image that §IV-C adds.
+    Source: Yao et al., patch shuffling, Algorithm 2 and §IV-C.
     """
 
     name: ClassVar[str] = "batch_shuffle"
-    applied_by: ClassVar[str] = "client"
     positions: ClassVar[bool] = False
     smallest_batch: ClassVar[int] = 2
 
     keep: float = 0.4
+    reading: Reading = "final_shuffle"
     frozen_block: bool = False
 
     def __post_init__(self) -> None:
         if not (isfinite(self.keep) and 0 <= self.keep <= 1):
             raise ValueError(f"keep must lie in [0, 1], got {self.keep}")
+        validate.choice("reading", self.reading, READINGS)
 
-    def apply(self, smashed: Tensor, labels: Tensor, generator: Generator) -> tuple[Release, BatchShuffleReceipt]:
-        """Shuffle a batch of smashed data with one gather.
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, BatchShuffleReceipt]:
+        """Shuffle each message of smashed data within itself; all messages are one gather.
 
         Args:
-            smashed: float [N, T, D], class token excluded, N ≥ 2.
-            labels: [N], passed on: image n keeps its place and its label.
+            smashed: float [M, B, T, D], class token excluded, B ≥ 2.
+            labels: [M, B], passed on: every image keeps its place and its label.
             generator: the only source of randomness, on the device of `smashed`.
+            present: without meaning here.
 
         Returns:
-            The release [N, T, D], differentiable in `smashed`, and its receipt.
+            The release [M, B, T, D], differentiable in `smashed`, and its receipt.
 
         Raises:
-            ValueError: if `smashed` holds no tokens, or a batch of one image, which would mix nothing.
+            ValueError: if `smashed` holds no tokens, or messages of one image, which would mix nothing.
 
-        >>> z = torch.rand(4, 10, 3)
-        >>> release, receipt = BatchShuffle(keep=0.4).apply(z, torch.zeros(4), torch.Generator().manual_seed(0))
-        >>> torch.equal(release.smashed, z.flatten(0, 1)[receipt.source])
+        >>> z = torch.rand(1, 4, 10, 3)
+        >>> release, receipt = BatchShuffle(keep=0.4).apply(z, torch.zeros(1, 4), torch.Generator().manual_seed(0))
+        >>> torch.equal(release.smashed, z.flatten(0, 2)[receipt.source])
         True
         """
-        n, t, _ = require_tokens(self.name, smashed)
-        if n < self.smallest_batch:
-            raise ValueError("batch_shuffle needs a batch of at least 2 images, got 1: a batch of one mixes nothing")
+        m, b, t, _ = require_tokens(self.name, smashed)
+        if b < self.smallest_batch:
+            raise ValueError(f"batch_shuffle needs a batch of at least 2 images, got {b}: a batch of one mixes nothing")
         kept = permutations.kept_tokens(t, self.keep)
-        device = generator.device
-        rows = permutation_rows(n, t, generator) + t * torch.arange(n, device=device).unsqueeze(1)
-        pool = rows[:, kept:].flatten()
-        dealt = pool[torch.randperm(len(pool), generator=generator, device=device)].view(n, t - kept)
-        source = torch.cat([rows[:, :kept], dealt], 1).gather(1, permutation_rows(n, t, generator))
-        return Release(smashed=take_rows(smashed, source), labels=labels), BatchShuffleReceipt(source=source, kept=kept)
+        rows = own_rows(m, b, t, generator)
+        pool = rows[:, :, kept:].reshape(m, b * (t - kept))
+        dealt = pool.gather(1, message_orders(m, b * (t - kept), generator)).view(m, b, t - kept)
+        source = torch.cat([rows[:, :, :kept], dealt], 2)
+        if self.reading == "final_shuffle":
+            source = source.gather(2, permutation_rows(m * b, t, generator).view(m, b, t))
+        elif self.reading == "kept_in_place":  # rows % t: the places where those tokens lay
+            source = source.scatter(2, rows % t, source)
+        receipt = BatchShuffleReceipt(source=source, kept=kept, reading=self.reading)
+        return Release(smashed=take_rows(smashed, source), labels=labels), receipt
+
+
+def message_orders(m: int, n: int, generator: Generator) -> Tensor:
+    """A uniform permutation of 0..n−1 for each of m messages, int64 [m, n], from one permutation of all m·n.
+
+    The order in which a uniform permutation visits the elements of one message is uniform, and independent of the
+    other messages' orders.
+
+    >>> message_orders(2, 3, torch.Generator().manual_seed(0)).sort(1).values
+    tensor([[0, 1, 2],
+            [0, 1, 2]])
+    """
+    order = torch.randperm(m * n, generator=generator, device=generator.device)
+    if m > 1:
+        order = order[(order // n).argsort(stable=True)]
+    return order.view(m, n) % max(1, n)

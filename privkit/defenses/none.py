@@ -8,39 +8,51 @@ from typing import ClassVar
 from torch import Generator, Tensor
 
 from privkit.accountants.base import Certificate, no_protection
-from privkit.defenses.base import Release
+from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release
+
+
+def require_messages(name: str, smashed: Tensor) -> None:
+    """Refuse what holds no messages of images: [M, B] and at least one axis more."""
+    if smashed.ndim < 3:
+        raise ValueError(
+            f"{name} needs messages of images, [M, B, T, D], [M, B, C, H, W] or [M, B, D], got shape "
+            f"{list(smashed.shape)}; a single client sends [1, B, ...]"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoReceipt:
     """Nothing happened to the smashed data."""
 
-    def certificate(self) -> Certificate:
-        """Nothing is proven."""
+    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+        """Nothing is proven, however often."""
         return no_protection()
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoDefense:
+class NoDefense(Defense):
     """The release is the smashed data: vanilla split learning.
 
     Source: Gupta and Raskar 2018, "Distributed learning of deep neural network over multiple agents".
     """
 
     name: ClassVar[str] = "none"
-    applied_by: ClassVar[str] = "client"
-    positions: ClassVar[bool] = True
-    smallest_batch: ClassVar[int] = 1
 
     frozen_block: bool = False
 
-    def apply(self, smashed: Tensor, labels: Tensor, generator: Generator) -> tuple[Release, NoReceipt]:
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, NoReceipt]:
         """Release the smashed data as they are.
 
+        Raises:
+            ValueError: if `smashed` has no axis of messages and images.
+
         >>> import torch
-        >>> z = torch.rand(2, 4, 3)
-        >>> release, receipt = NoDefense().apply(z, torch.zeros(2), torch.Generator())
+        >>> z = torch.rand(1, 2, 4, 3)
+        >>> release, receipt = NoDefense().apply(z, torch.zeros(1, 2), torch.Generator())
         >>> release.smashed is z, receipt.certificate().kind
         (True, 'nothing')
         """
+        require_messages(self.name, smashed)
         return Release(smashed=smashed, labels=labels), NoReceipt()

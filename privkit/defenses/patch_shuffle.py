@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.accountants import shuffle_certificates
 from privkit.accountants.base import Certificate
-from privkit.defenses.base import Release, require_tokens, take_rows
+from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release, require_tokens, take_rows
 
 
 def permutation_rows(n: int, t: int, generator: Generator) -> Tensor:
@@ -21,23 +21,40 @@ def permutation_rows(n: int, t: int, generator: Generator) -> Tensor:
     return torch.rand(n, t, generator=generator, device=generator.device, dtype=torch.float64).argsort(dim=1)
 
 
+def own_rows(m: int, b: int, t: int, generator: Generator) -> Tensor:
+    """The rows of every image's tokens among all m·b·t, freshly permuted inside the image, int64 [m, b, t]."""
+    first = t * torch.arange(m * b, device=generator.device).unsqueeze(1)
+    return (permutation_rows(m * b, t, generator) + first).view(m, b, t)
+
+
+def per_release(certificate: Certificate, exposure: Exposure) -> Certificate:
+    """A count of one release, with a sentence where a run makes more of them: counts do not compose."""
+    if exposure.epochs == 1:
+        return certificate
+    several = (
+        f"the count is that of one release; the run makes {exposure.epochs} of every image, each freshly shuffled, and "
+        "what they show together is not counted"
+    )
+    return replace(certificate, assumptions=(*certificate.assumptions, several))
+
+
 @dataclass(frozen=True, kw_only=True)
 class PatchShuffleReceipt:
     """What one call really did.
 
     Attributes:
-        permutation: int64 [N, T]; output token t of image n was token permutation[n, t].
+        permutation: int64 [M, B, T]; output token t of image b in message m was token permutation[m, b, t].
     """
 
     permutation: Tensor
 
-    def certificate(self) -> Certificate:
+    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
         """Charge the tokens that were really permuted."""
-        return shuffle_certificates.patch_shuffle(tokens=self.permutation.shape[1])
+        return per_release(shuffle_certificates.patch_shuffle(tokens=self.permutation.shape[-1]), exposure)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchShuffle:
+class PatchShuffle(Defense):
     """σ-private by uniform likelihood of orderings; no differential privacy (the multiset of patches is revealed).
 
     Attributes:
@@ -47,35 +64,32 @@ class PatchShuffle:
     """
 
     name: ClassVar[str] = "patch_shuffle"
-    applied_by: ClassVar[str] = "client"
     positions: ClassVar[bool] = False
-    smallest_batch: ClassVar[int] = 1
 
     frozen_block: bool = False
 
-    def apply(self, smashed: Tensor, labels: Tensor, generator: Generator) -> tuple[Release, PatchShuffleReceipt]:
-        """Shuffle smashed data.
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, PatchShuffleReceipt]:
+        """Shuffle smashed data with one gather.
 
         Args:
-            smashed: float [N, T, D], class token excluded.
-            labels: [N], passed on.
+            smashed: float [M, B, T, D], class token excluded.
+            labels: [M, B], passed on.
             generator: the only source of randomness, on the device of `smashed`.
+            present: without meaning here.
 
         Returns:
-            The release [N, T, D], differentiable in `smashed`, and its receipt.
+            The release [M, B, T, D], differentiable in `smashed`, and its receipt.
 
         Raises:
             ValueError: if `smashed` holds no tokens.
 
-        >>> z = torch.arange(6.0).view(1, 3, 2)
-        >>> release, receipt = PatchShuffle().apply(z, torch.zeros(1), torch.Generator().manual_seed(0))
-        >>> torch.equal(release.smashed, z[:, receipt.permutation[0]])
+        >>> z = torch.arange(6.0).view(1, 1, 3, 2)
+        >>> release, receipt = PatchShuffle().apply(z, torch.zeros(1, 1), torch.Generator().manual_seed(0))
+        >>> torch.equal(release.smashed, z[:, :, receipt.permutation[0, 0]])
         True
         """
-        n, t, _ = require_tokens(self.name, smashed)
-        permutation = permutation_rows(n, t, generator)
-        first = t * torch.arange(n, device=permutation.device).unsqueeze(1)
-        return (
-            Release(smashed=take_rows(smashed, permutation + first), labels=labels),
-            PatchShuffleReceipt(permutation=permutation),
-        )
+        m, b, t, _ = require_tokens(self.name, smashed)
+        rows = own_rows(m, b, t, generator)
+        return Release(smashed=take_rows(smashed, rows), labels=labels), PatchShuffleReceipt(permutation=rows % t)

@@ -1,51 +1,193 @@
-"""What a defense costs: bytes on the wire and the client's multiply-accumulates."""
+"""What split learning costs a client: bytes on the wire, multiply-accumulates and peak memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+
+from privkit.metrics.memory import peak_memory
+from privkit.metrics.payload import FLOAT
+
+Routing = Literal["unicast", "broadcast", "average"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Costs of one image in one training round.
+    """Costs of one client.
 
     Attributes:
-        bytes_up: smashed data sent to the server, float32.
-        bytes_down: gradient sent back; 0 where the client's segment is frozen.
-        client_macs: multiply-accumulates of the client's forward pass (matrix products and convolutions; the gather
-            of a shuffle multiplies nothing).
-        client_parameters: parameters at the client.
+        bytes_up: an image: smashed data that travel, and label.
+        bytes_down: an image: cut-layer gradient; 0 where the client's segment is frozen.
+        bytes_up_model: a round: weights sent out to be averaged, spread over the rounds between two averages.
+        bytes_down_model: a round: averaged weights that come back, likewise.
+        bytes_seed: a round, down: the seed from which the client draws its masks.
+        client_macs: an image: multiply-accumulates of the forward pass: matrix products and convolutions; a gather or a
+            Fourier transform counts nothing.
+        client_training_macs: an image: forward and backward pass, companion included.
+        client_parameters: weights at the client, companion included.
+        peak_memory: bytes for training on one batch: weights, gradients, AdamW's two moments, images, activations.
+
+    >>> cost = measure(nn.Flatten(), torch.zeros(1, 1, 2, 2), trained=True, seed_bytes=8)
+    >>> cost.a_round(batch_size=10)
+    (160.0, 168.0)
     """
 
-    bytes_up: int
-    bytes_down: int
+    bytes_up: float
+    bytes_down: float
+    bytes_up_model: float
+    bytes_down_model: float
+    bytes_seed: int
     client_macs: int
+    client_training_macs: int
     client_parameters: int
+    peak_memory: int
+
+    def a_round(self, batch_size: int) -> tuple[float, float]:
+        """Bytes up and bytes down of one client in a round of `batch_size` images."""
+        up = batch_size * self.bytes_up + self.bytes_up_model
+        return up, batch_size * self.bytes_down + self.bytes_seed + self.bytes_down_model
 
 
-def measure(edge: nn.Module, image: Tensor, *, trained: bool) -> Cost:
-    """Count the costs of a client's segment with torch's own counter.
+def measure(
+    lower: nn.Module,
+    image: Tensor,
+    *,
+    trained: bool,
+    batch_size: int = 1,
+    kept: float = 1.0,
+    gradient: Routing = "unicast",
+    label_bytes: float = 0.0,
+    seed_bytes: int = 0,
+    averaged_every: int | None = None,
+    companion: nn.Module | None = None,
+) -> Cost:
+    """Count the costs of one client with torch's own counters; the modules are copied and stay as they are.
 
     Args:
-        edge: everything that runs at the client and has weights.
-        image: [1, C, H, W] on the device of `edge`.
+        lower: everything with weights that runs at one client, image -> smashed data.
+        image: [1, C, H, W] on the device of `lower`.
         trained: whether the client's segment gets a gradient.
+        batch_size: images at a time, for the peak memory.
+        kept: share in [0, 1] of the smashed data that travels (`privkit.metrics.payload`).
+        gradient: "unicast" sends back the kept share of the gradient, "broadcast" and "average" send the whole.
+        label_bytes: an image; 0 where the server holds the labels.
+        seed_bytes: of the masks, a client and round.
+        averaged_every: rounds between two averages of the lower segments; None for never.
+        companion: a network that the client trains beside the task, smashed data -> anything: a simulated attacker.
 
-    Source: torch.utils.flop_counter (two operations a multiply-accumulate).
+    Raises:
+        ValueError: for shares, sizes or names that are not allowed.
 
-    >>> measure(nn.Flatten(), torch.zeros(1, 1, 2, 2), trained=True).bytes_up
-    16
+    Source: DP-CutMixSL §3 (what travels are the ones of the mask) and appendix B (unicast and broadcast); CutMixSL §3.1
+    (masks as a seed); torch.utils.flop_counter (two operations a multiply-accumulate).
+
+    >>> cost = measure(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), torch.zeros(1, 1, 2, 2), trained=True, kept=0.5)
+    >>> cost.bytes_up, cost.client_macs, cost.client_training_macs
+    (6.0, 12, 24)
     """
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        release = edge(image)
-    sent = release.numel() * 4
+    _check(image, batch_size, kept, gradient, label_bytes, seed_bytes, averaged_every)
+    lower, companion = deepcopy((lower, companion))
+    if not trained:
+        lower.requires_grad_(False)
+    sent, forward, both = _macs(lower, companion, image)
+    averages = averaged_every is not None and any(p.requires_grad for p in lower.parameters())
+    model = _travelling(lower) * FLOAT / averaged_every if averaged_every is not None and averages else 0.0
+    weights = [*lower.parameters(), *(companion.parameters() if companion is not None else ())]
     return Cost(
-        bytes_up=sent,
-        bytes_down=sent if trained else 0,
-        client_macs=counter.get_total_flops() // 2,
-        client_parameters=sum(p.numel() for p in edge.parameters()),
+        bytes_up=sent * FLOAT * kept + label_bytes,
+        bytes_down=sent * FLOAT * (kept if gradient == "unicast" else 1.0) if trained else 0.0,
+        bytes_up_model=model,
+        bytes_down_model=model,
+        bytes_seed=seed_bytes,
+        client_macs=forward,
+        client_training_macs=both,
+        client_parameters=sum(p.numel() for p in weights),
+        peak_memory=_peak(lower, companion, image, batch_size, trained),
     )
+
+
+def _check(
+    image: Tensor, batch_size: int, kept: float, gradient: str, labels: float, seed: int, averaged_every: int | None
+) -> None:
+    """Refuse what has no cost."""
+    if image.ndim != 4 or len(image) != 1:
+        raise ValueError(f"image must be one image [1, C, H, W], got shape {list(image.shape)}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be a whole number >= 1, got {batch_size}")
+    if not 0 <= kept <= 1:
+        raise ValueError(f"kept must be a share in [0, 1], got {kept}")
+    if gradient not in get_args(Routing):
+        raise ValueError(f"gradient must be one of {', '.join(get_args(Routing))}, got {gradient!r}")
+    if not (labels >= 0 and seed >= 0):
+        raise ValueError(f"label_bytes and seed_bytes must be >= 0, got {labels} and {seed}")
+    if averaged_every is not None and averaged_every < 1:
+        raise ValueError(
+            f"averaged_every must be a whole number of rounds >= 1, or None for never, got {averaged_every}"
+        )
+
+
+def _travelling(lower: nn.Module) -> int:
+    """Numbers that FedAvg moves: trained weights, and running statistics."""
+    trained = sum(p.numel() for p in lower.parameters() if p.requires_grad)
+    weights = dict(lower.named_parameters())
+    return trained + sum(
+        t.numel() for name, t in lower.state_dict().items() if name not in weights and t.is_floating_point()
+    )
+
+
+def _macs(lower: nn.Module, companion: nn.Module | None, image: Tensor) -> tuple[int, int, int]:
+    """Numbers in one image's smashed data; multiply-accumulates forward; and in a whole training step."""
+    lower.eval()  # no dropout, and no batch statistics of a single image
+    with _countable(), FlopCounterMode(display=False) as counter:
+        smashed = lower(image)
+        forward = counter.get_total_flops() // 2
+        _backward(smashed, companion)
+    return smashed.numel(), forward, counter.get_total_flops() // 2
+
+
+def _backward(smashed: Tensor, companion: nn.Module | None) -> None:
+    """What the client computes when a gradient of the smashed data comes in, and for its companion."""
+    roots = [smashed] if companion is None else [smashed, companion(smashed)]
+    roots = [root for root in roots if root.requires_grad]
+    if roots:
+        torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+
+
+def _peak(lower: nn.Module, companion: nn.Module | None, image: Tensor, batch_size: int, trained: bool) -> int:
+    """Two training steps on one batch: AdamW's moments are there from the second on."""
+    modules = nn.ModuleList([lower] if companion is None else [lower, companion])
+    modules.train(trained or companion is not None)
+    modules.zero_grad(set_to_none=True)
+    images = image.expand(batch_size, -1, -1, -1).clone()
+    weights = [p for p in modules.parameters() if p.requires_grad]
+
+    def work() -> None:
+        optimizer = torch.optim.AdamW(weights, fused=True) if weights else None
+        for _ in range(2):
+            _backward(lower(images), companion)
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+
+    with torch.random.fork_rng(devices=[image.device] if image.device.type == "cuda" else []):  # dropout draws
+        return peak_memory(work, [*modules.parameters(), *modules.buffers(), images], image.device)
+
+
+@contextmanager
+def _countable() -> Iterator[None]:
+    """Attention as plain matrix products: torch's counter knows not every device's fused kernel."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

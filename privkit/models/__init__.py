@@ -2,13 +2,46 @@
 
 from privkit.models.base import ModelSpec, SplitModel
 from privkit.models.imported import ImportedPair
-from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY, Vit
+from privkit.models.lenet import LENET5, LeNet5
+from privkit.models.pit import PIT_TINY, Pit
+from privkit.models.resnet import RESNET18, RESNET20, ResNet
+from privkit.models.t2t import T2T_VIT, T2tVit
+from privkit.models.vgg import VGG16, Vgg16
+from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
 
 MODELS: dict[str, str] = {
+    "lenet5": "privkit.models.lenet:LENET5",
+    "pit_tiny": "privkit.models.pit:PIT_TINY",
+    "resnet18": "privkit.models.resnet:RESNET18",
+    "resnet20": "privkit.models.resnet:RESNET20",
+    "t2t_vit": "privkit.models.t2t:T2T_VIT",
+    "vgg16": "privkit.models.vgg:VGG16",
     "vit_base": "privkit.models.vit:VIT_BASE",
     "vit_micro": "privkit.models.vit:VIT_MICRO",
     "vit_tiny": "privkit.models.vit:VIT_TINY",
+    "vit_tiny6": "privkit.models.vit:VIT_TINY6",
 }
 """Name -> "module:object" of every model; a user's own pair is named by import path, `lower:upper`."""
 
-__all__ = ["MODELS", "VIT_BASE", "VIT_MICRO", "VIT_TINY", "ImportedPair", "ModelSpec", "SplitModel", "Vit"]
+__all__ = [
+    "LENET5",
+    "MODELS",
+    "PIT_TINY",
+    "RESNET18",
+    "RESNET20",
+    "T2T_VIT",
+    "VGG16",
+    "VIT_BASE",
+    "VIT_MICRO",
+    "VIT_TINY",
+    "VIT_TINY6",
+    "ImportedPair",
+    "LeNet5",
+    "ModelSpec",
+    "Pit",
+    "ResNet",
+    "SplitModel",
+    "T2tVit",
+    "Vgg16",
+    "Vit",
+]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import nn
+
+from privkit.errors import UsageError
+
+SMALL_IMAGE = 64
+"""Pixels a side below which models for 224 pixels take smaller patches and strides."""
 
 
 @dataclass(kw_only=True)
@@ -13,20 +18,29 @@ class SplitModel:
     """A network cut in two.
 
     Attributes:
-        lower: the client's segment, images [N, C, H, W] in [0, 1] -> smashed data [N, T, D] or [N, C', H', W'].
-            Normalisation lives in it.
-        upper: the server's segment, smashed data -> logits [N, classes]. It owns the class token, if there is one.
+        lower: the client's segment, images [N, C, H, W] in [0, 1] -> smashed data [N, T, D], [N, C', H', W'] or [N, D].
+            Normalisation lives in it. The segments of n clients can be run as one, by `torch.func.vmap` over their
+            stacked weights and images.
+        upper: the server's segment, smashed data -> logits [N, classes].
         hides_places: whether permuting the patches of an image only permutes its tokens, which every permutation count
-            presumes; None where nobody could check it.
+            presumes; None where nobody could check it. A model that was built without positions may still say False:
+            where patches overlap, a token tells its neighbors, and a jigsaw solver may put a shuffled image together.
+        class_token: who owns the class token. "server": the upper segment adds it, and it never crosses. "client": it
+            is token 0 of the smashed data [N, T+1, D]. "none": there is none, or it is a user's own pair.
     """
 
     lower: nn.Module
     upper: nn.Module
     hides_places: bool | None = None
+    class_token: Literal["none", "server", "client"] = "none"
 
 
 class ModelSpec(Protocol):
-    """A frozen specification that builds a `SplitModel`."""
+    """A frozen specification that builds a `SplitModel`.
+
+    The built-in ones have a field `cut`, the name of the last layer in the lower segment, and a property `cuts`, the
+    names that may stand there, from the input to the output.
+    """
 
     def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build the segments with seeded weights.
@@ -41,3 +55,38 @@ class ModelSpec(Protocol):
             UsageError: if the segments cannot be built, or the lower one is seen to embed positions where it may not.
         """
         ...
+
+
+def check_cut(cut: str, cuts: tuple[str, ...]) -> None:
+    """Refuse a cut layer that the model does not have.
+
+    Args:
+        cut: what was given.
+        cuts: the names that exist.
+
+    Raises:
+        ValueError: with those names.
+
+    >>> check_cut("pool9", ("pool1", "pool2"))
+    Traceback (most recent call last):
+    ValueError: cut must be one of pool1, pool2; got 'pool9'
+    """
+    if cut not in cuts:
+        raise ValueError(f"cut must be one of {', '.join(cuts)}; got {cut!r}")
+
+
+def check_class_token(positions: bool, remedy: str) -> None:
+    """Refuse a class token among the client's tokens where these will be shuffled.
+
+    Args:
+        positions: as in `ModelSpec.build`; False for shuffling defenses.
+        remedy: what to set instead.
+
+    Raises:
+        UsageError: where `positions` is False.
+    """
+    if not positions:
+        raise UsageError(
+            "a shuffle moves every token that the client sends, and the server could not find the class token again: "
+            f"{remedy}, or name no defense that shuffles"
+        )

@@ -3,46 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from privkit.errors import UsageError
-from privkit.models.base import SplitModel
-
-
-class Lower(nn.Module):
-    """Client: normalisation, patch embedding, position embedding (unless forbidden) and the first blocks."""
-
-    def __init__(self, vit: Any, cut: int) -> None:
-        super().__init__()
-        self.patch_embed, self.blocks = vit.patch_embed, nn.Sequential(*vit.blocks[:cut])
-        self.pos_embed = vit.pos_embed
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images [N, C, H, W] in [0, 1] -> tokens [N, T, D]."""
-        tokens = self.patch_embed((images - 0.5) / 0.5)
-        if self.pos_embed is not None:
-            tokens = tokens + self.pos_embed
-        return self.blocks(tokens)
-
-
-class Upper(nn.Module):
-    """Server: class token (if the pooling uses one), the remaining blocks, norm and classifier."""
-
-    def __init__(self, vit: Any, cut: int) -> None:
-        super().__init__()
-        self.cls_token, self.blocks = vit.cls_token, nn.Sequential(*vit.blocks[cut:])
-        self.norm, self.fc_norm, self.head = vit.norm, vit.fc_norm, vit.head
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens [N, T, D] -> logits [N, classes]."""
-        if self.cls_token is not None:
-            tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1)
-        tokens = self.norm(self.blocks(tokens))
-        pooled = tokens[:, 0] if self.cls_token is not None else tokens.mean(1)
-        return self.head(self.fc_norm(pooled))
+from privkit.models.base import SplitModel, check_class_token, check_cut
+from privkit.models.tokens import Lower, PatchLinear, Upper
+from privkit.models.weights import load_fitting, read_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +26,11 @@ class Vit:
         grid: wished patches a side; the patch is the divisor of the image side that comes nearest. Ignored if `patch`
             is given.
         patch: side of a patch in pixels, a divisor of the image side; None takes it from `grid`.
-        cut: blocks in the lower segment; 0 cuts after the patch embedding.
-        pool: "avg" over tokens, or "token" for a class token, which the server adds and owns.
+        cut: last layer of the lower segment: "embedding" (patches and positions), "block1", "block2", ...
+        pool: "avg" over tokens, or "token" for a class token.
+        class_token: who owns it, with pool="token". "server" adds it to the smashed data, without a position; blocks
+            below the cut never see it. "client" puts it in front of its tokens before positions are added, so that T+1
+            tokens cross (DP-CutMixSL §3.A).
         checkpoint: timm state dict (.safetensors, or .pth read with weights_only) for pretrained weights.
 
     Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; blocks are timm's.
@@ -66,6 +39,8 @@ class Vit:
     >>> tokens = split.lower(torch.zeros(2, 1, 28, 28))
     >>> tokens.shape, split.upper(tokens).shape
     (torch.Size([2, 16, 96]), torch.Size([2, 10]))
+    >>> VIT_MICRO.cuts
+    ('embedding', 'block1', 'block2', 'block3', 'block4')
     """
 
     width: int = 96
@@ -73,8 +48,9 @@ class Vit:
     heads: int = 4
     grid: int = 4
     patch: int | None = None
-    cut: int = 1
+    cut: str = "block1"
     pool: Literal["avg", "token"] = "avg"
+    class_token: Literal["server", "client"] = "server"
     checkpoint: str | None = None
 
     def __post_init__(self) -> None:
@@ -83,10 +59,14 @@ class Vit:
                 raise ValueError(f"{name} must be a whole number >= 1, got {getattr(self, name)}")
         if self.width % self.heads:
             raise ValueError(f"heads must divide width ({self.width}), got {self.heads}")
-        if not 0 <= self.cut <= self.depth:
-            raise ValueError(
-                f"cut must be 0 (after the patch embedding) to {self.depth} (after that block), got {self.cut}"
-            )
+        check_cut(self.cut, self.cuts)
+        if self.class_token == "client" and self.pool != "token":
+            raise ValueError("class_token=client needs pool=token: with pool=avg there must be no class token")
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """Names of the cut layers."""
+        return ("embedding", *(f"block{i + 1}" for i in range(self.depth)))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> int:
         """Side of a patch for these images.
@@ -106,6 +86,9 @@ class Vit:
         """Build both segments; see `ModelSpec.build`."""
         from timm.models.vision_transformer import VisionTransformer
 
+        owner: Literal["none", "server", "client"] = self.class_token if self.pool == "token" else "none"
+        if owner == "client":
+            check_class_token(positions, "take class_token=server")
         channels, height, width = image_shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # timm's initialisers know only the global generator
@@ -117,40 +100,43 @@ class Vit:
                 embed_dim=self.width,
                 depth=self.depth,
                 num_heads=self.heads,
-                class_token=self.pool == "token",
-                no_embed_class=True,
+                class_token=owner != "none",
+                no_embed_class=owner != "client",
                 global_pool=self.pool,
                 pos_embed="learn" if positions else "none",
             )
         if self.checkpoint is not None:
-            self._load(vit)
-        return SplitModel(lower=Lower(vit, self.cut), upper=Upper(vit, self.cut), hides_places=not positions)
+            self._load(vit, self.checkpoint)
+        below = self.cuts.index(self.cut)
+        lower = Lower(
+            PatchLinear(vit.patch_embed.proj),
+            nn.Sequential(*vit.blocks[:below]),
+            pos_embed=vit.pos_embed,
+            cls_token=vit.cls_token if owner == "client" else None,
+        )
+        upper = Upper(
+            nn.Sequential(*vit.blocks[below:]),
+            norm=vit.norm,
+            fc_norm=vit.fc_norm,
+            head=vit.head,
+            cls_token=vit.cls_token if owner == "server" else None,
+            pool=self.pool,
+        )
+        return SplitModel(lower=lower, upper=upper, hides_places=not positions, class_token=owner)
 
-    def _load(self, vit: Any) -> None:
+    def _load(self, vit: Any, path: str) -> None:
         """Load a timm checkpoint; positions are resampled, a classifier of another size is left as it is."""
         from timm.models.vision_transformer import checkpoint_filter_fn
 
-        assert self.checkpoint is not None
-        try:
-            if self.checkpoint.endswith(".safetensors"):
-                from safetensors.torch import load_file
-
-                state = load_file(self.checkpoint)
-            else:
-                state = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
-        except Exception as error:
-            reason = f"cannot be read as safetensors or plain tensors: {error}"
-            raise UsageError(f"checkpoint {self.checkpoint} {reason}") from None
+        state = read_weights(path)
+        positions = state.get("pos_embed")
+        if vit.no_embed_class and positions is not None and isqrt(positions.shape[1]) ** 2 != positions.shape[1]:
+            # its class token has a position, ours has none: what the blocks see is the sum of both
+            state["pos_embed"] = positions[:, 1:]
+            if "cls_token" in state:
+                state["cls_token"] = state["cls_token"] + positions[:, :1]
         state = checkpoint_filter_fn(state, vit)
-        own = vit.state_dict()
-        fitting = {k: v for k, v in state.items() if k in own and own[k].shape == v.shape}
-        absent = sorted(k for k in own if k.startswith(("patch_embed", "blocks")) and k not in fitting)
-        if absent:
-            raise UsageError(
-                f"checkpoint {self.checkpoint} does not fit width={self.width}, depth={self.depth}: "
-                f"{absent[0]} is missing or has another shape"
-            )
-        vit.load_state_dict(fitting, strict=False)
+        load_fitting(vit, state, path, ("patch_embed", "blocks"), f"width={self.width}, depth={self.depth}")
 
 
 VIT_MICRO = Vit()
@@ -158,6 +144,9 @@ VIT_MICRO = Vit()
 
 VIT_TINY = Vit(width=192, depth=12, heads=3, grid=8)
 """ViT-Tiny: 192 wide, twelve blocks; 4-pixel patches on 28 or 32 pixels."""
+
+VIT_TINY6 = Vit(width=192, depth=6, heads=3, grid=8, cut="embedding")
+"""ViT-Tiny with six blocks, cut after the embedding (CutMixSL §4)."""
 
 VIT_BASE = Vit(width=768, depth=12, heads=12, grid=14)
 """ViT-B/16 at 224 pixels: 768 wide, twelve blocks, 14×14 patches."""

@@ -1,20 +1,26 @@
-"""Split training of one client and one server, with the cut made explicit."""
+"""Split training of n clients and one server, round by round, with the cut made explicit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.data.augment import AUGMENTATIONS, augment
 from privkit.data.base import Batch
-from privkit.defenses.base import Receipt
+from privkit.data.partition import Iid, Shares, epoch_order, most_releases, rounds_an_epoch
+from privkit.defenses.base import Exposure
 from privkit.errors import TrainingDiverged, UsageError
 from privkit.metrics.classification import Proportion, accuracy
 from privkit.seeds import derive
 from privkit.training.checkpoint import Checkpoint
-from privkit.training.client import Client
+from privkit.training.distributed import average_gradients, processes
+from privkit.training.edge import Edge
+from privkit.training.protocol import Protocol
+from privkit.training.round import split_round
 from privkit.training.seeded import seeded
 
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
@@ -25,10 +31,11 @@ class TrainingSpec:
     """How the task is trained; how long is the budget's.
 
     Attributes:
-        batch_size: B, images a message, ≥ 1. A batch-level defense mixes within it.
+        batch_size: B, images a message: of each client in each round, ≥ 1. A batch-level defense mixes within it.
         learning_rate: peak of the one-cycle cosine schedule, > 0.
         weight_decay: AdamW's, ≥ 0.
-        freeze_lower: keep the client's segment at its initial weights, as the patch-shuffling paper does.
+        freeze_lower: keep the clients' segments at their initial weights, as the patch-shuffling paper does.
+        augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too.
 
     Source: batch 50 of Yao et al., patch shuffling, §V-A.1; optimiser and schedule are privkit's.
     """
@@ -37,6 +44,7 @@ class TrainingSpec:
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
     freeze_lower: bool = False
+    augment: Literal["none", "crop", "crop_flip"] = "none"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -45,6 +53,8 @@ class TrainingSpec:
             raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate}")
         if not (isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise ValueError(f"weight_decay must be a finite number >= 0, got {self.weight_decay}")
+        if self.augment not in AUGMENTATIONS:
+            raise ValueError(f"augment must be none, crop or crop_flip, got {self.augment!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,147 +62,240 @@ class Trained:
     """A defended model.
 
     Attributes:
-        client: lower segment and defense.
-        upper: the server's segment.
+        edge: the clients' lower segments and their defense.
+        upper: the server's segment; of standalone clients, theirs, stacked.
         curve: mean training loss of each epoch.
+        exposure: how often the run released what belongs to one record or client.
     """
 
-    client: Client
+    edge: Edge
     upper: nn.Module
     curve: tuple[float, ...]
+    exposure: Exposure
 
 
-def split_step(
-    client: Client, upper: nn.Module, images: Tensor, labels: Tensor, draws: Generator
-) -> tuple[Tensor, Receipt]:
-    """Forward and backward pass of one batch across the cut; gradients are left in `.grad` of both segments.
+def exposure(edge: Edge, spec: TrainingSpec, private: Shares, *, epochs: int, recorded: bool = False) -> Exposure:
+    """How often a run releases what belongs to one record or client.
 
-    The release is detached, which is what the wire does. The gradient that comes back enters the *same* graph from
-    which the release left, so noise and permutations are those of the forward pass.
-
-    Returns:
-        The loss (detached) and the defense's receipt.
-
-    Source: Gupta and Raskar 2018, Algorithm 1.
+    Args:
+        edge: the clients.
+        spec: batch size, and whether lower segments are frozen.
+        private: the clients' images.
+        epochs: of training.
+        recorded: whether private images cross the wire once more after training, to be attacked.
     """
-    on_gpu = images.device.type == "cuda"
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=on_gpu):
-        release, receipt = client.release(images, labels, draws)
-    sent = release.smashed.detach().requires_grad_()
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=on_gpu):
-        loss = nn.functional.cross_entropy(upper(sent.clone()).float(), release.labels)
-    loss.backward()
-    if release.smashed.requires_grad:
-        release.smashed.backward(sent.grad)
-    return loss.detach(), receipt
+    protocol = edge.protocol
+    total = int(private.sizes.sum())
+    rounds = rounds_an_epoch(total, protocol.clients, spec.batch_size)
+    learns = not spec.freeze_lower and any(weight.requires_grad for weight in edge.lowers.parameters())
+    sent_out = protocol.average != "never" or (protocol.lower == "handed_on" and protocol.clients > 1)
+    return Exposure(
+        rounds=max(1, epochs * rounds + int(recorded)),
+        epochs=max(1, epochs * most_releases(private, spec.batch_size, rounds) + int(recorded)),
+        batch_size=spec.batch_size,
+        clients=protocol.clients,
+        lower_model="frozen" if not learns else "averaged" if sent_out else "trained",
+        unmatched=protocol.unmatched(edge.defense.group),
+        label_classes=edge.classes,
+    )
 
 
 def train(
-    client: Client,
+    edge: Edge,
     upper: nn.Module,
     private: Batch,
     spec: TrainingSpec,
     *,
     epochs: int,
     seed: int,
+    shares: Shares | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Trained:
-    """Train both segments on the private images.
+    """Train both sides on the private images.
 
-    Every epoch draws a fresh order and takes whole batches only, so that each message mixes as many images as the
-    receipt says. An epoch's randomness depends on the seed and its number alone: a restart continues bit for bit.
+    Every epoch draws a fresh order for each client and takes whole batches only, so that each message mixes as many
+    images as the receipt says. An epoch's randomness depends on the seed and its number alone: a restart continues
+    bit for bit.
+
+    Under torchrun each process takes its part of every client's batch; a batch-level defense then mixes within that
+    part, and its receipts say so.
 
     Args:
-        client: on the device of `private`.
-        upper: likewise.
-        private: the client's images, on the training device.
+        edge: on the device of `private`.
+        upper: likewise; stacked for standalone clients.
+        private: all clients' images, on the training device.
         spec: batch size and optimiser.
         epochs: ≥ 0.
-        seed: of orders, defense and whatever the segments draw themselves, such as dropout.
+        seed: of orders, groups, defense and whatever the segments draw themselves, such as dropout.
+        shares: which images belong to which client; None for equal parts at random.
         checkpoint: where to save after an epoch and to report progress.
 
     Raises:
-        UsageError: if there are fewer images than a batch, or a batch is too small for the defense.
-        TrainingDiverged: if the loss is not finite; names the first such step.
+        UsageError: if there are fewer images than a round takes, or a batch is too small for the defense.
+        TrainingDiverged: if a loss or weight is not finite; names the first such step, and the clients of its message.
     """
     checkpoint = checkpoint or Checkpoint()
-    batch, steps = spec.batch_size, len(private) // spec.batch_size
-    if steps == 0:
-        raise UsageError(f"batch_size={batch} is more than the {len(private)} private images; lower it")
-    if batch < client.defense.smallest_batch:
-        raise UsageError(
-            f"{client.defense.name} needs batches of at least {client.defense.smallest_batch} images, got "
-            f"batch_size={batch}: a smaller batch mixes nothing"
-        )
-    device, total = private.x.device, epochs * steps
+    protocol, batch, device = edge.protocol, spec.batch_size, private.x.device
+    rank, world = processes()
+    check_batch(edge, batch, len(private), world)
+    shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
+    rounds = rounds_an_epoch(len(private), protocol.clients, batch)
+    steps = rounds * (protocol.clients // protocol.active)  # who takes turns makes a step a turn
+    total = epochs * steps
     if spec.freeze_lower:  # never the other way round: what a user froze stays frozen
-        client.lower.requires_grad_(False)
-    parameters = [p for p in (*client.parameters(), *upper.parameters()) if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=spec.learning_rate, total_steps=total + 1, pct_start=0.1, cycle_momentum=False
-    )
+        edge.lowers.requires_grad_(False)
+    sides = [[p for p in side.parameters() if p.requires_grad] for side in (edge, upper)]
+    options = {"lr": spec.learning_rate, "weight_decay": spec.weight_decay, "fused": True}
+    by_side = [[torch.optim.AdamW(side, **options)] if side else [] for side in sides]  # type: ignore[arg-type]
+    optimizers = by_side[0] + by_side[1]
+    waiting = by_side[0] if protocol.updates == "message" else optimizers  # the server has stepped already
+    schedules = [
+        torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=spec.learning_rate, total_steps=total + 1, pct_start=0.1, cycle_momentum=False
+        )
+        for optimizer in optimizers
+    ]
     if device.type == "cuda" and total >= COMPILE_FROM_STEPS:
-        client.lower.compile()  # in place: names of parameters stay as they are
+        edge.lowers.compile()  # in place: names of parameters stay as they are
         upper.compile()
 
+    def update_server() -> None:
+        average_gradients(sides[1])
+        for optimizer in by_side[1]:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    weights = shares.weights.to(device, torch.float32)
+    everyone = torch.ones(1, device=device)
     curve: list[float] = []
     saved = checkpoint.load()
     if saved is not None:
-        client.load_state_dict(saved["client"])
+        edge.load_state_dict(saved["edge"])
         upper.load_state_dict(saved["upper"])
-        optimizer.load_state_dict(saved["optimizer"])
-        schedule.load_state_dict(saved["schedule"])
+        for part, state in zip([*optimizers, *schedules], saved["optimizers"], strict=True):
+            part.load_state_dict(state)
         curve = list(saved["curve"])
     for epoch in range(len(curve), epochs):
-        client.train()
+        edge.train()
         upper.train()
         draws = Generator(device).manual_seed(derive(seed, "train", epoch))
-        order = torch.randperm(len(private), generator=draws, device=device)[: steps * batch].view(steps, batch)
-        losses = torch.empty(steps, device=device)
-        with seeded(device, derive(seed, "train", epoch, "module")):  # dropout draws from the global generators
+        order = _order(private, shares, protocol, batch, rounds, draws)
+        if world > 1:  # the order is everybody's, what each process draws beside it is its own
+            order = order[:, :, rank * batch // world : (rank + 1) * batch // world]
+            draws.manual_seed(derive(seed, "train", epoch, "process", rank))
+        losses, groups = [], []
+        with seeded(device, derive(seed, "train", epoch, "module", *([rank] if world > 1 else []))):
             for step, rows in enumerate(order):
-                optimizer.zero_grad(set_to_none=True)
-                losses[step], _ = split_step(client, upper, private.x[rows], private.y[rows], draws)
-                optimizer.step()
-                schedule.step()
-        bad = (~losses.isfinite()).nonzero()
-        if len(bad):
-            first = epoch * steps + int(bad[0]) + 1
-            raise TrainingDiverged(f"the loss became NaN or infinite at step {first} of {total}; lower learning_rate")
-        curve.append(losses.mean().item())
+                for optimizer in optimizers:
+                    optimizer.zero_grad(set_to_none=True)
+                images = augment(private.x[rows], spec.augment, draws)
+                found = split_round(
+                    edge,
+                    upper,
+                    images,
+                    private.y[rows],
+                    draws,
+                    shares=weights if protocol.active > 1 else everyone,
+                    number=epoch * steps + step,
+                    update=update_server,
+                )
+                average_gradients(p for side in sides for p in side)
+                for optimizer in waiting:
+                    optimizer.step()
+                for schedule in schedules:
+                    schedule.step()
+                if protocol.average == "round":
+                    edge.lowers.average(weights)
+                losses.append(found.losses)
+                groups.append(found.sent.groups)
+        if protocol.average == "epoch":
+            edge.lowers.average(weights)
+        every = torch.stack(losses)
+        _check_finite(every, groups, [*edge.parameters(), *upper.parameters()], epoch * steps, total)
+        curve.append(every.mean().item())
         checkpoint.save(
             {
-                "client": client.state_dict(),
+                "edge": edge.state_dict(),
                 "upper": upper.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "schedule": schedule.state_dict(),
+                "optimizers": [part.state_dict() for part in [*optimizers, *schedules]],
                 "curve": curve,
             }
         )
         checkpoint.report(epoch + 1, epochs, curve[-1])
-    return Trained(client=client.eval(), upper=upper.eval(), curve=tuple(curve))
+    return Trained(
+        edge=edge.eval(),
+        upper=upper.eval(),
+        curve=tuple(curve),
+        exposure=exposure(edge, spec, shares, epochs=epochs),
+    )
+
+
+def check_batch(edge: Edge, batch: int, images: int, world: int = 1) -> None:
+    """Refuse a batch size that the data, the defense or the processes cannot take.
+
+    Raises:
+        UsageError: with what works.
+    """
+    clients, defense = edge.protocol.clients, edge.defense
+    if batch % world:
+        raise UsageError(f"batch_size={batch} must be a multiple of the {world} processes that share every batch")
+    if images < clients * batch:
+        whose = "" if clients == 1 else f" of {clients} clients"
+        raise UsageError(f"batch_size={batch}{whose} is more than the {images} private images; lower it")
+    if batch // world < defense.smallest_batch:
+        raise UsageError(
+            f"{defense.name} needs batches of at least {defense.smallest_batch} images, got "
+            f"batch_size={batch // world}: a smaller batch mixes nothing"
+        )
+
+
+def _order(private: Batch, shares: Shares, protocol: Protocol, batch: int, rounds: int, draws: Generator) -> Tensor:
+    """Rows of `private`, int64 [steps, clients that send, B]."""
+    if protocol.clients == 1:
+        order = torch.randperm(len(private), generator=draws, device=draws.device)
+        return order[: rounds * batch].view(rounds, 1, batch)
+    return epoch_order(shares, batch, draws, rounds).view(-1, protocol.active, batch)
+
+
+def _check_finite(losses: Tensor, groups: list[Tensor], weights: list[nn.Parameter], before: int, total: int) -> None:
+    """Refuse an epoch whose losses [steps, M] or weights are not finite, so that no such state is ever saved."""
+    bad = (~losses.isfinite()).nonzero()
+    if len(bad):
+        step, message = bad[0].tolist()
+        clients = [seat for seat in groups[step][message].tolist() if seat >= 0]
+        whose = f", client {' and '.join(map(str, clients))}" if len(groups[step].flatten()) > 1 else ""
+        what = f"the loss became NaN or infinite at step {before + step + 1} of {total}{whose}"
+    elif not all(bool(weight.isfinite().all()) for weight in weights):
+        what = f"a weight became NaN or infinite at step {before + len(losses)} of {total}"
+    else:
+        return
+    raise TrainingDiverged(f"{what}; lower learning_rate (the last finite state is kept)")
 
 
 @torch.no_grad()
-def evaluate(client: Client, upper: nn.Module, test: Batch, *, batch_size: int, seed: int) -> Proportion:
+def evaluate(edge: Edge, upper: nn.Module, test: Batch, *, batch_size: int, seed: int) -> Proportion:
     """Test accuracy through the defended release, in whole batches, with an exact interval.
 
+    With n clients, each test image goes through one of their lower segments, in turn: the mean over clients.
+
     Raises:
-        UsageError: if there are fewer test images than a batch.
+        UsageError: if there are fewer test images than a round takes.
     """
-    count = len(test) // batch_size * batch_size
+    clients = edge.lowers.copies
+    count = len(test) // (clients * batch_size) * clients * batch_size
     if count == 0:
-        raise UsageError(f"batch_size={batch_size} is more than the {len(test)} test images; lower it")
-    client.eval()
+        raise UsageError(
+            f"batch_size={batch_size} of {clients} clients is more than the {len(test)} test images; lower it"
+        )
+    edge.eval()
     upper.eval()
-    draws = Generator(test.x.device).manual_seed(derive(seed, "test"))
-    correct = torch.zeros((), dtype=torch.int64, device=test.x.device)
-    with seeded(test.x.device, derive(seed, "test", "module")):
-        for start in range(0, count, batch_size):
-            part = slice(start, start + batch_size)
-            with torch.autocast(test.x.device.type, torch.bfloat16, enabled=test.x.device.type == "cuda"):
-                release, _ = client.release(test.x[part], test.y[part], draws)
-                logits = upper(release.smashed)
-            correct += (logits.argmax(1) == test.y[part]).sum()
+    device = test.x.device
+    draws = Generator(device).manual_seed(derive(seed, "test"))
+    correct = torch.zeros((), dtype=torch.int64, device=device)
+    with seeded(device, derive(seed, "test", "module")):
+        for part in torch.arange(count, device=device).view(-1, clients, batch_size):
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                smashed = edge.infer(test.x[part], test.y[part], draws)
+                logits = upper(smashed if edge.protocol.upper == "own" else smashed.flatten(0, 1))
+            correct += (logits.flatten(0, -2).argmax(1) == test.y[part].flatten()).sum()
     return accuracy(int(correct), count)

@@ -11,7 +11,7 @@ from privkit.audit import run_audit
 from privkit.data.base import Batch
 from privkit.defenses import BatchShuffle, NoDefense, PatchShuffle
 from privkit.models import VIT_MICRO
-from privkit.training import Checkpoint, Client, TrainingSpec, split_step, train
+from privkit.training import Checkpoint, Edge, TrainingSpec, split_round, train
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,19 +34,20 @@ def test_compiled_training_and_attack(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("defense", [PatchShuffle(), BatchShuffle()], ids=str)
 def test_shuffles_draw_on_the_device(defense: Any) -> None:
-    z = torch.arange(4 * 9.0, device="cuda").view(4, 9, 1)
-    release, _ = defense.apply(z, torch.zeros(4, device="cuda"), Generator("cuda").manual_seed(0))
+    z = torch.arange(4 * 9.0, device="cuda").view(1, 4, 9, 1)
+    release, _ = defense.apply(z, torch.zeros(1, 4, device="cuda"), Generator("cuda").manual_seed(0))
     assert release.smashed.is_cuda
     assert torch.equal(release.smashed.flatten().sort().values, z.flatten())
 
 
-def test_a_split_step_leaves_gradients_on_both_sides() -> None:
+def test_a_split_round_leaves_gradients_on_both_sides() -> None:
     model = VIT_MICRO.build((1, 8, 8), 10, positions=False, seed=0)
-    client, upper = Client(model.lower, BatchShuffle()).cuda(), model.upper.cuda()
-    images, labels = torch.rand(20, 1, 8, 8, device="cuda"), torch.arange(20, device="cuda") % 10
-    loss, _ = split_step(client, upper, images, labels, Generator("cuda").manual_seed(0))
-    assert loss.isfinite()
-    modules: list[nn.Module] = [client.lower, upper]
+    edge = Edge.build(model.lower, BatchShuffle(), (1, 8, 8), classes=10, seed=0).cuda()
+    upper = model.upper.cuda()
+    images, labels = torch.rand(1, 20, 1, 8, 8, device="cuda"), torch.arange(20, device="cuda").view(1, 20) % 10
+    found = split_round(edge, upper, images, labels, Generator("cuda").manual_seed(0))
+    assert found.losses.isfinite().all()
+    modules: list[nn.Module] = [edge.lowers, upper]
     assert all(p.grad is not None for module in modules for p in module.parameters())
 
 
@@ -74,14 +75,14 @@ def test_dropout_on_the_device_follows_the_seed_and_training_goes_on(
         torch.manual_seed(0)
         lower = nn.Sequential(nn.Conv2d(1, 16, 2, 2), nn.Dropout(), nn.Flatten(2))
         upper = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(256, 10))
-        client = Client(lower, NoDefense()).cuda()
+        edge = Edge.build(lower, NoDefense(), (1, 8, 8), classes=10, seed=0).cuda()
         torch.seed()  # another state of the global generators in every run
         state = torch.cuda.get_rng_state()
         curve = train(
-            client, upper.cuda(), data, TrainingSpec(batch_size=20), epochs=2, seed=0, checkpoint=checkpoint
+            edge, upper.cuda(), data, TrainingSpec(batch_size=20), epochs=2, seed=0, checkpoint=checkpoint
         ).curve
         assert torch.equal(torch.cuda.get_rng_state(), state)
-        assert all("_orig_mod" not in name for name in (*client.state_dict(), *upper.state_dict()))
+        assert all("_orig_mod" not in name for name in (*edge.state_dict(), *upper.state_dict()))
         return curve
 
     path = tmp_path / "training.ckpt"
@@ -94,14 +95,16 @@ def test_dropout_on_the_device_follows_the_seed_and_training_goes_on(
 
 
 def test_a_black_box_is_seeded_on_the_device() -> None:
-    from privkit.attacks.base import Knowledge, View
+    from privkit.attacks.base import Answer, Knowledge, View
     from privkit.attacks.black_box import BlackBox
     from privkit.attacks.decoders.patches import patchify
 
     images = torch.rand(120, 1, 8, 8, device="cuda")
 
-    def query(asked: torch.Tensor, draws: Generator) -> torch.Tensor:
-        return nn.functional.dropout(patchify(asked, 2), 0.5)  # draws from the device's global generator
+    def query(asked: torch.Tensor, draws: Generator) -> Answer:
+        smashed = nn.functional.dropout(patchify(asked, 2), 0.5)  # draws from the device's global generator
+        members = torch.arange(len(asked), device="cuda").unsqueeze(1)
+        return Answer(view=View(round=0, smashed=smashed), members=members)
 
     knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=20, auxiliary=images[20:], query=query)
     views = [View(round=0, smashed=patchify(images[:20], 2))]

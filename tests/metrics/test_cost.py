@@ -1,27 +1,221 @@
-"""Costs against arithmetic done by hand."""
+"""Costs against arithmetic done by hand, and the memory meter against torch's profiler."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
-from privkit.metrics.cost import measure
-from privkit.models import VIT_MICRO
+from privkit.metrics.cost import Cost, measure
+from privkit.metrics.memory import peak_memory
+from privkit.metrics.payload import kept_share, mixed_share
+from privkit.models import VGG16, VIT_BASE, VIT_MICRO, VIT_TINY6
+
+CPU = torch.device("cpu")
+IMAGE = torch.zeros(1, 3, 2, 2)
+LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+CIFAR = torch.zeros(1, 3, 32, 32)
 
 
 def test_a_linear_segment() -> None:
-    cost = measure(nn.Sequential(nn.Flatten(), nn.Linear(12, 5)), torch.zeros(1, 3, 2, 2), trained=True)
+    cost = measure(LINEAR, IMAGE, trained=True)
     assert (cost.bytes_up, cost.bytes_down) == (5 * 4, 5 * 4)
     assert cost.client_macs == 12 * 5
+    assert cost.client_training_macs == 2 * 12 * 5  # the gradient of the weights; nobody asks for the image's
     assert cost.client_parameters == 12 * 5 + 5
+    assert (cost.bytes_up_model, cost.bytes_down_model, cost.bytes_seed) == (0, 0, 0)
 
 
-def test_a_frozen_segment_gets_nothing_back() -> None:
-    assert measure(nn.Flatten(), torch.zeros(1, 1, 2, 2), trained=False).bytes_down == 0
+def test_a_frozen_segment_gets_nothing_back_and_computes_forward_only() -> None:
+    cost = measure(LINEAR, IMAGE, trained=False, averaged_every=1, seed_bytes=8)
+    assert (cost.bytes_down, cost.bytes_up_model, cost.bytes_down_model) == (0, 0, 0)
+    assert cost.client_training_macs == cost.client_macs == 12 * 5
+    assert cost.a_round(4) == (4 * 20, 8)
+
+
+def test_a_frozen_block_passes_the_gradient_on_but_learns_nothing() -> None:
+    lower = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Linear(5, 7).requires_grad_(False))
+    cost = measure(lower, IMAGE, trained=True, averaged_every=1)
+    assert cost.client_macs == 12 * 5 + 5 * 7
+    assert cost.client_training_macs == 2 * 12 * 5 + 2 * 5 * 7  # without the 5·7 of its own weights
+    assert cost.bytes_up_model == (12 * 5 + 5) * 4
+
+
+def test_a_companion_is_trained_and_sends_its_gradient_back() -> None:
+    lower = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    alone, cost = measure(lower, IMAGE, trained=True), measure(lower, IMAGE, trained=True, companion=nn.Linear(5, 12))
+    assert cost.client_macs == alone.client_macs
+    assert cost.client_training_macs == 2 * 12 * 5 + 3 * 5 * 12
+    assert cost.client_parameters == alone.client_parameters + 5 * 12 + 12
+    assert cost.peak_memory > alone.peak_memory
+    frozen = measure(lower, IMAGE, trained=False, companion=nn.Linear(5, 12))
+    assert frozen.client_training_macs == 12 * 5 + 2 * 5 * 12
 
 
 def test_a_transformer_block() -> None:
     lower = VIT_MICRO.build((1, 28, 28), 10, positions=True, seed=0).lower
     tokens, width, patch = 16, 96, 49
     block = tokens * width * (3 * width + width + 8 * width) + 2 * tokens * tokens * width
-    cost = measure(lower.eval(), torch.zeros(1, 1, 28, 28), trained=True)
-    assert cost.client_macs == tokens * patch * width + block
+    cost = measure(lower, torch.zeros(1, 1, 28, 28), trained=True)
+    embedding = tokens * patch * width
+    assert cost.client_macs == embedding + block
+    assert cost.client_training_macs == 2 * embedding + 3 * block
     assert cost.bytes_up == tokens * width * 4
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_counts_the_same_fused_or_not(fused: bool) -> None:
+    class Attention(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = x.flatten(2)
+            if fused:
+                return nn.functional.scaled_dot_product_attention(q, q, q)
+            return (q @ q.transpose(1, 2)).softmax(-1) @ q
+
+    assert measure(Attention(), torch.zeros(1, 5, 3, 2), trained=False).client_macs == 2 * 5 * 5 * 6
+
+
+def test_a_fast_path_of_torch_cannot_hide_multiplications() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    cost = measure(nn.Sequential(nn.Flatten(2), layer), torch.zeros(1, 6, 2, 4), trained=False)
+    assert cost.client_macs == 6 * 8 * (4 * 8 + 2 * 16) + 2 * 6 * 6 * 8
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_payload_of_vit_tiny_on_cifar() -> None:
+    lower = VIT_TINY6.build((3, 32, 32), 10, positions=True, seed=0).lower
+    with torch.no_grad():
+        tokens = lower(CIFAR).shape[1]
+    assert tokens in (64, 65)  # with the class token, where the client owns it
+    cost = measure(lower, CIFAR, trained=True, kept=0.5)
+    assert cost.bytes_up == cost.bytes_down == tokens * 192 * 4 / 2
+    assert cost.client_macs == 64 * (4 * 4 * 3) * 192
+
+
+def test_payload_of_vgg_after_the_first_pooling() -> None:
+    lower = VGG16.build((3, 32, 32), 10, positions=True, seed=0).lower
+    cost = measure(lower, CIFAR, trained=True)
+    assert cost.bytes_up == 64 * 16 * 16 * 4
+    assert cost.client_macs == 32 * 32 * 9 * (3 * 64 + 64 * 64)
+
+
+def test_a_patch_embedding_of_vit_base() -> None:
+    lower = replace(VIT_BASE, cut="embedding").build((3, 224, 224), 10, positions=True, seed=0).lower
+    assert measure(lower, torch.zeros(1, 3, 224, 224), trained=False).client_macs == 196 * (16 * 16 * 3) * 768
+
+
+@pytest.mark.parametrize(("gradient", "down"), [("unicast", 5.0), ("broadcast", 20.0), ("average", 20.0)])
+def test_routing_decides_what_comes_back(gradient: Any, down: float) -> None:
+    cost = measure(LINEAR, IMAGE, trained=True, kept=0.25, gradient=gradient, label_bytes=40, seed_bytes=8)
+    assert (cost.bytes_up, cost.bytes_down) == (5.0 + 40, down)
+    assert cost.a_round(3) == (3 * 45.0, 3 * down + 8)
+
+
+def test_averaging_moves_weights_and_running_statistics() -> None:
+    lower = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4))
+    cost = measure(lower, IMAGE, trained=True, averaged_every=2)
+    assert cost.bytes_up_model == cost.bytes_down_model == (3 * 4 + 4 * 4) * 4 / 2  # γ, β, mean, variance
+
+
+def test_measuring_changes_nothing() -> None:
+    lower = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Dropout(0.5)).train()
+    before = {name: value.clone() for name, value in lower.state_dict().items()}
+    state = torch.random.get_rng_state()
+    measure(lower, torch.rand(1, 3, 2, 2, generator=torch.Generator().manual_seed(0)), trained=True, batch_size=4)
+    assert all(torch.equal(value, before[name]) for name, value in lower.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in lower.parameters())
+    assert lower.training
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_peak_memory_of_a_linear_segment_by_hand() -> None:
+    images, weights, out = 100 * 12 * 4, (12 * 5 + 5) * 4, 100 * 5 * 4
+    frozen = measure(LINEAR, IMAGE, trained=False, batch_size=100).peak_memory
+    assert frozen == images + weights + out  # nothing comes back
+    trained = measure(LINEAR, IMAGE, trained=True, batch_size=100).peak_memory
+    assert trained == images + 4 * weights + 2 * out + 2 * 4  # gradient, two moments and their two step counters
+
+
+def test_peak_memory_grows_by_the_images_and_their_activations() -> None:
+    peaks = [measure(LINEAR, IMAGE, trained=True, batch_size=b).peak_memory for b in (100, 200, 300)]
+    assert peaks[1] - peaks[0] == peaks[2] - peaks[1] == 100 * (12 + 5 + 5) * 4
+
+
+def _step(module: nn.Module, x: torch.Tensor) -> Callable[[], None]:
+    def work() -> None:
+        out = module(x)
+        out.backward(torch.ones_like(out))
+        module.zero_grad(set_to_none=True)
+
+    return work
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_the_meter_sees_what_the_profiler_sees(cut: int) -> None:
+    layers = [nn.Linear(1000, 500), nn.GELU(), nn.Linear(500, 200)]
+    module, x = nn.Sequential(nn.Flatten(), *layers[: 1 + 2 * cut]), torch.rand(64, 1, 10, 100)
+    resident = [*module.parameters(), x]
+    work = _step(module, x)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        work()
+    results = profiler.profiler.kineto_results  # type: ignore[union-attr]
+    events = [(e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]"]
+    allocated = torch.tensor([size for _, size in sorted(events, key=lambda event: event[0])]).cumsum(0)
+    expected = int(allocated.max()) + sum(t.numel() * t.element_size() for t in resident)
+    assert peak_memory(work, resident, CPU) == peak_memory(work, resident, CPU) == expected
+
+
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_exclusive_masks_send_one_kth_on_average(k: int) -> None:
+    owner = torch.randint(k, (40, 64), generator=torch.Generator().manual_seed(k))
+    share = nn.functional.one_hot(owner, k).transpose(1, 2).float()
+    assert kept_share(share) == pytest.approx(1 / k, abs=1e-12)
+    assert share.mean(-1).unique().numel() > 1  # though no client sends just that
+
+
+def test_kept_share_of_mixup_is_all_and_of_an_empty_seat_nothing() -> None:
+    assert kept_share(torch.full((3, 2, 1), 0.5)) == 1
+    share = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [0.0, 0.0]]])  # a pair, and one left over
+    present = torch.tensor([[True, True], [True, False]])
+    assert kept_share(share, present) == pytest.approx(mixed_share(3, 2)) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"kept": 1.5}, "kept must be a share"),
+        ({"kept": float("nan")}, "kept must be a share"),
+        ({"batch_size": 0}, "batch_size must"),
+        ({"gradient": "unicats"}, "unicast, broadcast, average"),
+        ({"label_bytes": -1}, "label_bytes"),
+        ({"averaged_every": 0}, "averaged_every must"),
+    ],
+)
+def test_nonsense_is_refused(changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        measure(LINEAR, IMAGE, **{"trained": True, **changed})
+
+
+def test_one_image_is_measured() -> None:
+    with pytest.raises(ValueError, match="one image"):
+        measure(LINEAR, torch.zeros(2, 3, 2, 2), trained=True)
+    with pytest.raises(ValueError, match=r"1\.\.10"):
+        mixed_share(10, 11)
+
+
+def test_a_round_adds_up() -> None:
+    cost = Cost(
+        bytes_up=10,
+        bytes_down=5,
+        bytes_up_model=100,
+        bytes_down_model=200,
+        bytes_seed=8,
+        client_macs=0,
+        client_training_macs=0,
+        client_parameters=0,
+        peak_memory=0,
+    )
+    assert cost.a_round(3) == (130, 223)

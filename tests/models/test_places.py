@@ -80,8 +80,8 @@ def test_places(lower: nn.Module, hidden: bool | None) -> None:
 
 
 @pytest.mark.parametrize("spec", [VIT_MICRO, VIT_TINY])
-@pytest.mark.parametrize("cut", [0, 1, 4])
-def test_the_built_in_models_say_the_truth(spec: Any, cut: int) -> None:
+@pytest.mark.parametrize("cut", ["embedding", "block1", "block4"])
+def test_the_built_in_models_say_the_truth(spec: Any, cut: str) -> None:
     from dataclasses import replace
 
     for positions in (False, True):

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 
 from privkit.errors import UsageError
-from privkit.models import VIT_BASE, VIT_MICRO, VIT_TINY, Vit
+from privkit.models import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
+from privkit.models.tokens import PatchLinear
 
 SHAPE = (1, 28, 28)
 
@@ -27,8 +28,9 @@ def timm_vit(spec: Vit, **options: Any) -> VisionTransformer:
     ).eval()
 
 
-def merged(lower: torch.nn.Module, upper: torch.nn.Module, cut: int) -> dict[str, torch.Tensor]:
+def merged(lower: torch.nn.Module, upper: torch.nn.Module, spec: Vit) -> dict[str, torch.Tensor]:
     """State of both segments under timm's own names."""
+    cut = spec.cuts.index(spec.cut)
     state = dict(lower.state_dict())
     for name, value in upper.state_dict().items():
         if name.startswith("blocks."):
@@ -38,33 +40,47 @@ def merged(lower: torch.nn.Module, upper: torch.nn.Module, cut: int) -> dict[str
     return state
 
 
-@pytest.mark.parametrize("cut", [0, 1, 3, 4])
+@pytest.mark.parametrize("cut", VIT_MICRO.cuts)
 @pytest.mark.parametrize("positions", [True, False])
-def test_lower_then_upper_is_timms_forward(cut: int, positions: bool) -> None:
+def test_lower_then_upper_is_timms_forward(cut: str, positions: bool) -> None:
+    """The patch embedding is a product in place of timm's convolution, and rounds differently."""
     spec = Vit(cut=cut)
     split = spec.build(SHAPE, 10, positions=positions, seed=0)
     whole = timm_vit(spec, class_token=False, global_pool="avg", pos_embed="learn" if positions else "none")
-    whole.load_state_dict(merged(split.lower, split.upper, cut))
+    whole.load_state_dict(merged(split.lower, split.upper, spec))
     images = torch.rand(3, *SHAPE)
     with torch.no_grad():
         ours, theirs = split.upper.eval()(split.lower.eval()(images)), whole((images - 0.5) / 0.5)
-    if positions:
-        assert torch.equal(ours, theirs)
-    else:  # without positions timm lays the tokens out differently in memory, which rounds differently
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
 def test_a_class_token_belongs_to_the_server() -> None:
-    spec = Vit(cut=0, pool="token")
+    spec = Vit(cut="embedding", pool="token")
     split = spec.build(SHAPE, 10, positions=True, seed=0)
     assert "cls_token" in split.upper.state_dict()
     assert "cls_token" not in split.lower.state_dict()
     whole = timm_vit(spec, class_token=True, global_pool="token", no_embed_class=True)
-    whole.load_state_dict(merged(split.lower, split.upper, 0))
+    whole.load_state_dict(merged(split.lower, split.upper, spec))
     images = torch.rand(3, *SHAPE)
     with torch.no_grad():
-        assert torch.equal(split.upper.eval()(split.lower.eval()(images)), whole((images - 0.5) / 0.5))
+        ours, theirs = split.upper.eval()(split.lower.eval()(images)), whole((images - 0.5) / 0.5)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
     assert split.lower(images).shape == (3, 16, 96)
+
+
+@pytest.mark.parametrize("cut", VIT_MICRO.cuts)
+def test_the_clients_class_token_is_timms_own(cut: str) -> None:
+    """Token first, then a position for all T+1: timm's default order, and DP-CutMixSL §3.A's."""
+    spec = Vit(cut=cut, pool="token", class_token="client")
+    split = spec.build(SHAPE, 10, positions=True, seed=0)
+    whole = timm_vit(spec, class_token=True, global_pool="token", no_embed_class=False)
+    whole.load_state_dict(merged(split.lower, split.upper, spec))
+    images = torch.rand(3, *SHAPE)
+    with torch.no_grad():
+        ours, theirs = split.upper.eval()(split.lower.eval()(images)), whole((images - 0.5) / 0.5)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+    assert split.lower(images).shape == (3, 17, 96)
+    assert "cls_token" not in split.upper.state_dict()
 
 
 def test_without_positions_the_release_does_not_know_places() -> None:
@@ -86,6 +102,7 @@ def test_without_positions_the_release_does_not_know_places() -> None:
     [
         (VIT_MICRO, (1, 28, 28), 16, 0.45),
         (VIT_TINY, (3, 32, 32), 64, 5.4),
+        (VIT_TINY6, (3, 32, 32), 64, 2.7),
         (VIT_BASE, (3, 224, 224), 196, 85.8),
     ],
 )
@@ -108,7 +125,7 @@ def test_weights_follow_the_seed_and_nothing_else() -> None:
 def test_patch_must_divide_the_image() -> None:
     with pytest.raises(UsageError, match="does not divide images of 28×28; allowed"):
         Vit(patch=5).build(SHAPE, 10, positions=True, seed=0)
-    for bad in ({"cut": 5}, {"cut": -1}, {"heads": 5}, {"width": 0}):
+    for bad in ({"cut": "block5"}, {"cut": "block0"}, {"heads": 5}, {"width": 0}):
         with pytest.raises(ValueError, match="must"):
             Vit(**bad)  # type: ignore[arg-type]
 
@@ -126,7 +143,36 @@ def test_a_checkpoint_is_loaded_and_never_unpickled(tmp_path: Path, kind: str) -
     assert torch.equal(split.lower.state_dict()[name], trained.state_dict()[name])
     with pytest.raises(UsageError, match="does not fit width=48"):
         Vit(width=48, checkpoint=str(path)).build(SHAPE, 10, positions=True, seed=0)
+    torch.save([torch.zeros(1)], tmp_path / "list.pth")
+    with pytest.raises(UsageError, match="cannot be read as safetensors or plain tensors: it holds no state dict"):
+        Vit(checkpoint=str(tmp_path / "list.pth")).build(SHAPE, 10, positions=True, seed=0)
     evil = tmp_path / "evil.pth"
     torch.save({"head": Vit()}, evil)
     with pytest.raises(UsageError, match="cannot be read"):
         Vit(checkpoint=str(evil)).build(SHAPE, 10, positions=True, seed=0)
+
+
+@pytest.mark.parametrize("owner", ["server", "client"])
+def test_a_published_checkpoint_with_a_position_for_its_class_token(tmp_path: Path, owner: Any) -> None:
+    """The usual layout, T+1 positions, gives timm's logits whoever owns the token."""
+    trained = timm_vit(Vit(), class_token=True, global_pool="token", no_embed_class=False)
+    with torch.no_grad():
+        for weight in trained.parameters():
+            weight.add_(torch.randn(weight.shape), alpha=0.1)
+    path = tmp_path / "published.pth"
+    torch.save({"model": trained.state_dict()}, path)
+    split = Vit(pool="token", class_token=owner, cut="embedding", checkpoint=str(path)).build(
+        SHAPE, 10, positions=True, seed=0
+    )
+    images = torch.rand(3, *SHAPE)
+    with torch.no_grad():
+        ours, theirs = split.upper.eval()(split.lower.eval()(images)), trained((images - 0.5) / 0.5)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_patches_are_in_the_order_of_a_convolution() -> None:
+    """Images that are no square, and patches that overlap or leave pixels over."""
+    for side, stride in ((4, 4), (5, 3), (3, 2)):
+        conv, images = torch.nn.Conv2d(3, 7, side, stride), torch.rand(2, 3, 20, 12)
+        tokens = PatchLinear(conv)(images)
+        torch.testing.assert_close(tokens, conv(images).flatten(2).transpose(1, 2), atol=1e-5, rtol=0)

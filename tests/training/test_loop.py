@@ -13,7 +13,7 @@ from privkit.defenses import BatchShuffle, NoDefense, PatchShuffle
 from privkit.defenses.base import Defense
 from privkit.errors import DamagedFile, TrainingDiverged, UsageError
 from privkit.models import VIT_MICRO, SplitModel
-from privkit.training import Checkpoint, Client, TrainingSpec, evaluate, split_step, train
+from privkit.training import Checkpoint, Edge, TrainingSpec, evaluate, split_round, train
 
 SHAPE = (1, 8, 8)
 SPEC = TrainingSpec(batch_size=20)
@@ -24,9 +24,9 @@ def digits(count: int = 100) -> Batch:
     return pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
 
 
-def built(defense: Defense, seed: int = 0) -> tuple[Client, nn.Module]:
+def built(defense: Defense, seed: int = 0) -> tuple[Edge, nn.Module]:
     model = VIT_MICRO.build(SHAPE, 10, positions=defense.positions, seed=seed)
-    return Client.build(model.lower, defense, SHAPE, seed), model.upper
+    return Edge.build(model.lower, defense, SHAPE, classes=10, seed=seed), model.upper
 
 
 def weights(*modules: nn.Module) -> list[torch.Tensor]:
@@ -38,23 +38,24 @@ def weights(*modules: nn.Module) -> list[torch.Tensor]:
 )
 def test_gradients_across_the_cut_are_those_of_the_joint_network(defense: Defense) -> None:
     data = digits(20)
-    client, upper = built(defense)
-    split_step(client, upper, data.x, data.y, Generator().manual_seed(1))
-    across = [p.grad.clone() for p in (*client.lower.parameters(), *upper.parameters()) if p.grad is not None]
-    client.zero_grad()
+    x, y = data.x.unsqueeze(0), data.y.unsqueeze(0)
+    edge, upper = built(defense)
+    split_round(edge, upper, x, y, Generator().manual_seed(1))
+    across = [p.grad.clone() for p in (*edge.lowers.parameters(), *upper.parameters()) if p.grad is not None]
+    edge.zero_grad()
     upper.zero_grad()
-    release, _ = client.release(data.x, data.y, Generator().manual_seed(1))
-    nn.functional.cross_entropy(upper(release.smashed), data.y).backward()
-    joint = [p.grad for p in (*client.lower.parameters(), *upper.parameters()) if p.grad is not None]
-    assert len(across) == len(joint) == len(list(client.lower.parameters())) + len(list(upper.parameters()))
+    release = edge.release(x, y, Generator().manual_seed(1)).release
+    nn.functional.cross_entropy(upper(release.smashed.flatten(0, 1)), data.y).backward()
+    joint = [p.grad for p in (*edge.lowers.parameters(), *upper.parameters()) if p.grad is not None]
+    assert len(across) == len(joint) == len(list(edge.lowers.parameters())) + len(list(upper.parameters()))
     assert all(torch.equal(a, b) for a, b in zip(across, joint, strict=True))
 
 
 def test_same_seed_same_weights_and_other_seed_other_weights() -> None:
     def run(seed: int) -> list[torch.Tensor]:
-        client, upper = built(BatchShuffle())
-        train(client, upper, digits(), SPEC, epochs=2, seed=seed)
-        return weights(client, upper)
+        edge, upper = built(BatchShuffle())
+        train(edge, upper, digits(), SPEC, epochs=2, seed=seed)
+        return weights(edge, upper)
 
     first, again, other = run(0), run(0), run(1)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
@@ -106,39 +107,41 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 
 
 def test_a_frozen_lower_segment_stays_as_it_was() -> None:
-    client, upper = built(PatchShuffle(frozen_block=True))
-    before, server_before = weights(client), weights(upper)
-    train(client, upper, digits(), TrainingSpec(batch_size=20, freeze_lower=True), epochs=1, seed=0)
-    assert all(torch.equal(a, b) for a, b in zip(before, weights(client), strict=True))
+    edge, upper = built(PatchShuffle(frozen_block=True))
+    before, server_before = weights(edge), weights(upper)
+    train(edge, upper, digits(), TrainingSpec(batch_size=20, freeze_lower=True), epochs=1, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(edge), strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(server_before, weights(upper), strict=True))
 
 
 def test_what_a_user_froze_stays_frozen() -> None:
-    client, upper = built(NoDefense())
-    patch_embed = client.lower.get_submodule("patch_embed").requires_grad_(False)
-    before, others = weights(patch_embed), weights(client)
-    train(client, upper, digits(), SPEC, epochs=1, seed=0)
+    edge, upper = built(NoDefense())
+    patch_embed = edge.lowers.module.get_submodule("patch_embed").requires_grad_(False)
+    before, others = weights(patch_embed), weights(edge)
+    train(edge, upper, digits(), SPEC, epochs=1, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(before, weights(patch_embed), strict=True))
-    assert any(not torch.equal(a, b) for a, b in zip(others, weights(client), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(others, weights(edge), strict=True))
 
 
 def test_the_frozen_block_is_never_trained_and_runs_after_the_shuffle() -> None:
-    client, upper = built(PatchShuffle(frozen_block=True))
-    assert client.block is not None
-    before = weights(client.block)
-    train(client, upper, digits(), SPEC, epochs=1, seed=0)
-    assert all(torch.equal(a, b) for a, b in zip(before, weights(client.block), strict=True))
+    edge, upper = built(PatchShuffle(frozen_block=True))
+    assert edge.block is not None
+    before = weights(edge.block)
+    train(edge, upper, digits(), SPEC, epochs=1, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(edge.block), strict=True))
     data = digits(20)
-    release, receipt = client.release(data.x, data.y, Generator().manual_seed(0))
-    shuffled = client.lower(data.x).gather(1, receipt.permutation.unsqueeze(-1).expand(-1, -1, 96))  # type: ignore[attr-defined]
-    assert torch.equal(release.smashed, client.block(shuffled))
+    x = data.x.unsqueeze(0)
+    sent = edge.release(x, data.y.unsqueeze(0), Generator().manual_seed(0))
+    rows = sent.receipt.permutation.unsqueeze(-1).expand(-1, -1, -1, 96)  # type: ignore[attr-defined]
+    shuffled = edge.lowers(x).gather(2, rows)
+    assert torch.equal(sent.release.smashed[0], edge.block(shuffled[0]))
 
 
 def test_it_learns() -> None:
-    client, upper = built(NoDefense())
+    edge, upper = built(NoDefense())
     data = digits(1200)
-    train(client, upper, data[:1000], TrainingSpec(batch_size=50), epochs=6, seed=0)
-    assert evaluate(client, upper, data[1000:], batch_size=50, seed=0).low > 0.3  # chance is .1
+    train(edge, upper, data[:1000], TrainingSpec(batch_size=50), epochs=6, seed=0)
+    assert evaluate(edge, upper, data[1000:], batch_size=50, seed=0).low > 0.3  # chance is .1
 
 
 def test_bad_batches() -> None:
@@ -166,9 +169,16 @@ def test_a_nan_names_its_step() -> None:
 
     model = SplitModel(lower=nn.Identity(), upper=Bomb())
     with pytest.raises(TrainingDiverged, match="at step 8 of 15"):
-        train(Client(model.lower, NoDefense()), model.upper, digits(), SPEC, epochs=3, seed=0)
+        train(
+            Edge.build(model.lower, NoDefense(), SHAPE, classes=10, seed=0),
+            model.upper,
+            digits(),
+            SPEC,
+            epochs=3,
+            seed=0,
+        )
 
 
 def test_a_frozen_block_needs_tokens() -> None:
     with pytest.raises(ValueError, match="needs tokens"):
-        Client.build(nn.Identity(), PatchShuffle(frozen_block=True), SHAPE, 0)
+        Edge.build(nn.Identity(), PatchShuffle(frozen_block=True), SHAPE, classes=10, seed=0)

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from privkit.channel import black_box_query, record
 from privkit.data.base import Batch
 from privkit.defenses import BatchShuffle, PatchShuffle
-from privkit.training import Checkpoint, Client, TrainingSpec, evaluate, train
+from privkit.training import Checkpoint, Edge, TrainingSpec, evaluate, train
 
 SPEC = TrainingSpec(batch_size=20)
 
@@ -43,11 +43,11 @@ class Noisy(nn.Module):
         return tokens + torch.randn_like(tokens) if self.always else tokens
 
 
-def built(*, always: bool = False) -> tuple[Client, nn.Module]:
+def built(*, always: bool = False) -> tuple[Edge, nn.Module]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         upper = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(256, 10))
-        return Client(Noisy(always=always), BatchShuffle()), upper
+        return Edge.build(Noisy(always=always), BatchShuffle(), (1, 8, 8), classes=10, seed=0), upper
 
 
 def test_dropout_follows_the_seed_also_after_a_kill(tmp_path: Path) -> None:
@@ -62,26 +62,26 @@ def test_dropout_follows_the_seed_also_after_a_kill(tmp_path: Path) -> None:
         train(*built(), images(100), SPEC, epochs=3, seed=0, checkpoint=DyingCheckpoint(path))
     torch.rand(3)
     assert train(*runs[2], images(100), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path)).curve == curve
-    first, *others = ([*client.parameters(), *upper.parameters()] for client, upper in runs)
+    first, *others = ([*edge.parameters(), *upper.parameters()] for edge, upper in runs)
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
 def test_dropout_differs_between_epochs() -> None:
     seen: list[Tensor] = []
-    client, upper = built()
-    client.lower.register_forward_hook(lambda module, inputs, output: seen.append(output == 0))
-    train(client, upper, images(20), SPEC, epochs=2, seed=0)
+    edge, upper = built()
+    edge.lowers.module.register_forward_hook(lambda module, inputs, output: seen.append(output == 0))
+    train(edge, upper, images(20), SPEC, epochs=2, seed=0)
     assert not torch.equal(seen[0], seen[1])
 
 
 def test_noise_in_eval_mode_follows_the_seed() -> None:
-    client, upper = built(always=True)
+    edge, upper = built(always=True)
     data = images(40)
 
     def passes(seed: int) -> tuple[Any, list[Tensor]]:
-        views, _ = record(client, data, batch_size=20, seed=seed)
-        return evaluate(client, upper, data, batch_size=20, seed=seed), [view.smashed for view in views]
+        views = record(edge, data, batch_size=20, seed=seed).views
+        return evaluate(edge, upper, data, batch_size=20, seed=seed), [view.smashed for view in views]
 
     (accuracy, views), _, (again, views_again), (_, others) = passes(0), torch.rand(3), passes(0), passes(1)
     assert accuracy == again
@@ -90,25 +90,25 @@ def test_noise_in_eval_mode_follows_the_seed() -> None:
 
 
 def test_nothing_is_dropped_and_no_mean_moves_once_training_is_over() -> None:
-    """Evaluation, recording and the adversary's query all run the client in eval mode."""
+    """Evaluation, recording and the adversary's query all run the edge in eval mode."""
     data = images(40)
     for use in (
-        lambda client, upper: evaluate(client, upper, data, batch_size=20, seed=0),
-        lambda client, upper: record(client, data, batch_size=20, seed=0),
-        lambda client, upper: black_box_query(client)(data.x, Generator()),
+        lambda edge, upper: evaluate(edge, upper, data, batch_size=20, seed=0),
+        lambda edge, upper: record(edge, data, batch_size=20, seed=0),
+        lambda edge, upper: black_box_query(edge)(data.x, Generator()),
     ):
-        client, upper = built()
-        client.train()
-        before = [value.clone() for value in client.state_dict().values()]
-        use(client, upper)
-        assert not any(module.training for module in client.modules())
-        assert all(torch.equal(a, b) for a, b in zip(before, client.state_dict().values(), strict=True))
+        edge, upper = built()
+        edge.train()
+        before = [value.clone() for value in edge.state_dict().values()]
+        use(edge, upper)
+        assert not any(module.training for module in edge.modules())
+        assert all(torch.equal(a, b) for a, b in zip(before, edge.state_dict().values(), strict=True))
 
 
 def test_a_look_at_the_shape_changes_nothing() -> None:
     lower = Noisy()
     before, state = [value.clone() for value in lower.state_dict().values()], torch.random.get_rng_state()
-    client = Client.build(lower, PatchShuffle(frozen_block=True), (1, 8, 8), 0)
-    assert client.lower.training
+    edge = Edge.build(lower, PatchShuffle(frozen_block=True), (1, 8, 8), classes=10, seed=0)
+    assert edge.lowers.module.training
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(before, lower.state_dict().values(), strict=True))

@@ -1,0 +1,150 @@
+"""Costs of a client as tables: patch shuffling's Table VI, and the payloads of both CutMix papers.
+
+    python benchmarks/costs.py > costs.md
+
+Everything is counted, nothing timed: two runs on one machine print the same. Memory is that of the device named first.
+"""
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from privkit.defenses.adversarial import Adversarial
+from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.defenses.random_cutout import RandomCutout
+from privkit.metrics.cost import Cost, measure
+from privkit.metrics.payload import kept_share, mixed_share
+from privkit.models import PIT_TINY, VGG16, VIT_TINY6, ModelSpec, T2tVit, Vit
+
+CLIENTS, BATCH, SEED_BYTES = 10, 128, 8
+"""n and B of both CutMix papers; a 64-bit seed of the masks, a client and round."""
+
+SHAPES = {"CIFAR-10": (3, 32, 32), "CelebA": (3, 224, 224)}
+MODELS: dict[str, ModelSpec] = {"ViT-Tiny": VIT_TINY6, "PiT-Tiny": PIT_TINY, "VGG-16": VGG16}
+GROUPS, KEPT, CONCENTRATIONS = (2, 3, 4, 5), (1.0, 0.75, 0.5, 0.25), (0.5, 2.0, 8.0)
+PAPER = {"SL / Transform": (3.10, 0.97), "Adv": (81.63, 2.43), "PS / BS": (3.10, 0.97), "PS+": (1.18, 1.01)}
+"""Table VI as printed: "Macc Edge (M)" and "Mem Edge (G)"."""
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    head = list(head)
+    print("\n| " + " | ".join(head) + " |\n|" + " --- |" * len(head))
+    for row in rows:
+        print("| " + " | ".join(str(value) for value in row) + " |")
+
+
+def edge(spec: ModelSpec, dataset: str, device: torch.device) -> tuple[nn.Module, torch.Tensor, tuple[int, ...]]:
+    """Lower segment, one image and the shape of its smashed data."""
+    shape = SHAPES[dataset]
+    lower = spec.build(shape, 10, positions=True, seed=0).lower.to(device)
+    image = torch.zeros(1, *shape, device=device)
+    with torch.no_grad():
+        return lower, image, tuple(lower.eval()(image).shape[1:])
+
+
+def efficiency(device: torch.device) -> None:
+    """Patch shuffling, Table VI: one image of 224×224, T2T-ViT-24 cut behind its tokens, weights at the edge fixed."""
+    backbone = T2tVit(width=512, depth=24, heads=8)
+    t2t, image, smashed = edge(backbone, "CelebA", device)
+    with_block, *_ = edge(replace(backbone, cut="block1"), "CelebA", device)
+    embedding, *_ = edge(Vit(width=512, depth=24, heads=8, patch=16, cut="embedding"), "CelebA", device)
+    attacker = Adversarial().companion(smashed, SHAPES["CelebA"], seed=0).to(device)
+    methods: dict[str, tuple[Cost, str]] = {
+        "SL / Transform": (measure(t2t, image, trained=False), "tokens-to-token"),
+        "Adv": (measure(t2t, image, trained=True, companion=attacker), "the same, trained, with a simulated attacker"),
+        "PS / BS": (measure(t2t, image, trained=False), "tokens-to-token; the shuffle multiplies nothing"),
+        "PS / BS, frozen block": (measure(with_block, image, trained=False), "tokens-to-token and a transformer block"),
+        "PS+": (measure(embedding, image, trained=False), "patch embedding of ViT; the FFT counts no MACs"),
+    }
+    rows = []
+    for name, (cost, runs) in methods.items():
+        paper = PAPER.get(name, ("", ""))
+        rows.append(
+            [
+                name,
+                runs,
+                f"{cost.client_macs / 1e6:.2f}",
+                f"{cost.client_training_macs / 1e6:.2f}",
+                f"{cost.peak_memory / 2**20:.1f}",
+                f"{cost.client_parameters / 1e6:.2f}",
+                *paper,
+            ]
+        )
+    print("\n## Client costs, one image of 224×224 (patch shuffling, Table VI)")
+    head = ["Method", "At the edge", "MACs forward (M)", "MACs training (M)", "Peak memory (MiB)", "Parameters (M)"]
+    table([*head, "Paper: Macc (M)", "Paper: Mem (G)"], rows)
+    print("""
+The counts are of the whole image; weights at the edge are fixed but for Adv's. The paper counts multiplications and
+additions and does not say over what: its 1.18 M equals 2·768², which one of 196 patches costs in ViT-B's embedding.""")
+
+
+def mib(cost: Cost, way: int) -> str:
+    """Bytes up (0) or down (1) of one client in a round."""
+    return f"{cost.a_round(BATCH)[way] / 2**20:.3f}"
+
+
+def payload(device: torch.device) -> None:
+    """CutMixSL Fig. 7 and DP-CutMixSL Fig. 3a and 11c: what travels, by k and by the share that Cutout keeps."""
+    draws = torch.Generator(device).manual_seed(0)
+    by_k, by_share, down = [], [], []
+    for name, spec in MODELS.items():
+        lower, image, smashed = edge(spec, "CIFAR-10", device)
+        patch = 1 if len(smashed) == 3 else None
+        thin = (smashed[0], 1) if patch is None else (1, *smashed[1:])  # masks do not look at channels
+        probe = torch.zeros(1000, 1, *thin, device=device)
+        at = partial(measure, lower, image, trained=True)
+        shape = "×".join(map(str, smashed))
+        ways = [at(kept=mixed_share(CLIENTS, k), seed_bytes=SEED_BYTES) for k in GROUPS]
+        by_k.append([name, shape, mib(at(), 0), *(mib(cost, 0) for cost in ways)])
+        cutouts = [RandomCutout(payload=kept, patch=patch).apply(probe, probe, draws)[0] for kept in KEPT]
+        travelling = [at(kept=kept_share(cutout.share), seed_bytes=SEED_BYTES) for cutout in cutouts]
+        by_share.append([name, shape, *(mib(cost, 0) for cost in travelling)])
+        two = mixed_share(CLIENTS, 2)
+        routes = [at(kept=two, gradient=route, seed_bytes=SEED_BYTES) for route in ("unicast", "broadcast", "average")]
+        fed = at(kept=two, gradient="average", seed_bytes=SEED_BYTES, averaged_every=1)
+        down.append([name, mib(at(), 1), *(mib(cost, 1) for cost in routes), mib(fed, 0), mib(fed, 1)])
+    print(f"\n## Payload up, MiB a client and round: mean over {CLIENTS} clients, B={BATCH}, float32, without labels")
+    table(["Model", "Smashed data", "PSL, Mixup", *(f"CutMix k={k}" for k in GROUPS)], by_k)
+    print("\n## Payload up with Random Cutout, MiB a client and round, by the share that is kept")
+    table(["Model", "Smashed data", *(f"{kept:.0%}" for kept in KEPT)], by_share)
+    print("\n## Payload down, MiB a client and round, 2-way CutMix; CutMixSFL with the weights it averages each round")
+    table(["Model", "PSL", "unicast", "broadcast", "SplitAvg", "CutMixSFL up", "CutMixSFL down"], down)
+
+
+def shares(device: torch.device) -> None:
+    """What one client sends in one round varies; the mean does not."""
+    draws, rounds, tokens = torch.Generator(device).manual_seed(0), 10_000, 64
+    rows = []
+    for k in GROUPS:
+        row: list[object] = [k, f"{1 / k:.4f}"]
+        smashed, labels = torch.zeros(rounds, k, 1, tokens, 1), torch.zeros(rounds, k, 1, 10)
+        labels[..., 0] = 1
+        for concentration in CONCENTRATIONS:
+            release, _ = RandomCutMix(group=k, concentration=concentration).apply(
+                smashed.to(device), labels.to(device), draws
+            )
+            assert release.share is not None
+            own = release.share[:, 0].double().mean(-1)  # one client's; the mean over its group is 1/k for certain
+            row += [f"{own.mean():.4f} ± {own.std() / rounds**0.5:.4f}", f"{own.std():.3f}"]
+        rows.append(row)
+    print(f"\n## Share that one client of a full group sends: {rounds:,} rounds of Random CutMix, {tokens} tokens")
+    head = [title for a in CONCENTRATIONS for title in (f"α_M={a:g}: mean ± standard error", "standard deviation")]
+    table(["k", "1/k", *head], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help="where peak memory is measured (default: cpu)")
+    device = torch.device(parser.parse_args().device)
+    print(f"# Costs of a client\n\nDevice {device.type}, torch {torch.__version__}, float32.")
+    efficiency(device)
+    payload(device)
+    shares(device)
+
+
+if __name__ == "__main__":
+    main()

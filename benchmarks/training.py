@@ -1,0 +1,232 @@
+"""n clients against centralized training, side by side in one run.
+
+    python benchmarks/training.py                         # ratios for ViT-Tiny with six blocks
+    python benchmarks/training.py --model vgg16 --model pit_tiny
+    python benchmarks/training.py --growth growth.svg     # how the time of a round grows with n, k, N and the batch
+
+A round of privkit's own training loop against a hand-written loop over the uncut timm model: same total batch,
+precision, optimizer and device. "loop" is split learning as a Python loop over clients. Configurations take turns, so
+that a slow minute hits all of them; medians over the turns.
+"""
+
+import argparse
+import platform
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter, process_time
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.data.base import Batch
+from privkit.data.partition import Iid
+from privkit.defenses.none import NoDefense
+from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.registry import parse
+from privkit.training import Edge, Protocol, TrainingSpec, train
+
+SHAPE, CLASSES = (3, 32, 32), 10
+H100_BF16 = 989e12  # operations a second, dense
+Work = Callable[[], None]
+
+
+def data(images: int, device: torch.device) -> Batch:
+    """Random images: their content does not change the time."""
+    draws = Generator().manual_seed(0)
+    batch = Batch(
+        x=torch.rand(images, *SHAPE, generator=draws),
+        y=torch.randint(0, CLASSES, (images,), generator=draws),
+        ids=torch.arange(images),
+    )
+    return batch.to(device)
+
+
+def uncut(name: str) -> nn.Module:
+    """The network in one piece: timm's own ViT where there is one, both segments in a row otherwise."""
+    spec = parse("models", name).spec
+    split = spec.build(SHAPE, CLASSES, positions=True, seed=0)
+    if not name.startswith("vit"):
+        return nn.Sequential(split.lower, split.upper)
+    from timm.models.vision_transformer import VisionTransformer
+
+    token = spec.pool == "token"
+    vit = VisionTransformer(
+        img_size=32,
+        patch_size=spec.patch_for(SHAPE),
+        num_classes=CLASSES,
+        embed_dim=spec.width,
+        depth=spec.depth,
+        num_heads=spec.heads,
+        class_token=token,
+        global_pool=spec.pool,
+        no_embed_class=True,
+    )
+
+    class Normalized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.vit = vit
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.vit((images - 0.5) / 0.5)  # type: ignore[no-any-return]
+
+    return Normalized()
+
+
+def centralized(name: str, images: Batch, batch: int) -> Work:
+    """One epoch of a hand-written loop."""
+    device = images.x.device
+    model = uncut(name).to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05, fused=True)
+
+    def epoch() -> None:
+        for rows in torch.randperm(len(images), device=device).view(-1, batch):
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                logits = model(images.x[rows])
+            nn.functional.cross_entropy(logits.float(), images.y[rows]).backward()
+            optimizer.step()
+
+    return epoch
+
+
+def looped(name: str, images: Batch, batch: int, clients: int) -> Work:
+    """One epoch of parallel split learning as a Python loop over clients."""
+    device, spec = images.x.device, parse("models", name).spec
+    splits = [spec.build(SHAPE, CLASSES, positions=True, seed=0) for _ in range(clients)]
+    lowers, upper = [split.lower.to(device).train() for split in splits], splits[0].upper.to(device).train()
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=2e-3, weight_decay=0.05, fused=True) for m in (*lowers, upper)]
+
+    def epoch() -> None:
+        for rows in torch.randperm(len(images), device=device).view(-1, clients, batch // clients):
+            for optimizer in optimizers:
+                optimizer.zero_grad(set_to_none=True)
+            for lower, own in zip(lowers, rows, strict=True):
+                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                    smashed = lower(images.x[own])
+                    arrived = smashed.detach().requires_grad_()
+                    logits = upper(arrived)
+                (nn.functional.cross_entropy(logits.float(), images.y[own]) / clients).backward()
+                smashed.backward(arrived.grad)
+            for optimizer in optimizers:
+                optimizer.step()
+
+    return epoch
+
+
+def privkit(name: str, images: Batch, batch: int, clients: int, group: int = 1) -> Work:
+    """One epoch of privkit's loop."""
+    device = images.x.device
+    defense = RandomCutMix(group=group, patch=1 if name == "vgg16" else None) if group > 1 else NoDefense()
+    split = parse("models", name).spec.build(SHAPE, CLASSES, positions=True, seed=0)
+    edge = Edge.build(split.lower, defense, SHAPE, classes=CLASSES, seed=0, protocol=Protocol(clients=clients)).to(
+        device
+    )
+    upper, spec = split.upper.to(device), TrainingSpec(batch_size=batch // clients)
+    shares = Iid().assign(images.y, clients, 0)
+
+    def epoch() -> None:
+        train(edge, upper, images, spec, epochs=1, seed=0, shares=shares)
+
+    return epoch
+
+
+def in_turns(works: dict[str, Work], device: torch.device, turns: int) -> dict[str, tuple[float, float]]:
+    """Median wall and CPU seconds of each, taking turns after one turn to warm up."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
+    for turn in range(turns + 1):
+        for name, work in works.items():
+            wall, cpu = perf_counter(), process_time()
+            work()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if turn:
+                times[name].append((perf_counter() - wall, process_time() - cpu))
+    return {name: (median(w for w, _ in found), median(c for _, c in found)) for name, found in times.items()}
+
+
+def ratios(name: str, options: argparse.Namespace, device: torch.device) -> None:
+    """One Markdown table: seconds a round, images a second, ratio to centralized training."""
+    batch, steps = options.batch, options.steps
+    images = data(batch * steps, device)
+    works: dict[str, Work] = {"centralized": centralized(name, images, batch)}
+    for n in options.clients:
+        works[f"PSL, n={n}"] = privkit(name, images, batch, n)
+        if n > 1:
+            works[f"CutMixSL, n={n}, k=2"] = privkit(name, images, batch, n, group=2)
+            works[f"loop over clients, n={n}"] = looped(name, images, batch, n)
+    found = in_turns(works, device, options.turns)
+    base, base_cpu = found["centralized"]
+    print(f"\n{name}, 32×32, batch {batch} over all clients, {steps} rounds a turn, medians of {options.turns} turns\n")
+    print("| | ms a round | images/s | × centralized (wall) | × centralized (CPU) |\n| --- | --- | --- | --- | --- |")
+    for label, (wall, cpu) in found.items():
+        ratio = f"{cpu / base_cpu:.3f}" if device.type == "cpu" else "–"
+        print(f"| {label} | {1e3 * wall / steps:.0f} | {batch * steps / wall:.0f} | {wall / base:.3f} | {ratio} |")
+    if device.type == "cuda":
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False) as counter:
+            nn.functional.cross_entropy(uncut(name).to(device)(images.x[:batch]), images.y[:batch]).backward()
+        print(
+            f"\nshare of the H100's bf16 peak, centralized: {counter.get_total_flops() * steps / base / H100_BF16:.1%}"
+        )
+
+
+def growth(path: str, options: argparse.Namespace, device: torch.device) -> None:
+    """Seconds a round over n, k, the number of tokens N and the batch, as a picture."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    batch = options.batch
+    panels: dict[str, dict[int, Work]] = {
+        "clients n": {n: privkit("vit_tiny6", data(batch, device), batch, n) for n in (1, 5, 10, 25, 50, 100)},
+        "group k (n=20)": {k: privkit("vit_tiny6", data(batch, device), batch, 20, group=k) for k in (1, 2, 5, 10, 20)},
+        "tokens N (n=10)": {
+            (32 // p) ** 2: privkit(f"vit_tiny6:patch={p}", data(batch, device), batch, 10) for p in (16, 8, 4)
+        },
+        "batch over all clients (n=10)": {
+            b: privkit("vit_tiny6", data(b, device), b, 10) for b in (batch // 4, batch // 2, batch, 2 * batch)
+        },
+    }
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(13, 3), layout="constrained")
+    for axis, (label, works) in zip(axes, panels.items(), strict=True):
+        found = in_turns({str(x): work for x, work in works.items()}, device, options.turns)
+        milliseconds = [1e3 * wall for wall, _ in found.values()]
+        print(f"{label}: " + ", ".join(f"{x}: {ms:.0f} ms" for x, ms in zip(works, milliseconds, strict=True)))
+        axis.plot(list(works), milliseconds, "o-")
+        axis.set(xlabel=label, ylim=(0, None))
+    axes[0].set_ylabel("ms a round")
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    """Print tables, or draw the growth."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--model", action="append", help="vit_tiny6, vgg16, pit_tiny, …; default vit_tiny6")
+    arguments.add_argument("--clients", type=int, nargs="+", default=[1, 10, 100])
+    arguments.add_argument("--batch", type=int, default=200, help="images a round over all clients")
+    arguments.add_argument("--steps", type=int, default=3, help="rounds a turn")
+    arguments.add_argument("--turns", type=int, default=5)
+    arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments.add_argument("--growth", metavar="PICTURE")
+    options = arguments.parse_args()
+    torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    where = (
+        torch.cuda.get_device_name()
+        if device.type == "cuda"
+        else f"{platform.processor() or 'CPU'}, {options.threads} threads"
+    )
+    print(f"torch {torch.__version__}, {where}")
+    if options.growth:
+        growth(options.growth, options, device)
+        return
+    for name in options.model or ["vit_tiny6"]:
+        ratios(name, options, device)
+
+
+if __name__ == "__main__":
+    main()

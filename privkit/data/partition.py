@@ -1,0 +1,215 @@
+"""Which client holds which image: IID, or a Dirichlet distribution over labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privkit.data.shares import Shares, epoch_order, most_releases, rounds_an_epoch
+from privkit.errors import UsageError
+
+__all__ = [
+    "PARTITIONS",
+    "Dirichlet",
+    "Iid",
+    "Partition",
+    "Shares",
+    "epoch_order",
+    "largest_remainder",
+    "most_releases",
+    "rounds_an_epoch",
+    "stratified",
+]
+
+Rows = NDArray[np.int64]
+
+
+class Partition(Protocol):
+    """A frozen specification that deals images out to clients."""
+
+    name: ClassVar[str]
+
+    def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> Shares:
+        """Deal the images out.
+
+        Args:
+            labels: integers [N].
+            clients: n ≥ 1.
+            seed: of every draw.
+
+        Raises:
+            UsageError: if there are too few images for so many clients.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iid:
+    """Images are dealt out at random, whatever their labels; sizes differ by at most one.
+
+    Attributes:
+        sizes: images of each client, ≥ 1 each, or None for equal ones; images above their sum go to nobody.
+
+    Source: CutMixSL §4 (every client holds as many images, chosen at random).
+
+    >>> Iid().assign(np.zeros(10), clients=4, seed=0).sizes.tolist()
+    [3, 3, 2, 2]
+    """
+
+    name: ClassVar[str] = "iid"
+
+    sizes: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.sizes is not None:
+            object.__setattr__(self, "sizes", tuple(self.sizes))  # a list from a file would make the spec unhashable
+            if not self.sizes or min(self.sizes) < 1:
+                raise ValueError(f"sizes must be whole numbers >= 1, one a client, got {list(self.sizes)}")
+
+    def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> Shares:
+        """Deal the images out; see `Partition.assign`."""
+        images = len(labels)
+        _require(images, clients, 1)
+        if self.sizes is None:
+            sizes = images // clients + (np.arange(clients) < images % clients)
+        else:
+            sizes = np.array(self.sizes, dtype=np.int64)
+            if len(sizes) != clients:
+                raise UsageError(f"sizes names {len(sizes)} clients, but there are {clients}; give one size a client")
+            if sizes.sum() > images:
+                raise UsageError(f"sizes add up to {sizes.sum()}, more than the {images} images; lower them")
+        order = np.random.default_rng(seed).permutation(images)
+        return _table(order[: sizes.sum()], sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet:
+    """Each class is divided over the clients in proportions drawn from a symmetric Dirichlet distribution.
+
+    Attributes:
+        alpha: α_D > 0; small values give each client few classes, and 9,999 is the papers' IID case.
+        smallest: images that every client has at least, ≥ 1; a client with fewer gets some of the largest one's.
+
+    Source: DP-CutMixSL §5 and Fig. 11b (α_D). That a class is divided over clients, and not a client over classes, is
+    the common reading, after Yurochkin et al. 2019; the paper names α_D only.
+
+    >>> shares = Dirichlet(alpha=0.1).assign(np.arange(60) % 3, clients=4, seed=0)
+    >>> shares.sizes.tolist(), int(shares.sizes.sum())
+    ([1, 11, 38, 10], 60)
+    """
+
+    name: ClassVar[str] = "dirichlet"
+
+    alpha: float = 0.5
+    smallest: int = 1
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.alpha) and 1e-6 <= self.alpha <= 1e9):  # beyond, float64 gammas vanish or overflow
+            raise ValueError(f"alpha must lie in [1e-6, 1e9], got {self.alpha}; 9999 is as good as IID")
+        if self.smallest < 1:
+            raise ValueError(f"smallest must be a whole number >= 1, got {self.smallest}")
+
+    def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> Shares:
+        """Deal the images out; see `Partition.assign`."""
+        _require(len(labels), clients, self.smallest)
+        draws = np.random.default_rng(seed)
+        classes, members = np.unique(_on_host(labels), return_inverse=True)
+        proportions = draws.dirichlet(np.full(clients, self.alpha), size=len(classes))
+        counts = largest_remainder(proportions, np.bincount(members))
+        shuffled = draws.permutation(len(members))
+        by_class = shuffled[np.argsort(members[shuffled], kind="stable")]
+        owner = np.empty(len(members), dtype=np.int64)
+        owner[by_class] = np.repeat(np.tile(np.arange(clients), len(classes)), counts.ravel())
+        _repair(owner, clients, self.smallest)
+        order = shuffled[np.argsort(owner[shuffled], kind="stable")]  # a client's images are in random order, too
+        return _table(order, np.bincount(owner, minlength=clients))
+
+
+PARTITIONS: dict[str, str] = {
+    "dirichlet": "privkit.data.partition:Dirichlet",
+    "iid": "privkit.data.partition:Iid",
+}
+"""Name -> "module:object" of every partition."""
+
+
+def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
+    """Whole numbers near `proportions`·total that add up to the total, row by row.
+
+    Args:
+        proportions: [rows, n], ≥ 0, each row summing to one.
+        totals: int64 [rows], ≥ 0.
+
+    >>> largest_remainder(np.array([[0.5, 0.3, 0.2]]), np.array([4])).tolist()
+    [[2, 1, 1]]
+    """
+    exact = proportions * totals[:, None]
+    counts = np.floor(exact).astype(np.int64)
+    rank = np.argsort(np.argsort(counts - exact, axis=1, kind="stable"), axis=1)
+    return counts + (rank < (totals - counts.sum(1))[:, None])
+
+
+def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
+    """A random fraction of the rows with the class shares of the whole, as where an attacker has 10 % of the images.
+
+    Args:
+        labels: integers [N].
+        fraction: in (0, 1]; at least one row is taken.
+        seed: of the draw.
+
+    Returns:
+        Row numbers, int64, ascending.
+
+    Source: CutMixSL, Table 3 (reconstruction from 10 % and from 100 % of the training set).
+
+    >>> stratified(np.arange(20) % 2, 0.1, seed=0).tolist()
+    [4, 19]
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction must lie in (0, 1], got {fraction}")
+    members = np.unique(_on_host(labels), return_inverse=True)[1]
+    sizes = np.bincount(members)
+    quotas = largest_remainder(sizes[None] / len(members), np.array([max(1, round(fraction * len(members)))]))[0]
+    shuffled = np.random.default_rng(seed).permutation(len(members))
+    by_class = shuffled[np.argsort(members[shuffled], kind="stable")]
+    rank = np.arange(len(members)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return torch.from_numpy(np.sort(by_class[rank < np.repeat(quotas, sizes)]))
+
+
+def _on_host(labels: Rows | Tensor) -> Rows:
+    """Labels as a numpy array."""
+    return labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+
+
+def _require(images: int, clients: int, smallest: int) -> None:
+    """Refuse a partition that leaves a client with too few images."""
+    if clients < 1:
+        raise ValueError(f"clients must be a whole number >= 1, got {clients}")
+    if clients * smallest > images:
+        raise UsageError(
+            f"{images} images are too few for {clients} clients with at least {smallest} each; bring more images or "
+            f"use clients={max(1, images // smallest)} or fewer"
+        )
+
+
+def _repair(owner: Rows, clients: int, smallest: int) -> None:
+    """Move images, in place and one by one, from the largest client to the smallest until nobody has too few."""
+    sizes = np.bincount(owner, minlength=clients)
+    while sizes.min() < smallest:
+        giver, taker = int(sizes.argmax()), int(sizes.argmin())
+        owner[np.flatnonzero(owner == giver)[-1]] = taker
+        sizes[giver] -= 1
+        sizes[taker] += 1
+
+
+def _table(order: Rows, sizes: Rows) -> Shares:
+    """Shares from all rows, client after client."""
+    starts = np.cumsum(sizes) - sizes
+    rows = order[starts[:, None] + np.arange(sizes.max()) % sizes[:, None]]
+    return Shares(rows=torch.from_numpy(rows), sizes=torch.from_numpy(sizes.astype(np.int64)))

@@ -1,0 +1,151 @@
+"""Adversarial learning: the lower segment is trained against a simulated attacker, who is trained beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isqrt
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.functional import interpolate, pixel_shuffle
+
+from privkit.accountants import validate
+from privkit.accountants.base import Certificate
+from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release
+from privkit.defenses.none import require_messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdversarialReceipt:
+    """Nothing happened to the smashed data; the training was another one."""
+
+    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+        """Nothing is proven, as the paper says itself."""
+        return Certificate(
+            kind="nothing",
+            statement=(
+                "nothing is proven: the smashed data resist the simulated attacker, and that only once the min-max "
+                "problem reaches a saddle point; what the rounds before release is not protected, and a stronger "
+                "attacker may invert them; no differential privacy"
+            ),
+            source="Yao et al., patch shuffling, §V-A.2, on Eq. 9",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adversarial(Defense):
+    """Min–max training against a simulated attacker, who inverts the smashed data; nothing is proven.
+
+    Attacker and client descend on one and the same loss, since the gradient that reaches the smashed data is reversed.
+    Two things keep the client's ascent from running away: the attacker normalizes what it gets, so that larger smashed
+    data gain nothing; and an image pushes back only while the attacker draws it better than the message's mean image
+    does, since an attacker below that floor has failed and its failure is no privacy.
+
+    Attributes:
+        strength: weight of the reversed gradient, ≥ 0; 1 is Eq. 9.
+        width: channels of the simulated attacker, ≥ 1.
+        frozen_block: append a frozen transformer block behind the smashed data.
+
+    Source: Yao et al., patch shuffling, Eq. 9, after Xiao et al. 2020, "Adversarial learning of privacy-preserving and
+    task-oriented representations"; one backward pass for both by reversing the gradient as Ganin and Lempitsky 2015 do.
+    """
+
+    name: ClassVar[str] = "adv"
+    smallest_batch: ClassVar[int] = 2
+
+    strength: float = 1.0
+    width: int = 64
+    frozen_block: bool = False
+
+    def __post_init__(self) -> None:
+        validate.real("strength", self.strength, least=0)
+        validate.whole("width", self.width)
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, AdversarialReceipt]:
+        """Release the smashed data as they are: the defense lies in how they were learned.
+
+        Raises:
+            ValueError: if `smashed` has no axis of messages and images.
+
+        >>> z = torch.rand(1, 2, 4, 3)
+        >>> Adversarial().apply(z, torch.zeros(1, 2), torch.Generator())[0].smashed is z
+        True
+        """
+        require_messages(self.name, smashed)
+        return Release(smashed=smashed, labels=labels), AdversarialReceipt()
+
+    def companion(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], seed: int) -> nn.Module:
+        """The simulated attacker, [N, *smashed_shape] -> [N, *image_shape].
+
+        >>> Adversarial().companion((4, 12), (3, 8, 8), seed=0)(torch.rand(5, 4, 12)).shape
+        torch.Size([5, 3, 8, 8])
+        """
+        from privkit.training.seeded import seeded  # the training core imports the defenses
+
+        with seeded(torch.device("cpu"), seed):
+            return SimulatedAttacker(smashed_shape, image_shape, self.width)
+
+    def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
+        """The attacker's mean squared error on each message, [M], whose gradient is reversed in the smashed data.
+
+        Raises:
+            ValueError: without the companion, or for messages of one image, which have no mean image to compare with.
+        """
+        if companion is None:
+            raise ValueError("adv trains against a simulated attacker: pass what companion() made")
+        m, b = images.shape[:2]
+        if b < self.smallest_batch:
+            raise ValueError(f"adv needs batches of at least 2 images, got {b}: one image is its own mean")
+        seen = smashed.flatten(0, 1)  # a node of its own: the hook below is nobody else's
+        error = (companion(seen).float() - images.flatten(0, 1)).square().flatten(1).mean(1).view(m, b)
+        if seen.requires_grad:
+            floor = (images - images.mean(1, keepdim=True)).square().flatten(2).mean(2)
+            reversal = -self.strength * (error.detach() < floor).flatten()
+            seen.register_hook(lambda g: g * reversal.to(g.dtype).view(-1, *[1] * (g.ndim - 1)))
+        return error.mean(1)
+
+
+class SimulatedAttacker(nn.Module):
+    """Two convolutions over the map that the smashed data make, pixels from channels; dense layers without a map.
+
+    Args:
+        smashed_shape: (T, D), (C', H', W') or (D,).
+        image_shape: (C, H, W).
+        width: channels between.
+
+    Source: privkit's; two convolutions as the attacker of DP-CutMixSL has them.
+    """
+
+    def __init__(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], width: int) -> None:
+        super().__init__()
+        self.image_shape = channels, height, w = image_shape
+        self.grid: tuple[int, int] | None = None
+        if len(smashed_shape) == 3:
+            dim, self.grid = smashed_shape[0], (smashed_shape[1], smashed_shape[2])
+        elif len(smashed_shape) == 2 and isqrt(smashed_shape[0]) ** 2 == smashed_shape[0]:
+            dim, self.grid = smashed_shape[1], (isqrt(smashed_shape[0]),) * 2
+        if self.grid is None:
+            size = torch.Size(smashed_shape).numel()
+            layers = [nn.LayerNorm(size), nn.Linear(size, width), nn.GELU(), nn.Linear(width, channels * height * w)]
+            self.layers = nn.Sequential(*layers)
+            return
+        self.scale = max(-(-height // self.grid[0]), -(-w // self.grid[1]))
+        self.layers = nn.Sequential(
+            nn.GroupNorm(1, dim),
+            nn.Conv2d(dim, width, 3, padding=1),
+            nn.GELU(),
+            nn.Conv2d(width, channels * self.scale**2, 3, padding=1),
+        )
+
+    def forward(self, smashed: Tensor) -> Tensor:
+        """Smashed data [N, ...] -> images [N, C, H, W]."""
+        if self.grid is None:
+            return self.layers(smashed.flatten(1)).unflatten(1, self.image_shape)
+        maps = smashed.transpose(1, 2).unflatten(2, self.grid) if smashed.ndim == 3 else smashed
+        images = pixel_shuffle(self.layers(maps), self.scale)
+        size = self.image_shape[1:]
+        return images if images.shape[-2:] == size else interpolate(images, size, mode="bilinear")

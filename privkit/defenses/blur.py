@@ -1,0 +1,98 @@
+"""Blur: the client works on images of extremely low resolution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Generator, Tensor
+from torch.nn.functional import interpolate
+
+from privkit.accountants import validate
+from privkit.accountants.base import Certificate
+from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlurReceipt:
+    """What one call really did.
+
+    Attributes:
+        resolution: pixels (height, width) that are left of every image.
+    """
+
+    resolution: tuple[int, int]
+
+    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+        """Nothing is proven: what is left of an image is released as it is."""
+        height, width = self.resolution
+        return Certificate(
+            kind="nothing",
+            statement=(
+                f"nothing is proven: what {height}×{width} pixels tell of an image leaves the client; finer detail "
+                "does not, but may be guessed; no differential privacy"
+            ),
+            quantities={"height": float(height), "width": float(width)},
+            source="Ryoo et al. 2018 claim no bound",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blur(Defense):
+    """Images averaged down to a factor-th of their side and enlarged again to the model's input; nothing is proven.
+
+    The low-resolution image is all that the client holds, so test images pass through it as well.
+
+    Attributes:
+        factor: of the side, ≥ 1; 14 leaves 16 of 224 pixels. Where it does not divide the side, ⌊side/factor⌋ pixels
+            are left, each the average of the pixels that it touches. 1 leaves the image.
+        enlarge: "bilinear" or "nearest".
+
+    Source: Ryoo et al. 2018, "Extreme low resolution activity recognition"; factor 14 from Yao et al., patch shuffling,
+    §V-A.2.
+    """
+
+    name: ClassVar[str] = "blur"
+    level = "input"
+
+    factor: int = 14
+    enlarge: Literal["bilinear", "nearest"] = "bilinear"
+
+    def __post_init__(self) -> None:
+        validate.whole("factor", self.factor)
+        validate.choice("enlarge", self.enlarge, ("bilinear", "nearest"))
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, BlurReceipt]:
+        """Blur images.
+
+        Args:
+            smashed: images [M, B, C, H, W].
+            labels: [M, B], passed on.
+            generator: not drawn from.
+            present: without meaning here.
+
+        Returns:
+            Images of the same shape, differentiable in the given ones, and the receipt.
+
+        Raises:
+            ValueError: if these are no images, or none of their pixels would be left.
+
+        >>> import torch
+        >>> release, receipt = Blur().apply(torch.rand(1, 2, 3, 28, 28), torch.zeros(1, 2), torch.Generator())
+        >>> release.smashed.shape, receipt.resolution
+        (torch.Size([1, 2, 3, 28, 28]), (2, 2))
+        """
+        if smashed.ndim != 5:
+            raise ValueError(f"blur needs images [M, B, C, H, W], got shape {list(smashed.shape)}")
+        height, width = smashed.shape[-2:]
+        if self.factor > min(height, width):
+            raise ValueError(
+                f"blur:factor={self.factor} leaves no pixel of images of {height}×{width}; use a factor of at most "
+                f"{min(height, width)}"
+            )
+        resolution = height // self.factor, width // self.factor
+        small = interpolate(smashed.flatten(0, 1), resolution, mode="area")
+        images = interpolate(small, (height, width), mode=self.enlarge).view_as(smashed)
+        return Release(smashed=images, labels=labels), BlurReceipt(resolution=resolution)

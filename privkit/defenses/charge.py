@@ -1,0 +1,218 @@
+"""What noise proves: from clip set, noise, mixing and exposure to a certificate that claims no more than holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import Tensor
+
+from privkit.accountants import account, validate
+from privkit.accountants.base import Certificate
+from privkit.accountants.mechanism import SplitMechanism
+from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.parts import UNMIXED, CutMix, Mixup, Noise, NoMixing
+from privkit.accountants.sensitivity import ClipSet
+from privkit.defenses.base import ONE_RELEASE, Exposure
+
+Party = Literal["client", "mixer", "server"]
+Mixing = NoMixing | Mixup | CutMix
+
+WORTH_COMPOSING = 1e3
+"""ε from which on a tighter bound would still be no protection, and numerical composition takes seconds."""
+
+IDEAL = (
+    "noise counts as real numbers from a secret seed: neither the low bits of floats nor an attack on the generator is "
+    "covered"
+)
+GIVEN_LABELS = "labels reach the server without noise: neighbors share them, and ε is that of the smashed data alone"
+CLEAR_AFTERWARDS = "images that are sent after training pass without noise: nothing is proven for them"
+TRUSTED = "a mixer adds the noise in the client's place: it is trusted, and sees the smashed data"
+SERVER_MIXES = "the server mixes and so gets each client's own noisy message: nothing is credited to mixing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseReceipt:
+    """What one call really did.
+
+    Attributes:
+        clip: where each image's smashed data lay for sure; None where nothing bounded them. It knows the number of
+            coordinates of one image.
+        noise: law, σ (or scale) on smashed data and labels, and whether clients or the mixer added it.
+        labels: where each label lay for sure; None where labels went without noise.
+        mixing: how the messages of a full group were combined, and by which law ratios or counts were drawn.
+        added_by: who added the noise.
+        mixed_by: who mixed.
+        at_inference: whether test images pass the defense, too.
+        ratios: float [G, k], the λ_i that were really drawn; None without mixing.
+        counts: int64 [G, k], the cells N_i that were really kept; None without masks.
+        present: bool [G, k], the seats that were taken; None for all.
+    """
+
+    clip: ClipSet | None
+    noise: Noise
+    labels: ClipSet | None = None
+    mixing: Mixing = UNMIXED
+    added_by: Party = "client"
+    mixed_by: Party = "mixer"
+    at_inference: bool = True
+    ratios: Tensor | None = None
+    counts: Tensor | None = None
+    present: Tensor | None = None
+
+    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+        """What is proven over the whole run, against the server."""
+        return charge(self, exposure)
+
+
+def charge(receipt: NoiseReceipt, exposure: Exposure) -> Certificate:
+    """Certificate of a run whose rounds were all made as the receipt says.
+
+    Ratios are charged by their law, since every round draws them anew; what was drawn stands in the quantities.
+
+    Args:
+        receipt: clip set, noise, mixing and who did what.
+        exposure: how often a record or a client is released.
+
+    Returns:
+        Differential privacy of one record (frozen lower segment) or one client (trained), replace-one; or "nothing",
+        with the reason.
+
+    Raises:
+        ValueError: if the exposure's δ is not in (0, 1).
+
+    Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the noise's place put right; a lower segment
+    trained on raw data carries records from round to round, so that its unit is the client.
+
+    >>> from privkit.accountants.sensitivity import Clamp
+    >>> made = NoiseReceipt(clip=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2.0))
+    >>> round(charge(made, Exposure()).epsilon, 4), charge(made, Exposure(lower_model="averaged")).kind
+    (4.3772, 'nothing')
+    """
+    delta = validate.delta(exposure.delta)
+    if receipt.clip is None:
+        return _nothing("the smashed data have no bound, so that no noise hides one of them; set clip")
+    if receipt.added_by == "server":
+        return _nothing("the server adds the noise to smashed data that it already holds")
+    mixing, said = _credited(receipt, exposure)
+    client = exposure.lower_model != "frozen"
+    try:
+        mechanism = SplitMechanism(
+            smashed=receipt.clip,
+            noise=receipt.noise,
+            lower_model=exposure.lower_model,
+            unit="client" if client else "record",
+            labels=receipt.labels,
+            mixing=mixing,
+            rounds=exposure.rounds if client else exposure.epochs,
+            releases=exposure.batch_size if client else 1,
+        )
+        found = account.epsilon(mechanism, delta, tight=False)
+        if found.epsilon < WORTH_COMPOSING:
+            found = account.epsilon(mechanism, delta)
+    except ValueError as reason:  # the accountant refuses what it has no proof for, and says why
+        return _nothing(str(reason))
+    if found.kind == "nothing":
+        return found
+    if receipt.added_by == "mixer" and isinstance(mixing, NoMixing):
+        said.append(TRUSTED)
+    return _told(found, receipt, exposure, said)
+
+
+def _credited(receipt: NoiseReceipt, exposure: Exposure) -> tuple[Mixing, list[str]]:
+    """The mixing that every round grants, and what is to be said of it."""
+    mixing = receipt.mixing
+    if isinstance(mixing, NoMixing):
+        return mixing, []
+    if receipt.mixed_by == "server":
+        return UNMIXED, [SERVER_MIXES]
+    members = _fewest(receipt, exposure)
+    if members == mixing.group:
+        return mixing, []
+    said = [
+        f"{mixing.group} clients are mixed, but in some rounds a client is in a group of {members}: every round is "
+        f"charged as if its group had {members}"
+    ]
+    if members == 1:
+        return UNMIXED, [*said, "a client alone in its group is not mixed: nothing is credited to mixing"]
+    # A smaller group has larger λ. But λ²/‖λ‖², what is left where clients add the noise, is not ordered by the size
+    # of the group for random λ; a group that colludes is charged with the most that it can be.
+    collude = receipt.noise.site == "client"
+    return replace(mixing, ratio=_of_members(mixing, members), colluding=mixing.colluding or collude), said
+
+
+def _fewest(receipt: NoiseReceipt, exposure: Exposure) -> int:
+    """Members of the smallest group of the run, as far as this call and the exposure show."""
+    sizes = [receipt.mixing.group]
+    if exposure.unmatched:
+        sizes.append(exposure.unmatched)
+    if receipt.present is not None:
+        sizes += [size for size in receipt.present.sum(1).tolist() if size]
+    return min(sizes)
+
+
+def _of_members(mixing: Mixup | CutMix, members: int) -> FixedRatio | FixedCounts | DirichletRatio | DirichletCounts:
+    """The law of a smaller group."""
+    ratio = mixing.ratio
+    if isinstance(ratio, DirichletRatio | DirichletCounts):
+        return replace(ratio, clients=members)
+    if isinstance(ratio, FixedCounts) and isinstance(mixing, CutMix):
+        return FixedCounts(counts=equal_counts(mixing.patches, members))
+    return FixedRatio.equal(members)
+
+
+def equal_counts(cells: int, members: int) -> tuple[int, ...]:
+    """Counts as equal as whole cells allow, the larger ones first.
+
+    >>> equal_counts(10, 4)
+    (3, 3, 2, 2)
+    """
+    return tuple(cells // members + (seat < cells % members) for seat in range(members))
+
+
+def _told(found: Certificate, receipt: NoiseReceipt, exposure: Exposure, said: list[str]) -> Certificate:
+    """The accountant's certificate with what it cannot know."""
+    assumptions, statement = list(found.assumptions), found.statement
+    if receipt.labels is None:
+        assumptions = [line for line in assumptions if not line.startswith("labels stay with the client")]
+        said, statement = [GIVEN_LABELS, *said], f"{statement}; of the smashed data alone, given the labels"
+    if not receipt.at_inference:
+        said = [*said, CLEAR_AFTERWARDS]
+    said = [*said, IDEAL, *_past_one_over_n(found, exposure)]
+    return replace(found, statement=statement, assumptions=(*assumptions, *said), quantities=_quantities(receipt))
+
+
+def _past_one_over_n(found: Certificate, exposure: Exposure) -> list[str]:
+    """A warning where δ would allow to publish one unit in full."""
+    records = exposure.clients * exposure.batch_size * max(1, exposure.rounds // exposure.epochs)
+    units = exposure.clients if found.unit == "client" else records
+    if units <= 1 or exposure.delta <= 1 / units:
+        return []
+    warning = f"δ = {exposure.delta:g} is above 1/n = {1 / units:g}"
+    return [f"{warning}: publishing one {found.unit} of n in full would satisfy it, too"]
+
+
+def _quantities(receipt: NoiseReceipt) -> dict[str, float]:
+    """Numbers behind the claim, as they were in this call."""
+    assert receipt.clip is not None
+    norm: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
+    found = {
+        "noise_smashed": receipt.noise.smashed,
+        "sensitivity_smashed": receipt.clip.sensitivity("replace_one", norm).value,
+    }
+    if receipt.noise.labels is not None:
+        found["noise_labels"] = receipt.noise.labels
+    if (dimensions := getattr(receipt.clip, "dimensions", None)) is not None:
+        found["coordinates"] = float(dimensions)
+    if receipt.ratios is not None:
+        found["largest_ratio_drawn"] = float(receipt.ratios.max())
+    if receipt.counts is not None:
+        found["most_cells_drawn"] = float(receipt.counts.max())
+    return found
+
+
+def _nothing(reason: str) -> Certificate:
+    """A certificate that proves nothing and says why."""
+    return Certificate(
+        kind="nothing", statement=f"nothing is proven: {reason}; no differential privacy", source="by definition"
+    )

@@ -1,0 +1,125 @@
+"""DP-CutMixSL: patches of a group's smashed data under exclusive random masks, with Gaussian noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Generator, Tensor
+
+from privkit.accountants import validate
+from privkit.accountants.mixing import DirichletCounts, FixedCounts
+from privkit.accountants.parts import UNMIXED, CutMix
+from privkit.defenses import masks, mixing
+from privkit.defenses.base import Defense, Release
+from privkit.defenses.bounded_noise import BoundedNoise, seated
+from privkit.defenses.charge import Mixing, NoiseReceipt, equal_counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpCutMixSl(Defense):
+    """Differentially private random CutMix: every cell from one client, counts N_i that sum to N, and Gaussian noise.
+
+    Attributes:
+        group: k ≥ 1 clients a group.
+        concentration: α_M > 0 of the Dirichlet-multinomial law of the counts; infinite for counts as equal as can be.
+        sigma: standard deviation σ_s > 0 on smashed data, in their units.
+        sigma_labels: standard deviation σ_y > 0 on labels mixed with λ_i = N_i/N; None sends them without noise, which
+            is then said.
+        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is masked (images lie in
+            [0, 1]: give bound=1 at the input layer).
+        site: "client" adds the noise before masks (Eq. 5-7, Algorithm 1), "mixer" after them (Eq. 16). On smashed data
+            both give one law; on labels the clients' noise shrinks to σ_y²·Σλ_i².
+        applied_by: "mixer", whom the clients trust, or "server", which then gets each client's own message.
+        patch: side of a cell of a feature map or an image; tokens are cells. None is 2 at the input layer.
+        level: "smashed", or "input" to mix images.
+        published: whether the server learns masks and λ; the proof charges hidden ones as if it did.
+
+    Source: DP-CutMixSL Eq. 5-7 and 16; counts of CutMixSL §3.2, since ⌈λ_i·N⌉ cells for each would overlap.
+    """
+
+    name: ClassVar[str] = "dp_cutmixsl"
+    soft_labels: ClassVar[bool] = True
+    at_inference = False
+
+    group: int = 2
+    concentration: float = 2.0
+    sigma: float = 16 / 255
+    sigma_labels: float | None = 16 / 255
+    bound: float = 0.15
+    site: Literal["client", "mixer"] = "client"
+    applied_by: Literal["mixer", "server"] = "mixer"
+    patch: int | None = None
+    level: Literal["smashed", "input"] = "smashed"
+    published: bool = True
+
+    def __post_init__(self) -> None:
+        validate.whole("group", self.group)
+        validate.fields(self, concentration=mixing.check_concentration(self.concentration))
+        validate.choice("applied_by", self.applied_by, ("mixer", "server"))
+        if self.patch is not None:
+            validate.whole("patch", self.patch)
+        validate.choice("level", self.level, ("smashed", "input"))
+        self._channel()  # refuses its own
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, NoiseReceipt]:
+        """Clamp, mask, mix and add noise.
+
+        Args:
+            smashed: float [G, k, B, T, D] tokens or [G, k, B, C, H, W] maps; without the axis k where k = 1.
+            labels: one-hot, float [G, k, B, L]; [M, B, L] where k = 1.
+            generator: the only source of randomness, on the device of `smashed`.
+            present: bool [G, k], seats that are taken; None for all.
+
+        Returns:
+            The release [G, B, ...] with labels [G, B, L] and masks as share [G, k, T], and its receipt.
+
+        Raises:
+            ValueError: if smashed data or labels have another shape or type, or no cells.
+
+        >>> import torch
+        >>> z, y = torch.zeros(1, 2, 1, 10, 1), torch.eye(2).view(1, 2, 1, 2)
+        >>> fixed = DpCutMixSl(concentration=float("inf"), site="mixer")
+        >>> release, receipt = fixed.apply(z, y, Generator().manual_seed(0))
+        >>> release.share.sum(2).tolist(), round(receipt.certificate().epsilon, 1)
+        ([[5.0, 5.0]], 130.1)
+        """
+        smashed, labels, present = seated(self.name, smashed, labels, self.group, present)
+        channel = self._channel()
+        patch = masks.INPUT_PATCH if self.patch is None and self.level == "input" else self.patch
+        cells = masks.cells(self.name, smashed, patch, leading=3)
+        clipped, label = channel.before(smashed, labels, generator)
+        counts = mixing.dirichlet_counts(present, cells, self.concentration, generator)
+        kept = mixing.exclusive_masks(counts, generator, cells=cells)
+        ratios = counts.double() / cells
+        mixed = mixing.mix(clipped, masks.spread(kept, clipped, patch, leading=3))
+        mixed, label = channel.after(mixed, mixing.mix_labels(label, ratios), generator)
+        receipt = channel.receipt(
+            mixed[0, 0].numel(),
+            at_inference=self.at_inference,
+            mix=self._law(cells),
+            ratios=ratios,
+            counts=counts,
+            present=present,
+        )
+        return Release(smashed=mixed.to(smashed.dtype), labels=label, share=kept.to(clipped.dtype)), receipt
+
+    def _channel(self) -> BoundedNoise:
+        return BoundedNoise(
+            sigma=self.sigma,
+            sigma_labels=self.sigma_labels,
+            bound=self.bound,
+            site=self.site,
+            applied_by=self.applied_by,
+        )
+
+    def _law(self, cells: int) -> Mixing:
+        """As the accountant knows it."""
+        if self.group == 1:
+            return UNMIXED
+        if self.concentration == float("inf"):
+            return CutMix(ratio=FixedCounts(counts=equal_counts(cells, self.group)), patches=cells)
+        law = DirichletCounts(concentration=self.concentration, clients=self.group, published=self.published)
+        return CutMix(ratio=law, patches=cells)

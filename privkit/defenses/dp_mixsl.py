@@ -1,0 +1,112 @@
+"""DP-MixSL: smashed data of a group superposed with random ratios, with Gaussian noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Generator, Tensor
+
+from privkit.accountants import validate
+from privkit.accountants.mixing import DirichletRatio, FixedRatio
+from privkit.accountants.parts import UNMIXED, Mixup
+from privkit.defenses import masks, mixing
+from privkit.defenses.base import Defense, Release
+from privkit.defenses.bounded_noise import BoundedNoise, seated
+from privkit.defenses.charge import Mixing, NoiseReceipt
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpMixSl(Defense):
+    """Differentially private Mixup: Σ λ_i·s_i of clamped smashed data, λ ~ Dirichlet, and Gaussian noise.
+
+    Attributes:
+        group: k ≥ 1 clients a group.
+        concentration: α_M > 0 of the symmetric Dirichlet law; infinite for λ_i = 1/k.
+        sigma: standard deviation σ_s > 0 on smashed data, in their units.
+        sigma_labels: standard deviation σ_y > 0 on mixed labels; None sends them without noise, which is then said.
+        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is mixed (images lie in
+            [0, 1]: give bound=1 at the input layer).
+        site: "mixer" adds the noise once, to the mix (Eq. 15); with "client", each client adds it before (Eq. 5), and
+            the mix carries σ²·Σλ_i², which hides less.
+        applied_by: "mixer", whom the clients trust, or "server", which then gets each client's own message.
+        level: "smashed", or "input" to mix images.
+        published: whether the server learns λ; the proof charges hidden ratios as if it did.
+
+    Source: DP-CutMixSL Eq. 15 and §3.C; its Theorem 1 holds for fixed λ and noise at the mixer.
+    """
+
+    name: ClassVar[str] = "dp_mixsl"
+    soft_labels: ClassVar[bool] = True
+    at_inference = False
+
+    group: int = 2
+    concentration: float = 2.0
+    sigma: float = 16 / 255
+    sigma_labels: float | None = 16 / 255
+    bound: float = 0.15
+    site: Literal["client", "mixer"] = "mixer"
+    applied_by: Literal["mixer", "server"] = "mixer"
+    level: Literal["smashed", "input"] = "smashed"
+    published: bool = True
+
+    def __post_init__(self) -> None:
+        validate.whole("group", self.group)
+        validate.fields(self, concentration=mixing.check_concentration(self.concentration))
+        validate.choice("applied_by", self.applied_by, ("mixer", "server"))
+        validate.choice("level", self.level, ("smashed", "input"))
+        self._channel()  # refuses its own
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, NoiseReceipt]:
+        """Clamp, mix and add noise.
+
+        Args:
+            smashed: float [G, k, B, ...]; [M, B, ...] where k = 1.
+            labels: one-hot, float [G, k, B, L]; [M, B, L] where k = 1.
+            generator: the only source of randomness, on the device of `smashed`.
+            present: bool [G, k], seats that are taken; None for all.
+
+        Returns:
+            The release [G, B, ...] with labels [G, B, L] and λ as share [G, k, 1], and its receipt.
+
+        Raises:
+            ValueError: if smashed data or labels have another shape or type.
+
+        >>> import torch
+        >>> z, y = torch.zeros(1, 2, 1, 5, 2), torch.eye(2).view(1, 2, 1, 2)
+        >>> fixed = DpMixSl(concentration=float("inf"))
+        >>> release, receipt = fixed.apply(z, y, Generator().manual_seed(0))
+        >>> release.share.flatten().tolist(), round(receipt.certificate().epsilon, 1)
+        ([0.5, 0.5], 120.5)
+        """
+        smashed, labels, present = seated(self.name, smashed, labels, self.group, present)
+        channel = self._channel()
+        clipped, label = channel.before(smashed, labels, generator)
+        ratios = mixing.dirichlet_ratios(present, self.concentration, generator)
+        share = ratios.unsqueeze(2).to(clipped.dtype)
+        mixed = mixing.mix(clipped, masks.spread(share, clipped, None, leading=3))
+        mixed, label = channel.after(mixed, mixing.mix_labels(label, ratios), generator)
+        receipt = channel.receipt(
+            mixed[0, 0].numel(), at_inference=self.at_inference, mix=self._law(), ratios=ratios, present=present
+        )
+        return Release(smashed=mixed.to(smashed.dtype), labels=label, share=share), receipt
+
+    def _channel(self) -> BoundedNoise:
+        return BoundedNoise(
+            sigma=self.sigma,
+            sigma_labels=self.sigma_labels,
+            bound=self.bound,
+            site=self.site,
+            applied_by=self.applied_by,
+        )
+
+    def _law(self) -> Mixing:
+        """As the accountant knows it."""
+        if self.group == 1:
+            return UNMIXED
+        if self.concentration == float("inf"):
+            return Mixup(ratio=FixedRatio.equal(self.group))
+        law = DirichletRatio(concentration=self.concentration, clients=self.group, published=self.published)
+        return Mixup(ratio=law)

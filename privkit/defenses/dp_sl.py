@@ -1,0 +1,82 @@
+"""DP-SL: clamped smashed data and one-hot labels, each with Gaussian noise, without mixing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import Generator, Tensor
+
+from privkit.accountants import validate
+from privkit.defenses import noise
+from privkit.defenses.base import Defense, Release
+from privkit.defenses.bounded_noise import BoundedNoise
+from privkit.defenses.charge import NoiseReceipt, Party
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSl(Defense):
+    """Differentially private split learning: clamp to [0, Δ] and add Gaussian noise to smashed data and labels.
+
+    Attributes:
+        sigma: standard deviation σ_s > 0 on smashed data.
+        sigma_labels: standard deviation σ_y > 0 on one-hot labels; None sends them as they are, which is then said.
+        bound: Δ > 0. Every coordinate is clamped to [0, Δ] after the position embedding. The paper assumes such a range
+            and gives no rule; a model's negative coordinates are lost, and so is their gradient.
+        applied_by: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
+        at_inference: whether test images get noise, too.
+
+    Source: DP-CutMixSL Eq. 14, Table 1 (whose "variance" 16/255 is a standard deviation).
+    """
+
+    name: ClassVar[str] = "dp_sl"
+    soft_labels: ClassVar[bool] = True
+
+    sigma: float = 16 / 255
+    sigma_labels: float | None = 16 / 255
+    bound: float = 0.15
+    applied_by: Party = "client"
+    at_inference: bool = True
+
+    def __post_init__(self) -> None:
+        self._channel()  # refuses its own
+        validate.choice("applied_by", self.applied_by, ("client", "mixer", "server"))
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, NoiseReceipt]:
+        """Clamp, and add noise to every coordinate of smashed data and labels.
+
+        Args:
+            smashed: float [M, B, ...].
+            labels: one-hot, float [M, B, L].
+            generator: the only source of randomness, on the device of `smashed`.
+            present: unused; nothing is mixed.
+
+        Returns:
+            The release with noisy labels [M, B, L], which may be negative, and its receipt.
+
+        Raises:
+            ValueError: if smashed data or labels have another shape or type.
+
+        >>> import torch
+        >>> z, y = torch.zeros(1, 1, 5, 2), torch.eye(2)[:1].view(1, 1, 2)
+        >>> _, receipt = DpSl().apply(z, y, Generator().manual_seed(0))
+        >>> round(receipt.certificate().epsilon, 1)
+        383.0
+        """
+        coordinates = noise.require_images(self.name, smashed)
+        noise.require_one_hot(self.name, labels, tuple(smashed.shape[:2]))
+        channel = self._channel()
+        noisy, label = channel.before(smashed, labels, generator)
+        receipt = replace(channel.receipt(coordinates, at_inference=self.at_inference), added_by=self.applied_by)
+        return Release(smashed=noisy.to(smashed.dtype), labels=label), receipt
+
+    def _channel(self) -> BoundedNoise:
+        return BoundedNoise(
+            sigma=self.sigma,
+            sigma_labels=self.sigma_labels,
+            bound=self.bound,
+            site="client",
+            applied_by=self.applied_by,
+        )

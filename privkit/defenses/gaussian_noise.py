@@ -1,0 +1,99 @@
+"""Gaussian noise on smashed data, with or without a bound on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Generator, Tensor
+
+from privkit.accountants import validate
+from privkit.accountants.parts import Noise
+from privkit.accountants.sensitivity import Ball, Clamp, ClipSet
+from privkit.defenses import noise
+from privkit.defenses.base import Defense, Release
+from privkit.defenses.charge import NoiseReceipt, Party
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise(Defense):
+    """Gaussian noise on smashed data; differentially private only with a clip. Labels are the server's.
+
+    Attributes:
+        sigma: standard deviation, > 0, in units of the smashed data.
+        clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven. 1 changes nothing
+            after a Tanh.
+        clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
+        applied_by: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
+        at_inference: whether test images get noise, too.
+        noise_in_place: write the noise through `.data` into the client's own tensor, as accurate_sl's released code
+            does: the release is the same, but the gradient of a Tanh before it is wrong. For reproduction only.
+
+    Source: accurate_sl §3 (noise on the output of the cut's Tanh); patch_shuffling Table I, "GN".
+    """
+
+    name: ClassVar[str] = "gaussian_noise"
+
+    sigma: float = 0.7
+    clip: float | None = 1.0
+    clip_by: Literal["coordinate", "image"] = "coordinate"
+    applied_by: Party = "client"
+    at_inference: bool = True
+    noise_in_place: bool = False
+
+    def __post_init__(self) -> None:
+        validate.fields(self, sigma=validate.real("sigma", self.sigma, above=0))
+        if self.clip is not None:
+            validate.fields(self, clip=validate.real("clip", self.clip, above=0))
+        validate.choice("clip_by", self.clip_by, ("coordinate", "image"))
+        validate.choice("applied_by", self.applied_by, ("client", "mixer", "server"))
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, NoiseReceipt]:
+        """Clip each image's smashed data and add noise to every coordinate.
+
+        Args:
+            smashed: float [M, B, ...].
+            labels: [M, B, ...], passed on.
+            generator: the only source of randomness, on the device of `smashed`.
+            present: unused; nothing is mixed.
+
+        Returns:
+            The release [M, B, ...] in the type of `smashed`, and its receipt.
+
+        Raises:
+            ValueError: if `smashed` is not float [M, B, ...].
+
+        >>> import torch
+        >>> z = torch.zeros(1, 2, 3, 4)
+        >>> release, receipt = GaussianNoise(clip=None).apply(z, torch.zeros(1, 2), Generator().manual_seed(0))
+        >>> release.smashed.shape, receipt.certificate().kind
+        (torch.Size([1, 2, 3, 4]), 'nothing')
+        """
+        coordinates = noise.require_images(self.name, smashed)
+        noisy = noise.gaussian(self._clipped(smashed), self.sigma, generator).to(smashed.dtype)
+        receipt = NoiseReceipt(
+            clip=self._clip_set(coordinates),
+            noise=Noise(smashed=self.sigma),
+            added_by=self.applied_by,
+            at_inference=self.at_inference,
+        )
+        released = noise.overwritten(smashed, noisy) if self.noise_in_place else noisy
+        return Release(smashed=released, labels=labels), receipt
+
+    def _clipped(self, smashed: Tensor) -> Tensor:
+        """Inside the clip set."""
+        if self.clip is None:
+            return noise.widened(smashed)
+        if self.clip_by == "image":
+            return noise.shrink(smashed, self.clip)
+        return noise.clamp(smashed, -self.clip, self.clip)
+
+    def _clip_set(self, coordinates: int) -> ClipSet | None:
+        """As the accountant knows it."""
+        if self.clip is None:
+            return None
+        if self.clip_by == "image":
+            return Ball(radius=self.clip)
+        return Clamp(low=-self.clip, high=self.clip, dimensions=coordinates)

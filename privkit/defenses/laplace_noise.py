@@ -1,0 +1,80 @@
+"""Laplace noise on smashed data that are clamped coordinate by coordinate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Generator, Tensor
+
+from privkit.accountants import validate
+from privkit.accountants.parts import Noise
+from privkit.accountants.sensitivity import Clamp
+from privkit.defenses import noise
+from privkit.defenses.base import Defense, Release
+from privkit.defenses.charge import NoiseReceipt, Party
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaplaceNoise(Defense):
+    """Laplace noise on smashed data; differentially private only with a clip. Labels are the server's.
+
+    Attributes:
+        scale: b > 0, in units of the smashed data; the standard deviation is √2·b.
+        clip: each coordinate is clamped to [−c, c]; None leaves them unbounded, and then nothing is proven. There is no
+            L2 clip: a ball of n coordinates is 2√n·c wide in L1, which is what Laplace noise is charged by.
+        applied_by: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
+        at_inference: whether test images get noise, too.
+        noise_in_place: as in `GaussianNoise`; for reproduction only.
+
+    Source: accurate_sl appendix B.1. Its Table 11 divides √n by b, where the L1 diameter of [−1, 1]^n is 2n.
+    """
+
+    name: ClassVar[str] = "laplace_noise"
+
+    scale: float = 0.7
+    clip: float | None = 1.0
+    applied_by: Party = "client"
+    at_inference: bool = True
+    noise_in_place: bool = False
+
+    def __post_init__(self) -> None:
+        validate.fields(self, scale=validate.real("scale", self.scale, above=0))
+        if self.clip is not None:
+            validate.fields(self, clip=validate.real("clip", self.clip, above=0))
+        validate.choice("applied_by", self.applied_by, ("client", "mixer", "server"))
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, NoiseReceipt]:
+        """Clamp every coordinate and add noise to it.
+
+        Args:
+            smashed: float [M, B, ...].
+            labels: [M, B, ...], passed on.
+            generator: the only source of randomness, on the device of `smashed`.
+            present: unused; nothing is mixed.
+
+        Returns:
+            The release [M, B, ...] in the type of `smashed`, and its receipt.
+
+        Raises:
+            ValueError: if `smashed` is not float [M, B, ...].
+
+        >>> import torch
+        >>> _, receipt = LaplaceNoise(scale=4.0).apply(torch.zeros(1, 1, 2), torch.zeros(1, 1), Generator())
+        >>> receipt.certificate().epsilon <= 2 * 2 / 4.0
+        True
+        """
+        coordinates = noise.require_images(self.name, smashed)
+        clip = self.clip
+        clipped = noise.widened(smashed) if clip is None else noise.clamp(smashed, -clip, clip)
+        noisy = noise.laplace(clipped, self.scale, generator).to(smashed.dtype)
+        receipt = NoiseReceipt(
+            clip=None if clip is None else Clamp(low=-clip, high=clip, dimensions=coordinates),
+            noise=Noise(law="laplace", smashed=self.scale),
+            added_by=self.applied_by,
+            at_inference=self.at_inference,
+        )
+        released = noise.overwritten(smashed, noisy) if self.noise_in_place else noisy
+        return Release(smashed=released, labels=labels), receipt

@@ -1,0 +1,148 @@
+"""Cells of smashed data, which masks keep or drop: tokens, or squares of a feature map or an image."""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.accountants import validate
+
+INPUT_PATCH = 2
+"""Side of a cell of an image where none is given (DP-CutMixSL §3.B, "Impact of Patch Size": 2×2)."""
+
+
+def check(level: object, patch: object) -> None:
+    """Refuse fields of a masking defense that mean nothing.
+
+    Raises:
+        ValueError: if `level` is neither "smashed" nor "input", or `patch` neither None nor a whole number >= 1.
+    """
+    validate.choice("level", level, ("smashed", "input"))
+    if patch is not None:
+        validate.whole("patch", patch)
+
+
+def cells(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> int:
+    """Number T of cells of one image's smashed data.
+
+    Args:
+        name: of the defense, for errors.
+        smashed: float [..., T, D] tokens, which are cells themselves, or [..., C, H, W] feature maps or images.
+        patch: side of a cell of a feature map, in its pixels; not needed for tokens.
+        leading: axes before one image's smashed data: 2 for [M, B, ...], 3 for [G, k, B, ...].
+
+    Raises:
+        ValueError: if the smashed data have no cells: vectors, feature maps without `patch`, or a `patch` that does not
+            divide their sides.
+
+    >>> cells("mask", torch.zeros(2, 5, 16, 8), None, leading=2)
+    16
+    >>> cells("mask", torch.zeros(2, 5, 3, 8, 8), 4, leading=2)
+    4
+    """
+    rows, columns = _grid(name, smashed, patch, leading)
+    return rows * columns
+
+
+def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> tuple[int, int]:
+    """Rows and columns of the cells, for masks that are boxes; the arguments are those of `cells`.
+
+    Raises:
+        ValueError: as `cells`, and where the number of tokens is no square: it may hold a class token.
+
+    >>> box_grid("box", torch.zeros(2, 5, 16, 8), None, leading=2)
+    (4, 4)
+    """
+    rows, columns = _grid(name, smashed, patch, leading)
+    if smashed.ndim - leading == 3:
+        return rows, columns
+    side = isqrt(columns)
+    if side * side != columns:
+        raise ValueError(
+            f"{name} cuts boxes from a square grid of tokens, got {columns} tokens; leave the class token out, or use "
+            "random_cutout or random_cutmix, which need no grid"
+        )
+    return side, side
+
+
+def spread(share: Tensor, smashed: Tensor, patch: int | None, *, leading: int) -> Tensor:
+    """Weights of cells as weights of coordinates.
+
+    Args:
+        share: [M, T] with leading=2, [G, k, T] with leading=3; bool (a mask) or float; T = 1 is one weight for all.
+        smashed: as for `cells`; its dtype is that of float weights that are returned.
+        patch: as for `cells`.
+        leading: axes of `smashed` before one image's smashed data.
+
+    Returns:
+        The same weights, broadcastable against `smashed`; a mask stays bool.
+
+    >>> spread(torch.tensor([[True, False]]), torch.zeros(1, 5, 2, 8), None, leading=2).shape
+    torch.Size([1, 1, 2, 1])
+    >>> spread(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 5, 3, 2, 4), 2, leading=2)[0, 0, 0].tolist()
+    [[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
+    """
+    if share.ndim != leading:
+        raise ValueError(f"share must have {leading} axes where smashed has {leading} leading ones, got {share.ndim}")
+    share = share if share.dtype == torch.bool else share.to(smashed.dtype)
+    outer, trailing = share.shape[:-1], smashed.shape[leading:]
+    if share.shape[-1] == 1:
+        return share.reshape(*outer, 1, *(1 for _ in trailing))
+    if len(trailing) == 2:
+        return share.reshape(*outer, 1, -1, 1)
+    assert patch is not None  # `cells` refused it
+    _, height, width = trailing
+    squares = share.reshape(*outer, 1, 1, height // patch, 1, width // patch, 1)
+    return squares.expand(*squares.shape[:-3], patch, width // patch, patch).reshape(*outer, 1, 1, height, width)
+
+
+def as_tokens(maps: Tensor, patch: int) -> Tensor:
+    """Feature maps as a sequence of their cells: [..., C, H, W] to [..., T, C·patch²].
+
+    Source: CutMixSL appendix B, Eq. 12 (activations of a CNN, divided by a given patch size).
+    """
+    *outer, c, h, w = maps.shape
+    squares = maps.reshape(*outer, c, h // patch, patch, w // patch, patch)
+    return squares.movedim((-4, -2), (-5, -4)).reshape(*outer, -1, c * patch * patch)
+
+
+def as_maps(tokens: Tensor, patch: int, shape: tuple[int, int, int]) -> Tensor:
+    """The way back from `as_tokens`; `shape` is (C, H, W).
+
+    >>> maps = torch.rand(2, 3, 4, 6)
+    >>> torch.equal(as_maps(as_tokens(maps, 2), 2, (3, 4, 6)), maps)
+    True
+    """
+    c, h, w = shape
+    squares = tokens.reshape(*tokens.shape[:-2], h // patch, w // patch, c, patch, patch)
+    return squares.movedim((-5, -4), (-4, -2)).reshape(*tokens.shape[:-2], c, h, w)
+
+
+def permutations(rows: int, length: int, generator: Generator) -> Tensor:
+    """A uniform permutation of 0..length−1 a row, int64 [rows, length], on the generator's device.
+
+    Sorting float64 uniforms: a tie, which would favor one order, has odds below rows·length²·2⁻⁵³.
+    """
+    keys = torch.rand(rows, length, generator=generator, device=generator.device, dtype=torch.float64)
+    return keys.argsort(dim=1)
+
+
+def _grid(name: str, smashed: Tensor, patch: int | None, leading: int) -> tuple[int, int]:
+    """Rows and columns of cells; tokens are one row."""
+    trailing = tuple(smashed.shape[leading:])
+    if len(trailing) == 2:
+        return 1, trailing[0]
+    if len(trailing) != 3 or patch is None:
+        raise ValueError(
+            f"{name} needs tokens [..., T, D], got shape {list(smashed.shape)}; cut the model where it holds tokens, "
+            "or give patch=, the side of a cell of a feature map [..., C, H, W]"
+        )
+    _, height, width = trailing
+    if height % validate.whole("patch", patch) or width % patch:
+        common = [side for side in range(1, min(height, width) + 1) if height % side == 0 == width % side]
+        raise ValueError(
+            f"{name}: patch={patch} does not divide the feature map's {height}×{width} pixels; use one of {common}"
+        )
+    return height // patch, width // patch

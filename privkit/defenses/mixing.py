@@ -1,0 +1,228 @@
+"""Mixing the smashed data of a group: ratios, exclusive masks, and the sum that leaves the mixer."""
+
+from __future__ import annotations
+
+from math import isinf
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.accountants import validate
+from privkit.defenses.masks import permutations
+
+LEAST_CONCENTRATION = 1e-6
+"""α_M of any use."""
+
+
+def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator) -> Tensor:
+    """Mixing ratios λ ~ Dirichlet(α_M, …, α_M) over the seats that are taken.
+
+    Args:
+        present: bool [G, k], at least one seat of every group taken.
+        concentration: α_M > 0; infinite for equal ratios.
+        generator: the only source of randomness, on the device of `present`.
+
+    Returns:
+        float64 [G, k]; rows sum to 1, and empty seats have 0.
+
+    Source: DP-CutMixSL §3.C; Gamma variates as Γ(α) = Γ(α+1)·U^(1/α), in logarithms, so that no small α underflows.
+
+    >>> dirichlet_ratios(torch.tensor([[True, True], [True, False]]), float("inf"), torch.Generator()).tolist()
+    [[0.5, 0.5], [1.0, 0.0]]
+    """
+    if isinf(concentration):
+        return present.double() / present.sum(1, keepdim=True)
+    shape = torch.full_like(present, concentration + 1, dtype=torch.float64)
+    uniform = torch.rand(present.shape, generator=generator, device=present.device, dtype=torch.float64)
+    log_gamma = torch._standard_gamma(shape, generator=generator).log() + torch.log1p(-uniform) / concentration
+    return log_gamma.masked_fill(~present, float("-inf")).softmax(1)
+
+
+def dirichlet_counts(present: Tensor, cells: int, concentration: float, generator: Generator) -> Tensor:
+    """Numbers of cells N_i ~ Dirichlet-multinomial(N, α_M) of the seats that are taken.
+
+    Args:
+        present: as for `dirichlet_ratios`.
+        cells: N ≥ 1.
+        concentration: α_M > 0; infinite for counts as equal as they can be, the remainder dealt at random.
+        generator: the only source of randomness, on the device of `present`.
+
+    Returns:
+        int64 [G, k]; rows sum to N exactly, and empty seats have 0.
+
+    Source: CutMixSL §3.2. DP-CutMixSL's ⌈λ_i·N⌉ sum to more than N, so that its masks could not be exclusive.
+
+    >>> dirichlet_counts(torch.ones(3, 4, dtype=bool), 10, 2.0, torch.Generator().manual_seed(0)).sum(1).tolist()
+    [10, 10, 10]
+    """
+    if isinf(concentration):
+        taken = present.sum(1, keepdim=True)
+        keys = torch.rand(present.shape, generator=generator, device=present.device, dtype=torch.float64)
+        rank = keys.masked_fill(~present, 2.0).argsort(1).argsort(1)
+        return torch.where(present, cells // taken + (rank < cells % taken), 0)
+    # Inverse of the cdf: a seat of probability 0 is never drawn, since its two limits are equal.
+    limits = dirichlet_ratios(present, concentration, generator).cumsum(1)
+    limits = limits / limits[:, -1:]
+    draws = torch.rand(len(present), cells, generator=generator, device=present.device, dtype=torch.float64)
+    seat = torch.searchsorted(limits, draws, right=True)
+    return torch.zeros_like(present, dtype=torch.int64).scatter_add_(1, seat, torch.ones_like(seat))
+
+
+def exclusive_masks(counts: Tensor, generator: Generator, *, cells: int) -> Tensor:
+    """Masks that are mutually exclusive and collectively exhaustive, uniform given their counts.
+
+    Args:
+        counts: int64 [G, k], rows sum to `cells`.
+        generator: draws one permutation of the cells a group, on the device of `counts`.
+        cells: T.
+
+    Returns:
+        bool [G, k, T]; every cell of a group has one owner.
+
+    Source: CutMixSL §3.2 (paired pseudo-random sequences), DP-CutMixSL §3.C (MECE masks).
+
+    >>> masks = exclusive_masks(torch.tensor([[3, 1]]), torch.Generator().manual_seed(0), cells=4)
+    >>> masks.sum(2).tolist(), masks.sum(1).tolist()
+    ([[3, 1]], [[1, 1, 1, 1]])
+    """
+    groups, members = counts.shape
+    owner = torch.searchsorted(counts.cumsum(1), permutations(groups, cells, generator), right=True)
+    return owner.unsqueeze(1) == torch.arange(members, device=counts.device).view(1, -1, 1)
+
+
+def mix(smashed: Tensor, weight: Tensor) -> Tensor:
+    """Σ_i w_i ⊙ s_i over the members of every group.
+
+    Args:
+        smashed: float [G, k, B, ...].
+        weight: from `masks.spread`, broadcastable against `smashed` with B axis 1: bool for exclusive masks, where each
+            coordinate is read from its one owner; else float. What has weight 0 is not read: it may be NaN.
+
+    Returns:
+        [G, B, ...], differentiable in `smashed`.
+
+    For tokens [5, 2, 128, 64, 192] forward and backward on one core: masks by a gather of rows 28 ms, ratios by a
+    batched product 38 ms, where multiplying and adding takes 69 ms.
+
+    >>> z = torch.tensor([[[[[1.0], [2.0]]], [[[3.0], [float("nan")]]]]])
+    >>> mix(z, torch.tensor([[[False, True], [True, False]]]).view(1, 2, 1, 2, 1)).flatten()
+    tensor([3., 2.])
+    """
+    if weight.dtype == torch.bool:
+        return _patchwork(smashed, weight)
+    if smashed.device.type != "cpu" or weight[0, 0].numel() != 1:
+        return torch.where(weight == 0, 0, smashed * weight).sum(1).to(smashed.dtype)
+    if (weight == 0).any():
+        smashed = smashed.masked_fill(weight == 0, 0)
+    groups, members = smashed.shape[:2]
+    with torch.autocast("cpu", enabled=False):  # the receipt states the weights of this dtype, not rounded ones
+        mixed = torch.bmm(weight.reshape(groups, 1, members), smashed.reshape(groups, members, -1))
+    return mixed.view(groups, *smashed.shape[2:])
+
+
+def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Tensor:
+    """Token t of every message from the member who owns it; with `order`, token order[..., t]. One gather.
+
+    Args:
+        tokens: float [G, k, B, T, D].
+        owner: int64 [G, T], in 0..k−1.
+        order: int64 [G, B, T], a permutation of the tokens of each image, or None to leave them in place.
+
+    Returns:
+        [G, B, T, D], differentiable in `tokens`.
+
+    >>> tokens = torch.arange(6.0).view(1, 2, 1, 3, 1)
+    >>> pick_rows(tokens, torch.tensor([[1, 0, 0]]), torch.tensor([[[2, 1, 0]]])).flatten()
+    tensor([2., 1., 3.])
+    """
+    groups, members, batch, length, dim = tokens.shape
+    group, image, place = (torch.arange(n, device=owner.device) for n in (groups, batch, length))
+    seat = owner.unsqueeze(1)
+    if order is not None:
+        seat, place = seat.expand(order.shape).gather(2, order), order
+    rows = ((group.view(-1, 1, 1) * members + seat) * batch + image.view(-1, 1)) * length + place
+    return tokens.reshape(-1, dim).gather(0, rows.view(-1, 1).expand(-1, dim)).view(groups, batch, length, dim)
+
+
+def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
+    """Σ_i λ_i·y_i of soft labels.
+
+    Args:
+        labels: float [G, k, B, L].
+        ratios: [G, k].
+
+    Returns:
+        [G, B, L].
+
+    Raises:
+        ValueError: if labels are class numbers, which cannot be mixed.
+
+    >>> mix_labels(torch.eye(2).view(1, 2, 1, 2), torch.tensor([[0.75, 0.25]])).tolist()
+    [[[0.75, 0.25]]]
+    """
+    if labels.ndim != 4 or not labels.is_floating_point():
+        raise ValueError(
+            f"mixing needs one-hot labels, float [G, k, B, L], got {labels.dtype} {list(labels.shape)}; use "
+            "torch.nn.functional.one_hot"
+        )
+    weight = ratios.to(labels.dtype)[:, :, None, None]
+    return torch.where(weight == 0, 0, labels * weight).sum(1).to(labels.dtype)
+
+
+def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present: Tensor | None) -> tuple[Tensor, ...]:
+    """Smashed data, labels and seats of every group; a group of one gets its axis of members here.
+
+    Args:
+        name: of the defense, for errors.
+        smashed: float [G, k, B, ...]; [M, B, ...] where k = 1.
+        labels: float [G, k, B, L]; [M, B, L] where k = 1.
+        group: k.
+        present: bool [G, k], or None for all.
+
+    Returns:
+        float [G, k, B, ...], float [G, k, B, L], bool [G, k].
+
+    Raises:
+        ValueError: if the shapes are not those of groups of k.
+    """
+    if group == 1:
+        smashed, labels = smashed.unsqueeze(1), labels.unsqueeze(1)
+    if smashed.ndim < 4 or smashed.shape[1] != group or labels.shape[:3] != smashed.shape[:3]:
+        raise ValueError(
+            f"{name} mixes groups of {group} and needs smashed [G, {group}, B, ...] and labels [G, {group}, B, L], got "
+            f"{list(smashed.shape)} and {list(labels.shape)}"
+        )
+    if present is None:
+        return smashed, labels, torch.ones(smashed.shape[:2], dtype=torch.bool, device=smashed.device)
+    if present.dtype != torch.bool or present.shape != smashed.shape[:2]:
+        raise ValueError(
+            f"present must be bool {list(smashed.shape[:2])}, a flag a seat, got {present.dtype} {list(present.shape)}"
+        )
+    return smashed, labels, present
+
+
+def check_concentration(value: object) -> float:
+    """α_M ≥ 1e-6, infinity included.
+
+    Raises:
+        ValueError: for anything else: below, one client fills every message, and logarithms of shares overflow.
+
+    >>> check_concentration(2), check_concentration(float("inf"))
+    (2.0, inf)
+    """
+    if isinstance(value, float) and value == float("inf"):
+        return value
+    try:
+        return validate.real("concentration", value, least=LEAST_CONCENTRATION)
+    except ValueError:
+        raise ValueError(
+            f"concentration must be >= {LEAST_CONCENTRATION:g}, or inf for equal shares, got {value!r}"
+        ) from None
+
+
+def _patchwork(smashed: Tensor, mask: Tensor) -> Tensor:
+    """Every coordinate from its one owner, by one gather: of rows for tokens, along the members for anything else."""
+    owner = mask.int().argmax(1)
+    if smashed.ndim == 5:
+        return pick_rows(smashed, owner.reshape(len(owner), -1).expand(-1, smashed.shape[3]))
+    return smashed.gather(1, owner.unsqueeze(1).expand(-1, 1, *smashed.shape[2:])).squeeze(1)

@@ -1,0 +1,75 @@
+"""Mixup of smashed data: each message is a weighted sum of k clients' smashed data and labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Generator, Tensor
+
+from privkit.accountants import validate
+from privkit.defenses import masks
+from privkit.defenses.base import Defense, Release
+from privkit.defenses.mixing import check_concentration, check_group, dirichlet_ratios, mix, mix_labels
+from privkit.defenses.receipts import MixingReceipt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixup(Defense):
+    """Superposes the smashed data of k clients with ratios of a Dirichlet law; nothing is proven.
+
+    Attributes:
+        group: k ≥ 1.
+        concentration: α_M ≥ 1e-6 of the ratios; inf for 1/k each.
+        level: "smashed", or "input" to mix images (Mixup itself; the first is Manifold Mixup).
+        published: whether the server learns the ratios.
+
+    Source: DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup") and appendix C; CutMixSL appendix B,
+    Eq. 6 to 8.
+    """
+
+    name: ClassVar[str] = "mixup"
+    applied_by = "mixer"
+    soft_labels: ClassVar[bool] = True
+    at_inference = False
+
+    group: int = 2
+    concentration: float = 2.0
+    level: str = "smashed"
+    published: bool = True
+
+    def __post_init__(self) -> None:
+        validate.whole("group", self.group)
+        validate.fields(self, concentration=check_concentration(self.concentration))
+        masks.check(self.level, None)
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, MixingReceipt]:
+        """Mix every group with ratios of its own, which its images share.
+
+        Args:
+            smashed: float [G, k, B, ...] of any shape; [M, B, ...] where k = 1.
+            labels: float [G, k, B, L]; [M, B, L] where k = 1.
+            generator: the only source of randomness, on the device of `smashed`.
+            present: bool [G, k]; None for all.
+
+        Returns:
+            The release, [G, B, ...] with `share` [G, k, 1], and its receipt.
+
+        Raises:
+            ValueError: if these are no groups of k, or labels are not one-hot.
+
+        >>> import torch
+        >>> z, y = torch.rand(3, 2, 4, 5, 6), torch.eye(2).expand(3, 2, 4, 2, 2)[..., 0, :]
+        >>> release, receipt = Mixup().apply(z, y, torch.Generator().manual_seed(0))
+        >>> release.smashed.shape, torch.allclose(receipt.ratios.sum(1), torch.ones(3).double())
+        (torch.Size([3, 4, 5, 6]), True)
+        """
+        smashed, labels, present = check_group(self.name, smashed, labels, self.group, present)
+        # In the dtype of the smashed data at once, so that release and receipt have the same ratios.
+        share = dirichlet_ratios(present, self.concentration, generator).to(smashed.dtype).unsqueeze(2)
+        ratios = share.squeeze(2).double()
+        mixed = mix(smashed, masks.spread(share, smashed, None, leading=3))
+        receipt = MixingReceipt(ratios=ratios, present=present, masks=None, published=self.published)
+        return Release(smashed=mixed, labels=mix_labels(labels, ratios), share=share), receipt

@@ -1,0 +1,130 @@
+"""NoPeek: the lower segment is trained to lower the distance correlation between images and smashed data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.accountants import validate
+from privkit.accountants.base import Certificate
+from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release
+from privkit.defenses.none import require_messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoPeekReceipt:
+    """Nothing happened to the smashed data; the training was another one."""
+
+    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+        """Nothing is proven: a low correlation over a batch bounds no attack."""
+        return Certificate(
+            kind="nothing",
+            statement=(
+                "nothing is proven: a low distance correlation over the batches of the training bounds no attack, and "
+                "the first rounds send out what nobody has decorrelated yet; no differential privacy"
+            ),
+            source="Vepakomma et al. 2020 claim no bound",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoPeek(Defense):
+    """The clients add weight · dCor(images, smashed data) of each message to the task's loss; nothing is proven.
+
+    Attributes:
+        weight: of the distance correlation, ≥ 0; it lies in [0, 1] and the task's loss near ln(classes) at the start.
+        frozen_block: append a frozen transformer block behind the smashed data.
+
+    Source: Vepakomma et al. 2020, "NoPeek: Information leakage reduction to share activations in distributed deep
+    learning"; the default weight is privkit's.
+    """
+
+    name: ClassVar[str] = "nopeek"
+    smallest_batch: ClassVar[int] = 2
+
+    weight: float = 1.0
+    frozen_block: bool = False
+
+    def __post_init__(self) -> None:
+        validate.real("weight", self.weight, least=0)
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, NoPeekReceipt]:
+        """Release the smashed data as they are: the defense lies in how they were learned.
+
+        Raises:
+            ValueError: if `smashed` has no axis of messages and images.
+
+        >>> z = torch.rand(1, 2, 4, 3)
+        >>> NoPeek().apply(z, torch.zeros(1, 2), torch.Generator())[0].smashed is z
+        True
+        """
+        require_messages(self.name, smashed)
+        return Release(smashed=smashed, labels=labels), NoPeekReceipt()
+
+    def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
+        """Weighted distance correlation of each message, [M].
+
+        Raises:
+            ValueError: for messages of one image, which have no distances.
+        """
+        if images.shape[1] < self.smallest_batch:
+            raise ValueError(
+                f"nopeek needs batches of at least 2 images, got {images.shape[1]}: a batch of one has no distances"
+            )
+        return self.weight * distance_correlation(images.flatten(2), smashed.flatten(2))
+
+
+def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
+    """Distance correlation of paired samples, the V-statistic, for each of M messages.
+
+    0 where one of the two is constant. Its gradient is finite everywhere: at coinciding samples, and at a correlation
+    of 0, where a square root has none, it is taken as 0.
+
+    Args:
+        x: float [M, B, P].
+        y: float [M, B, Q].
+
+    Returns:
+        [M] in [0, 1] up to rounding, float32 at least.
+
+    Source: Székely, Rizzo and Bakirov 2007, "Measuring and testing dependence by correlation of distances", Def. 4.
+
+    >>> x = torch.tensor([[[0.0], [1.0], [3.0]]])
+    >>> round(distance_correlation(x, 2 - 5 * x).item(), 5)
+    1.0
+    """
+    with torch.autocast(x.device.type, enabled=False):  # bf16 has too few digits for differences
+        a, b = _centered_distances(x), _centered_distances(y)
+        covariance, first, second = (a * b).mean((1, 2)), a.square().mean((1, 2)), b.square().mean((1, 2))
+        both = first * second
+        found = both > 0
+        squared = covariance / torch.where(found, both, torch.ones_like(both)).sqrt()
+        return _root(torch.where(found, squared, torch.zeros_like(squared)), torch.finfo(both.dtype).eps)
+
+
+def _centered_distances(samples: Tensor) -> Tensor:
+    """Doubly centered matrix [M, B, B] of Euclidean distances, each scaled by the largest, which cancels out.
+
+    Distances come from one batched product of centered samples; what is below its rounding counts as zero.
+    """
+    z = samples if samples.dtype == torch.float64 else samples.float()
+    z = z - z.mean(1, keepdim=True)
+    largest = z.detach().norm(dim=2).amax(1).view(-1, 1, 1)
+    z = z / torch.where(largest > 0, largest, torch.ones_like(largest))
+    squares = z.square().sum(2)
+    gaps = squares.unsqueeze(1) + squares.unsqueeze(2) - 2 * z @ z.transpose(1, 2)
+    off = ~torch.eye(z.shape[1], dtype=torch.bool, device=z.device)
+    d = _root(gaps * off, 16 * torch.finfo(z.dtype).eps)
+    return d - d.mean(1, keepdim=True) - d.mean(2, keepdim=True) + d.mean((1, 2), keepdim=True)
+
+
+def _root(x: Tensor, tiny: float) -> Tensor:
+    """√x, and 0 with gradient 0 for x ≤ tiny."""
+    large = x > tiny
+    return torch.where(large, torch.where(large, x, torch.ones_like(x)).sqrt(), torch.zeros_like(x))

@@ -1,0 +1,91 @@
+"""Random CutMix: every cell of a message comes from one of k clients, at places drawn at random."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Generator, Tensor
+
+from privkit.accountants import validate
+from privkit.defenses.base import Defense, Release
+from privkit.defenses.masks import INPUT_PATCH, cells, check, spread
+from privkit.defenses.mixing import check_concentration, check_group, dirichlet_counts, exclusive_masks, mix, mix_labels
+from privkit.defenses.receipts import MixingReceipt
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCutMix(Defense):
+    """Fills each message with cells of k clients, by exclusive masks of Dirichlet-multinomial sizes; nothing is proven.
+
+    Attributes:
+        group: k ≥ 1; 1 is the identity.
+        concentration: α_M ≥ 1e-6 of the numbers of cells; inf for equal numbers. DP-CutMixSL uses 2, CutMixSL 6.
+        level: "smashed", or "input" to mix images.
+        patch: side of a cell of a feature map or an image; tokens are cells themselves. At the input layer, None is 2.
+        published: whether the server learns the masks; it shares the pseudo-random sequence in CutMixSL, and needs it
+            to send each client its own part of the gradient.
+
+    Source: CutMixSL §3.2, Eq. 2 (Smashed Patch CutMix); DP-CutMixSL §3.C and, for images, appendix C.
+    """
+
+    name: ClassVar[str] = "random_cutmix"
+    applied_by = "mixer"
+    soft_labels: ClassVar[bool] = True
+    at_inference = False
+    input_patch: ClassVar[int] = INPUT_PATCH
+
+    group: int = 2
+    concentration: float = 2.0
+    level: str = "smashed"
+    patch: int | None = None
+    published: bool = True
+
+    def __post_init__(self) -> None:
+        validate.whole("group", self.group)
+        validate.fields(self, concentration=check_concentration(self.concentration))
+        check(self.level, self.patch)
+
+    @property
+    def side(self) -> int | None:
+        """Side of a cell, with the default of the input layer."""
+        return self.input_patch if self.patch is None and self.level == "input" else self.patch
+
+    def masks(self, smashed: Tensor, present: Tensor, generator: Generator) -> Tensor:
+        """Exclusive masks bool [G, k, T] of every group, which its images share."""
+        total = cells(self.name, smashed, self.side, leading=3)
+        return exclusive_masks(dirichlet_counts(present, total, self.concentration, generator), generator, cells=total)
+
+    def fill(self, smashed: Tensor, masks: Tensor, generator: Generator) -> Tensor:
+        """Messages [G, B, ...] of the cells that masks [G, k, T] give to each member."""
+        return mix(smashed, spread(masks, smashed, self.side, leading=3))
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, MixingReceipt]:
+        """Mix every group by masks of its own; labels are mixed with λ_i = N_i/N.
+
+        Args:
+            smashed: float [G, k, B, T, D] tokens or [G, k, B, C, H, W] maps or images; without k where it is 1.
+            labels: float [G, k, B, L]; [M, B, L] where k = 1.
+            generator: the only source of randomness, on the device of `smashed`.
+            present: bool [G, k]; None for all. A seat that is not taken fills no cell.
+
+        Returns:
+            The release, [G, B, ...] with `share` [G, k, T], and its receipt.
+
+        Raises:
+            ValueError: if these are no groups of k, labels are not one-hot, or there are no cells (see `masks.cells`).
+
+        >>> import torch
+        >>> z, y = torch.rand(3, 2, 4, 16, 6), torch.eye(2).expand(3, 2, 4, 2, 2)[..., 0, :]
+        >>> release, receipt = RandomCutMix().apply(z, y, torch.Generator().manual_seed(0))
+        >>> release.smashed.shape, receipt.counts.sum(1).tolist()
+        (torch.Size([3, 4, 16, 6]), [16, 16, 16])
+        """
+        smashed, labels, present = check_group(self.name, smashed, labels, self.group, present)
+        masks = self.masks(smashed, present, generator)
+        ratios = masks.double().mean(2)
+        mixed = self.fill(smashed, masks, generator)
+        release = Release(smashed=mixed, labels=mix_labels(labels, ratios), share=masks.to(smashed.dtype))
+        return release, MixingReceipt(ratios=ratios, present=present, masks=masks, published=self.published)

@@ -1,0 +1,88 @@
+"""Random Cutout: each client drops cells of its smashed data at random places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.accountants import validate
+from privkit.defenses.base import Defense, Release
+from privkit.defenses.masks import INPUT_PATCH, cells, check, permutations, spread
+from privkit.defenses.receipts import CutoutReceipt
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCutout(Defense):
+    """Keeps a given share of each client's cells, at random places, and zeroes the rest; nothing is proven.
+
+    Attributes:
+        payload: share of cells that are kept and travel, in [0, 1], rounded to whole cells.
+        stationary: whether a client has the same mask in every round (message m of M always has mask m).
+        mask_seed: of stationary masks; fresh ones come from the round's generator.
+        level: "smashed", or "input" to mask images.
+        patch: side of a cell of a feature map or an image; tokens are cells themselves. At the input layer, None is 2.
+
+    Source: DP-CutMixSL §3.B, Eq. 4 (patch-wise), "Impact of Mask Stationarity" and, for images, appendix C.
+    """
+
+    name: ClassVar[str] = "random_cutout"
+    applied_by = "client"
+    at_inference = False
+    input_patch: ClassVar[int] = INPUT_PATCH
+    positions_said: ClassVar[str] = "the server sees which cells are zero, or is told one bit a cell"
+
+    payload: float = 0.5
+    stationary: bool = False
+    mask_seed: int = 0
+    level: str = "smashed"
+    patch: int | None = None
+
+    def __post_init__(self) -> None:
+        validate.fields(self, payload=validate.real("payload", self.payload, least=0, most=1))
+        validate.whole("mask_seed", self.mask_seed, least=0)
+        check(self.level, self.patch)
+
+    @property
+    def side(self) -> int | None:
+        """Side of a cell, with the default of the input layer."""
+        return self.input_patch if self.patch is None and self.level == "input" else self.patch
+
+    def masks(self, smashed: Tensor, generator: Generator) -> Tensor:
+        """Masks bool [M, T] of cells that are kept, one a client, which its images share."""
+        total = cells(self.name, smashed, self.side, leading=2)
+        return permutations(len(smashed), total, generator) < round(self.payload * total)
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, CutoutReceipt]:
+        """Mask every client's smashed data.
+
+        Args:
+            smashed: float [M, B, T, D] tokens or [M, B, C, H, W] maps or images.
+            labels: passed on.
+            generator: the only source of randomness, on the device of `smashed`.
+            present: unused, since nothing is mixed.
+
+        Returns:
+            The release, of the same shape, with `share` [M, 1, T], and its receipt.
+
+        Raises:
+            ValueError: if the smashed data have no cells (see `masks.cells`).
+
+        >>> z = torch.ones(3, 4, 16, 6)
+        >>> release, receipt = RandomCutout(payload=0.25).apply(z, torch.zeros(3, 4), torch.Generator().manual_seed(0))
+        >>> receipt.masks.sum(1).tolist(), release.smashed.mean().item()
+        ([4, 4, 4], 0.25)
+        """
+        if self.stationary:  # drawn on the CPU, so that a seed means the same masks on every device
+            masks = self.masks(smashed.new_empty(smashed.shape, device="meta"), Generator().manual_seed(self.mask_seed))
+            masks = masks.to(smashed.device)
+        else:
+            masks = self.masks(smashed, generator)
+        # Not a product: 0·x has the sign of x, and is NaN where x overflowed.
+        kept = torch.where(spread(masks, smashed, self.side, leading=2), smashed, 0)
+        release = Release(smashed=kept, labels=labels, share=masks.to(smashed.dtype).unsqueeze(1))
+        return release, CutoutReceipt(masks=masks, stationary=self.stationary, positions=self.positions_said)

@@ -1,0 +1,218 @@
+"""Spectral shuffling: a Fourier transform over the picture that the tokens make, then a permutation of its patches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isqrt
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.accountants import shuffle_certificates, validate
+from privkit.accountants.base import Certificate
+from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release, require_tokens, take_rows
+from privkit.defenses.patch_shuffle import own_rows, per_release
+
+SYMMETRY = (
+    "the spectrum of a real picture is symmetric about its center, and its low frequencies are the strong ones: the "
+    "patches themselves tell partners and rough places, which a solver may use"
+)
+KNOWN = "the transform is known and can be undone: by itself it hides nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectralShuffleReceipt:
+    """What one call really did.
+
+    Attributes:
+        permutation: int64 [M, B, T]; output patch t of image b in message m was spectral patch permutation[m, b, t].
+    """
+
+    permutation: Tensor
+
+    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+        """Charge the spectral patches that were really permuted."""
+        count = shuffle_certificates.patch_shuffle(tokens=self.permutation.shape[-1])
+        whole = replace(
+            count,
+            assumptions=(*count.assumptions, SYMMETRY, KNOWN),
+            source="Yao et al., patch shuffling, Prop. 1 applied to frequency patches (§IV-D)",
+        )
+        return per_release(whole, exposure)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectralShuffle(Defense):
+    """Patch shuffling of frequencies: σ-private over the orders of spectral patches; no differential privacy.
+
+    Attributes:
+        where: "embedding" (as Algorithm 1 and the released code) transforms the smashed data and releases tokens of
+            twice the width; "image" (as Fig. 4) transforms the image before the lower segment.
+        patch: p, side of a patch in pixels. After the embedding, the D = c·p·p values of a token are p rows of p pixels
+            of c channels, and None takes the largest p whose square divides D: 16 for D = 768 (c = 3), 8 for D = 192.
+            Before it, patches of the spectrum are permuted, and the model's own patch size must be given.
+
+    Before the embedding, the lower segment takes as many channels as the image has, so real and imaginary parts cannot
+    become channels of their own. The difference Re − Im (the Hartley transform) has the image's own shape and loses
+    nothing: the spectrum of a real image holds every number twice. It is scaled by 1/√(H·W), which keeps the image's
+    energy, since nothing that could learn a scale need stand in front of the lower segment.
+
+    Source: Yao et al., patch shuffling, §IV-D, Algorithm 1 and Fig. 4.
+    """
+
+    name: ClassVar[str] = "spectral_shuffle"
+    positions: ClassVar[bool] = False
+
+    where: Literal["embedding", "image"] = "embedding"
+    patch: int | None = None
+
+    def __post_init__(self) -> None:
+        validate.choice("where", self.where, ("embedding", "image"))
+        if self.patch is not None:
+            validate.whole("patch", self.patch)
+        elif self.where == "image":
+            raise ValueError("where=image permutes patches of an image's spectrum: give patch=, the model's patch size")
+
+    @property
+    def level(self) -> str:  # type: ignore[override]  # a specification decides it, and nobody writes it
+        """ "input" where the image is transformed."""
+        return "input" if self.where == "image" else "smashed"
+
+    def release_width(self, dim: int) -> int:
+        """Width of a released token whose smashed token has `dim` values: twice that after the embedding."""
+        return 2 * dim if self.where == "embedding" else dim
+
+    def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
+        """The server's trainable MLP 2D → 2D → D in front of its segment, for tokens [..., T, 2D].
+
+        It starts by dividing by the picture's side, which makes the transform orthonormal: torch's initial weights
+        expect values of about 1.
+
+        Source: the authors' repository (1536 → 1536 → 768); GELU and the scale are privkit's.
+
+        >>> SpectralShuffle().adapter((4, 12), seed=0)(torch.rand(5, 4, 24)).shape
+        torch.Size([5, 4, 12])
+        """
+        from privkit.training.seeded import seeded  # the training core imports the defenses
+
+        if self.where == "image":
+            return None
+        if len(smashed_shape) != 2:
+            require_tokens(self.name, torch.empty(1, 1, *smashed_shape, device="meta"))
+        tokens, dim = smashed_shape
+        side = self._grid(tokens) * self._patch(dim)
+        with seeded(torch.device("cpu"), seed):
+            return nn.Sequential(Scale(1 / side), nn.Linear(2 * dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, SpectralShuffleReceipt]:
+        """Transform and shuffle.
+
+        Args:
+            smashed: float [M, B, T, D], class token excluded, T a square; images [M, B, C, H, W] with where="image".
+            labels: [M, B], passed on.
+            generator: the only source of randomness, on the device of `smashed`.
+            present: without meaning here.
+
+        Returns:
+            The release, [M, B, T, 2D] (float32 at least) or images of the same shape, and its receipt.
+
+        Raises:
+            ValueError: if the tokens are no square grid, or `patch` does not fit.
+
+        >>> z = torch.rand(1, 2, 4, 12)
+        >>> release, _ = SpectralShuffle().apply(z, torch.zeros(1, 2), torch.Generator().manual_seed(0))
+        >>> release.smashed.shape
+        torch.Size([1, 2, 4, 24])
+        """
+        if self.where == "image":
+            tokens, (p, rows, columns) = self._image_patches(smashed)
+        else:
+            tokens = self._spectral_tokens(smashed)
+        m, b, t, _ = tokens.shape
+        order = own_rows(m, b, t, generator)
+        released = take_rows(tokens, order)
+        if self.where == "image":
+            released = from_patches(released, p, rows, columns)
+        return Release(smashed=released, labels=labels), SpectralShuffleReceipt(permutation=order % t)
+
+    def _spectral_tokens(self, smashed: Tensor) -> Tensor:
+        """Tokens [M, B, T, D] -> patches [M, B, T, 2D] of the spectrum of the picture that they make."""
+        _, _, t, d = require_tokens(self.name, smashed)
+        grid, p = self._grid(t), self._patch(d)
+        spectrum = centered_spectrum(from_patches(smashed, p, grid, grid), None)
+        return to_patches(torch.cat([spectrum.real, spectrum.imag], -3), p)
+
+    def _image_patches(self, images: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
+        """Images [M, B, C, H, W] -> patches of their centered Hartley transform, and the patch, rows and columns."""
+        if images.ndim != 5:
+            raise ValueError(f"{self.name} with where=image needs images [M, B, C, H, W], got {list(images.shape)}")
+        height, width = images.shape[-2:]
+        p = self.patch or 1
+        if height % p or width % p or height * width == p * p:
+            allowed = [q for q in range(1, min(height, width) + 1) if not height % q and not width % q]
+            raise ValueError(
+                f"patch={p} cuts images of {height}×{width} into no two whole patches or more; allowed: "
+                f"{[q for q in allowed if q * q < height * width]}"
+            )
+        spectrum = centered_spectrum(images, "ortho")
+        return to_patches(spectrum.real - spectrum.imag, p), (p, height // p, width // p)
+
+    def _grid(self, tokens: int) -> int:
+        """Tokens a side."""
+        side = isqrt(tokens)
+        if side * side != tokens:
+            raise ValueError(
+                f"{self.name} lays tokens out as a square picture, got {tokens} tokens; leave the class token to the "
+                "server, and use square images"
+            )
+        return side
+
+    def _patch(self, dim: int) -> int:
+        """Side of the patch that a token is laid out as."""
+        sides = [p for p in range(1, isqrt(dim) + 1) if dim % (p * p) == 0]
+        if self.patch is not None and self.patch not in sides:
+            raise ValueError(f"patch={self.patch}: its square does not divide the token size {dim}; allowed: {sides}")
+        return self.patch or sides[-1]
+
+
+def centered_spectrum(picture: Tensor, norm: Literal["ortho"] | None) -> Tensor:
+    """Complex spectrum of pictures [..., H, W] with frequency 0 at (H // 2, W // 2); torch transforms no bf16."""
+    wide = picture if picture.dtype == torch.float64 else picture.float()
+    return torch.fft.fftshift(torch.fft.fft2(wide, norm=norm), dim=(-2, -1))
+
+
+class Scale(nn.Module):
+    """Multiplication by a constant."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scaled."""
+        return x * self.factor
+
+
+def from_patches(tokens: Tensor, patch: int, rows: int, columns: int) -> Tensor:
+    """Tokens [..., rows·columns, p·p·c] -> a picture [..., c, rows·p, columns·p].
+
+    >>> from_patches(torch.arange(8.0).view(2, 4), 2, 1, 2)
+    tensor([[[0., 1., 4., 5.],
+             [2., 3., 6., 7.]]])
+    """
+    cells = tokens.unflatten(-1, (patch, patch, -1)).unflatten(-4, (rows, columns))  # [..., row, column, y, x, c]
+    return cells.movedim(-1, -5).transpose(-3, -2).flatten(-4, -3).flatten(-2)
+
+
+def to_patches(picture: Tensor, patch: int) -> Tensor:
+    """Undo `from_patches`.
+
+    >>> picture = torch.rand(5, 3, 4, 6)
+    >>> torch.equal(from_patches(to_patches(picture, 2), 2, 2, 3), picture)
+    True
+    """
+    cells = picture.unflatten(-2, (-1, patch)).unflatten(-1, (-1, patch))  # [..., c, row, y, column, x]
+    return cells.transpose(-3, -2).movedim(-5, -1).flatten(-3).flatten(-3, -2)

@@ -1,0 +1,140 @@
+"""Pooling-based vision transformers of timm, cut after the embedding or after a stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privkit.errors import UsageError
+from privkit.models.base import SMALL_IMAGE, SplitModel, check_class_token, check_cut
+from privkit.models.tokens import PatchLinear, centered, stackable
+
+DEPTHS, HEADS, BASE_WIDTH = (2, 6, 4), (2, 4, 8), 32
+
+
+class Lower(nn.Module):
+    """Client: normalisation, patch embedding, positions, and the first stages, which need the class token."""
+
+    def __init__(self, pit: Any, stages: int) -> None:
+        super().__init__()
+        self.patch_embed, self.grid = PatchLinear(pit.patch_embed.conv), pit.patch_embed.grid_size
+        self.pos_embed = pit.pos_embed
+        self.cls_token = pit.cls_token if stages else None
+        self.transformers = stackable(pit.transformers[:stages])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images [N, C, H, W] in [0, 1] -> tokens [N, T, D]; after a stage [N, T+1, D], the class token in front."""
+        tokens = self.patch_embed(centered(images))
+        if self.pos_embed is not None:
+            tokens = tokens + self.pos_embed.flatten(2).transpose(1, 2)
+        if self.cls_token is None:
+            return tokens
+        maps = tokens.transpose(1, 2).unflatten(2, self.grid)
+        maps, class_token = self.transformers((maps, self.cls_token.expand(len(maps), -1, -1)))
+        return torch.cat([class_token, maps.flatten(2).transpose(1, 2)], 1)
+
+
+class Upper(nn.Module):
+    """Server: class token (if no stage ran before), the remaining stages, norm and classifier."""
+
+    def __init__(self, pit: Any, stages: int) -> None:
+        super().__init__()
+        self.grid = tuple(-(-side // 2 ** max(0, stages - 1)) for side in pit.patch_embed.grid_size)
+        self.cls_token = None if stages else pit.cls_token
+        self.transformers, self.norm, self.head = pit.transformers[stages:], pit.norm, pit.head
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens -> logits [N, classes]."""
+        class_token = tokens[:, :1]
+        if self.cls_token is not None:
+            class_token, tokens = self.cls_token.expand(len(tokens), -1, -1), tokens
+        else:
+            tokens = tokens[:, 1:]
+        maps = tokens.transpose(1, 2).unflatten(2, self.grid)
+        _, class_token = self.transformers((maps, class_token))
+        return self.head(self.norm(class_token)[:, 0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pit:
+    """PiT-Ti: three stages of transformer blocks with a pooling of the tokens between them.
+
+    Attributes:
+        patch: side of a patch in pixels; None is the published 16 from 64 pixels a side on, and 4 below.
+        stride: pixels from one patch to the next; None is half the patch, as published. Below `patch`, patches overlap
+            and tokens tell their neighbors.
+        cut: last layer of the lower segment: "embedding" (tokens; the server owns the class token), or "stage1" to
+            "stage3" (tokens with the client's class token in front, since a stage cannot run without it).
+
+    Source: Heo et al. 2021, "Rethinking spatial dimensions of vision transformers", table 1; modules are timm's.
+
+    >>> split = PIT_TINY.build((3, 32, 32), 10, positions=True, seed=0)
+    >>> split.lower(torch.zeros(2, 3, 32, 32)).shape, split.class_token
+    (torch.Size([2, 225, 64]), 'server')
+    """
+
+    patch: int | None = None
+    stride: int | None = None
+    cut: str = "embedding"
+
+    def __post_init__(self) -> None:
+        for name in ("patch", "stride"):
+            if (given := getattr(self, name)) is not None and given < 1:
+                raise ValueError(f"{name} must be a whole number >= 1, got {given}")
+        check_cut(self.cut, self.cuts)
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """Names of the cut layers."""
+        return ("embedding", *(f"stage{i + 1}" for i in range(len(DEPTHS))))
+
+    def patch_for(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
+        """Patch and stride for these images.
+
+        >>> [PIT_TINY.patch_for((3, side, side)) for side in (28, 32, 224)]
+        [(4, 2), (4, 2), (16, 8)]
+        """
+        smaller = min(image_shape[1:])
+        patch = self.patch or (4 if smaller < SMALL_IMAGE else 16)
+        if patch > smaller:
+            raise UsageError(f"patch must be at most the image's smaller side ({smaller}), got {patch}")
+        return patch, self.stride or max(1, patch // 2)
+
+    def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
+        """Build both segments; see `ModelSpec.build`."""
+        from timm.models.pit import PoolingVisionTransformer
+
+        stages = self.cuts.index(self.cut)
+        if stages:
+            check_class_token(positions, "cut=embedding leaves it to the server")
+        channels, height, width = image_shape
+        patch, stride = self.patch_for(image_shape)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            pit: Any = PoolingVisionTransformer(
+                img_size=(height, width),  # type: ignore[arg-type]
+                patch_size=patch,
+                stride=stride,
+                in_chans=channels,
+                num_classes=classes,
+                base_dims=(BASE_WIDTH,) * len(DEPTHS),
+                depth=DEPTHS,
+                heads=HEADS,
+                mlp_ratio=4,
+            )
+        if not positions:
+            pit.pos_embed = None
+        apart = patch == stride and not (height % patch or width % patch)
+        return SplitModel(
+            lower=Lower(pit, stages),
+            upper=Upper(pit, stages),
+            hides_places=apart and not positions,
+            class_token="client" if stages else "server",
+        )
+
+
+PIT_TINY = Pit()
+"""PiT-Ti, cut after the embedding."""

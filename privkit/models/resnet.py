@@ -1,0 +1,99 @@
+"""ResNet-18 and CIFAR's ResNet-20, of timm's blocks, cut after the stem or after a stage."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privkit.models.base import SMALL_IMAGE, SplitModel, check_cut
+from privkit.models.chain import cut_chain
+
+BLOCKS = {18: (2, 2, 2, 2), 20: (3, 3, 3)}
+CHANNELS = {18: (64, 128, 256, 512), 20: (16, 32, 64)}
+
+
+class Shortcut(nn.Module):
+    """Every second pixel, and zeros in the new channels: He et al.'s option A, which has no weights."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """[N, C, H, W] -> [N, 2C, ⌈H/2⌉, ⌈W/2⌉]."""
+        return functional.pad(maps[:, :, ::2, ::2], (0, 0, 0, 0, 0, maps.shape[1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet:
+    """A residual network of basic blocks.
+
+    Depth 18 has a stem of 3×3 without pooling below 64 pixels a side, as is usual on CIFAR (patch SplitNN, table 4),
+    and the ImageNet stem above. Depth 20 is the CIFAR network of 0.27 million weights; its shortcuts have none.
+
+    Attributes:
+        depth: 18 (four stages) or 20 (three).
+        cut: last layer of the lower segment: "stem", "stage1", ..., or "pool" (the pooled vector [N, D], before the
+            classifier, where "Enhancing accuracy in split learning" cuts).
+
+    Source: He et al. 2016, table 1 (18) and §4.2 (20).
+
+    >>> split = RESNET20.build((3, 32, 32), 10, positions=True, seed=0)
+    >>> split.lower(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 16, 32, 32])
+    >>> RESNET20.cuts
+    ('stem', 'stage1', 'stage2', 'stage3', 'pool')
+    """
+
+    depth: Literal[18, 20] = 18
+    cut: str = "stage1"
+
+    def __post_init__(self) -> None:
+        if self.depth not in BLOCKS:
+            raise ValueError(f"depth must be 18 or 20, got {self.depth}")
+        check_cut(self.cut, self.cuts)
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """Names of the cut layers."""
+        return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]))), "pool")
+
+    def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
+        """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
+        from timm.models import resnet
+
+        channels, height, width = image_shape
+        first = CHANNELS[self.depth][0]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            net: Any = resnet.ResNet(
+                resnet.BasicBlock,  # type: ignore[arg-type]
+                BLOCKS[self.depth],
+                num_classes=classes,
+                in_chans=channels,
+                channels=CHANNELS[self.depth],
+                stem_type="deep",  # the only one whose width can be chosen; its convolutions are replaced
+                stem_width=first // 2,
+            )
+            if small := self.depth == 20 or min(height, width) < SMALL_IMAGE:
+                net.conv1 = nn.Conv2d(channels, first, 3, padding=1, bias=False)
+            else:
+                net.conv1 = nn.Conv2d(channels, first, 7, stride=2, padding=3, bias=False)
+            if self.depth == 20:
+                for stage in (net.layer2, net.layer3):
+                    stage[0].downsample = Shortcut()
+            net.init_weights()
+        stem = {"conv1": net.conv1, "bn1": net.bn1, "act1": net.act1}
+        if not small:
+            stem["maxpool"] = net.maxpool
+        stages = {f"stage{i + 1}": getattr(net, f"layer{i + 1}") for i in range(len(BLOCKS[self.depth]))}
+        pieces = {"stem": nn.Sequential(OrderedDict(stem)), **stages, "pool": net.global_pool, "head": net.fc}
+        return cut_chain(pieces, self.cut)
+
+
+RESNET18 = ResNet()
+"""ResNet-18, cut after the first stage."""
+
+RESNET20 = ResNet(depth=20)
+"""ResNet-20 of CIFAR, cut after the first stage."""

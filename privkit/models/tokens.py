@@ -1,0 +1,109 @@
+"""Segments of transformers: patch embedding and the first blocks below the cut, the rest above; tokens cross."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+def centered(images: Tensor) -> Tensor:
+    """Images in [0, 1] on the scale [−1, 1], which every lower segment of a transformer sees."""
+    return (images - 0.5) / 0.5
+
+
+def patches(images: Tensor, side: int, stride: int) -> Tensor:
+    """Flattened patches of images, row by row.
+
+    Args:
+        images: [N, C, H, W]; pixels beyond the last whole patch are left out.
+        side: pixels a side of a patch.
+        stride: pixels from one patch to the next; patches overlap where it is below `side`.
+
+    Returns:
+        [N, T, C·side²], each patch in the order of a convolution's weight.
+
+    >>> patches(torch.arange(16.0).view(1, 1, 4, 4), 2, 2)[0, 1]
+    tensor([2., 3., 6., 7.])
+    """
+    cells = images.unfold(2, side, stride).unfold(3, side, stride)
+    return cells.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+
+class PatchLinear(nn.Module):
+    """A patch embedding by convolution as one matrix product, with the convolution's weights under timm's name.
+
+    Under `torch.func.vmap` over n clients it is one batched product; a convolution becomes one of n groups.
+    """
+
+    def __init__(self, proj: nn.Conv2d) -> None:
+        super().__init__()
+        self.proj, self.side, self.stride = proj, proj.kernel_size[0], proj.stride[0]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images [N, C, H, W] -> tokens [N, T, D]."""
+        return functional.linear(patches(images, self.side, self.stride), self.proj.weight.flatten(1), self.proj.bias)
+
+
+def stackable(module: nn.Module) -> nn.Module:
+    """Lay the attention of timm's blocks out in plain products, in place.
+
+    torch has no batching rule for fused attention on a CPU, and would take n stacked clients one by one.
+    """
+    for part in module.modules():
+        if hasattr(part, "fused_attn"):
+            part.fused_attn = False  # type: ignore[assignment]
+    return module
+
+
+class Lower(nn.Module):
+    """Client: normalisation, patch embedding, class token (if it owns it), position embedding and the first blocks."""
+
+    pos_embed: Tensor | None
+
+    def __init__(
+        self, patch_embed: nn.Module, blocks: nn.Sequential, *, pos_embed: Tensor | None, cls_token: nn.Parameter | None
+    ) -> None:
+        super().__init__()
+        self.patch_embed, self.blocks, self.cls_token = patch_embed, stackable(blocks), cls_token
+        if pos_embed is None or isinstance(pos_embed, nn.Parameter):
+            self.pos_embed = pos_embed
+        else:
+            self.register_buffer("pos_embed", pos_embed, persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images [N, C, H, W] in [0, 1] -> tokens [N, T, D], or [N, T+1, D] with the class token in front."""
+        tokens = self.patch_embed(centered(images))
+        if self.cls_token is not None:
+            tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1)
+        if self.pos_embed is not None:
+            tokens = tokens + self.pos_embed
+        return self.blocks(tokens)
+
+
+class Upper(nn.Module):
+    """Server: class token (if it owns it), the remaining blocks, norm and classifier."""
+
+    def __init__(
+        self,
+        blocks: nn.Sequential,
+        *,
+        norm: nn.Module,
+        fc_norm: nn.Module,
+        head: nn.Module,
+        cls_token: nn.Parameter | None,
+        pool: Literal["avg", "token"],
+    ) -> None:
+        super().__init__()
+        self.cls_token, self.blocks, self.pool = cls_token, blocks, pool
+        self.norm, self.fc_norm, self.head = norm, fc_norm, head
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens [N, T, D] (T+1 with the client's class token) -> logits [N, classes]."""
+        if self.cls_token is not None:
+            tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1)
+        tokens = self.norm(self.blocks(tokens))
+        pooled = tokens[:, 0] if self.pool == "token" else tokens.mean(1)
+        return self.head(self.fc_norm(pooled))

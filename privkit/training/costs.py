@@ -1,0 +1,51 @@
+"""What a run costs one of its clients, read off one round of the real edge."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator
+
+from privkit.data.base import Batch
+from privkit.metrics.cost import Cost, measure
+from privkit.metrics.payload import FLOAT, kept_share
+from privkit.seeds import derive
+from privkit.training.edge import Edge
+from privkit.training.loop import TrainingSpec
+from privkit.training.seeded import seeded
+
+SEED_BYTES = 8
+
+
+def edge_costs(edge: Edge, private: Batch, spec: TrainingSpec, *, rounds_an_epoch: int, seed: int) -> Cost:
+    """Bytes, multiply-accumulates and peak memory of one client.
+
+    Args:
+        edge: the clients.
+        private: images on their device, of which one round is sent to see how much travels.
+        spec: batch size, and whether the lower segments are trained.
+        rounds_an_epoch: for weights that are averaged once an epoch.
+        seed: of that round's masks.
+    """
+    protocol, device = edge.protocol, private.x.device
+    rows = torch.arange(protocol.active * spec.batch_size, device=device).view(protocol.active, -1) % len(private)
+    edge.eval()
+    with torch.no_grad(), seeded(device, derive(seed, "costs")):
+        sent = edge.release(private.x[rows], private.y[rows], Generator(device).manual_seed(derive(seed, "costs")))
+    share = sent.release.share
+    kept = getattr(sent.receipt, "payload_share", None)  # a shuffle after mixing hides masks, but not from the wire
+    if kept is None:
+        kept = kept_share(share, sent.groups >= 0)
+    trained = not spec.freeze_lower and any(weight.requires_grad for weight in edge.lowers.parameters())
+    every = {"never": None, "round": 1, "epoch": max(1, rounds_an_epoch)}[protocol.average]
+    return measure(
+        edge.client(0),
+        private.x[:1],
+        trained=trained,
+        batch_size=spec.batch_size,
+        kept=kept,
+        gradient=protocol.gradient,
+        label_bytes=edge.classes * FLOAT if sent.release.labels.is_floating_point() else 0,
+        seed_bytes=SEED_BYTES if share is not None else 0,
+        averaged_every=every,
+        companion=None if edge.companion is None else edge.companion.copy(0),
+    )

@@ -1,0 +1,217 @@
+"""The edge: the clients' lower segments, their defense and, where a defense asks for them, its helpers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol as TypingProtocol
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.defenses.base import Defense, Receipt, Release
+from privkit.errors import UsageError
+from privkit.training.protocol import Protocol
+from privkit.training.seeded import seeded
+from privkit.training.stacked import Stacked
+
+
+def frozen_block(dim: int, seed: int) -> nn.Module:
+    """The extra transformer block that runs at the edge after the shuffle; its weights are public and never trained.
+
+    T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
+
+    Args:
+        dim: token size.
+        seed: of the weights.
+
+    Source: Yao et al., patch shuffling, §IV-B ("the model weights of the additional transformer block are fixed").
+    """
+    from timm.models.vision_transformer import Block
+
+    heads = max(h for h in range(1, max(1, dim // 64) + 1) if dim % h == 0)
+    with seeded(torch.device("cpu"), seed):
+        return Block(dim, heads, mlp_ratio=3.0, qkv_bias=True).requires_grad_(False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """One round's forward pass on the clients' side.
+
+    Attributes:
+        smashed: [n, B, ...], what the lower segments gave; [M, B, ...] where images were mixed before them.
+        release: what the server gets, M messages.
+        receipt: what the defense did.
+        groups: int64 [M, k], the client on each seat of each message, −1 on an empty seat.
+        penalty: [M'], the defense's own term of each client's loss, or None.
+    """
+
+    smashed: Tensor
+    release: Release
+    receipt: Receipt
+    groups: Tensor
+    penalty: Tensor | None
+
+
+class Grouping(TypingProtocol):
+    """Draws the mixing groups of a round."""
+
+    def __call__(self, group: int, number: int, generator: Generator) -> Tensor:
+        """Groups int64 [M, k]; see `Protocol.groups`."""
+        ...
+
+
+class Edge(nn.Module):
+    """Everything on the clients' side.
+
+    Args:
+        lowers: the lower segments, stacked.
+        defense: applied to what they give, or to the images before them.
+        protocol: who sends in a round, and who is mixed with whom.
+        classes: number of labels.
+        block: the frozen block, or None.
+        companion: a network of the defense's that each client trains beside the task, stacked, or None.
+    """
+
+    def __init__(
+        self,
+        lowers: Stacked,
+        defense: Defense,
+        protocol: Protocol,
+        classes: int,
+        block: nn.Module | None = None,
+        companion: Stacked | None = None,
+    ) -> None:
+        super().__init__()
+        self.lowers, self.block, self.companion = lowers, block, companion
+        self.defense, self.protocol, self.classes = defense, protocol, classes
+
+    @classmethod
+    def build(
+        cls,
+        lower: nn.Module,
+        defense: Defense,
+        image_shape: tuple[int, int, int],
+        *,
+        classes: int,
+        seed: int,
+        protocol: Protocol | None = None,
+    ) -> Edge:
+        """Copy the lower segment for every client and add what the defense asks for.
+
+        Args:
+            lower: one client's lower segment; all clients start with its weights.
+            defense: the defense.
+            image_shape: (C, H, W).
+            classes: number of labels.
+            seed: of the frozen block and the companion.
+            protocol: None for one client.
+
+        Raises:
+            UsageError: if the group cannot be filled, the defense cannot take what the lower segment gives, or the
+                segment cannot be evaluated for many clients at once.
+        """
+        protocol = protocol or Protocol()
+        protocol.check_group(defense.name, defense.group)
+        if defense.group > 1 and protocol.gradient != "unicast" and not defense.keeps_cells:
+            raise UsageError(
+                f"{defense.name} moves cells, so that one gradient for all members fits none; use gradient=unicast"
+            )
+        training = lower.training
+        with torch.no_grad():  # in eval mode, so that a look at the shape draws nothing and moves no running mean
+            shape = tuple(lower.eval()(torch.zeros(1, *image_shape)).shape[1:])
+        lower.train(training)
+        lowers = Stacked(lower, protocol.active)
+        block = companion = None
+        if defense.frozen_block:
+            if len(shape) != 2:
+                raise ValueError(f"frozen_block needs tokens [N, T, D], got shape {[1, *shape]}; cut elsewhere")
+            block = frozen_block(shape[-1], seed)
+        if (own := defense.companion(shape, image_shape, seed)) is not None:
+            companion = Stacked(own, protocol.active)
+        edge = cls(lowers, defense, protocol, classes, block, companion)
+        edge._probe(image_shape)
+        return edge
+
+    @torch.no_grad()
+    def _probe(self, image_shape: tuple[int, int, int]) -> None:
+        """Refuse, before any training, segments that cannot be stacked and shapes that the defense cannot take."""
+        if self.lowers.copies == 1 and self.defense.group == 1:
+            return
+        training = self.training
+        self.eval()
+        images = torch.zeros(self.protocol.active, self.defense.smallest_batch, *image_shape)
+        try:
+            with seeded(torch.device("cpu"), 0):
+                self.release(images, images.new_zeros(images.shape[:2], dtype=torch.int64), Generator().manual_seed(0))
+        except (ValueError, UsageError) as error:
+            raise UsageError(str(error)) from None
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UsageError(
+                f"the lower segment cannot be evaluated for {self.lowers.copies} clients at once (torch.func.vmap): "
+                f"{type(error).__name__}: {reason}"
+            ) from None
+        self.train(training)
+
+    def release(self, images: Tensor, labels: Tensor, generator: Generator, number: int = 0) -> Sent:
+        """What leaves the clients in one round, differentiable in the lower segments' weights.
+
+        Args:
+            images: [n, B, C, H, W] in [0, 1], the batch of every client that sends.
+            labels: int64 [n, B].
+            generator: the only source of randomness of groups and defense.
+            number: of the round, 0-based.
+        """
+        defense = self.defense
+        groups = torch.arange(len(images), device=images.device).unsqueeze(1)
+        present = None
+        if defense.group > 1:
+            groups = self.protocol.groups(defense.group, number, generator)
+            present = groups >= 0
+        if defense.soft_labels:
+            labels = nn.functional.one_hot(labels, self.classes).to(images.dtype)
+        penalty = None
+        if defense.level == "input":
+            release, receipt = defense.apply(_seated(images, groups), _seated(labels, groups), generator, present)
+            smashed = self.lowers(release.smashed, groups[:, 0] if defense.group > 1 else None)
+            release = replace(release, smashed=smashed)
+        else:
+            smashed = self.lowers(images)
+            penalty = defense.penalty(images, smashed, None if self.companion is None else self._companion)
+            release, receipt = defense.apply(_seated(smashed, groups), _seated(labels, groups), generator, present)
+        if self.block is not None:
+            m, b = release.smashed.shape[:2]
+            release = replace(release, smashed=self.block(release.smashed.flatten(0, 1)).unflatten(0, (m, b)))
+        return Sent(smashed=smashed, release=release, receipt=receipt, groups=groups, penalty=penalty)
+
+    def _companion(self, smashed: Tensor) -> Tensor:
+        """Every client's own companion on its own part of [n·B, ...]."""
+        assert self.companion is not None
+        return self.companion(smashed.unflatten(0, (self.companion.copies, -1))).flatten(0, 1)
+
+    def infer(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
+        """What the server gets of test images, [n, B, ...]: the release; smashed data where only training is defended."""
+        if self.defense.at_inference and self.defense.group == 1:
+            return self.release(images, labels, generator).release.smashed
+        return self.lowers(images)
+
+    @torch.no_grad()
+    def fitted(self, upper: nn.Module, image_shape: tuple[int, int, int], seed: int) -> nn.Module:
+        """The upper segment, behind the defense's adapter where the release is shaped unlike the smashed data."""
+        training = self.training
+        self.eval()
+        with seeded(torch.device("cpu"), 0):
+            shape = tuple(self.lowers.copy(0)(torch.zeros(1, *image_shape)).shape[1:])
+        self.train(training)
+        adapter = self.defense.adapter(shape, seed)
+        return upper if adapter is None else nn.Sequential(adapter, upper)
+
+    def client(self, number: int) -> nn.Module:
+        """The lower segment of one client and the frozen block behind it, as one module on [N, C, H, W] images."""
+        lower = self.lowers.copy(number)
+        return lower if self.block is None else nn.Sequential(lower, self.block)
+
+
+def _seated(values: Tensor, groups: Tensor) -> Tensor:
+    """[n, ...] by groups [M, k] -> [M, k, ...]; unchanged where nobody is mixed. Empty seats hold somebody's values."""
+    return values if groups.shape[1] == 1 else values[groups.clamp(min=0)]

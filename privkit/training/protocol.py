@@ -1,0 +1,162 @@
+"""Who trains with whom: the protocols of split learning, as one frozen specification with named settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """Clients, their lower segments, the server's updates and the way of the gradient.
+
+    Attributes:
+        clients: n ≥ 1.
+        lower: "own" (each client keeps a lower segment) or "handed_on" (one lower segment goes from client to client,
+            and they take turns: sequential SL).
+        upper: "shared" (the server's) or "own" (each client trains a whole network alone: standalone).
+        average: when lower segments are averaged with weights d_i: "never", after every "round" or "epoch" (FedAvg).
+        gradient: which cut-layer gradient a client gets: "unicast" (its own part: masked, scaled), "broadcast" (all of
+            its mixing group's: the CutMix gradient) or "average" (over all messages, the same for everybody: SplitAvg).
+        updates: the server's steps a round: one for all messages together ("round"), or one for each ("message",
+            CutMixSL's ×n variant).
+        grouping: how mixing groups are drawn every round: "random", or "round_robin" (everybody meets everybody).
+
+    Source: Gupta and Raskar 2018 (SL); Thapa et al. 2020 (SplitFed); Pal et al. 2021 (SplitAvg); CutMixSL §3.3 and
+    appendix C; DP-CutMixSL Eq. 3, 10 and 11.
+    """
+
+    clients: int = 1
+    lower: Literal["own", "handed_on"] = "own"
+    upper: Literal["shared", "own"] = "shared"
+    average: Literal["never", "round", "epoch"] = "never"
+    gradient: Literal["unicast", "broadcast", "average"] = "unicast"
+    updates: Literal["round", "message"] = "round"
+    grouping: Literal["random", "round_robin"] = "random"
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise ValueError(f"clients must be a whole number >= 1, got {self.clients}")
+        if self.lower == "handed_on" and (self.upper, self.average, self.gradient) != ("shared", "never", "unicast"):
+            raise ValueError(
+                "lower=handed_on has one lower segment and one message a round: use upper=shared, average=never and "
+                "gradient=unicast"
+            )
+        if self.upper == "own" and (self.updates, self.gradient, self.average) != ("round", "unicast", "never"):
+            raise ValueError(
+                "upper=own trains each client alone: use average=never, gradient=unicast and updates=round"
+            )
+
+    @property
+    def active(self) -> int:
+        """Clients that send in one round: one where they take turns."""
+        return 1 if self.lower == "handed_on" else self.clients
+
+    def check_group(self, name: str, group: int) -> None:
+        """Refuse a mixing group that this protocol cannot fill.
+
+        Raises:
+            UsageError: with the largest group that works.
+        """
+        if group == 1:
+            return
+        if self.upper == "own":
+            raise UsageError(f"{name} mixes groups of {group} clients, but standalone clients send nothing; use psl")
+        if group > self.active:
+            ways = (
+                f"group=2 to group={self.active}" if self.active > 1 else "a protocol of more, such as psl:clients=10"
+            )
+            raise UsageError(
+                f"{name} mixes groups of {group} clients, but only {self.active} of {self.clients} send in a round; "
+                f"use {ways}"
+            )
+
+    def unmatched(self, group: int) -> int:
+        """Clients in the group that is left over where k does not divide n: they mix among themselves.
+
+        Source: CutMixSL §4, "Communication Efficiency": one unmatched client sends its smashed data, two unmatched
+        clients of a 4-way CutMix conduct a 2-way CutMix.
+
+        >>> Protocol(clients=10).unmatched(4)
+        2
+        """
+        return self.active % group
+
+    def groups(self, group: int, number: int, generator: Generator) -> Tensor:
+        """Mixing groups of one round.
+
+        Args:
+            group: k.
+            number: of the round, 0-based.
+            generator: draws them; a round-robin draws nothing.
+
+        Returns:
+            int64 [⌈n/k⌉, k], the client on each seat, −1 on an empty one (in the last group only).
+
+        >>> Protocol(clients=5, grouping="round_robin").groups(2, 0, torch.Generator()).tolist()
+        [[1, 4], [2, 3], [0, -1]]
+        """
+        n, device = self.active, generator.device
+        if self.grouping == "random":
+            order = torch.randperm(n, generator=generator, device=device)
+        else:
+            order = _round_robin(n, number).to(device)
+        seats = -(-n // group) * group
+        return torch.nn.functional.pad(order, (0, seats - n), value=-1).view(-1, group)
+
+
+def _round_robin(n: int, number: int) -> Tensor:
+    """The circle method: consecutive pairs meet anew every round, until everybody has met everybody.
+
+    >>> {tuple(sorted(pair)) for r in range(5) for pair in _round_robin(6, r).view(-1, 2).tolist()} == {
+    ...     (a, b) for b in range(6) for a in range(b)}
+    True
+    """
+    even = n + n % 2
+    turning = 1 + (torch.arange(even - 1) + number) % max(1, even - 1)
+    circle = torch.cat([torch.zeros(1, dtype=torch.int64), turning])
+    pairs = torch.stack([circle[: even // 2], circle.flip(0)[: even // 2]], 1).flatten()
+    if even == n:
+        return pairs
+    idle = int((pairs == n).nonzero())  # the seat that nobody has: its partner goes last
+    partner = pairs[idle ^ 1].reshape(1)
+    rest = pairs[(pairs != n) & (pairs != partner)]
+    return torch.cat([rest, partner])
+
+
+STANDALONE = Protocol(clients=10, upper="own")
+"""Each of ten clients trains a whole network on its own images."""
+
+SL = Protocol(lower="handed_on")
+"""Sequential split learning: one lower segment, handed on from client to client."""
+
+PSL = Protocol(clients=10)
+"""Parallel split learning: ten lower segments, one server update a round with weights d_i."""
+
+SPLITFED = Protocol(clients=10, average="round")
+"""Parallel split learning with FedAvg of the lower segments after every round."""
+
+SPLITAVG = Protocol(clients=10, gradient="average")
+"""Parallel split learning where everybody gets the averaged cut-layer gradient."""
+
+CUTMIXSL = Protocol(clients=10)
+"""Parallel split learning for mixing defenses: each client gets the part of the gradient that its mask kept."""
+
+CUTMIXSFL = Protocol(clients=10, average="round", gradient="average")
+"""CutMixSL with FedAvg of the lower segments and the averaged gradient broadcast."""
+
+PROTOCOLS: dict[str, str] = {
+    "cutmixsfl": "privkit.training.protocol:CUTMIXSFL",
+    "cutmixsl": "privkit.training.protocol:CUTMIXSL",
+    "psl": "privkit.training.protocol:PSL",
+    "sl": "privkit.training.protocol:SL",
+    "splitavg": "privkit.training.protocol:SPLITAVG",
+    "splitfed": "privkit.training.protocol:SPLITFED",
+    "standalone": "privkit.training.protocol:STANDALONE",
+}
+"""Name -> "module:object" of every protocol."""

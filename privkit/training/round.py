@@ -1,0 +1,159 @@
+"""One communication round: forward across the cut, the server's loss, and the gradient's way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.defenses.base import Release
+from privkit.training.edge import Edge, Sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What one round left behind; gradients are in `.grad` of both sides.
+
+    Attributes:
+        losses: [M], of each message, detached.
+        sent: the clients' forward pass.
+        cut_gradient: [M, B, ...], of each message's own loss at the cut, as the server sent it back.
+    """
+
+    losses: Tensor
+    sent: Sent
+    cut_gradient: Tensor
+
+
+def split_round(
+    edge: Edge,
+    upper: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    draws: Generator,
+    *,
+    shares: Tensor | None = None,
+    number: int = 0,
+    update: Callable[[], None] | None = None,
+) -> Round:
+    """Forward and backward pass of one round.
+
+    The release is detached, which is what the wire does. The gradient that comes back enters the *same* graph from
+    which the release left, so noise, masks and permutations are those of the forward pass.
+
+    Args:
+        edge: the clients.
+        upper: the server's segment, or, for standalone clients, theirs, stacked.
+        images: [n, B, C, H, W].
+        labels: int64 [n, B].
+        draws: randomness of groups and defense.
+        shares: [n], each client's share d_i of the data; None for equal shares.
+        number: of the round, 0-based.
+        update: the server's optimizer step, called after every message where the protocol has `updates="message"`.
+
+    Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client's gradient is that of its own
+    message's loss, the server's is weighted by Σ d_i over the message's members.
+    """
+    protocol, kind = edge.protocol, images.device.type
+    with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+        sent = edge.release(images, labels, draws, number)
+    weights = _weights(sent.groups, shares)
+    if protocol.updates == "message":
+        losses, gradient = _one_by_one(upper, sent, update)
+    else:
+        losses, gradient = _together(upper, sent, None if protocol.upper == "own" else weights)
+    gradient = edge.defense.on_gradient(gradient, draws)
+    _send_back(sent, gradient, weights, protocol.gradient)
+    return Round(losses=losses.detach(), sent=sent, cut_gradient=gradient)
+
+
+def message_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy [M] of logits [M·B, L] or [M, B, L] against labels [M, B] or, mixed, [M, B, L]."""
+    logits = logits.reshape(-1, logits.shape[-1]).float()
+    if len(labels) == 1:
+        return nn.functional.cross_entropy(logits, labels.flatten(0, 1)).unsqueeze(0)
+    losses = nn.functional.cross_entropy(logits, labels.flatten(0, 1), reduction="none")
+    return losses.view(len(labels), -1).mean(1)
+
+
+def _together(upper: nn.Module, sent: Sent, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """One backward pass of all messages; losses [M] and the gradient of each message's own loss at the cut."""
+    arrived = sent.release.smashed.detach().requires_grad_()
+    with torch.autocast(arrived.device.type, torch.bfloat16, enabled=arrived.device.type == "cuda"):
+        clone = arrived.clone()
+        logits = upper(clone) if weights is None else upper(clone.flatten(0, 1))
+    losses = message_losses(logits, sent.release.labels)
+    (losses.sum() if weights is None else (weights * losses).sum()).backward()
+    gradient = arrived.grad
+    assert gradient is not None
+    if weights is not None and len(losses) > 1:
+        gradient = gradient / _as(weights, gradient)
+    return losses, gradient
+
+
+def _one_by_one(upper: nn.Module, sent: Sent, update: Callable[[], None] | None) -> tuple[Tensor, Tensor]:
+    """The server learns from one message after another, as the ×n variant is defined."""
+    losses, gradients = [], []
+    for smashed, labels in zip(sent.release.smashed, sent.release.labels, strict=True):
+        arrived = smashed.detach().unsqueeze(0).requires_grad_()
+        message = Sent(
+            smashed=arrived,
+            release=Release(smashed=arrived, labels=labels.unsqueeze(0)),
+            receipt=sent.receipt,
+            groups=sent.groups[:1],
+            penalty=None,
+        )
+        loss, gradient = _together(upper, message, torch.ones(1, device=arrived.device))
+        losses.append(loss.detach())
+        gradients.append(gradient)
+        if update is not None:
+            update()
+    return torch.cat(losses), torch.cat(gradients)
+
+
+def _weights(groups: Tensor, shares: Tensor | None) -> Tensor:
+    """Σ d_i over each message's members, [M]; they sum to 1."""
+    present = groups >= 0
+    if shares is None:
+        return present.sum(1) / present.sum()
+    return torch.where(present, shares[groups.clamp(min=0)], 0).sum(1)
+
+
+def _as(weights: Tensor, like: Tensor) -> Tensor:
+    """[M] shaped to multiply [M, B, ...]."""
+    return weights.to(like.dtype).view(-1, *[1] * (like.ndim - 1))
+
+
+def _send_back(sent: Sent, gradient: Tensor, weights: Tensor, way: str) -> None:
+    """Give every client its cut-layer gradient and let it go on backwards.
+
+    Source: CutMixSL Eq. 13 (unicast, CutMix gradient); DP-CutMixSL Eq. 10; Pal et al. 2021 (average).
+    """
+    roots: list[Tensor] = []
+    gradients: list[Tensor | None] = []
+    if sent.release.smashed.requires_grad:
+        if way == "average":
+            gradient = (_as(weights, gradient) * gradient).sum(0, keepdim=True).expand_as(gradient)
+        if way == "unicast" or sent.groups.shape[1] == 1:
+            root, back = sent.release.smashed, gradient
+        else:  # past the masks
+            root, back = sent.smashed, _to_members(gradient, sent)
+        roots.append(root)
+        gradients.append(back.to(root.dtype))
+    if sent.penalty is not None and sent.penalty.requires_grad:
+        roots.append(sent.penalty.sum())
+        gradients.append(None)
+    if roots:
+        torch.autograd.backward(roots, gradients)
+
+
+def _to_members(gradient: Tensor, sent: Sent) -> Tensor:
+    """Each message's gradient to all of its members: [M, B, ...] -> [n, B, ...]."""
+    if len(sent.smashed) == len(gradient):
+        return gradient  # mixed before the lower segment, so that one segment made the message
+    seats = sent.groups.flatten()
+    message = torch.arange(len(gradient), device=gradient.device).repeat_interleave(sent.groups.shape[1])
+    to = message.new_empty(len(sent.smashed) + 1).scatter(0, seats % (len(sent.smashed) + 1), message)
+    return gradient[to[:-1]]  # empty seats, -1, wrote to the last place

@@ -1,0 +1,86 @@
+"""Many copies of one module as stacked parameters: n clients at the price of one."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+class Stacked(nn.Module):
+    """n copies of a module that are evaluated in one batched call; every parameter and buffer is stacked, [n, ...].
+
+    Elementwise optimizers such as AdamW update all copies at once and treat each as if it were alone. One copy is
+    evaluated as the module itself would be, bit for bit.
+
+    Args:
+        module: what is copied; all copies start equal. It must run under `torch.func.vmap` if n > 1: no control flow
+            that depends on values.
+        copies: n ≥ 1.
+
+    >>> linear = Stacked(nn.Linear(3, 2), 4)
+    >>> linear(torch.rand(4, 5, 3)).shape, linear.module.weight.shape
+    (torch.Size([4, 5, 2]), torch.Size([4, 2, 3]))
+    """
+
+    def __init__(self, module: nn.Module, copies: int) -> None:
+        super().__init__()
+        self.copies = copies
+        self.module = deepcopy(module)  # its own parameters become the stack, so that their names stay
+        for part in self.module.modules():
+            for name, weight in part.named_parameters(recurse=False):
+                stack = weight.detach().expand(copies, *weight.shape).clone()
+                part.register_parameter(name, nn.Parameter(stack, requires_grad=weight.requires_grad))
+            for name, value in part.named_buffers(recurse=False):
+                persistent = name not in part._non_persistent_buffers_set
+                part.register_buffer(name, value.expand(copies, *value.shape).clone(), persistent=persistent)
+
+    def forward(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Evaluate every copy on its own batch.
+
+        Args:
+            inputs: [n, B, ...]; copy i sees inputs[i].
+            rows: int64 [M], the copy that sees inputs[m] of [M, B, ...]; None for all in order.
+
+        Returns:
+            [n, B, ...] (or [M, B, ...]).
+        """
+        state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        if rows is not None:
+            state = {name: stack[rows] for name, stack in state.items()}
+        elif self.copies == 1:
+            one = {name: value.squeeze(0) for name, value in state.items()}
+            return functional_call(self.module, one, (inputs.squeeze(0),)).unsqueeze(0)
+        call = torch.func.vmap(lambda s, x: functional_call(self.module, s, (x,)), randomness="different")
+        if inputs.device.type != "cpu":
+            return call(state, inputs)
+        with sdpa_kernel(SDPBackend.MATH):  # the CPU's fused attention has no batching rule and would run in a loop
+            return call(state, inputs)
+
+    def copy(self, number: int) -> nn.Module:
+        """Copy `number` as a module of its own."""
+        module = deepcopy(self.module)
+        for part in module.modules():
+            for name, stack in part.named_parameters(recurse=False):
+                weight = nn.Parameter(stack.detach()[number].clone(), requires_grad=stack.requires_grad)
+                part.register_parameter(name, weight)
+            for name, value in part.named_buffers(recurse=False):
+                persistent = name not in part._non_persistent_buffers_set
+                part.register_buffer(name, value[number].clone(), persistent=persistent)
+        return module
+
+    @torch.no_grad()
+    def average(self, weights: Tensor) -> None:
+        """FedAvg: every copy becomes the weighted mean of all; running statistics too, counters stay.
+
+        Args:
+            weights: [n], summing to 1.
+
+        Source: McMahan et al. 2017, Algorithm 1, on lower segments as in SplitFed (Thapa et al. 2020).
+        """
+        for stack in (*self.module.parameters(), *self.module.buffers()):
+            if stack.is_floating_point():
+                stack.copy_(torch.einsum("n,n...->...", weights.to(stack.dtype), stack).expand_as(stack))

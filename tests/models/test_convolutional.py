@@ -1,0 +1,159 @@
+"""VGG-16, ResNets and LeNet-5: the cut network is the reference network, with its published size and shapes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.models.vgg import VGG, cfgs
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privkit.errors import UsageError
+from privkit.models import LENET5, RESNET18, RESNET20, VGG16, LeNet5, ResNet, SplitModel, Vgg16
+
+
+def resnet18(size: int) -> nn.Module:
+    """timm's own; on small images patch SplitNN's table 4 changes the first convolution and takes the pooling out."""
+    net = timm.create_model("resnet18", num_classes=10, in_chans=3)
+    if size < 64:
+        net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    return net
+
+
+def vgg16(batch_norm: bool) -> nn.Module:
+    """timm's own features, their mean, and a linear classifier."""
+    features = VGG(cfgs["vgg16"], mlp_ratio=1 / 4096, norm_layer=nn.BatchNorm2d if batch_norm else None).features
+    return nn.Sequential(features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+class PlainResNet20(nn.Module):
+    """He et al. §4.2 as a list of weights: 3×3 convolutions, shortcuts without weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = [3, 16, *[16] * 6, *[32] * 6, *[64] * 6]
+        layers = []
+        for before, after in pairwise(sizes):
+            layers += [nn.Conv2d(before, after, 3, 1 + (before == after // 2), 1, bias=False), nn.BatchNorm2d(after)]
+        self.layers, self.head = nn.Sequential(*layers), nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        pairs = [self.layers[i : i + 2] for i in range(0, len(self.layers), 2)]
+        maps = pairs[0](images).relu()
+        for first, second in zip(pairs[1::2], pairs[2::2], strict=True):
+            inner = second(first(maps).relu())
+            if inner.shape != maps.shape:
+                maps = torch.cat([maps[:, :, ::2, ::2], torch.zeros_like(inner)[:, maps.shape[1] :]], 1)
+            maps = (inner + maps).relu()
+        return self.head(maps.mean((2, 3)))
+
+
+class PlainLeNet(nn.Module):
+    """LeCun et al. §II.B with a full second convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1, self.c3 = nn.Conv2d(1, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
+        self.c5, self.f6, self.out = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        s2 = functional.avg_pool2d(self.c1(images).tanh(), 2)
+        s4 = functional.avg_pool2d(self.c3(s2).tanh(), 2)
+        return self.out(self.f6(self.c5(s4.flatten(1)).tanh()).tanh())
+
+
+CASES: list[tuple[Any, Callable[[], nn.Module], tuple[int, int, int]]] = [
+    (VGG16, lambda: vgg16(False), (3, 32, 32)),
+    (RESNET18, lambda: resnet18(32), (3, 32, 32)),
+    (RESNET20, PlainResNet20, (3, 32, 32)),
+    (LENET5, PlainLeNet, (1, 28, 28)),
+]
+
+
+@torch.no_grad()
+def copied(split: SplitModel, whole: nn.Module) -> None:
+    """The whole network gets moved weights, and the split one the same, in order."""
+    own = [value for half in (split.lower, split.upper) for value in half.state_dict().values()]
+    theirs = list(whole.state_dict().values())
+    assert [value.shape for value in own] == [value.shape for value in theirs]
+    draws = torch.Generator().manual_seed(0)
+    for a, b in zip(own, theirs, strict=True):
+        if a.is_floating_point():
+            a.add_(torch.rand(a.shape, generator=draws), alpha=0.03)
+            b.copy_(a)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reference", "shape", "cut"),
+    [
+        *((*case, cut) for case in CASES for cut in case[0].cuts),
+        (Vgg16(batch_norm=True), lambda: vgg16(True), (3, 32, 32), "pool2"),
+        (RESNET18, lambda: resnet18(96), (3, 96, 96), "stem"),
+    ],
+)
+def test_lower_then_upper_is_the_reference(
+    spec: Any, reference: Callable[[], nn.Module], shape: tuple[int, int, int], cut: str
+) -> None:
+    split, whole = replace(spec, cut=cut).build(shape, 10, positions=True, seed=0), reference().eval()
+    copied(split, whole)
+    images = torch.rand(2, *shape)
+    with torch.no_grad():
+        ours, theirs = split.upper.eval()(split.lower.eval()(images)), whole((images - 0.5) / 0.5)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    assert (theirs[0] - theirs[1]).abs().max() > 1e-4 * theirs.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "smashed"),
+    [
+        (VGG16, (3, 32, 32), (64, 16, 16)),  # after two convolutions and one pooling: CutMixSL §4
+        (Vgg16(cut="pool3"), (3, 32, 32), (256, 4, 4)),
+        (Vgg16(cut="pool5"), (1, 28, 28), (512, 1, 1)),
+        (LENET5, (1, 28, 28), (16, 10, 10)),
+        (LeNet5(cut="pool1"), (1, 28, 28), (6, 14, 14)),
+        (LeNet5(cut="fc1"), (1, 28, 28), (120,)),
+        (ResNet(cut="stem"), (3, 32, 32), (64, 32, 32)),
+        (ResNet(cut="stem"), (3, 224, 224), (64, 56, 56)),
+        (
+            ResNet(cut="pool"),
+            (3, 32, 32),
+            (512,),
+        ),  # ResNet-18 before its classifier: 512 numbers in accurate_sl's table 1
+        (ResNet(depth=20, cut="stage2"), (3, 32, 32), (32, 16, 16)),
+    ],
+)
+def test_smashed_shapes(spec: Any, shape: tuple[int, int, int], smashed: tuple[int, ...]) -> None:
+    split = spec.build(shape, 10, positions=True, seed=0)
+    with torch.no_grad():
+        assert split.lower.eval()(torch.zeros(2, *shape)).shape == (2, *smashed)
+    assert split.class_token == "none"
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "weights"),
+    [
+        (RESNET20, (3, 32, 32), 269_722),  # 0.27 million, He et al. 2016, table 6
+        (RESNET18, (3, 224, 224), 11_181_642),  # torchvision's 11,689,512 with a thousand classes
+        (LENET5, (1, 28, 28), 61_706),
+        (VGG16, (3, 32, 32), 14_714_688 + 5_130),  # thirteen convolutions and the classifier
+    ],
+)
+def test_weights_counted(spec: Any, shape: tuple[int, int, int], weights: int) -> None:
+    split = spec.build(shape, 10, positions=True, seed=0)
+    assert sum(w.numel() for half in (split.lower, split.upper) for w in half.parameters()) == weights
+
+
+def test_lenet_says_how_small_is_too_small() -> None:
+    with pytest.raises(UsageError, match=r"lenet5 needs images of at least 12×12 pixels, got 8×8"):
+        LENET5.build((1, 8, 8), 10, positions=True, seed=0)
+    split = LENET5.build((1, 12, 12), 10, positions=True, seed=0)
+    assert split.upper(split.lower(torch.zeros(1, 1, 12, 12))).shape == (1, 10)
+
+
+def test_depths_that_do_not_exist() -> None:
+    with pytest.raises(ValueError, match="depth must be 18 or 20, got 50"):
+        ResNet(depth=50)  # type: ignore[arg-type]

@@ -1,0 +1,164 @@
+"""Laws of every registered model: a new model is tested by being registered."""
+
+import copy
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from privkit.errors import UsageError
+from privkit.models import MODELS, SplitModel
+from privkit.models.places import hides_places
+from privkit.registry import load, parse
+
+SPECS = {name: load(target) for name, target in MODELS.items()}
+SHAPE = (3, 32, 32)
+DEEP = ("t2t_vit", "vit_tiny")  # their blocks are all alike: these see three cuts
+SMALL = [name for name in SPECS if name != "vit_base"]  # which takes seconds to build, and is `Vit` like the others
+LIGHT = ("lenet5", "pit_tiny", "resnet20", "vgg16")  # whose last cut is tried with three clients, too
+
+
+def cuts(name: str) -> list[str]:
+    """Every cut of a model; of a deep one the first two and the last."""
+    every = list(SPECS[name].cuts)
+    return [*every[:2], every[-1]] if name in DEEP else every
+
+
+def build(name: str, shape: tuple[int, int, int] = SHAPE, *, seed: int = 0, **fields: Any) -> SplitModel:
+    split: SplitModel = replace(SPECS[name], **fields).build(shape, 10, positions=True, seed=seed)
+    return split
+
+
+def images(*lead: int, shape: tuple[int, int, int] = SHAPE) -> Tensor:
+    return torch.rand(*lead, *shape, generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def shaken(module: nn.Module, seed: int = 0) -> nn.Module:
+    """Every weight and running statistic moved, so that none is 0 or 1 as it starts."""
+    draws = torch.Generator().manual_seed(seed)
+    for weight in module.parameters():
+        weight.add_(torch.randn(weight.shape, generator=draws), alpha=0.02)
+    for name, value in module.named_buffers():
+        if name.endswith(("running_mean", "running_var")):
+            value.add_(torch.rand(value.shape, generator=draws))
+    return module
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_cut_moves_weights_and_changes_no_function(name: str) -> None:
+    """Both segments together are one network wherever the cut is, and the class token is where it is said to be."""
+    owner: dict[str, Any] = (
+        {"class_token": "client"} if name == "t2t_vit" else {}
+    )  # blocks below the cut miss a token of the server's
+    x, found, sizes = images(2), [], []
+    for cut in cuts(name):
+        split = build(name, cut=cut, **owner)
+        with torch.no_grad():
+            found.append(split.upper.eval()(split.lower.eval()(x)))
+        halves = (split.lower, split.upper)
+        sizes.append([sum(weight.numel() for weight in half.parameters()) for half in halves])
+        owned = [any(key.endswith("cls_token") for key in half.state_dict()) for half in halves]
+        assert owned == {"none": [False, False], "client": [True, False], "server": [False, True]}[split.class_token]
+    assert found[0].shape == (2, 10)
+    for logits in found[1:]:
+        torch.testing.assert_close(logits, found[0], atol=2e-5, rtol=0)
+    assert len({below + above for below, above in sizes}) == 1
+    assert [below for below, _ in sizes] == sorted(below for below, _ in sizes)
+    assert all(above for _, above in sizes)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_an_unknown_cut_lists_those_that_exist(name: str) -> None:
+    for bad in ("block99", "", "1"):
+        with pytest.raises(ValueError, match="cut must be one of") as caught:
+            replace(SPECS[name], cut=bad)
+        assert all(cut in str(caught.value) for cut in SPECS[name].cuts)
+        assert repr(bad) in str(caught.value)
+    with pytest.raises(UsageError, match=f"cut must be one of {SPECS[name].cuts[0]}"):
+        parse("models", f"{name}:cut=nowhere")
+    last = SPECS[name].cuts[-1]
+    component = parse("models", f"{name}:cut={last}")
+    assert component.spec.cut == last
+    assert parse("models", component.label) == component
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_weights_follow_the_seed_and_nothing_else(name: str) -> None:
+    state = torch.random.get_rng_state()
+    first, again, other = (build(name, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for half in ("lower", "upper"):
+        a, b, c = (getattr(split, half).state_dict() for split in (first, again, other))
+        assert all(torch.equal(a[key], b[key]) for key in a)
+        assert any(not torch.equal(a[key], c[key]) for key in a)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 28, 28), (1, 32, 32), (3, 64, 48), (1, 16, 16)])
+def test_grey_and_color_of_any_size(name: str, shape: tuple[int, int, int]) -> None:
+    split = build(name, shape)
+    with torch.no_grad():
+        smashed = split.lower.eval()(images(2, shape=shape))
+        assert split.upper.eval()(smashed).shape == (2, 10)
+    assert smashed.isfinite().all()
+    assert smashed.ndim in (2, 3, 4)
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name != "lenet5"])
+def test_eight_pixels_are_enough(name: str) -> None:
+    split = build(name, (1, 8, 8))
+    with torch.no_grad():
+        assert split.upper.eval()(split.lower.eval()(images(2, shape=(1, 8, 8)))).shape == (2, 10)
+
+
+def stacked(lowers: list[nn.Module], x: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """All segments in one call, with their stacked weights and buffers."""
+    weights, buffers = stack_module_state(lowers)
+    frame = copy.deepcopy(lowers[0]).to("meta")
+
+    def run(w: dict[str, Tensor], b: dict[str, Tensor], batch: Tensor) -> Tensor:
+        found: Tensor = functional_call(frame, (w, b), (batch,))
+        return found
+
+    return vmap(run)(weights, buffers, x), weights, buffers
+
+
+@pytest.mark.parametrize(("name", "end"), [*((n, e) for n in SMALL for e in (0, 1)), *((n, -1) for n in LIGHT)])
+@pytest.mark.parametrize("training", [True, False])
+def test_three_clients_in_one_call_equal_one_after_the_other(name: str, end: int, training: bool) -> None:
+    """Values, gradients and running statistics, and torch falls back to no loop over clients."""
+    shape = (3, 16, 16)
+    cut = SPECS[name].cuts[end]
+    lowers = [shaken(build(name, shape, seed=i, cut=cut).lower, i).train(training) for i in range(3)]
+    x = images(3, 2, shape=shape)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*batching rule.*")
+        together, weights, buffers = stacked(lowers, x)
+        (together**2).sum().backward()
+    alone = torch.stack([lower(batch) for lower, batch in zip(lowers, x, strict=True)])
+    (alone**2).sum().backward()
+    torch.testing.assert_close(together, alone, atol=1e-4, rtol=1e-4)
+    for i, lower in enumerate(lowers):
+        for key, weight in lower.named_parameters():
+            ours, theirs = weights[key].grad, weight.grad
+            assert ours is not None
+            assert theirs is not None
+            scale = theirs.abs().max().clamp_min(1)
+            torch.testing.assert_close(ours[i] / scale, theirs / scale, atol=1e-4, rtol=0)
+        for key, value in lower.named_buffers():
+            torch.testing.assert_close(buffers[key][i], value, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_is_said_about_places_is_what_is_seen(name: str) -> None:
+    """The numeric test finds what the model says, wherever it can tell."""
+    for positions in (True, False):
+        split = SPECS[name].build(SHAPE, 10, positions=positions, seed=0)
+        seen = hides_places(split.lower, SHAPE)
+        assert split.hides_places in (True, False)
+        assert seen in (split.hides_places, None)

@@ -1,0 +1,355 @@
+"""The laws of the protocols: each reduces to what it must where it must."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.data.base import Batch
+from privkit.data.embedded import TinyDigits
+from privkit.data.partition import Shares
+from privkit.defenses.base import Defense
+from privkit.defenses.none import NoDefense
+from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.defenses.shuffled_cutmix import ShuffledCutMix
+from privkit.errors import TrainingDiverged, UsageError
+from privkit.models import VIT_MICRO
+from privkit.seeds import derive
+from privkit.training import Checkpoint, Edge, Protocol, Stacked, TrainingSpec, evaluate, split_round, train
+from privkit.training.loop import exposure
+
+SHAPE = (1, 8, 8)
+
+
+def digits(count: int = 120) -> Batch:
+    pool = TinyDigits().open(None, download=False, train_images=count).train
+    return pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
+
+
+def built(defense: Defense, protocol: Protocol, seed: int = 0) -> tuple[Edge, nn.Module]:
+    model = VIT_MICRO.build(SHAPE, 10, positions=defense.positions, seed=seed)
+    edge = Edge.build(model.lower, defense, SHAPE, classes=10, seed=seed, protocol=protocol)
+    return edge, Stacked(model.upper, protocol.clients) if protocol.upper == "own" else model.upper
+
+
+def stacks(edge: Edge) -> list[Tensor]:
+    return [p.detach().clone() for p in edge.lowers.parameters()]
+
+
+def one_share(count: int, clients: int) -> Shares:
+    """Every client holds all images, in the same order."""
+    return Shares(rows=torch.arange(count).expand(clients, -1).contiguous(), sizes=torch.full((clients,), count))
+
+
+def test_one_client_is_centralized_training_bit_for_bit() -> None:
+    """Against a loop that knows nothing of privkit's: same weights after every one of ten steps."""
+    data, spec = digits(100), TrainingSpec(batch_size=20)
+    edge, upper = built(NoDefense(), Protocol())
+    model = VIT_MICRO.build(SHAPE, 10, positions=True, seed=0)
+    whole = nn.Sequential(model.lower, model.upper)
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=spec.learning_rate, total_steps=11, pct_start=0.1, cycle_momentum=False
+    )
+    losses = []
+    for epoch in range(2):
+        draws = Generator().manual_seed(derive(0, "train", epoch))
+        for rows in torch.randperm(100, generator=draws).view(5, 20):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(whole(data.x[rows]), data.y[rows])
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+    curve = train(edge, upper, data, spec, epochs=2, seed=0).curve
+    ours = [p.squeeze(0) for p in stacks(edge)] + list(upper.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(ours, whole.parameters(), strict=True))
+    assert curve == pytest.approx([np.mean(losses[:5]), np.mean(losses[5:])], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        Protocol(average="round"),
+        Protocol(average="epoch"),
+        Protocol(gradient="broadcast"),
+        Protocol(gradient="average"),
+        Protocol(lower="handed_on"),
+        Protocol(updates="message"),
+    ],
+    ids=str,
+)
+def test_with_one_client_every_protocol_is_sl(protocol: Protocol) -> None:
+    data, spec = digits(), TrainingSpec(batch_size=20)
+    runs = []
+    for each in (Protocol(), protocol):
+        edge, upper = built(NoDefense(), each)
+        train(edge, upper, data, spec, epochs=2, seed=0)
+        runs.append([*edge.parameters(), *upper.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def naive_psl(data: Batch, order: Tensor, weights: list[float]) -> tuple[list[nn.Module], nn.Module]:
+    """Parallel split learning as a loop over clients, straight from DP-CutMixSL Eq. 3."""
+    model = VIT_MICRO.build(SHAPE, 10, positions=True, seed=0)
+    clients = [VIT_MICRO.build(SHAPE, 10, positions=True, seed=0).lower for _ in weights]
+    modules = [*clients, model.upper]
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in modules]
+    for rows in order:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        for client, own, weight in zip(clients, rows, weights, strict=True):
+            smashed = client(data.x[own])
+            arrived = smashed.detach().requires_grad_()
+            loss = nn.functional.cross_entropy(model.upper(arrived), data.y[own])
+            (weight * loss).backward()
+            assert arrived.grad is not None
+            smashed.backward(arrived.grad / weight)
+        for optimizer in optimizers:
+            optimizer.step()
+    return clients, model.upper
+
+
+def test_stacked_clients_train_as_a_loop_over_clients_does() -> None:
+    data, d = digits(120), [0.5, 0.25, 0.25]
+    order = torch.randperm(120, generator=Generator().manual_seed(0)).view(4, 3, 10)
+    clients, server = naive_psl(data, order, d)
+    edge, upper = built(NoDefense(), Protocol(clients=3))
+    optimizer = torch.optim.SGD([*edge.parameters(), *upper.parameters()], lr=0.1)
+    for rows in order:
+        optimizer.zero_grad()
+        split_round(edge, upper, data.x[rows], data.y[rows], Generator(), shares=torch.tensor(d))
+        optimizer.step()
+    for i, client in enumerate(clients):
+        for ours, theirs in zip(edge.lowers.copy(i).parameters(), client.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    for ours, theirs in zip(upper.parameters(), server.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("protocol", [Protocol(clients=3), Protocol(clients=3, average="round")], ids=str)
+def test_equal_data_on_all_clients_gives_equal_lower_segments(protocol: Protocol) -> None:
+    edge, upper = built(NoDefense(), protocol)
+    data = digits(40)
+    optimizer = torch.optim.AdamW([*edge.parameters(), *upper.parameters()], lr=1e-3)
+    for step in range(3):
+        rows = torch.arange(step * 10, step * 10 + 10).expand(3, -1)
+        optimizer.zero_grad()
+        split_round(edge, upper, data.x[rows], data.y[rows], Generator())
+        optimizer.step()
+    assert all(torch.allclose(stack, stack[:1].expand_as(stack), atol=1e-7) for stack in stacks(edge))
+    other = digits(60).x[40:60]  # and different data, different ones
+    split_round(edge, upper, torch.stack([other[:10], other[:10], other[10:]]), data.y[:30].view(3, 10), Generator())
+    grads = [p.grad for p in edge.lowers.parameters() if p.grad is not None]
+    assert any(not torch.allclose(g[0], g[2], atol=1e-6) for g in grads)
+
+
+def gradients(defense: Defense, protocol: Protocol) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradient at each client's smashed data, the messages' gradient, masks and groups of one round."""
+    edge, upper = built(defense, protocol)
+    edge.eval()
+    data = digits(40)
+    x, y = data.x.view(4, 10, *SHAPE), data.y.view(4, 10)
+    caught: list[Tensor] = []
+
+    def watch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        output.register_hook(caught.append)
+
+    handle = edge.lowers.register_forward_hook(watch)
+    found = split_round(edge, upper, x, y, Generator().manual_seed(0))
+    handle.remove()
+    share = found.sent.release.share
+    assert share is not None
+    return sum(caught[1:], caught[0]), found.cut_gradient, share, found.sent.groups
+
+
+def test_unicast_is_the_masked_gradient() -> None:
+    ours, message, share, groups = gradients(RandomCutMix(), Protocol(clients=4))
+    for g, group in enumerate(groups.tolist()):
+        for seat, client in enumerate(group):
+            assert torch.equal(ours[client], message[g] * share[g, seat][None, :, None])
+
+
+def test_broadcast_is_the_whole_gradient_of_the_group() -> None:
+    ours, message, _, groups = gradients(RandomCutMix(), Protocol(clients=4, gradient="broadcast"))
+    for g, group in enumerate(groups.tolist()):
+        for client in group:
+            assert torch.equal(ours[client], message[g])
+
+
+def test_averaged_gradients_are_the_same_for_everybody() -> None:
+    ours, message, _, _ = gradients(RandomCutMix(), Protocol(clients=4, gradient="average"))
+    torch.testing.assert_close(ours, message.mean(0).expand_as(ours))
+
+
+def test_a_message_of_shuffled_cells_cannot_be_broadcast() -> None:
+    with pytest.raises(UsageError, match="unicast"):
+        built(ShuffledCutMix(), Protocol(clients=4, gradient="broadcast"))
+
+
+def test_cutmix_of_one_is_parallel_split_learning() -> None:
+    data, spec = digits(), TrainingSpec(batch_size=10)
+    runs = []
+    for defense in (NoDefense(), RandomCutMix(group=1)):
+        edge, upper = built(defense, Protocol(clients=3))
+        train(edge, upper, data, spec, epochs=1, seed=0)
+        runs.append([*edge.parameters(), *upper.parameters()])
+    for ours, theirs in zip(*runs, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)  # soft labels round the loss otherwise
+
+
+def test_an_unmatched_client_sends_all_of_its_smashed_data() -> None:
+    edge, _ = built(RandomCutMix(), Protocol(clients=3))
+    data = digits(30)
+    sent = edge.release(data.x.view(3, 10, *SHAPE), data.y.view(3, 10), Generator().manual_seed(0))
+    alone = int(sent.groups[-1, 0])
+    assert sent.groups[-1].tolist() == [alone, -1]
+    assert torch.equal(sent.release.smashed[-1], sent.smashed[alone])
+
+
+def test_server_steps_after_every_message() -> None:
+    for protocol, steps in ((Protocol(clients=4), 0), (Protocol(clients=4, updates="message"), 4)):
+        edge, upper = built(NoDefense(), protocol)
+        data = digits(40)
+        calls: list[int] = []
+        split_round(
+            edge,
+            upper,
+            data.x.view(4, 10, *SHAPE),
+            data.y.view(4, 10),
+            Generator(),
+            update=lambda calls=calls: calls.append(1),  # type: ignore[misc]
+        )
+        assert len(calls) == steps
+
+
+def test_averaging_makes_lower_segments_equal() -> None:
+    data, spec = digits(), TrainingSpec(batch_size=10)
+    for average in ("never", "round", "epoch"):
+        edge, upper = built(NoDefense(), Protocol(clients=3, average=average))  # type: ignore[arg-type]
+        train(edge, upper, data, spec, epochs=1, seed=0)
+        equal = all(torch.equal(stack, stack[:1].expand_as(stack)) for stack in stacks(edge))
+        assert equal == (average != "never")
+
+
+def test_standalone_clients_learn_alone() -> None:
+    """Client 0 ends where it would have ended without the others."""
+    data, spec = digits(), TrainingSpec(batch_size=10)
+    protocol = Protocol(clients=3, upper="own")
+    edge, upper = built(NoDefense(), protocol)
+    shares = Shares(rows=torch.arange(120).view(3, 40), sizes=torch.full((3,), 40))
+    train(edge, upper, data, spec, epochs=1, seed=0, shares=shares)
+    poisoned = replace_images(data, torch.arange(40, 120))
+    edge2, upper2 = built(NoDefense(), protocol)
+    train(edge2, upper2, poisoned, spec, epochs=1, seed=0, shares=shares)
+    for ours, theirs in zip(upper.parameters(), upper2.parameters(), strict=True):
+        torch.testing.assert_close(ours[0], theirs[0])
+    assert any(not torch.allclose(a[1], b[1]) for a, b in zip(upper.parameters(), upper2.parameters(), strict=True))
+
+
+def replace_images(data: Batch, rows: Tensor) -> Batch:
+    x = data.x.clone()
+    x[rows] = torch.rand(x[rows].shape, generator=Generator().manual_seed(9))
+    return Batch(x=x, y=data.y, ids=data.ids)
+
+
+class Killed(Exception):
+    pass
+
+
+class Dying(nn.Module):
+    """Passes smashed data on and dies at a forward pass."""
+
+    def __init__(self, upper: nn.Module, at: int) -> None:
+        super().__init__()
+        self.inner, self.left = upper, at
+
+    def forward(self, z: Tensor) -> Tensor:
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+        return self.inner(z)  # type: ignore[no-any-return]
+
+
+class Eager(Checkpoint):
+    """Saves every epoch."""
+
+    def save(self, state: dict[str, object]) -> None:
+        self._cost = 0.0
+        super().save(state)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_ten_clients_killed_at_a_random_step_end_in_the_same_numbers(tmp_path: Path, seed: int) -> None:
+    data, spec, protocol = digits(), TrainingSpec(batch_size=4, augment="crop"), Protocol(clients=10)
+    at = random.Random(seed).randrange(2, 12)  # of 12 steps
+    make: Callable[[int], tuple[Edge, nn.Module]] = lambda s: built(RandomCutMix(), protocol, s)  # noqa: E731
+    straight = make(0)
+    curve = train(*straight, data, spec, epochs=4, seed=seed).curve
+    edge, upper = make(0)
+    dying = Dying(upper, at)
+    with pytest.raises(Killed):
+        train(edge, dying, data, spec, epochs=4, seed=seed, checkpoint=Renamed(tmp_path / "training.ckpt"))
+    resumed = make(5)
+    done: list[int] = []
+    checkpoint = Checkpoint(tmp_path / "training.ckpt", lambda now, total, value: done.append(now))
+    assert train(*resumed, data, spec, epochs=4, seed=seed, checkpoint=checkpoint).curve == curve
+    assert done == list(range((at - 1) // 3 + 1, 5))  # it went on where the last whole epoch ended
+    for module, other in zip(straight, resumed, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(module.parameters(), other.parameters(), strict=True))
+
+
+class Renamed(Eager):
+    """Takes the dying wrapper's name off the saved weights."""
+
+    def save(self, state: dict[str, object]) -> None:
+        upper = {name.removeprefix("inner."): value for name, value in state["upper"].items()}  # type: ignore[attr-defined]
+        super().save({**state, "upper": upper})
+
+
+def test_a_nan_names_its_step_and_its_clients_and_is_never_saved(tmp_path: Path) -> None:
+    data, protocol = digits(), Protocol(clients=4)
+    edge, upper = built(RandomCutMix(concentration=inf), protocol)  # equal masks: every client is seen at once
+    shares = Shares(rows=torch.arange(120).view(4, 30), sizes=torch.full((4,), 30))
+    edge.lowers.module.get_parameter("patch_embed.proj.weight").data[2] = float("nan")
+    path = tmp_path / "training.ckpt"
+    with pytest.raises(TrainingDiverged, match=r"at step 1 of 6, client (2 and \d|\d and 2)"):
+        train(edge, upper, data, TrainingSpec(batch_size=10), epochs=2, seed=0, shares=shares, checkpoint=Eager(path))
+    assert not path.exists()
+
+
+def test_bad_batches_name_the_clients() -> None:
+    edge, upper = built(NoDefense(), Protocol(clients=10))
+    with pytest.raises(UsageError, match="batch_size=20 of 10 clients is more than the 120 private images"):
+        train(edge, upper, digits(), TrainingSpec(batch_size=20), epochs=1, seed=0)
+    with pytest.raises(UsageError, match="batch_size=2 of 10 clients is more than the 10 test images"):
+        evaluate(edge, upper, digits(10), batch_size=2, seed=0)
+
+
+def test_segments_that_cannot_be_stacked_are_refused_before_training() -> None:
+    class Branching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if x.sum() > 0 else -x
+
+    Edge.build(Branching(), NoDefense(), SHAPE, classes=10, seed=0)  # one client may do as it likes
+    with pytest.raises(UsageError, match="cannot be evaluated for 3 clients at once"):
+        Edge.build(Branching(), NoDefense(), SHAPE, classes=10, seed=0, protocol=Protocol(clients=3))
+
+
+def test_exposure_counts_releases() -> None:
+    edge, _ = built(NoDefense(), Protocol(clients=3))
+    shares = Shares(rows=torch.arange(120).view(3, 40), sizes=torch.full((3,), 40))
+    spec = TrainingSpec(batch_size=10)
+    found = exposure(edge, spec, shares, epochs=5)
+    assert (found.rounds, found.epochs, found.batch_size, found.lower_model) == (20, 5, 10, "trained")
+    assert exposure(edge, replace(spec, freeze_lower=True), shares, epochs=5, recorded=True).epochs == 6
+    averaged, _ = built(NoDefense(), Protocol(clients=3, average="round"))
+    assert exposure(averaged, spec, shares, epochs=5).lower_model == "averaged"
+    turns, _ = built(NoDefense(), Protocol(clients=3, lower="handed_on"))
+    assert exposure(turns, spec, shares, epochs=5).lower_model == "averaged"
