@@ -25,6 +25,7 @@ class Certificate:
         at_grid_edge: whether that order is the first or last of those tried, so that a wider grid may do better.
         relation: neighboring relation; None where no differential privacy is claimed.
         unit: what one neighbor differs in; None likewise.
+        covers: "release" (the smashed data, and labels where they travel) or "labels" alone.
         sound: False for formulas that are reproduced as published although they are no bound.
         objection: one sentence why, where `sound` is False.
         quantities: named numbers behind the statement (log10 of counts, shares, the calibrated σ), JSON-able.
@@ -43,6 +44,7 @@ class Certificate:
     at_grid_edge: bool = False
     relation: Relation | None = None
     unit: Unit | None = None
+    covers: Literal["release", "labels"] = "release"
     sound: bool = True
     objection: str = ""
     quantities: dict[str, float] = field(default_factory=dict)

@@ -8,7 +8,10 @@ if __name__ != "privkit.attacks":
 
 ATTACKS: dict[str, str] = {
     "black_box": "privkit.attacks.black_box:BlackBox",
+    "jigsaw": "privkit.attacks.jigsaw:Jigsaw",
     "mean_image": "privkit.attacks.floors:MeanImage",
     "mid_grey": "privkit.attacks.floors:MidGrey",
+    "unsplit": "privkit.attacks.unsplit:UnSplit",
+    "white_box": "privkit.attacks.white_box:WhiteBox",
 }
 """Name -> "module:object" of every attack; `privkit.registry` looks names up here and in entry points."""

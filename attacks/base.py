@@ -83,10 +83,13 @@ class Reconstruction:
             views concatenated.
         curve: the attack's own objective on held-out *auxiliary* images after each epoch (MSE on [0, 1], lower is
             a stronger attack); empty for attacks that learn nothing.
+        arrangement: the order that the images were put together by, from attacks that undo a shuffle; rows are the
+            released rows, views concatenated.
     """
 
     images: Tensor
     curve: tuple[float, ...] = ()
+    arrangement: Arrangement | None = None
 
     @property
     def converged(self) -> bool | None:

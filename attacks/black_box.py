@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import ceil, isfinite
 from typing import ClassVar, Literal
 
 import torch
@@ -20,26 +20,30 @@ from privkit.attacks.base import (
     View,
     missing,
 )
-from privkit.attacks.decoders import DECODERS, Geometry, checked_width
+from privkit.attacks.decoders import DECODERS, build, checked_width
+from privkit.attacks.members import exercise, per_member
 from privkit.attacks.seeded import seeded
 
-LEARNING_RATE_TIMES_WIDTH = 0.4  # swept at width 96 (docs/measurements.md); 7.8e-4 at the MAE decoder's 512
 WARMUP_STEPS = 40
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlackBox:
-    """Transformer decoder trained on auxiliary images pushed through the client's defended lower segment.
+    """Decoder network trained on auxiliary images pushed through the client's defended lower segment.
 
     Attributes:
-        decoder: "mae" (the true MAE decoder) or "released" (the variant in the authors' repository).
+        decoder: "mae" (the true MAE decoder), "released" (the variant in the authors' repository), "set" (which cares
+            about no order of tokens), "message" (likewise, over all tokens of a round), "convolutions", "autoencoder",
+            "unet" or "pix2pix"; what each is stands in its class.
         epochs: passes over the auxiliary images, ≥ 0 (0 is the zero-training floor); None takes the budget's.
         augment: "none", or "crop" for random shifts by an eighth of the side (the release's padding 28 of 224),
             or "crop_flip" for horizontal flips as well.
-        learning_rate: peak of AdamW's cosine schedule; None for 0.4/width (the release has 1.5e-4 at width 768).
+        learning_rate: peak of AdamW's cosine schedule; None for the decoder's own (for "mae" 0.4/width, where the
+            release has 1.5e-4 at width 768).
         width: decoder channels, for "mae" a positive multiple of 16; None for a size scaled to the model.
-        depth: decoder blocks, ≥ 1; None likewise.
+        depth: decoder blocks or halvings, ≥ 1; None likewise.
+        fraction: share of the auxiliary images that the adversary has, in (0, 1]; the papers on mixing also give 0.1.
 
     A tenth of the auxiliary images, but at least one message, is held out: the curve is the MSE on them, never on the
     victim's images.
@@ -51,12 +55,13 @@ class BlackBox:
     name: ClassVar[str] = "black_box"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
 
-    decoder: Literal["mae", "released"] = "mae"
+    decoder: Literal["mae", "released", "set", "message", "convolutions", "autoencoder", "unet", "pix2pix"] = "mae"
     epochs: int | None = None
     augment: Literal["none", "crop", "crop_flip"] = "none"
     learning_rate: float | None = None
     width: int | None = None
     depth: int | None = None
+    fraction: float = 1.0
 
     def __post_init__(self) -> None:
         if self.decoder not in DECODERS:
@@ -65,7 +70,9 @@ class BlackBox:
             raise ValueError(f"epochs must be >= 0, got {self.epochs}")
         if self.learning_rate is not None and not (isfinite(self.learning_rate) and self.learning_rate > 0):
             raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate}")
-        if self.width is not None and self.decoder == "mae":
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
+        if self.width is not None and self.decoder in ("mae", "set", "message"):
             checked_width(self.width)
         for name in ("width", "depth"):
             size = getattr(self, name)
@@ -87,10 +94,14 @@ class BlackBox:
             NotApplicable: if knowledge is lacking, the tokens form no grid or the auxiliary images are too few.
             AttackDiverged: if the held-out error is not finite.
 
+        >>> from privkit.attacks.base import Answer
         >>> aux = torch.rand(40, 1, 8, 8)
         >>> cells = lambda x: x.unfold(2, 2, 2).unfold(3, 2, 2).reshape(len(x), 16, 4)
-        >>> view = View(round=0, smashed=cells(torch.rand(10, 1, 8, 8)))
-        >>> knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=10, auxiliary=aux, query=lambda x, g: cells(x))
+        >>> def query(images: Tensor, draws: Generator) -> Answer:
+        ...     members = torch.arange(len(images)).unsqueeze(1)
+        ...     return Answer(view=View(round=0, smashed=cells(images)), members=members)
+        >>> view = query(torch.rand(10, 1, 8, 8), torch.Generator()).view
+        >>> knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=10, auxiliary=aux, query=query)
         >>> BlackBox(epochs=1).run([view], knowledge, torch.Generator().manual_seed(0)).images.shape
         torch.Size([10, 1, 8, 8])
         """
@@ -107,6 +118,7 @@ class BlackBox:
                 f"auxiliary images are {list(auxiliary.shape[1:])}, the private ones {list(knowledge.image_shape)}: "
                 "bring auxiliary data of the same shape"
             )
+        auxiliary = auxiliary[: ceil(self.fraction * len(auxiliary))]
         batch = knowledge.batch_size
         if len(auxiliary) < 2 * batch:
             raise NotApplicable(
@@ -118,10 +130,11 @@ class BlackBox:
         steps = len(train) // batch
 
         root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: draws of the modules themselves
-        geometry = Geometry.of(views[0].smashed, knowledge.image_shape)
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
-            network = DECODERS[self.decoder](geometry, width=self.width, depth=self.depth).to(device)
-        peak = self.learning_rate or LEARNING_RATE_TIMES_WIDTH / network.width
+            network = build(
+                self.decoder, per_member(views[0]), knowledge.image_shape, width=self.width, depth=self.depth
+            ).to(device)
+        peak = self.learning_rate or network.learning_rate
         optimizer = torch.optim.AdamW(network.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
         total = self.epochs * steps
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -149,10 +162,10 @@ class BlackBox:
                 for rows in order:
                     images = _augmented(train[rows], self.augment, draws)
                     with torch.no_grad():
-                        released = knowledge.query(images, draws)
+                        released, truth = exercise(knowledge.query(images, draws), images)
                     optimizer.zero_grad(set_to_none=True)
                     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                        loss = nn.functional.mse_loss(network(released).float(), images)
+                        loss = network.objective(released, truth)
                     loss.backward()
                     optimizer.step()
                     schedule.step()
@@ -169,7 +182,7 @@ class BlackBox:
                 }
             )
             session.report(epoch + 1, self.epochs, curve[-1])
-        guesses = [_decode(network, view.smashed) for view in views]
+        guesses = [_decode(network, per_member(view)) for view in views]
         return Reconstruction(images=torch.cat(guesses), curve=tuple(curve))
 
 
@@ -201,10 +214,11 @@ def _held_out_error(network: nn.Module, knowledge: Knowledge, images: Tensor, ba
     """MSE on held-out auxiliary images, through the same draws after every epoch."""
     assert knowledge.query is not None
     draws = Generator(images.device).manual_seed(root)
-    total = 0.0
+    total, count = 0.0, 0
     chunks = images[: len(images) // batch * batch].split(batch)  # whole messages only, mixed like the victim's
     for chunk in chunks:
         with torch.no_grad():
-            released = knowledge.query(chunk, draws)
-        total += (_decode(network, released) - chunk).square().sum().item()
-    return total / sum(chunk.numel() for chunk in chunks)
+            released, truth = exercise(knowledge.query(chunk, draws), chunk)
+        total += (_decode(network, released) - truth).square().sum().item()
+        count += truth.numel()
+    return total / count

@@ -4,8 +4,8 @@
     python benchmarks/orderings.py --out runs.jsonl --report              # the tables only
 
 Every run is one training of privkit's; a claim "A > B" is judged on the differences of the same seeds: reproduced if
-the 95 % Student interval of the mean difference lies above 0, reversed if below, otherwise undecided. "Not run" is said,
-too.
+the 95 % Student interval of the mean difference lies above 0, reversed if below, otherwise undecided. What was not run is
+said, too.
 """
 
 import argparse
@@ -176,7 +176,7 @@ def main() -> None:
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments.add_argument("--private", type=int, default=2_000)
     arguments.add_argument("--test", type=int, default=2_000)
-    arguments.add_argument("--epochs", type=int, default=40)
+    arguments.add_argument("--epochs", type=int, default=25)
     arguments.add_argument("--batch", type=int, default=100, help="images a round over all clients")
     arguments.add_argument("--learning-rate", type=float, default=2e-3)
     arguments.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))

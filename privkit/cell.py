@@ -17,10 +17,10 @@ from torch import Generator, nn
 
 from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Reconstruction, View
 from privkit.attacks.floors import MeanImage, MidGrey
-from privkit.channel import Recording, black_box_query, record
+from privkit.channel import Recording, black_box_query, record, shared_lower
 from privkit.config import AuditConfig
 from privkit.data.base import Batch, Pool, Pools
-from privkit.data.partition import Shares, rounds_an_epoch
+from privkit.data.partition import Shares, rounds_an_epoch, stratified
 from privkit.data.splits import Splits, fit_shape, part_sizes, split, without
 from privkit.defenses.base import Defense
 from privkit.errors import DataError, PrivkitError, StorageError, UsageError
@@ -73,6 +73,10 @@ def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
     budget = config.budget
     pools, other, _ = open_data(config)
     cpu = split(pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test, seed=seed)
+    if config.training.fraction < 1:
+        kept = stratified(cpu.private.y, config.training.fraction, derive(seed, "fraction"))
+        cpu = replace(cpu, private=cpu.private[kept])
+        check_sizes(config, private=len(cpu.private), auxiliary=len(cpu.auxiliary), test=len(cpu.test))
     splits = Splits(
         private=cpu.private.to(device),
         auxiliary=cpu.auxiliary.to(device),
@@ -155,7 +159,7 @@ def check_sizes(config: AuditConfig, *, private: int, auxiliary: int, test: int)
     source, name = (private, "private") if config.attacked == "private" else (test, "test")
     attacked = f"attacked images (the smaller of victims={config.budget.victims} and {source} {name} ones)"
     most = {"private images": private, "test images": test, attacked: min(config.budget.victims, source)}
-    if any("query" in attack.spec.needs for attack in config.attacks):
+    if any(hasattr(attack.spec, "epochs") for attack in config.attacks):
         most[f"a quarter of the {auxiliary} auxiliary images, which the control experiments take"] = auxiliary // 4
     what = min(most, key=lambda part: most[part])
     senders = config.protocol.spec.clients
@@ -289,6 +293,7 @@ def _attacked(
         batch_size=batch,
         auxiliary=setting.auxiliary.x,
         query=black_box_query(edge),
+        lower=shared_lower(edge) if "lower" in cell.attack.spec.needs else None,
     )
     gates = _controls(cell, setting, folder, views[0], batch, progress)
 
@@ -392,7 +397,7 @@ def _controls(
     cell: Cell, setting: Setting, folder: RunFolder, view: View, batch: int, progress: Progress
 ) -> tuple[Gate, ...]:
     """The attack's two control experiments, done once a run; attacks that ignore the release have none."""
-    if "query" not in cell.attack.spec.needs:
+    if not hasattr(cell.attack.spec, "epochs"):  # a floor
         return ()
     path = folder.control(cell.attack.to_json())
     if (known := folder.read_gates(path)) is not None:

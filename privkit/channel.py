@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Answer, Query, View
 from privkit.data.base import Batch
@@ -48,7 +48,7 @@ def record(edge: Edge, victims: Batch, *, batch_size: int, seed: int) -> Recordi
     with seeded(device, derive(seed, "record", "module")):
         for number, rows in enumerate(torch.arange(len(victims), device=device).view(-1, clients, batch_size)):
             sent = edge.release(victims.x[rows], victims.y[rows], draws, number)
-            answer = _answer(sent, number, edge)
+            answer = answer_of(sent, number, edge)
             views.append(answer.view)
             receipts.append(sent.receipt)
             first = number * clients * batch_size
@@ -65,13 +65,29 @@ def black_box_query(edge: Edge) -> Query:
         clients = edge.lowers.copies
         inputs = images.unflatten(0, (clients, -1))
         labels = torch.zeros(inputs.shape[:2], dtype=torch.int64, device=images.device)
-        return _answer(edge.release(inputs, labels, draws), 0, edge)
+        return answer_of(edge.release(inputs, labels, draws), 0, edge)
 
     return query
 
 
-def _answer(sent: Sent, number: int, edge: Edge) -> Answer:
-    """Flatten messages [M, B, ...] to rows [M·B, ...]; row m·B + b holds image b of every member of group m."""
+def shared_lower(edge: Edge) -> nn.Module | None:
+    """The lower segment that a white-box adversary knows; None where the clients' segments differ.
+
+    A frozen public edge is known to everybody; so is one that is averaged and handed out.
+    """
+    weights = [*edge.lowers.parameters(), *edge.lowers.buffers()]
+    same = all(bool((stack == stack[:1]).all()) for stack in weights)
+    return edge.client(0).eval().requires_grad_(False) if same else None
+
+
+def answer_of(sent: Sent, number: int, edge: Edge) -> Answer:
+    """Flatten messages [M, B, ...] to rows [M·B, ...]; row m·B + b holds image b of every member of group m.
+
+    Args:
+        sent: one round.
+        number: of the round.
+        edge: whose defense says whether coins are public.
+    """
     smashed, groups, share = sent.release.smashed, sent.groups, sent.release.share
     m, b = smashed.shape[:2]
     k = groups.shape[1]

@@ -69,6 +69,11 @@ def audit(
         str | None,
         typer.Option(help="NAME or NAME:key=value,…, or your own LOWER:UPPER by import path." + _default("model")),
     ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="NAME or NAME:key=value,… such as psl:clients=4. [sl; cutmixsl if a defense mixes clients]"),
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="iid or dirichlet:alpha=0.1." + _default("partition"))] = None,
     seed: Annotated[
         list[int] | None, typer.Option(help="Repeatable: everything once a seed." + _default("seed"))
     ] = None,
@@ -77,6 +82,7 @@ def audit(
         str | None, typer.Option(help="smoke, small, medium or large, or NAME:key=value,…." + _default("budget"))
     ] = None,
     training: Annotated[str | None, typer.Option(help="key=value,… such as batch_size=50,freeze_lower=true.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ at which ε is given." + _default("delta"))] = None,
     auxiliary: Annotated[
         str | None,
         typer.Option(help="The adversary's images: disjoint, training or a dataset." + _default("auxiliary")),
@@ -108,6 +114,9 @@ def audit(
         "data_root": str(data_root) if data_root else None,
         "download": download,
         "model": model,
+        "protocol": protocol,
+        "partition": partition,
+        "delta": delta,
         "seed": seed,
         "device": device,
         "budget": budget,

@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Answer, Knowledge, NotApplicable, View
 from privkit.attacks.decoders.patches import Geometry, patchify
@@ -55,13 +55,20 @@ def controls(attack: Any, auxiliary: Tensor, release: Tensor, batch_size: int, s
         return answer(patchify(images, geometry.patch))
 
     def noise(images: Tensor, draws: Generator) -> Answer:
-        return answer(torch.randn((len(images), *release.shape[1:]), generator=draws, device=images.device))
+        shape = patchify(images, geometry.patch).shape if "lower" in attack.needs else (len(images), *release.shape[1:])
+        return answer(torch.randn(shape, generator=draws, device=images.device))
 
     errors = []
     for name, query in (("identity", identity), ("noise", noise)):
         draws = Generator(auxiliary.device).manual_seed(derive(seed, "control", name))
         views = [replace(query(part, draws).view, round=i) for i, part in enumerate(played.split(batch_size))]
-        knowledge = Knowledge(image_shape=shape, batch_size=batch_size, auxiliary=own, query=query)
+        knowledge = Knowledge(
+            image_shape=shape,
+            batch_size=batch_size,
+            auxiliary=own,
+            query=query,
+            lower=Patches(geometry.patch) if "lower" in attack.needs else None,
+        )
         guess = attack.run(views, knowledge, Generator().manual_seed(derive(seed, "control", name, "attack")))
         errors.append((guess.images - played).square().mean().item())
     floor = MeanImage().run(views, knowledge, Generator()).images
@@ -82,6 +89,18 @@ def controls(attack: Any, auxiliary: Tensor, release: Tensor, batch_size: int, s
             decisive=True,
         ),
     )
+
+
+class Patches(nn.Module):
+    """A lower segment that gives the image's own patches: what a white-box attack is told in its controls."""
+
+    def __init__(self, patch: int) -> None:
+        super().__init__()
+        self.patch = patch
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[N, C, H, W] -> [N, T, p·p·C]."""
+        return patchify(images, self.patch)
 
 
 CONVERGENCE: dict[bool | None, str] = {

@@ -60,6 +60,7 @@ class Proof(_Frozen):
     at_grid_edge: bool
     relation: Literal["replace_one", "add_or_remove_one"] | None
     unit: Literal["record", "client"] | None
+    covers: Literal["release", "labels"]
     sound: bool
     objection: str
     quantities: dict[str, float]

@@ -189,7 +189,8 @@ def proven(row: Row) -> str:
     if row.proves.kind == "permutation_count":
         return f"10^{row.proves.quantities['log10_permutations']:.0f} orders, no DP"
     if row.proves.kind == "differential_privacy":
-        return f"ε={row.proves.epsilon:.3g} at δ={row.proves.delta:.0e}"
+        only = " (labels only)" if row.proves.covers == "labels" else ""
+        return f"ε={row.proves.epsilon:.3g} at δ={row.proves.delta:.0e}{only}"
     return "nothing"
 
 

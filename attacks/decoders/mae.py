@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from math import isqrt
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from privkit.attacks.decoders.base import Decoder
 from privkit.attacks.decoders.patches import Geometry, as_tokens, sincos_positions, unpatchify
 
 
@@ -47,7 +49,7 @@ def heads_for(width: int) -> int:
     return max(heads for heads in range(1, max(1, width // 32) + 1) if width % heads == 0)
 
 
-class MaeDecoder(nn.Module):
+class MaeDecoder(Decoder):
     """MAE decoder over all tokens (none is masked, since the server receives every token).
 
     Args:
@@ -64,6 +66,7 @@ class MaeDecoder(nn.Module):
     torch.Size([2, 1, 28, 28])
     """
 
+    layout: ClassVar = Geometry
     positions: Tensor
 
     def __init__(self, geometry: Geometry, *, width: int | None = None, depth: int | None = None) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
+from privkit.attacks.decoders.base import Decoder
 from privkit.attacks.decoders.mae import blocks, scaled_size
 from privkit.attacks.decoders.patches import Geometry, as_tokens, unpatchify
 
 
-class ReleasedDecoder(nn.Module):
+class ReleasedDecoder(Decoder):
     """The released variant: no prediction head, the last block's channels are the pixels of a patch.
 
     At ViT-B/16 this is MLP 512→512→768 and ViT-B's twelve blocks (768 = 16·16·3); at other sizes the blocks are
@@ -26,6 +29,8 @@ class ReleasedDecoder(nn.Module):
     >>> ReleasedDecoder(geometry)(torch.zeros(2, 16, 96)).aminmax().max <= 1
     tensor(True)
     """
+
+    layout: ClassVar = Geometry
 
     def __init__(self, geometry: Geometry, *, width: int | None = None, depth: int | None = None) -> None:
         super().__init__()

@@ -80,6 +80,7 @@ class GradPerturbReceipt:
             at_grid_edge=found.at_grid_edge,
             relation="replace_one",
             unit="record",
+            covers="labels",
             quantities={"gradients": float(released), "sensitivity": 2 * self.clip},
             assumptions=(
                 f"all {released} gradients of the run are seen (rounds × batch × clients), and each may move by 2·clip "

@@ -190,7 +190,7 @@ class Edge(nn.Module):
         return self.companion(smashed.unflatten(0, (self.companion.copies, -1))).flatten(0, 1)
 
     def infer(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
-        """What the server gets of test images, [n, B, ...]: the release; smashed data where only training is defended."""
+        """What the server gets of test images, [n, B, ...]; without the defense where that defends training only."""
         if self.defense.at_inference and self.defense.group == 1:
             return self.release(images, labels, generator).release.smashed
         return self.lowers(images)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -35,6 +35,7 @@ class TrainingSpec:
         learning_rate: peak of the one-cycle cosine schedule, > 0.
         weight_decay: AdamW's, ≥ 0.
         freeze_lower: keep the clients' segments at their initial weights, as the patch-shuffling paper does.
+        fraction: of the private images that are used, in (0, 1], with the class shares of all.
         augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too.
 
     Source: batch 50 of Yao et al., patch shuffling, §V-A.1; optimiser and schedule are privkit's.
@@ -44,6 +45,7 @@ class TrainingSpec:
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
     freeze_lower: bool = False
+    fraction: float = 1.0
     augment: Literal["none", "crop", "crop_flip"] = "none"
 
     def __post_init__(self) -> None:
@@ -53,6 +55,8 @@ class TrainingSpec:
             raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate}")
         if not (isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise ValueError(f"weight_decay must be a finite number >= 0, got {self.weight_decay}")
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
         if self.augment not in AUGMENTATIONS:
             raise ValueError(f"augment must be none, crop or crop_flip, got {self.augment!r}")
 
@@ -138,6 +142,7 @@ def train(
     protocol, batch, device = edge.protocol, spec.batch_size, private.x.device
     rank, world = processes()
     check_batch(edge, batch, len(private), world)
+    check_labels(private.y, edge.classes)
     shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
     rounds = rounds_an_epoch(len(private), protocol.clients, batch)
     steps = rounds * (protocol.clients // protocol.active)  # who takes turns makes a step a turn
@@ -155,6 +160,7 @@ def train(
         )
         for optimizer in optimizers
     ]
+    stateful: list[Any] = [*optimizers, *schedules]
     if device.type == "cuda" and total >= COMPILE_FROM_STEPS:
         edge.lowers.compile()  # in place: names of parameters stay as they are
         upper.compile()
@@ -172,7 +178,7 @@ def train(
     if saved is not None:
         edge.load_state_dict(saved["edge"])
         upper.load_state_dict(saved["upper"])
-        for part, state in zip([*optimizers, *schedules], saved["optimizers"], strict=True):
+        for part, state in zip(stateful, saved["optimizers"], strict=True):
             part.load_state_dict(state)
         curve = list(saved["curve"])
     for epoch in range(len(curve), epochs):
@@ -217,7 +223,7 @@ def train(
             {
                 "edge": edge.state_dict(),
                 "upper": upper.state_dict(),
-                "optimizers": [part.state_dict() for part in [*optimizers, *schedules]],
+                "optimizers": [part.state_dict() for part in stateful],
                 "curve": curve,
             }
         )
@@ -247,6 +253,17 @@ def check_batch(edge: Edge, batch: int, images: int, world: int = 1) -> None:
             f"{defense.name} needs batches of at least {defense.smallest_batch} images, got "
             f"batch_size={batch // world}: a smaller batch mixes nothing"
         )
+
+
+def check_labels(labels: Tensor, classes: int) -> None:
+    """Refuse labels outside 0..classes−1.
+
+    Raises:
+        UsageError: with the range that was found.
+    """
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise UsageError(f"labels must lie in 0..{classes - 1} for {classes} classes, got {low}..{high}")
 
 
 def _order(private: Batch, shares: Shares, protocol: Protocol, batch: int, rounds: int, draws: Generator) -> Tensor:

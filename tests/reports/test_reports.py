@@ -31,6 +31,8 @@ def made(**changes: object) -> Row:
         "defense": "batch_shuffle",
         "attack": "black_box",
         "dataset": "digits",
+        "protocol": "sl",
+        "partition": "iid",
         "model": "vit_micro",
         "seed": 0,
         "auxiliary": "disjoint",

@@ -332,6 +332,14 @@ def test_bad_batches_name_the_clients() -> None:
         evaluate(edge, upper, digits(10), batch_size=2, seed=0)
 
 
+def test_labels_outside_the_classes_are_refused() -> None:
+    edge, upper = built(NoDefense(), Protocol())
+    data = digits()
+    data.y[7] = 10
+    with pytest.raises(UsageError, match=r"labels must lie in 0\.\.9 for 10 classes, got 0\.\.10"):
+        train(edge, upper, data, TrainingSpec(batch_size=20), epochs=1, seed=0)
+
+
 def test_segments_that_cannot_be_stacked_are_refused_before_training() -> None:
     class Branching(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

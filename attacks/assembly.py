@@ -1,0 +1,189 @@
+"""Assembly: which piece lies where, from scores of pieces in places and of pieces side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+Array = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """Places to fill: `pictures` grids of `rows` × `columns`, counted through picture by picture and row by row.
+
+    >>> Frame(rows=2, columns=2).neighbors[:, 0].tolist()  # of place 0: 1 is right, 2 below
+    [4, 1, 4, 2]
+    """
+
+    rows: int
+    columns: int
+    pictures: int = 1
+
+    @property
+    def places(self) -> int:
+        """S, the number of places."""
+        return self.rows * self.columns * self.pictures
+
+    @cached_property
+    def neighbors(self) -> Places:
+        """int64 [4, S]: the place left of, right of, above and below each place; S where there is none."""
+        inner = np.arange(self.places).reshape(self.pictures, self.rows, self.columns)
+        around = np.pad(inner, ((0, 0), (1, 1), (1, 1)), constant_values=self.places)
+        sides = around[:, 1:-1, :-2], around[:, 1:-1, 2:], around[:, :-2, 1:-1], around[:, 2:, 1:-1]
+        return np.stack(sides).reshape(4, -1)
+
+    @cached_property
+    def colors(self) -> NDArray[np.bool_]:
+        """bool [S], the black fields of a chess board: no two of them touch."""
+        inner = np.arange(self.rows)[:, None] + np.arange(self.columns)
+        return np.tile(inner.ravel() % 2 == 0, self.pictures)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Puzzles:
+    """M puzzles of one frame, as many pieces as places.
+
+    Attributes:
+        unary: [M, S, S], log-odds of piece i in place s.
+        pairs: [M, 2, S, S], log-odds of piece j right of (0) and below (1) piece i.
+        frame: the places.
+    """
+
+    unary: Array
+    pairs: Array
+    frame: Frame
+
+    @cached_property
+    def sides(self) -> list[Array]:
+        """Four [M, S+1, S]: row i scores every piece for the place whose left, right, upper or lower neighbor is i.
+
+        The last row, of a neighbor that is not there, is 0.
+        """
+        right, down = self.pairs[:, 0], self.pairs[:, 1]
+        tables = right, right.transpose(0, 2, 1), down, down.transpose(0, 2, 1)
+        return [np.concatenate([table, np.zeros_like(table[:, :1])], 1) for table in tables]
+
+    def fit(self, at: Places) -> Array:
+        """[M, S]: score of the piece in each place, its unary and all its pairs."""
+        m = np.arange(len(at))[:, None]
+        around = np.concatenate([at, np.full_like(at[:, :1], self.frame.places)], 1)
+        unary = self.unary[m, at, np.arange(self.frame.places)]
+        pairs = [table[m, around[:, near], at] for table, near in zip(self.sides, self.frame.neighbors, strict=True)]
+        return np.asarray(unary + sum(pairs))
+
+    def score(self, at: Places) -> Array:
+        """[M]: unaries and pairs, each pair once."""
+        unary = self.unary[np.arange(len(at))[:, None], at, np.arange(self.frame.places)]
+        return np.asarray((self.fit(at) + unary).sum(1) / 2)
+
+
+def assemble(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
+    """Search for the arrangement of the highest score: the best polished start, then ruin and recreate.
+
+    A kick shifts the arrangement, empties the places that fit worst (by a random share, with noise), fills them best
+    piece first and polishes; a puzzle takes the outcome if its score is no lower.
+
+    Args:
+        puzzles: M puzzles, solved side by side.
+        starts: arrangements int64 [M, S] to begin with, at least one.
+        kicks: rounds of ruin and recreate, ≥ 0. 0 with no more than a start gives that start, polished.
+        rng: the only source of randomness.
+
+    Returns:
+        int64 [M, S]: the piece in each place.
+
+    Source: refilling around kept segments follows Pomeranz et al. 2011 §3; the optimal re-assignment of places that do
+    not touch is an exact step on the quadratic assignment (derived).
+
+    >>> right = np.full((1, 2, 4, 4), -2.0)
+    >>> right[0, 0, [2, 1], [0, 3]] = right[0, 1, [2, 0], [1, 3]] = 1.0  # the picture is 2 0 / 1 3
+    >>> puzzle = Puzzles(unary=np.zeros((1, 4, 4)), pairs=right, frame=Frame(rows=2, columns=2))
+    >>> assemble(puzzle, [np.arange(4)[None]], 5, np.random.default_rng(0)).tolist()
+    [[2, 0, 1, 3]]
+    """
+    polished = [_polish(puzzles, start, rng, 10) for start in starts]
+    scores = np.stack([puzzles.score(at) for at in polished])
+    at = np.stack(polished)[scores.argmax(0), np.arange(scores.shape[1])]
+    best = scores.max(0)
+    for _ in range(kicks):
+        tried = _polish(puzzles, fill(puzzles, _ruin(puzzles, at, rng)), rng, 6)
+        score = puzzles.score(tried)
+        better = score >= best
+        at[better], best[better] = tried[better], score[better]
+    return at
+
+
+def fill(puzzles: Puzzles, at: Places) -> Places:
+    """Fill empty places (−1), always the piece and place with the highest score given what lies already.
+
+    Args:
+        puzzles: M puzzles.
+        at: int64 [M, S], the piece in each place or −1.
+    """
+    s, m = puzzles.frame.places, np.arange(len(at))
+    around = np.concatenate([np.where(at < 0, s, at), np.full_like(at[:, :1], s)], 1)
+    gain = puzzles.unary.copy()
+    for table, near in zip(puzzles.sides, puzzles.frame.neighbors, strict=True):
+        gain += table[m[:, None], around[:, near]].transpose(0, 2, 1)
+    filled, places = np.nonzero(at >= 0)
+    gain[filled, at[filled, places]] = -np.inf
+    gain.transpose(0, 2, 1)[filled, places] = -np.inf
+    back = puzzles.frame.neighbors
+    for _ in range(int((at < 0).sum(1).max(initial=0))):
+        piece, place = np.divmod(gain.reshape(len(at), -1).argmax(1), s)
+        open_ = m[np.isfinite(gain[m, piece, place])]
+        piece, place = piece[open_], place[open_]
+        around[open_, place] = piece
+        gain[open_, piece] = -np.inf
+        gain[open_, :, place] = -np.inf
+        for side, opposite in ((0, 1), (1, 0), (2, 3), (3, 2)):  # for its left neighbor it is the right one
+            near = back[side, place]
+            there = near < s
+            gain[open_[there], :, near[there]] += puzzles.sides[opposite][open_[there], piece[there]]
+    return around[:, :s]
+
+
+def assign(unary: Array) -> Places:
+    """The arrangement of the highest unary score, [M, S] from [M, S, S]."""
+    return np.stack([linear_sum_assignment(-table.T)[1] for table in unary]).astype(np.int64)
+
+
+def _ruin(puzzles: Puzzles, at: Places, rng: np.random.Generator) -> Places:
+    """Shift half of the puzzles by up to two places, then empty each one's worst places."""
+    frame, m = puzzles.frame, np.arange(len(at))[:, None]
+    fit = puzzles.fit(at)
+    spread = fit.std(1, keepdims=True) * rng.exponential(size=(len(at), 1))
+    noisy = fit + spread * rng.normal(size=fit.shape)
+    empty = noisy.argsort(1).argsort(1) < frame.places * rng.uniform(0.1, 0.8, (len(at), 1))
+    ruined = np.where(empty, -1, at)
+    step = rng.integers(-2, 3, (2, len(at), 1)) * (rng.random((len(at), 1)) < 0.5)
+    picture, inside = np.divmod(np.arange(frame.places), frame.rows * frame.columns)
+    row, column = inside // frame.columns - step[0], inside % frame.columns - step[1]
+    within = (row >= 0) & (row < frame.rows) & (column >= 0) & (column < frame.columns)
+    origin = np.where(within, picture * frame.rows * frame.columns + row * frame.columns + column, 0)
+    return np.where(within, ruined[m, origin], -1)
+
+
+def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int) -> Places:
+    """Re-assign the pieces of places that do not touch, optimally: black fields, white ones, then random sets."""
+    frame, at, m = puzzles.frame, at.copy(), np.arange(len(at))[:, None, None]
+    for number in range(rounds):
+        draw = np.append(rng.random(frame.places), 2.0)
+        chosen = draw[:-1] < draw[frame.neighbors].min(0)
+        places = np.flatnonzero((frame.colors if number % 2 else ~frame.colors) if number < 4 else chosen)
+        if len(places) < 2:
+            continue
+        around = np.concatenate([at, np.full_like(at[:, :1], frame.places)], 1)
+        pieces = at[:, places]
+        gain = puzzles.unary[m, pieces[:, None, :], places[:, None]]
+        for table, near in zip(puzzles.sides, frame.neighbors[:, places], strict=True):
+            gain += table[m, around[:, near][:, :, None], pieces[:, None, :]]
+        taken = np.stack([linear_sum_assignment(-one)[1] for one in gain])
+        at[:, places] = np.take_along_axis(pieces, taken, 1)
+    return at

@@ -1,0 +1,68 @@
+"""Soft permutations by Sinkhorn's iteration, and tokens on a common scale."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+SHRINKAGE = 1e-3
+"""Added to a channel's variance, in units of the mean one: channels that hardly vary are not blown up."""
+
+
+def sinkhorn(scores: Tensor, steps: int) -> Tensor:
+    """Logarithm of a nearly doubly stochastic matrix in proportion to exp(scores) with rows and columns rescaled.
+
+    Args:
+        scores: [..., n, n].
+        steps: rescalings of rows, then columns, ≥ 1; columns sum to one exactly.
+
+    Source: Sinkhorn and Knopp 1967; in networks Mena et al. 2018, §2.
+
+    >>> (100 * sinkhorn(torch.tensor([[9.0, 0.0], [9.0, 9.0]]), 50).exp()).round()
+    tensor([[99.,  1.],
+            [ 1., 99.]])
+    """
+    for _ in range(steps):
+        scores = scores - scores.logsumexp(-1, keepdim=True)
+        scores = scores - scores.logsumexp(-2, keepdim=True)
+    return scores
+
+
+def distances(tokens: Tensor, targets: Tensor) -> Tensor:
+    """Squared distances [..., n, m] of vectors [..., n, d] and [..., m, d], by products alone, in float32."""
+    with torch.autocast(tokens.device.type, enabled=False):  # a difference of large numbers
+        tokens, targets = tokens.float(), targets.float()
+        squares = tokens.square().sum(-1).unsqueeze(-1) + targets.square().sum(-1).unsqueeze(-2)
+        return (squares - 2 * tokens @ targets.transpose(-1, -2)).clamp_min(0)
+
+
+class Standardized(nn.Module):
+    """Tokens twice: with each channel moved to mean 0 and variance near 1, and with each token so.
+
+    The first keeps a token's size, which identity and spectral releases speak by; the second is untroubled by tokens of
+    very different sizes. Correlations of channels stay, since whitened tokens were measured to be learned worse: their
+    small directions are learned as early as the large ones, and contents are matched to the wrong patches.
+
+    Args:
+        sample: rows of a release [N, T, D]; the mean and variance of its channels are kept.
+
+    >>> sample = torch.tensor([[[0.0, 5.0], [2.0, 5.0]]])
+    >>> Standardized(sample)(sample).round(decimals=2)[0, 0].tolist()
+    [-1.0, 0.0, -1.0, 1.0]
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, sample: Tensor) -> None:
+        super().__init__()
+        tokens = sample.detach().cpu().double().flatten(0, -2)
+        variance = tokens.var(0, correction=0)
+        self.register_buffer("mean", tokens.mean(0).float())
+        self.register_buffer("scale", (variance + SHRINKAGE * variance.mean() + 1e-12).sqrt().float())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens [..., D] -> [..., 2D]."""
+        alone = functional.layer_norm(tokens, tokens.shape[-1:])
+        return torch.cat([(tokens - self.mean) / self.scale, alone], -1)

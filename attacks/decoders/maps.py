@@ -1,0 +1,103 @@
+"""Maps: any release as a picture of features, for decoders made of convolutions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privkit.attacks.base import NotApplicable
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapGeometry:
+    """The picture that a release makes.
+
+    Attributes:
+        channels: features a cell.
+        rows: cells from top to bottom; 1 for vectors.
+        columns: cells from left to right; 1 for vectors.
+        image_shape: (C, H, W).
+    """
+
+    channels: int
+    rows: int
+    columns: int
+    image_shape: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> MapGeometry:
+        """Read the geometry off a release.
+
+        Args:
+            release: [N, T, D] tokens without class token, [N, D, h, w] feature maps, or [N, D] vectors.
+            image_shape: (C, H, W) of the private images.
+
+        Raises:
+            NotApplicable: if the tokens are no square grid, or the release has another number of axes.
+
+        >>> import torch
+        >>> MapGeometry.of(torch.zeros(2, 16, 96), (1, 28, 28)).rows
+        4
+        >>> MapGeometry.of(torch.zeros(2, 96), (1, 28, 28)).rows
+        1
+        """
+        if release.ndim == 4:
+            _, channels, rows, columns = release.shape
+            return cls(channels=channels, rows=rows, columns=columns, image_shape=image_shape)
+        if release.ndim == 2:
+            return cls(channels=release.shape[1], rows=1, columns=1, image_shape=image_shape)
+        if release.ndim != 3:
+            raise NotApplicable(
+                "a decoder of maps needs tokens [N, T, D], maps [N, D, h, w] or vectors [N, D], got "
+                f"{list(release.shape)}"
+            )
+        side = isqrt(release.shape[1])
+        if side * side != release.shape[1]:
+            raise NotApplicable(
+                f"a decoder of maps needs tokens on a square grid, but {release.shape[1]} tokens are none"
+            )
+        return cls(channels=release.shape[2], rows=side, columns=side, image_shape=image_shape)
+
+
+def as_maps(release: Tensor, geometry: MapGeometry) -> Tensor:
+    """Feature maps [N, D, h, w] of a release; tokens are laid out row by row."""
+    if release.ndim == 3:
+        return release.transpose(1, 2).unflatten(2, (geometry.rows, geometry.columns))
+    return release.reshape(len(release), geometry.channels, geometry.rows, geometry.columns)
+
+
+def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+    """3×3 convolution, group normalisation (batches are small and messages differ), GELU."""
+    groups = max(g for g in range(1, 9) if outputs % g == 0)
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1), nn.GroupNorm(groups, outputs), nn.GELU()
+    )
+
+
+class Painter(nn.Module):
+    """Paint every cell of a release by one linear map, into features [N, channels, H, W] as large as the image.
+
+    Where the cells are no whole patches of the image, the picture is resized.
+
+    >>> import torch
+    >>> geometry = MapGeometry.of(torch.zeros(2, 16, 96), (1, 28, 28))
+    >>> Painter(geometry, 8)(torch.zeros(2, 16, 96)).shape
+    torch.Size([2, 8, 28, 28])
+    """
+
+    def __init__(self, geometry: MapGeometry, channels: int) -> None:
+        super().__init__()
+        self.geometry = geometry
+        self.size = geometry.image_shape[1:]
+        self.side = -(-self.size[0] // geometry.rows)
+        self.paint = nn.Conv2d(geometry.channels, channels * self.side**2, 1)
+
+    def forward(self, release: Tensor) -> Tensor:
+        """Features [N, channels, H, W]."""
+        picture = functional.pixel_shuffle(self.paint(as_maps(release, self.geometry)), self.side)
+        return (
+            picture if picture.shape[2:] == self.size else functional.interpolate(picture, self.size, mode="bilinear")
+        )

@@ -1,0 +1,59 @@
+"""A lower segment in the adversary's hands: frozen, compared with what was released, and mixed as the clients mix."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from math import isqrt
+
+import torch
+from torch import Tensor, nn
+
+from privkit.attacks.base import NotApplicable, View
+
+
+def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
+    """A copy in evaluation mode whose weights take no gradient; the original is left as it was."""
+    return deepcopy(lower).to(device).eval().requires_grad_(False)
+
+
+def mix(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
+    """What k images that were weighted by public coins release together.
+
+    Args:
+        smashed: [N·k, ...], of each image alone.
+        mixed: k.
+        share: [N, k, T] or None, which needs k = 1.
+
+    Returns:
+        [N, ...].
+
+    Source: the mixing of CutMix and Mixup at the cut, Oh et al., DP-CutMixSL, Eq. 6-7.
+
+    >>> mix(torch.tensor([[[1.0], [1.0]], [[5.0], [5.0]]]), 2, torch.tensor([[[1.0, 0.5], [0.0, 0.5]]])).tolist()
+    [[[1.0], [3.0]]]
+    """
+    if share is None:
+        return smashed
+    members = smashed.unflatten(0, (-1, mixed))
+    n, k, cells = share.shape
+    if smashed.ndim == 3:
+        weights = share.unsqueeze(3)
+    elif smashed.ndim == 4 and cells > 1:
+        height, width = smashed.shape[2:]
+        cell = isqrt(height * width // cells)
+        grid = share.reshape(n * k, 1, height // cell, width // cell)
+        weights = nn.functional.interpolate(grid, size=(height, width), mode="nearest").unflatten(0, (n, k))
+    else:
+        weights = share.reshape(n, k, *[1] * (smashed.ndim - 1))
+    return (members * weights).sum(1)
+
+
+def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int]) -> None:
+    """Refuse releases that are no plain output of the lower segment (spectra, drawings, other cuts)."""
+    with torch.no_grad():
+        given = lower(torch.zeros(1, *image_shape, device=view.smashed.device)).shape[1:]
+    if given != view.smashed.shape[1:]:
+        raise NotApplicable(
+            f"the lower segment gives {list(given)} an image, but {list(view.smashed.shape[1:])} was released: "
+            "a defense that changes the form of the release must be part of the lower segment that is handed over"
+        )

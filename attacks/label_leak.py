@@ -1,0 +1,227 @@
+"""Label leakage: the norm and the direction of the gradient that comes back across the cut tell the label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from privkit.attacks.base import Knowledge, NotApplicable, Scores, Session, View
+
+AT_ONCE = 256  # examples whose weight gradients are held at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelKnowledge(Knowledge):
+    """What an adversary who asks for labels may have beside.
+
+    Attributes:
+        known_rows: int64 [K], rows of the views (concatenated) whose labels the adversary knows, as a client knows its
+            own; None if it knows none.
+        known_labels: int64 [K], those labels.
+        upper: the upper segment, or a surrogate of it, smashed data -> logits [N, L].
+    """
+
+    known_rows: Tensor | None = None
+    known_labels: Tensor | None = None
+    upper: nn.Module | None = None
+
+    def __post_init__(self) -> None:
+        if (self.known_rows is None) != (self.known_labels is None):
+            raise ValueError("known_rows and known_labels go together: give both, or neither")
+        if self.known_rows is not None and self.known_labels is not None:
+            shapes = [list(self.known_rows.shape), list(self.known_labels.shape)]
+            if self.known_rows.ndim != 1 or shapes[0] != shapes[1] or not len(self.known_rows):
+                raise ValueError(f"known_rows and known_labels must both be [K] with K >= 1, got shapes {shapes}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelLeak:
+    """One score a released row, from the gradient that came back for it; high where the label is taken to be positive.
+
+    On the views of a client the gradient is what that client gets (unicast or broadcast); on the server's views it is
+    each mixing group's, of which every member's label is asked.
+
+    Attributes:
+        score: "norm" (L2) or "cosine" (with the reference).
+        reference: of the cosine: "mean", the mean gradient of the row's own round, which needs no knowledge and whose
+            sign follows the round's majority; or "labeled", the mean of the unit gradients of rows known to be positive
+            less that of rows known to be negative (either kind may be missing).
+        positive: the label that is asked for; used with "labeled" only.
+        at: "cut" for the gradient as it is in the view; "lower" for the gradient of the lower segment's weights that it
+            gives for each example, which whoever owns the segment and its own images (`auxiliary`, one for each row)
+            can compute.
+
+        less_own: whether the mean gradient of the rows of the same round and the same known label is subtracted first,
+            for a client whose gradient holds another one's part, too (averaged or broadcast): what is left tells the
+            other's label. Needs the own labels of all rows.
+
+    In a balanced task nothing says that positives have the longer gradients, so that an AUC below 1/2 is a leak, too.
+
+    Source: Li et al. 2021, "Label leakage and protection in two-party split learning", §3 (norm and cosine);
+    DP-CutMixSL §5.A, which measures both at the cut and at the lower segment. `less_own` is privkit's.
+    """
+
+    name: ClassVar[str] = "label_leak"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    score: Literal["norm", "cosine"] = "norm"
+    reference: Literal["mean", "labeled"] = "mean"
+    positive: int = 1
+    at: Literal["cut", "lower"] = "cut"
+    less_own: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in {
+            "score": ("norm", "cosine"),
+            "reference": ("mean", "labeled"),
+            "at": ("cut", "lower"),
+        }.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
+        if self.positive < 0:
+            raise ValueError(f"positive must be a label >= 0, got {self.positive}")
+
+    def run(
+        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+    ) -> Scores:
+        """Score every row of every view that a gradient came back for.
+
+        Args:
+            views: of one round or many; those without `cut_gradient` are left out.
+            knowledge: a `LabelKnowledge` for reference="labeled"; `lower` and `auxiliary` for at="lower".
+            generator: unused; nothing is drawn.
+            session: unused; nothing takes long.
+
+        Returns:
+            Scores with `examples` counted through the rows of all views.
+
+        Raises:
+            NotApplicable: if no view holds a gradient, or the knowledge is missing.
+
+        >>> views = [View(round=0, smashed=torch.zeros(2, 2), cut_gradient=torch.tensor([[3.0, 4.0], [0.0, 1.0]]))]
+        >>> LabelLeak().run(views, Knowledge(image_shape=(1, 3, 3), batch_size=2), Generator()).values.tolist()
+        [5.0, 1.0]
+        """
+        rows, rounds, examples = gradients(self.name, views)
+        if self.at == "lower":
+            lower, images = knowledge.lower, knowledge.auxiliary
+            if lower is None or images is None:
+                raise NotApplicable("label_leak at=lower needs the lower segment and the client's own images")
+            total = sum(len(view.smashed) for view in views)
+            if len(images) != total:
+                raise NotApplicable(
+                    f"label_leak at=lower needs the client's own image for each of the {total} rows, got {len(images)}"
+                )
+            rows = weight_gradients(lower, images[examples.to(images.device)], rows)
+        direction = None
+        if self.score == "cosine" and self.reference == "labeled":
+            direction = self._labeled(nn.functional.normalize(rows, dim=1), examples, knowledge)
+        if self.less_own:
+            rows = rows - _own_part(rows, rounds, examples, knowledge)
+        if self.score == "norm":
+            return Scores(values=rows.norm(dim=1), examples=examples)
+        unit = nn.functional.normalize(rows, dim=1)
+        if direction is None:
+            direction = nn.functional.normalize(_means(rows, rounds), dim=1)
+        return Scores(values=(unit * direction).sum(1), examples=examples)
+
+    def _labeled(self, unit: Tensor, examples: Tensor, knowledge: Knowledge) -> Tensor:
+        """Unit direction from what is known to be negative to what is known to be positive."""
+        known, labels = getattr(knowledge, "known_rows", None), getattr(knowledge, "known_labels", None)
+        if known is None or labels is None:
+            raise NotApplicable("label_leak reference=labeled needs some rows with known labels (LabelKnowledge)")
+        known, labels = known.to(unit.device), labels.to(unit.device)
+        yes = labels == self.positive
+        sides = [unit[torch.isin(examples, known[chosen])] for chosen in (yes, ~yes)]
+        if not any(len(side) for side in sides):
+            raise NotApplicable("no gradient came back for any of the rows with known labels")
+        direction = unit.new_zeros(unit.shape[1])
+        for side, sign in zip(sides, (1, -1), strict=True):
+            if len(side):
+                direction = direction + sign * side.mean(0)
+        return nn.functional.normalize(direction, dim=0)
+
+
+def _means(rows: Tensor, groups: Tensor) -> Tensor:
+    """For each row, the mean of its group's rows."""
+    count = int(groups.max()) + 1
+    sums = rows.new_zeros(count, rows.shape[1]).index_add_(0, groups, rows)
+    return (sums / torch.bincount(groups, minlength=count).clamp_min(1).unsqueeze(1))[groups]
+
+
+def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, knowledge: Knowledge) -> Tensor:
+    """For each row, the mean over its round of the rows whose known label is its own."""
+    known, labels = getattr(knowledge, "known_rows", None), getattr(knowledge, "known_labels", None)
+    if known is None or labels is None or not bool(torch.isin(examples, known.to(examples.device)).all()):
+        raise NotApplicable("label_leak less_own needs the own label of every row (LabelKnowledge)")
+    own = (
+        labels.new_zeros(int(max(known.max(), examples.max())) + 1).scatter(0, known, labels).to(rows.device)[examples]
+    )
+    return _means(rows, rounds * (int(own.max()) + 1) + own)
+
+
+def gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of all cut-layer gradients that came back.
+
+    Args:
+        attack: its name, for the error.
+        views: some may have none.
+
+    Returns:
+        float [N, F], for each row the number of its view, and its number among the rows of all views.
+
+    Raises:
+        NotApplicable: if no view holds a gradient, or they differ in size.
+    """
+    starts = torch.tensor([0, *(len(view.smashed) for view in views)]).cumsum(0).tolist()
+    parts, rounds, examples = [], [], []
+    for number, (view, start) in enumerate(zip(views, starts, strict=False)):
+        if view.cut_gradient is not None:
+            part = view.cut_gradient.detach().flatten(1).float()
+            parts.append(part)
+            rounds.append(torch.full((len(part),), number, device=part.device))
+            examples.append(start + torch.arange(len(part), device=part.device))
+    if not parts:
+        raise NotApplicable(
+            f"{attack} reads the gradient that comes back across the cut, and no view holds one: record rounds of "
+            "training, of a protocol that sends it, with a lower segment that learns"
+        )
+    if len({part.shape[1] for part in parts}) > 1:
+        raise NotApplicable(f"{attack} needs gradients of one size: attack views of different forms one by one")
+    return torch.cat(parts), torch.cat(rounds), torch.cat(examples)
+
+
+def weight_gradients(lower: nn.Module, images: Tensor, arrived: Tensor) -> Tensor:
+    """Each example's gradient of the lower segment's weights, in evaluation mode.
+
+    Args:
+        lower: one client's segment.
+        images: [N, C, H, W].
+        arrived: [N, F], the gradient at its output.
+
+    Returns:
+        [N, P].
+
+    Raises:
+        NotApplicable: if the segment has no weights.
+
+    >>> lower = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False))
+    >>> weight_gradients(lower, torch.tensor([2.0, 3.0]).view(2, 1, 1, 1), torch.tensor([[1.0], [10.0]])).flatten()
+    tensor([ 2., 30.])
+    """
+    lower = deepcopy(lower).eval().to(images.device)
+    weights = {name: weight.detach() for name, weight in lower.named_parameters()}
+    if not weights:
+        raise NotApplicable("the lower segment has no weights, so that no gradient of them tells anything")
+
+    def inner(state: dict[str, Tensor], image: Tensor, back: Tensor) -> Tensor:
+        return (functional_call(lower, state, (image.unsqueeze(0),)).flatten() * back).sum()
+
+    each = vmap(grad(inner), (None, 0, 0), chunk_size=AT_ONCE)(weights, images, arrived.to(images.device))
+    return torch.cat([part.flatten(1) for part in each.values()], 1).to(arrived.device)

@@ -1,0 +1,113 @@
+"""Membership inference from losses: the plain threshold, and likelihood ratios against shadow models."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from privkit.attacks.base import NotApplicable, Scores
+
+FEWEST_SHADOWS = 2  # on either side, below which nothing can be compared
+
+
+def loss_threshold(losses: Tensor) -> Scores:
+    """Members have the lower losses: the score is the loss, negated.
+
+    Args:
+        losses: float [N], of the attacked model on each queried example, finite.
+
+    Raises:
+        ValueError: if losses are not a list of finite numbers.
+
+    Source: Yeom et al. 2018, "Privacy risk in machine learning", §4 (the threshold is left to the metric).
+
+    >>> loss_threshold(torch.tensor([0.1, 2.0])).values.tolist()
+    [-0.10000000149011612, -2.0]
+    """
+    values = -_finite("losses", losses, 1)
+    return Scores(values=values, examples=torch.arange(len(values), device=values.device))
+
+
+def confidence(logits: Tensor, labels: Tensor) -> Tensor:
+    """ln(p/(1 − p)) of the true label's probability p, without rounding to infinity: nearly normal over shadow models.
+
+    Args:
+        logits: float [..., L].
+        labels: int64 [...].
+
+    Returns:
+        float [...].
+
+    Source: Carlini et al. 2022, "Membership inference attacks from first principles", §IV-C.
+
+    >>> confidence(torch.tensor([[100.0, 0.0]]), torch.tensor([0]))
+    tensor([100.])
+    """
+    own = torch.nn.functional.one_hot(labels, logits.shape[-1]).bool()
+    return logits[own].view(labels.shape) - logits.masked_fill(own, -torch.inf).logsumexp(-1)
+
+
+def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
+    """Log-likelihood ratio of a target's statistic under shadow models that had an example, against those that had not.
+
+    Normal laws with a mean for each example and side, and one variance for each side ("fixed variance"), pooled over
+    examples: right where shadow models are few. Where no shadow model had an example (offline), only its mean outside
+    is known, and the score is how many deviations the target lies above it; the two kinds are not on one scale, so that
+    members must be spread over examples either wholly or not at all.
+
+    Args:
+        target: float [N], the attacked model's statistic (`confidence`, or the loss negated) of each example.
+        shadow: float [S, N], of S shadow models.
+        members: bool [S, N], whether each shadow model was trained on each example.
+
+    Raises:
+        ValueError: if shapes do not fit or numbers are not finite.
+        NotApplicable: if an example has too few shadow models without it, or some have shadow models with them and
+            others too few.
+
+    Source: Carlini et al. 2022, Algorithm 1 and Eq. 4 (offline), §VI-B (fixed variance).
+
+    >>> shadow = torch.tensor([[4.0, 1.0], [6.0, 3.0], [1.0, 4.0], [3.0, 6.0]])
+    >>> members = torch.tensor([[True, False], [True, False], [False, True], [False, True]])
+    >>> lira(torch.tensor([5.0, 2.0]), shadow, members).values.tolist()
+    [2.25, -2.25]
+    """
+    target, shadow = _finite("target", target, 1).double(), _finite("shadow", shadow, 2).double()
+    if members.dtype != torch.bool or members.shape != shadow.shape or shadow.shape[1] != len(target):
+        raise ValueError(
+            f"lira needs target [N], shadow [S, N] and members bool [S, N], got {list(target.shape)}, "
+            f"{list(shadow.shape)} and {members.dtype} {list(members.shape)}"
+        )
+    inside, outside = members.sum(0), (~members).sum(0)
+    if int(outside.min()) < FEWEST_SHADOWS:
+        raise NotApplicable(f"lira needs {FEWEST_SHADOWS} shadow models without each example, got {int(outside.min())}")
+    mean, variance = _normal(shadow, ~members)
+    examples = torch.arange(len(target), device=target.device)
+    if not int(inside.max()):
+        return Scores(values=(target - mean) / variance.sqrt(), examples=examples)
+    if int(inside.min()) < FEWEST_SHADOWS:
+        raise NotApplicable(
+            f"lira needs {FEWEST_SHADOWS} shadow models with each example, or none with any, got {int(inside.min())} "
+            f"to {int(inside.max())}"
+        )
+    own_mean, own_variance = _normal(shadow, members)
+    ratio = (target - mean).square() / variance - (target - own_mean).square() / own_variance
+    return Scores(values=(ratio + variance.log() - own_variance.log()) / 2, examples=examples)
+
+
+def _normal(shadow: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean [N] of each example, and one pooled variance, unbiased, over the chosen shadow models."""
+    count = chosen.sum(0)
+    mean = (shadow * chosen).sum(0) / count
+    squares = ((shadow - mean).square() * chosen).sum()
+    return mean, (squares / (count - 1).sum()).clamp_min(1e-12)
+
+
+def _finite(name: str, values: Tensor, axes: int) -> Tensor:
+    """Refuse what no likelihood can be computed of."""
+    if values.ndim != axes or not values.is_floating_point() or not values.numel() or not bool(values.isfinite().all()):
+        raise ValueError(
+            f"{name} must be finite numbers with {axes} {'axis' if axes == 1 else 'axes'}, got {values.dtype} of shape "
+            f"{list(values.shape)}"
+        )
+    return values

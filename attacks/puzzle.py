@@ -1,0 +1,154 @@
+"""How much of an order was recovered: direct, neighbor and membership accuracy of an `Arrangement`, picture by picture.
+
+The harness calls these with the truth. Pieces that look the same are interchangeable where their kinds are given:
+an attack is not punished for swapping two equal patches, nor is a defense credited for it.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import torch
+from torch import Tensor
+
+
+def kinds_of(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
+    """Which released tokens of a message are equal.
+
+    Args:
+        tokens: [N, T, D], messages of `batch` rows one after another.
+        batch: rows a message; the last message may be smaller.
+        tolerance: width of the steps to which each number is rounded first; 0 compares bit for bit.
+
+    Returns:
+        int64 [N, T]; two tokens of one message have the same number if and only if they are equal.
+
+    >>> kinds_of(torch.tensor([[[0.0], [1.0], [0.0]], [[1.0], [2.0], [2.0]]]), batch=1).tolist()
+    [[0, 1, 0], [0, 1, 1]]
+    """
+    if tolerance < 0:
+        raise ValueError(f"tolerance must be >= 0, got {tolerance}")
+    rounded = (tokens / tolerance).round() if tolerance > 0 else tokens
+    rounded = rounded + 0.0  # −0 and 0 are equal
+    kinds = [
+        part.flatten(0, 1).unique(dim=0, return_inverse=True)[1].view(part.shape[:2]) for part in rounded.split(batch)
+    ]
+    return torch.cat(kinds)
+
+
+def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
+    """Share of each true picture's places at which the guess has the right piece.
+
+    Args:
+        guess: int64 [N, T], an `Arrangement.source`; in each message every place once.
+        truth: int64 [N, T], likewise.
+        batch: rows a message.
+        kinds: int64 [N, T] from `kinds_of`; without it all pieces differ.
+
+    Returns:
+        float64 [N] in [0, 1], of the n-th picture; the hits are `accuracy * T`.
+
+    >>> truth, guess = torch.tensor([[0, 1, 2, 3]]), torch.tensor([[1, 0, 2, 3]])
+    >>> direct_accuracy(guess, truth, batch=1)
+    tensor([0.5000], dtype=torch.float64)
+    >>> direct_accuracy(guess, truth, batch=1, kinds=torch.tensor([[7, 7, 8, 9]]))
+    tensor([1.], dtype=torch.float64)
+    """
+    placed, right = _contents(guess, truth, batch, kinds)
+    return (placed == right).double().mean(1)
+
+
+def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
+    """Share of each true picture's adjacent pairs that the guess puts side by side in the same direction.
+
+    Args:
+        guess: int64 [N, T], T a square number ≥ 4; in each message every place once.
+        truth: int64 [N, T], likewise.
+        batch: rows a message; a pair may lie in any picture of its message.
+        kinds: int64 [N, T] from `kinds_of`; pairs of equal contents then count as often as they occur on both sides.
+
+    Returns:
+        float64 [N] in [0, 1]; a picture has 2·√T·(√T − 1) pairs.
+
+    Source: the measure of Cho et al. 2010 and of the puzzle solvers after them.
+
+    >>> neighbor_accuracy(torch.tensor([[1, 0, 3, 2]]), torch.tensor([[0, 1, 2, 3]]), batch=1)
+    tensor([0.5000], dtype=torch.float64)
+    """
+    placed, right = _contents(guess, truth, batch, kinds)
+    side = isqrt(truth.shape[1])
+    if side * side != truth.shape[1] or side < 2:
+        raise ValueError(f"neighbors need a square grid of at least 4 tokens, got {truth.shape[1]}")
+    most = int(max(placed.max(), right.max())) + 1
+    message = torch.arange(len(truth), device=truth.device).unsqueeze(1) // batch
+    hits = torch.zeros(len(truth), dtype=torch.float64, device=truth.device)
+    for down in (False, True):
+        codes = [_pairs(contents, side, down, most) + message * most**2 for contents in (placed, right)]
+        hits += _found(codes[1], codes[0]).sum(1)
+    return hits / (2 * side * (side - 1))
+
+
+def membership_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
+    """Share of each true picture's pieces that the guess puts into that picture, at whatever place.
+
+    Args:
+        guess: int64 [N, T]; in each message every place once.
+        truth: int64 [N, T], likewise.
+        batch: rows a message. Chance is 1/batch, or the share that the shuffle leaves in its row where that is more.
+        kinds: int64 [N, T] from `kinds_of`.
+
+    Returns:
+        float64 [N] in [0, 1].
+
+    >>> truth, guess = torch.tensor([[0, 1], [2, 3]]), torch.tensor([[1, 2], [0, 3]])
+    >>> membership_accuracy(guess, truth, batch=2)
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    placed, right = _contents(guess, truth, batch, kinds)
+    most = int(max(placed.max(), right.max())) + 1
+    picture = most * torch.arange(len(truth), device=truth.device).unsqueeze(1)
+    return _found(right + picture, placed + picture).double().mean(1)
+
+
+def _contents(guess: Tensor, truth: Tensor, batch: int, kinds: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The kind of piece in each place, [N, T], as guessed and in truth."""
+    n, t = truth.shape
+    if guess.shape != truth.shape or (kinds is not None and kinds.shape != truth.shape):
+        shapes = [list(guess.shape), list(truth.shape)] + ([list(kinds.shape)] if kinds is not None else [])
+        raise ValueError(f"guess, truth and kinds must have one shape [N, T], got {' and '.join(map(str, shapes))}")
+    if batch < 1:
+        raise ValueError(f"batch must be a whole number >= 1, got {batch}")
+    first = (torch.arange(n, device=truth.device) // batch * batch * t).unsqueeze(1)
+    labels = torch.arange(n * t, device=truth.device).view(n, t) - first if kinds is None else kinds
+    found = []
+    for name, source in (("guess", guess), ("truth", truth)):
+        places = (source + first).flatten()
+        if not torch.equal(places.sort().values, torch.arange(n * t, device=truth.device)):
+            raise ValueError(f"{name} must name every place of each message of {batch} rows exactly once")
+        found.append(torch.empty_like(places).scatter(0, places, labels.flatten()).view(n, t))
+    return found[0], found[1]
+
+
+def _pairs(contents: Tensor, side: int, down: bool, most: int) -> Tensor:
+    """A number for the contents of each adjacent pair, int64 [N, side·(side − 1)]."""
+    grid = contents.view(-1, side, side)
+    if down:
+        grid = grid.transpose(1, 2)
+    return (grid[:, :, :-1] * most + grid[:, :, 1:]).flatten(1)
+
+
+def _found(wanted: Tensor, offered: Tensor) -> Tensor:
+    """bool, shaped like `wanted`: whether it is also offered, each occurrence used once."""
+    return torch.isin(_numbered(wanted), _numbered(offered))
+
+
+def _numbered(codes: Tensor) -> Tensor:
+    """Codes that tell the first, second, … occurrence of a code apart."""
+    flat = codes.flatten()
+    order = flat.argsort(stable=True)
+    ordered = flat[order]
+    index = torch.arange(len(flat), device=flat.device)
+    start = torch.where(ordered != ordered.roll(1), index, 0)
+    start[0] = 0
+    occurrence = torch.empty_like(flat).scatter(0, order, index - start.cummax(0).values)
+    return (flat * len(flat) + occurrence).view(codes.shape)

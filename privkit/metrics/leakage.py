@@ -1,0 +1,249 @@
+"""How well scores tell two kinds of examples apart: AUC pooled and per batch with intervals, ROC, TPR at low FPR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import norm, rankdata, t
+
+from privkit.accountants.auditing import Rate, true_positive_rate
+
+Array = NDArray[np.float64]
+Direction = Literal["higher", "lower", "none"]
+DISJOINT = "Clopper–Pearson of disjoint pairs, which all are on one side"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leak:
+    """An area under the ROC curve.
+
+    Attributes:
+        reduction: "pooled" (one curve for all examples) or "per_batch" (the mean of the batches' own areas).
+        auc: in [0, 1]; 1/2 is chance. Scores of different rounds are on different scales, so that pooled and per-batch
+            areas differ.
+        low: lower confidence limit of the same, in [0, 1].
+        high: upper confidence limit.
+        confidence: of the interval.
+        interval: how it was found, in words.
+        batches: that were counted; 1 for "pooled".
+        skipped: batches with one kind of examples only, which have no area; 0 for "pooled".
+        n: examples that were counted.
+    """
+
+    reduction: Literal["pooled", "per_batch"]
+    auc: float
+    low: float
+    high: float
+    confidence: float
+    interval: str
+    batches: int
+    skipped: int
+    n: int
+
+    @property
+    def advantage(self) -> float:
+        """|AUC − 1/2| in [0, 1/2]; higher leaks more, whichever way the scores point. Above 0 even by chance alone."""
+        return abs(self.auc - 0.5)
+
+    @property
+    def direction(self) -> Direction:
+        """Whether positives have the "higher" or the "lower" scores, or "none" of both: the interval holds 1/2."""
+        if self.low <= 0.5 <= self.high:
+            return "none"
+        return "higher" if self.auc > 0.5 else "lower"
+
+
+def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Leak:
+    """Area under one ROC curve of all examples, with DeLong's interval; higher leaks more, and so does lower than 1/2.
+
+    The interval takes examples to be independent; gradients of one batch, computed with the same weights, are so only
+    given these. It is found on the scale ln(AUC/(1 − AUC)). Where all pairs are on one side, DeLong's deviation is 0,
+    and the limit is Clopper–Pearson's for as many disjoint pairs as there are.
+
+    Args:
+        scores: [N], finite.
+        positive: bool or 0/1 [N].
+        confidence: in (0, 1).
+
+    Raises:
+        ValueError: if lengths differ, scores are not finite, or one kind of examples is missing.
+
+    Source: Hanley and McNeil 1982; DeLong, DeLong and Clarke-Pearson 1988, by ranks as in Sun and Xu 2014; scikit-learn
+    `roc_auc_score`.
+
+    >>> pooled_auc([1, 3, 3, 4], [0, 0, 1, 1]).auc
+    0.875
+    """
+    from sklearn.metrics import roc_auc_score
+
+    values, truth = _checked(scores, positive, confidence)
+    if not 0 < truth.sum() < truth.size:
+        raise ValueError("pooled_auc needs examples of both kinds, positive and negative")
+    auc = float(roc_auc_score(truth, values))
+    low, high, how = _delong(values[truth], values[~truth], auc, confidence)
+    return Leak(
+        reduction="pooled",
+        auc=auc,
+        low=low,
+        high=high,
+        confidence=confidence,
+        interval=how,
+        batches=1,
+        skipped=0,
+        n=values.size,
+    )
+
+
+def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *, confidence: float = 0.95) -> Leak:
+    """Mean of the areas of every batch; batches with one kind of examples only are skipped and counted.
+
+    The interval is Student's over batches; with one batch it is the whole [0, 1].
+
+    Args:
+        scores: [N], finite.
+        positive: bool or 0/1 [N].
+        batches: whole numbers [N], the batch of each example.
+        confidence: in (0, 1).
+
+    Raises:
+        ValueError: if lengths differ, scores are not finite, or no batch has both kinds.
+
+    Source: the released code of Li et al. 2021, "Label leakage and protection", which averages over batches and leaves
+    out those without positives; those without negatives have no area either.
+
+    >>> found = per_batch_auc([1, 2, 9, 8, 5], [0, 1, 0, 1, 0], [0, 0, 1, 1, 2])
+    >>> found.auc, found.batches, found.skipped
+    (0.5, 2, 1)
+    """
+    values, truth = _checked(scores, positive, confidence)
+    groups = np.asarray(batches)
+    if groups.shape != values.shape or groups.dtype.kind not in "iu":
+        given = f"{groups.dtype} of shape {list(groups.shape)}"
+        raise ValueError(f"batches must be {values.size} whole numbers, one an example, got {given}")
+    numbers, members = np.unique(groups, return_inverse=True)
+    areas, counts = _areas(values, truth, members, len(numbers))
+    kept = np.isfinite(areas)
+    if not kept.any():
+        raise ValueError("no batch holds both positive and negative examples, so that none has an area; pool them")
+    found = areas[kept]
+    auc, half = float(found.mean()), np.inf
+    if len(found) > 1:
+        half = float(t.ppf((1 + confidence) / 2, len(found) - 1) * found.std(ddof=1) / len(found) ** 0.5)
+    return Leak(
+        reduction="per_batch",
+        auc=auc,
+        low=max(0.0, auc - half),
+        high=min(1.0, auc + half),
+        confidence=confidence,
+        interval="Student over batches",
+        batches=len(found),
+        skipped=int((~kept).sum()),
+        n=int(counts[kept].sum()),
+    )
+
+
+def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Array]:
+    """Corners of the ROC curve.
+
+    Args:
+        scores: [N], finite.
+        positive: bool or 0/1 [N].
+
+    Returns:
+        False positive rates, true positive rates, both from 0 to 1, and thresholds, decreasing from infinity.
+
+    Raises:
+        ValueError: as `pooled_auc`.
+
+    Source: Fawcett 2006, Algorithm 1; scikit-learn `roc_curve`.
+
+    >>> [part.tolist() for part in roc_points([0, 1], [0, 1])[:2]]
+    [[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]]
+    """
+    from sklearn.metrics import roc_curve
+
+    values, truth = _checked(scores, positive, 0.5)
+    if not 0 < truth.sum() < truth.size:
+        raise ValueError("roc_points needs examples of both kinds, positive and negative")
+    return roc_curve(truth, values)
+
+
+def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *, confidence: float = 0.95) -> Rate:
+    """Share of positives found where at most this share of negatives is accused, with Clopper–Pearson limits.
+
+    Args:
+        scores: [N], finite; higher means positive.
+        positive: bool or 0/1 [N].
+        false_positive_rate: in [0, 1), such as 0.01; higher values of the result leak more.
+        confidence: in (0, 1).
+
+    Raises:
+        ValueError: if arguments are out of range, or one kind of examples is missing.
+
+    Source: Carlini et al. 2022, §III; `accountants.auditing.true_positive_rate`.
+
+    >>> tpr_at([1, 2, 3, 4], [0, 0, 1, 1], 0.01).value
+    1.0
+    """
+    values, truth = _checked(scores, positive, confidence)
+    return true_positive_rate(values[truth], values[~truth], false_positive_rate, confidence=confidence)
+
+
+def _checked(scores: ArrayLike, positive: ArrayLike, confidence: float) -> tuple[Array, NDArray[np.bool_]]:
+    """Scores as numbers, labels as truth values."""
+    values, truth = np.asarray(scores), np.asarray(positive)
+    if values.ndim != 1 or not values.size or values.shape != truth.shape:
+        raise ValueError(
+            f"scores and positive must be lists of one length >= 1, got {list(values.shape)} and {list(truth.shape)}"
+        )
+    if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
+        raise ValueError("scores must be finite numbers: an attack that diverged has none")
+    if truth.dtype.kind not in "biuf" or not np.isin(truth, (0, 1)).all():
+        raise ValueError("positive must hold true and false, or 1 and 0")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie in (0, 1), got {confidence}")
+    return values.astype(np.float64), truth.astype(bool)
+
+
+def _delong(members: Array, others: Array, auc: float, confidence: float) -> tuple[float, float, str]:
+    """Limits of an area, and how they were found."""
+    n, k = len(members), len(others)
+    ranks = rankdata(np.concatenate([members, others]))
+    above = (ranks[:n] - rankdata(members)) / k  # how many others each member beats
+    below = 1 - (ranks[n:] - rankdata(others)) / n
+    variance = (above.var(ddof=1) / n if n > 1 else np.inf) + (below.var(ddof=1) / k if k > 1 else np.inf)
+    if not np.isfinite(variance):
+        return 0.0, 1.0, "none: one example of a kind tells no variance"
+    if not 0 < auc < 1 or variance == 0:
+        worst = float(((1 - confidence) / 2) ** (1 / min(n, k)))
+        if auc == 1:
+            return worst, 1.0, DISJOINT
+        if auc == 0:
+            return 0.0, 1 - worst, DISJOINT
+        return 0.0, 1.0, "none: scores all tie"
+    half = norm.ppf((1 + confidence) / 2) * variance**0.5 / (auc * (1 - auc))
+    odds = np.log(auc / (1 - auc))
+    low, high = 1 / (1 + np.exp(-(odds - half))), 1 / (1 + np.exp(-(odds + half)))
+    return float(low), float(high), "DeLong, on the logit scale"
+
+
+def _areas(values: Array, truth: NDArray[np.bool_], members: NDArray[np.intp], count: int) -> tuple[Array, Array]:
+    """The area of every batch, NaN where it has none, and its examples; ranks within batches without a loop."""
+    order = np.lexsort((values, members))
+    sizes = np.bincount(members, minlength=count)
+    starts = np.cumsum(sizes) - sizes
+    # Ranks with ties shared, inside each batch: equal neighbors in the sorted order form runs.
+    v, g, y = values[order], members[order], truth[order]
+    first = np.concatenate([[True], (v[1:] != v[:-1]) | (g[1:] != g[:-1])])
+    run = np.cumsum(first) - 1
+    ends = np.append(np.flatnonzero(first)[1:], len(v))
+    middle = (np.flatnonzero(first) + ends + 1) / 2
+    ranks = middle[run] - starts[g]
+    positives = np.bincount(g, weights=y, minlength=count)
+    wins = np.bincount(g, weights=ranks * y, minlength=count) - positives * (positives + 1) / 2
+    pairs = positives * (sizes - positives)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(pairs > 0, wins / pairs, np.nan), sizes.astype(np.float64)

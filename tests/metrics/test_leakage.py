@@ -1,0 +1,177 @@
+"""Areas, intervals and audits against scikit-learn, loops and repeated draws."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import norm
+from sklearn.metrics import roc_auc_score
+
+from privkit.accountants.base import Certificate, no_protection
+from privkit.auditing import audit_one_run
+from privkit.metrics.leakage import Leak, per_batch_auc, pooled_auc, roc_points, tpr_at
+
+Array = NDArray[np.float64]
+
+
+def drawn(seed: int, n: int = 300, shift: float = 0.7, digits: int = 1) -> tuple[NDArray[Any], ...]:
+    """Scores with ties, labels, and batches of which some have one kind only."""
+    generator = np.random.default_rng(seed)
+    batches = generator.integers(0, 40, n)
+    truth = (generator.random(n) < 0.3) & (batches % 5 > 0)
+    return np.round(generator.normal(size=n) + shift * truth, digits), truth, batches
+
+
+def test_pooled_and_per_batch_are_scikit_learns() -> None:
+    scores, truth, batches = drawn(0)
+    assert pooled_auc(scores, truth).auc == roc_auc_score(truth, scores)
+    own = [
+        roc_auc_score(truth[batches == b], scores[batches == b])
+        for b in np.unique(batches)
+        if 0 < truth[batches == b].sum() < (batches == b).sum()
+    ]
+    found = per_batch_auc(scores, truth, batches)
+    assert found.auc == pytest.approx(np.mean(own), abs=1e-12)
+    assert (found.batches, found.skipped) == (len(own), len(np.unique(batches)) - len(own))
+    assert found.skipped >= 8
+    assert found.n < pooled_auc(scores, truth).n == 300
+
+
+def test_a_drift_between_batches_hides_a_leak_from_the_pooled_area_alone() -> None:
+    generator = np.random.default_rng(0)
+    batches = np.arange(50).repeat(20)
+    truth = generator.random(1_000) < 0.5
+    scores = 100.0 * batches + truth
+    assert per_batch_auc(scores, truth, batches).auc == 1.0
+    assert abs(pooled_auc(scores, truth).auc - 0.5) < 0.1
+
+
+def test_delong_against_its_definition() -> None:
+    scores, truth, _ = drawn(1)
+    x, y = scores[truth], scores[~truth]
+    wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
+    variance = wins.mean(1).var(ddof=1) / len(x) + wins.mean(0).var(ddof=1) / len(y)
+    auc = wins.mean()
+    half = norm.ppf(0.975) * variance**0.5 / (auc * (1 - auc))
+    odds = np.log(auc / (1 - auc))
+    found = pooled_auc(scores, truth)
+    assert (found.low, found.high) == pytest.approx(tuple(1 / (1 + np.exp(-(odds + s * half))) for s in (-1, 1)))
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_intervals_cover_as_often_as_they_say(shift: float) -> None:
+    truth = np.arange(60) < 20
+    expected = norm.cdf(shift / 2**0.5)
+    generator = np.random.default_rng(2)
+    hits = 0
+    for _ in range(400):
+        found = pooled_auc(generator.normal(size=60) + shift * truth, truth)
+        hits += found.low <= expected <= found.high
+    assert 0.92 < hits / 400 < 0.98
+
+
+def test_perfect_scores_have_an_interval_all_the_same() -> None:
+    found = pooled_auc([0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1])
+    assert (found.auc, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(0.025 ** (1 / 3))
+    turned = pooled_auc([1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1])
+    assert (turned.auc, turned.low, turned.high) == (0.0, 0.0, pytest.approx(1 - 0.025 ** (1 / 3)))
+    assert turned.direction == "none"  # three pairs are too few: the limit is above 1/2
+    tied = pooled_auc([1, 1, 1, 1], [0, 0, 1, 1])
+    assert (tied.auc, tied.low, tied.high) == (0.5, 0.0, 1.0)
+
+
+def test_an_area_below_one_half_leaks_as_much() -> None:
+    scores, truth, _ = drawn(3, shift=1.0)
+    found, turned = pooled_auc(scores, truth), pooled_auc(-scores, truth)
+    assert found.advantage == pytest.approx(turned.advantage)
+    assert (found.direction, turned.direction) == ("higher", "lower")
+    scores, truth, _ = drawn(3, shift=0.0)
+    assert pooled_auc(scores, truth).direction == "none"
+
+
+def test_roc_points_enclose_the_area() -> None:
+    scores, truth, _ = drawn(4)
+    false, true, thresholds = roc_points(scores, truth)
+    assert np.trapezoid(true, false) == pytest.approx(pooled_auc(scores, truth).auc)
+    assert (np.diff(thresholds) < 0).all()
+
+
+def test_true_positives_at_a_low_rate_of_false_ones() -> None:
+    scores, truth, _ = drawn(5, n=3_000, shift=2.0, digits=6)
+    found = tpr_at(scores, truth, 0.01)
+    others = np.sort(scores[~truth])
+    allowed = int(0.01 * others.size)
+    assert found.value == (scores[truth] > others[-allowed - 1]).mean()
+    assert found.false_positive_rate <= 0.01
+    assert found.low < found.value < found.high
+
+
+@pytest.mark.parametrize(
+    ("scores", "truth", "message"),
+    [
+        ([1.0, np.nan], [0, 1], "finite"),
+        ([1.0, 2.0], [0, 1, 1], "one length"),
+        ([1.0, 2.0], [0, 2], "true and false"),
+        ([1.0, 2.0], [1, 1], "both kinds"),
+        ([], [], "one length"),
+    ],
+)
+def test_bad_scores_are_refused(scores: list[float], truth: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pooled_auc(scores, truth)
+
+
+def test_bad_batches_are_refused() -> None:
+    with pytest.raises(ValueError, match="no batch holds both"):
+        per_batch_auc([1, 2], [0, 1], [0, 1])
+    with pytest.raises(ValueError, match="whole numbers"):
+        per_batch_auc([1, 2], [0, 1], [0.0, 0.0])
+
+
+def test_one_batch_has_no_interval() -> None:
+    found = per_batch_auc([1, 2], [0, 1], [7, 7])
+    assert isinstance(found, Leak)
+    assert (found.low, found.high) == (0.0, 1.0)
+
+
+def claim(epsilon: float, delta: float = 1e-5) -> Certificate:
+    return Certificate(kind="differential_privacy", statement="claimed", epsilon=epsilon, delta=delta)
+
+
+def canaries(right: int = 900, m: int = 1_000) -> tuple[Array, NDArray[np.bool_]]:
+    """m canaries, all guessed, `right` of them rightly."""
+    coins = np.arange(m) % 2 == 0
+    order = np.where(np.arange(m) < right, coins, ~coins)
+    return order + 1e-6 * np.arange(m), coins
+
+
+def test_the_audit_meets_the_reference_of_the_one_run_auditor() -> None:
+    """m=1000, r=1000, v=900, significance .05."""
+    scores, coins = canaries()
+    exact = audit_one_run(scores, coins, claim(2.0, delta=0.0), guesses=(500, 500))
+    assert exact.bound.epsilon == pytest.approx(2.0212, abs=5e-5)
+    found = audit_one_run(scores, coins, claim(2.0), guesses=(500, 500))
+    assert found.bound.epsilon == pytest.approx(2.0206, abs=5e-5)
+    assert found.refuted
+    assert "refutes the claimed" in found.sentence
+    assert not audit_one_run(scores, coins, claim(2.03), guesses=(500, 500)).refuted
+
+
+def test_nothing_claimed_is_never_refuted() -> None:
+    scores, coins = canaries()
+    found = audit_one_run(scores, coins, no_protection(), guesses=(500, 500), delta=1e-5)
+    assert not found.refuted
+    assert found.bound.epsilon == pytest.approx(2.0206, abs=5e-5)
+    assert "nothing is claimed" in found.sentence
+
+
+def test_an_audit_at_another_delta_is_refused() -> None:
+    scores, coins = canaries()
+    with pytest.raises(ValueError, match="compares nothing"):
+        audit_one_run(scores, coins, claim(1.0), delta=1e-3)
+    with pytest.raises(ValueError, match="bool"):
+        audit_one_run(scores, coins[:10], claim(1.0))
+    with pytest.raises(ValueError, match="bool"):
+        audit_one_run(scores, coins.astype(int), claim(1.0))
