@@ -184,4 +184,4 @@ class Attack(Protocol):
 
 def missing(attack: Attack, knowledge: Knowledge) -> list[str]:
     """Names of what the attack needs and the adversary lacks; a non-empty answer makes a cell `not_applicable`."""
-    return sorted(need for need in attack.needs if getattr(knowledge, need) is None)
+    return sorted(need for need in attack.needs if getattr(knowledge, need, None) is None)

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Knowledge, NotApplicable, Scores, Session, View
-from privkit.attacks.label_leak import gradients
+from privkit.attacks.returned import gradients
 
 
 def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: float = 1.0) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Knowledge, NotApplicable, Scores, Session, View
-from privkit.attacks.label_leak import gradients
+from privkit.attacks.returned import gradients
 
 
 @dataclass(frozen=True, kw_only=True)

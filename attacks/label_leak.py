@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call, grad, vmap
 
 from privkit.attacks.base import Knowledge, NotApplicable, Scores, Session, View
-
-AT_ONCE = 256  # examples whose weight gradients are held at once
+from privkit.attacks.returned import gradients, weight_gradients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,64 +161,3 @@ def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, knowledge: Knowled
         labels.new_zeros(int(max(known.max(), examples.max())) + 1).scatter(0, known, labels).to(rows.device)[examples]
     )
     return _means(rows, rounds * (int(own.max()) + 1) + own)
-
-
-def gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of all cut-layer gradients that came back.
-
-    Args:
-        attack: its name, for the error.
-        views: some may have none.
-
-    Returns:
-        float [N, F], for each row the number of its view, and its number among the rows of all views.
-
-    Raises:
-        NotApplicable: if no view holds a gradient, or they differ in size.
-    """
-    starts = torch.tensor([0, *(len(view.smashed) for view in views)]).cumsum(0).tolist()
-    parts, rounds, examples = [], [], []
-    for number, (view, start) in enumerate(zip(views, starts, strict=False)):
-        if view.cut_gradient is not None:
-            part = view.cut_gradient.detach().flatten(1).float()
-            parts.append(part)
-            rounds.append(torch.full((len(part),), number, device=part.device))
-            examples.append(start + torch.arange(len(part), device=part.device))
-    if not parts:
-        raise NotApplicable(
-            f"{attack} reads the gradient that comes back across the cut, and no view holds one: record rounds of "
-            "training, of a protocol that sends it, with a lower segment that learns"
-        )
-    if len({part.shape[1] for part in parts}) > 1:
-        raise NotApplicable(f"{attack} needs gradients of one size: attack views of different forms one by one")
-    return torch.cat(parts), torch.cat(rounds), torch.cat(examples)
-
-
-def weight_gradients(lower: nn.Module, images: Tensor, arrived: Tensor) -> Tensor:
-    """Each example's gradient of the lower segment's weights, in evaluation mode.
-
-    Args:
-        lower: one client's segment.
-        images: [N, C, H, W].
-        arrived: [N, F], the gradient at its output.
-
-    Returns:
-        [N, P].
-
-    Raises:
-        NotApplicable: if the segment has no weights.
-
-    >>> lower = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False))
-    >>> weight_gradients(lower, torch.tensor([2.0, 3.0]).view(2, 1, 1, 1), torch.tensor([[1.0], [10.0]])).flatten()
-    tensor([ 2., 30.])
-    """
-    lower = deepcopy(lower).eval().to(images.device)
-    weights = {name: weight.detach() for name, weight in lower.named_parameters()}
-    if not weights:
-        raise NotApplicable("the lower segment has no weights, so that no gradient of them tells anything")
-
-    def inner(state: dict[str, Tensor], image: Tensor, back: Tensor) -> Tensor:
-        return (functional_call(lower, state, (image.unsqueeze(0),)).flatten() * back).sum()
-
-    each = vmap(grad(inner), (None, 0, 0), chunk_size=AT_ONCE)(weights, images, arrived.to(images.device))
-    return torch.cat([part.flatten(1) for part in each.values()], 1).to(arrived.device)

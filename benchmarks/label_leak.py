@@ -10,6 +10,7 @@ learn) and of the other client's ("peer", what an honest-but-curious client woul
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -18,7 +19,6 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge
 from privkit.attacks.label_leak import LabelKnowledge, LabelLeak
 from privkit.data.base import Batch
 from privkit.data.vision import Mnist
@@ -47,6 +47,7 @@ SETTINGS: dict[str, tuple[Defense, Protocol]] = {
 ATTACKS: dict[str, LabelLeak] = {
     "norm": LabelLeak(),
     "cosine, mean": LabelLeak(score="cosine"),
+    "cosine, one known": LabelLeak(score="cosine", reference="labeled"),
     "cosine, own labels": LabelLeak(score="cosine", reference="labeled"),
     "cosine, own labels, less own part": LabelLeak(score="cosine", reference="labeled", less_own=True),
     "norm, lower weights": LabelLeak(at="lower"),
@@ -69,19 +70,25 @@ def scored(recorder: Recorder, edge: Edge, images: Tensor) -> Iterator[tuple[str
     kept = recorder.rounds.pop()
     labels = kept.labels.view(CLIENTS, -1)
     for client, view in enumerate(kept.received):
-        own, peer = labels[client], labels[1 - client]
-        plain = Knowledge(
+        asked = {"own": labels[client], "peer": labels[1 - client]}
+        held = LabelKnowledge(
             image_shape=SHAPE, batch_size=labels.numel(), lower=edge.lowers.copy(client), auxiliary=images[client]
         )
-        known = LabelKnowledge(
-            image_shape=SHAPE, batch_size=labels.numel(), known_rows=torch.arange(len(own)), known_labels=own
-        )
+        everything = torch.arange(len(asked["own"]))
         for name, attack in ATTACKS.items():
-            labeled = attack.reference == "labeled"
-            values = attack.run([view], known if labeled else plain, Generator()).values
-            if not labeled:  # whoever knows its own labels need not ask for them
-                yield name, "own", values, own
-            yield name, "peer", values, peer
+            for target, truth in asked.items():
+                knowledge, judged = held, everything
+                if name == "cosine, one known":
+                    known = truth.nonzero()[:1].flatten()
+                    if not len(known):
+                        continue
+                    knowledge = replace(held, known_rows=known, known_labels=truth[known])
+                    judged = everything[everything != known]
+                elif "own labels" in name:
+                    if target == "own":  # whoever knows its own labels need not ask for them
+                        continue
+                    knowledge = replace(held, known_rows=everything, known_labels=asked["own"])
+                yield name, target, attack.run([view], knowledge, Generator()).values[judged], truth[judged]
 
 
 def run(setting: str, given: argparse.Namespace, seed: int) -> tuple[dict[tuple[str, str, int], list[Leak]], float]:
@@ -111,9 +118,9 @@ def run(setting: str, given: argparse.Namespace, seed: int) -> tuple[dict[tuple[
             if protocol.average == "round":
                 edge.lowers.average(weights)
         for key, parts in rows.items():
-            values, labels = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
+            scores, truth = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
             batches = np.repeat(np.arange(len(parts)), [len(part) for part, _ in parts])
-            found[(*key, epoch)] = [pooled_auc(values, labels), per_batch_auc(values, labels, batches)]
+            found[(*key, epoch)] = [pooled_auc(scores, truth), per_batch_auc(scores, truth, batches)]
     test = zeros_and_fours(given.data_root, 1_000, seed, False)
     return found, evaluate(edge, upper, test, batch_size=100, seed=seed).value
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants.auditing import EmpiricalBound, epsilon_one_run
+from privkit.accountants.auditing_gdp import epsilon_one_run_gdp
 from privkit.accountants.base import Certificate
 
 
@@ -50,6 +52,7 @@ def audit_one_run(
     confidence: float = 0.95,
     guesses: tuple[int, int] | None = None,
     delta: float | None = None,
+    curve: Literal["none", "gaussian"] = "none",
 ) -> Audit:
     """Hold the scores of canaries of one run against the run's certificate.
 
@@ -61,12 +64,15 @@ def audit_one_run(
         confidence: of the bound, in (0, 1).
         guesses: numbers of "in" and "out" guesses fixed beforehand; None tries several and pays for it.
         delta: where the certificate claims nothing, the δ of the bound; otherwise the certificate's is taken.
+        curve: "gaussian" where a whole Gaussian trade-off curve is claimed, as that of Gaussian noise on clipped data
+            is, and not one (ε, δ) alone: a tighter bound, which needs `guesses`.
 
     Raises:
-        ValueError: if shapes differ, all canaries are on one side, or a δ is given that is not the certificate's.
+        ValueError: if shapes differ, all canaries are on one side, a δ is given that is not the certificate's, or
+            guesses are missing.
 
-    Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2. Its proof flips one coin at a time, so that it holds for any
-    pair of inputs that the claim calls neighbors.
+    Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2; Mahloujifar, Melis and Chaudhuri 2025. Their proofs flip one
+    coin at a time, so that they hold for any pair of inputs that the claim calls neighbors.
 
     >>> claim = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
     >>> coins = np.arange(200) % 2 == 0
@@ -82,5 +88,10 @@ def audit_one_run(
     if certificate.delta is not None and delta not in (None, certificate.delta):
         raise ValueError(f"the certificate is for delta={certificate.delta:g}, so that delta={delta} compares nothing")
     at = certificate.delta if certificate.delta is not None else delta if delta is not None else 0.0
-    bound = epsilon_one_run(values[coins], values[~coins], confidence=confidence, delta=at, guesses=guesses)
+    if curve == "none":
+        bound = epsilon_one_run(values[coins], values[~coins], confidence=confidence, delta=at, guesses=guesses)
+    elif guesses is None:
+        raise ValueError('curve="gaussian" needs numbers of guesses that were fixed beforehand')
+    else:
+        bound = epsilon_one_run_gdp(values[coins], values[~coins], confidence=confidence, delta=at, guesses=guesses)
     return Audit(claimed=certificate.epsilon, bound=bound, canaries=len(coins), inserted=int(coins.sum()))

@@ -16,7 +16,7 @@ from privkit.defenses.none import NoDefense
 from privkit.defenses.nopeek import NoPeek
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.models import VIT_MICRO
-from privkit.training import Edge, Protocol, Round, TrainingSpec, loop, split_round, train
+from privkit.training import Edge, Protocol, Round, TrainingSpec, split_round, train
 from privkit.transcript import RecordedRound, Recorder
 
 SHAPE = (1, 8, 8)
@@ -55,14 +55,11 @@ def one(defense: Defense, protocol: Protocol = PAIR, shares: Tensor | None = Non
     ],
     ids=lambda value: value.name if isinstance(value, Defense) else "",
 )
-def test_a_recorded_training_gives_the_same_weights(
-    defense: Defense, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorded_training_gives_the_same_weights(defense: Defense, protocol: Protocol) -> None:
     spec, data = TrainingSpec(batch_size=8), digits()
     plain = train(*built(defense, protocol), data, spec, epochs=2, seed=0)
     recorder = Recorder()
-    monkeypatch.setattr(loop, "split_round", recorder)
-    recorded = train(*built(defense, protocol), data, spec, epochs=2, seed=0)
+    recorded = train(*built(defense, protocol), data, spec, epochs=2, seed=0, play=recorder)
     for ours, theirs in ((plain.edge, recorded.edge), (plain.upper, recorded.upper)):
         assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
     assert recorded.curve == plain.curve
@@ -70,10 +67,9 @@ def test_a_recorded_training_gives_the_same_weights(
     assert len(recorder.rounds) == 6 * (protocol.clients // protocol.active)
 
 
-def test_only_the_wanted_rounds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_wanted_rounds_are_kept() -> None:
     recorder = Recorder(lambda number: number >= 4)
-    monkeypatch.setattr(loop, "split_round", recorder)
-    train(*built(NoDefense()), digits(), TrainingSpec(batch_size=8), epochs=2, seed=0)
+    train(*built(NoDefense()), digits(), TrainingSpec(batch_size=8), epochs=2, seed=0, play=recorder)
     assert [view.round for view in recorder.views] == [4, 5]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from privkit.training.checkpoint import Checkpoint
 from privkit.training.distributed import average_gradients, processes
 from privkit.training.edge import Edge
 from privkit.training.protocol import Protocol
-from privkit.training.round import split_round
+from privkit.training.round import Round, split_round
 from privkit.training.seeded import seeded
 
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
@@ -114,6 +115,7 @@ def train(
     seed: int,
     shares: Shares | None = None,
     checkpoint: Checkpoint | None = None,
+    play: Callable[..., Round] = split_round,
 ) -> Trained:
     """Train both sides on the private images.
 
@@ -133,6 +135,7 @@ def train(
         seed: of orders, groups, defense and whatever the segments draw themselves, such as dropout.
         shares: which images belong to which client; None for equal parts at random.
         checkpoint: where to save after an epoch and to report progress.
+        play: what a round is; `privkit.transcript.Recorder` remembers what crossed the wire.
 
     Raises:
         UsageError: if there are fewer images than a round takes, or a batch is too small for the defense.
@@ -195,7 +198,7 @@ def train(
                 for optimizer in optimizers:
                     optimizer.zero_grad(set_to_none=True)
                 images = augment(private.x[rows], spec.augment, draws)
-                found = split_round(
+                found = play(
                     edge,
                     upper,
                     images,

@@ -8,7 +8,8 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Knowledge, NotApplicable, View
 from privkit.attacks.gradient_matching import GradientMatching, label_gradients
-from privkit.attacks.label_leak import LabelKnowledge, LabelLeak, weight_gradients
+from privkit.attacks.label_leak import LabelKnowledge, LabelLeak
+from privkit.attacks.returned import weight_gradients
 from privkit.metrics.leakage import per_batch_auc, pooled_auc
 
 SHAPE = (1, 4, 4)

@@ -1,6 +1,7 @@
 """Membership inference and canary audits: sound claims stand, planted faults are caught, strangers say nothing."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -96,7 +97,9 @@ SHAPE = (1, 1, CELLS)
 RUN = Exposure(epochs=1, batch_size=M)
 
 
-def dp_sl_audit(claimed: DpSl, real: DpSl, seed: int, rounds: int = 1) -> Audit:
+def dp_sl_audit(
+    claimed: DpSl, real: DpSl, seed: int, rounds: int = 1, curve: Literal["none", "gaussian"] = "none"
+) -> Audit:
     """M canaries at one corner of the box or the opposite one, through the defense as it really runs."""
     draws = Generator().manual_seed(seed)
     coins = torch.rand(M, generator=draws) < 0.5
@@ -113,7 +116,7 @@ def dp_sl_audit(claimed: DpSl, real: DpSl, seed: int, rounds: int = 1) -> Audit:
     scores = Canaries(sigma=real.sigma).run(views, known, draws)
     assert torch.equal(scores.examples, torch.arange(M))
     certificate = receipt.certificate(replace(RUN, epochs=rounds))
-    return audit_one_run(scores.values.numpy(), coins.numpy(), certificate, guesses=(M // 16, M // 16))
+    return audit_one_run(scores.values.numpy(), coins.numpy(), certificate, guesses=(M // 16, M // 16), curve=curve)
 
 
 def spec(mu: float) -> DpSl:
@@ -130,9 +133,16 @@ def test_dp_sl_stands_its_audit_and_the_bound_is_not_idle(rounds: int) -> None:
     assert "does not refute" in found.sentence
 
 
-def test_noise_a_third_of_what_is_claimed_is_caught() -> None:
+def test_the_bound_of_a_gaussian_curve_is_tighter_and_stands_too() -> None:
+    one, curve = (dp_sl_audit(spec(0.5), spec(0.5), seed=0, curve=curve) for curve in ("none", "gaussian"))  # type: ignore[arg-type]
+    assert not curve.refuted
+    assert curve.bound.epsilon > one.bound.epsilon + 0.2
+
+
+@pytest.mark.parametrize("curve", ["none", "gaussian"])
+def test_noise_a_third_of_what_is_claimed_is_caught(curve: Literal["none", "gaussian"]) -> None:
     claimed = spec(0.5)
-    found = dp_sl_audit(claimed, replace(claimed, sigma=claimed.sigma / 3), seed=0)
+    found = dp_sl_audit(claimed, replace(claimed, sigma=claimed.sigma / 3), seed=0, curve=curve)
     assert found.refuted
     assert "refutes the claimed" in found.sentence
 

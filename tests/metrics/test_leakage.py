@@ -171,6 +171,8 @@ def test_an_audit_at_another_delta_is_refused() -> None:
     scores, coins = canaries()
     with pytest.raises(ValueError, match="compares nothing"):
         audit_one_run(scores, coins, claim(1.0), delta=1e-3)
+    with pytest.raises(ValueError, match="fixed beforehand"):
+        audit_one_run(scores, coins, claim(1.0), curve="gaussian")
     with pytest.raises(ValueError, match="bool"):
         audit_one_run(scores, coins[:10], claim(1.0))
     with pytest.raises(ValueError, match="bool"):
