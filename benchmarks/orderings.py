@@ -3,7 +3,7 @@
     python benchmarks/orderings.py --data-root DATA --out runs.jsonl      # goes on where it was interrupted
     python benchmarks/orderings.py --out runs.jsonl --report              # the tables only
 
-Every run is one training of privkit's. A claim "A > B" is judged on the differences of the same seeds: reproduced if the
+Every run is one training. A claim "A > B" is judged on the differences of the same seeds: reproduced if the
 95 % Student interval of the mean difference lies above 0, reversed if below, otherwise undecided. What was not run is
 said, too.
 """

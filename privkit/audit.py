@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from privkit.cell import prepare, run_cell
+from privkit.cell import run_cell
 from privkit.config import AuditConfig, resolve
 from privkit.errors import UsageError
 from privkit.grid import plan
@@ -18,6 +18,7 @@ from privkit.provenance import default_threads, manifest
 from privkit.report import build
 from privkit.reports.schema import Row
 from privkit.run_folder import RunFolder
+from privkit.setting import prepare
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,187 +5,36 @@ from __future__ import annotations
 import io
 import json
 import traceback
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Generator, nn
 
 from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Reconstruction, View
-from privkit.attacks.floors import MeanImage, MidGrey
 from privkit.channel import Recording, black_box_query, record, shared_lower
 from privkit.config import AuditConfig
-from privkit.data.base import Batch, Pool, Pools
-from privkit.data.partition import Shares, rounds_an_epoch, stratified
-from privkit.data.splits import Splits, fit_shape, part_sizes, split, without
+from privkit.data.base import Batch
+from privkit.data.partition import rounds_an_epoch
 from privkit.defenses.base import Defense
 from privkit.errors import DataError, PrivkitError, StorageError, UsageError
 from privkit.grid import Cell
 from privkit.progress import Progress
-from privkit.registry import parse
-from privkit.reports.schema import Costs, Gate, Interval, Metrics, Proof, Row
+from privkit.reports.schema import Costs, Gate, Interval, Proof, Row
 from privkit.run_folder import RunFolder
 from privkit.sanity import controls, judge
-from privkit.scoring import Scores, match, per_example, summarise
+from privkit.scoring import Scores, match, scored, summarise
 from privkit.seeds import derive
+from privkit.setting import Setting
 from privkit.storage import append_line, load_module, load_state, save_module, save_state, write_bytes, write_text
 from privkit.training import Checkpoint, Edge, Stacked, evaluate, exposure, train
 from privkit.training.costs import edge_costs
 
 SHOWN = 8
 """Images of each cell that the report shows."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What all cells of one seed share.
-
-    Attributes:
-        splits: private, auxiliary and test images, on the device.
-        shares: which private images belong to which client.
-        victims: the attacked images.
-        auxiliary: the adversary's images.
-        dropped: auxiliary images left out, because they are private or attacked ones.
-        floors: metrics of the constant guesses.
-        hashes: size and sha256 of every part, for the manifest.
-    """
-
-    splits: Splits
-    shares: Shares
-    victims: Batch
-    auxiliary: Batch
-    dropped: int
-    floors: dict[str, dict[str, Metrics]]
-    hashes: dict[str, dict[str, int | str]]
-
-
-def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
-    """Open the data, split them and choose the attacked and the auxiliary images.
-
-    Raises:
-        UsageError: if the parts are too small for the batch size.
-        DataError: if files are missing, damaged or too few.
-    """
-    budget = config.budget
-    pools, other, _ = open_data(config)
-    cpu = split(pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test, seed=seed)
-    if config.training.fraction < 1:
-        kept = stratified(cpu.private.y, config.training.fraction, derive(seed, "fraction"))
-        cpu = replace(cpu, private=cpu.private[kept])
-        check_sizes(config, private=len(cpu.private), auxiliary=len(cpu.auxiliary), test=len(cpu.test))
-    splits = Splits(
-        private=cpu.private.to(device),
-        auxiliary=cpu.auxiliary.to(device),
-        test=cpu.test.to(device),
-        classes=cpu.classes,
-    )
-    protocol = config.protocol.spec
-    shares = config.partition.spec.assign(cpu.private.y, protocol.clients, derive(seed, "partition"))
-    batch = protocol.active * config.training.batch_size
-    victims = _victims(config, splits, shares)
-    auxiliary, dropped = _auxiliary(config, splits, victims, other, seed)
-    if dropped:
-        check_sizes(config, private=len(splits.private), auxiliary=len(auxiliary), test=len(splits.test))
-    knowledge = Knowledge(image_shape=splits.image_shape, batch_size=batch, auxiliary=auxiliary.x)
-    nothing = [View(round=0, smashed=torch.empty(len(victims), 0, device=device))]
-    floors = {
-        floor.name: summarise(_scores(victims, floor.run(nothing, knowledge, Generator()), batch), seed)
-        for floor in (MidGrey(), MeanImage())
-    }
-    hashes = splits.hashes()
-    if config.auxiliary not in ("disjoint", "training"):
-        hashes[config.auxiliary] = {"images": len(auxiliary), "sha256": auxiliary.sha256()}
-    return Setting(
-        splits=splits,
-        shares=shares,
-        victims=victims,
-        auxiliary=auxiliary,
-        dropped=dropped,
-        floors=floors,
-        hashes=hashes,
-    )
-
-
-def _victims(config: AuditConfig, splits: Splits, shares: Shares) -> Batch:
-    """The attacked images, round by round and in each round client by client; a client's own where they are private."""
-    senders, batch = config.protocol.spec.active, config.training.batch_size
-    source = splits.private if config.attacked == "private" else splits.test
-    rounds = min(config.budget.victims, len(source)) // (senders * batch)
-    if config.attacked == "test" or senders == 1:
-        return source[: rounds * senders * batch]
-    rounds = max(1, min(rounds, int(shares.sizes.min()) // batch))
-    rows = shares.rows[:, torch.arange(rounds * batch) % shares.rows.shape[1]]
-    return source[rows.view(senders, rounds, batch).transpose(0, 1).flatten().to(source.x.device)]
-
-
-def open_data(config: AuditConfig) -> tuple[Pools, Pool | None, dict[str, int]]:
-    """The private dataset, the one of the auxiliary images if it is another, and the sizes of the three parts.
-
-    Pictures are not decoded yet.
-
-    Raises:
-        UsageError: if the parts are too small for the batch size.
-        DataError: if files are missing or damaged, or there is but one class.
-    """
-    budget, other = config.budget, None
-    pools = config.dataset.spec.open(
-        config.data_root, download=config.download, train_images=budget.private + budget.auxiliary
-    )
-    if pools.classes < 2:
-        raise DataError(
-            f"{config.dataset.label} has one class only, and telling classes apart is the task; add another"
-        )
-    sizes = part_sizes(pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test)
-    if config.auxiliary == "training":
-        sizes["auxiliary"] = sizes["private"]
-    elif config.auxiliary != "disjoint":
-        spec = parse("datasets", config.auxiliary).spec
-        other = spec.open(config.data_root, download=config.download, train_images=budget.auxiliary).train
-        sizes["auxiliary"] = min(budget.auxiliary, len(other))
-    check_sizes(config, **sizes)
-    return pools, other, sizes
-
-
-def check_sizes(config: AuditConfig, *, private: int, auxiliary: int, test: int) -> None:
-    """Refuse a batch size that a part of the data does not fill once, before anything is trained.
-
-    Raises:
-        UsageError: with the part that is the smallest, and a batch size that works.
-    """
-    source, name = (private, "private") if config.attacked == "private" else (test, "test")
-    attacked = f"attacked images (the smaller of victims={config.budget.victims} and {source} {name} ones)"
-    most = {"private images": private, "test images": test, attacked: min(config.budget.victims, source)}
-    if any(hasattr(attack.spec, "epochs") for attack in config.attacks):
-        most[f"a quarter of the {auxiliary} auxiliary images, which the control experiments take"] = auxiliary // 4
-    what = min(most, key=lambda part: most[part])
-    senders = config.protocol.spec.clients
-    batch, works = config.training.batch_size, most[what] // senders
-    if batch <= works:
-        return
-    if works < max(defense.spec.smallest_batch for defense in config.defenses):
-        raise UsageError(f"{most[what]} {what} are too few for any batch; bring more images, or raise the budget")
-    whose = "" if senders == 1 else f" of each of {senders} clients"
-    raise UsageError(
-        f"batch_size={batch}{whose} is more than {most[what]}, {what}; use --training batch_size={works} or less"
-    )
-
-
-def _auxiliary(config: AuditConfig, splits: Splits, victims: Batch, other: Pool | None, seed: int) -> tuple[Batch, int]:
-    """The adversary's images, and how many were left out because they are private or attacked ones."""
-    if config.auxiliary == "training":
-        return splits.private, 0
-    found = splits.auxiliary
-    if other is not None:
-        order = np.random.default_rng(derive(seed, "auxiliary")).permutation(len(other))
-        found = fit_shape(other.take(order[: config.budget.auxiliary]), splits.image_shape).to(victims.x.device)
-    kept = without(without(found, splits.private), victims)
-    if not len(kept):
-        raise DataError(f"every image of auxiliary={config.auxiliary} is a private or an attacked one; name another")
-    return kept, len(found) - len(kept)
 
 
 def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolder, progress: Progress) -> Row:
@@ -304,12 +153,12 @@ def _attacked(
     stream = derive(seed, "attack", cell.attack.name)
     result = cell.attack.spec.run(views, knowledge, Generator().manual_seed(stream), checkpoint)
     result = replace(result, images=result.images[seats])
-    scores = _scores(victims, result, batch)
+    scores = scored(victims.x, result.images, batch)
     recovers, floors = summarise(scores, seed), dict(setting.floors)
     if getattr(cell.attack.spec, "epochs", None):
         untrained = replace(cell.attack.spec, epochs=0).run(views, knowledge, Generator().manual_seed(stream))
         untrained = replace(untrained, images=untrained.images[seats])
-        floors["zero_steps"] = summarise(_scores(victims, untrained, batch), seed)
+        floors["zero_steps"] = summarise(scored(victims.x, untrained.images, batch), seed)
     gates += judge(
         result.converged, recovers["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
     )
@@ -408,11 +257,6 @@ def _controls(
         progress.step(number, len(found))
     folder.write_gates(path, found)
     return found
-
-
-def _scores(victims: Batch, result: Reconstruction, batch: int) -> dict[str, Scores]:
-    """Truth meets output."""
-    return per_example(victims.x.cpu().numpy(), result.images.cpu().numpy(), batch)
 
 
 def _keep(home: Path, victims: Batch, result: Reconstruction, scores: dict[str, Scores], batch: int) -> None:

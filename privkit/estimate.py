@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import Knowledge, NotApplicable
 from privkit.audit import check_batches, default_folder, pick_device
-from privkit.cell import assemble, open_data
+from privkit.cell import assemble
 from privkit.channel import black_box_query
 from privkit.config import AuditConfig
 from privkit.data.base import Batch, Pools
@@ -18,6 +18,7 @@ from privkit.errors import PrivkitError, UsageError
 from privkit.grid import Cell, plan
 from privkit.provenance import default_threads
 from privkit.sanity import CONTROL_STEPS
+from privkit.setting import open_data
 from privkit.training import train
 
 PROBE_STEPS = 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,9 @@ from scipy.optimize import linear_sum_assignment
 
 from privkit.metrics.image import IMAGE_METRICS, SMALLEST_SSIM_SIDE, Images, Values
 from privkit.reports.schema import Estimate, Interval, Metrics, Row, Summary
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DATA_RANGE = 1.0
 HIGHER_IS_CLOSER = {"mse": False, "psnr": True, "ssim": True}
@@ -58,6 +62,11 @@ def per_example(truth: Images, guess: Images, batch_size: int) -> dict[str, Scor
         alignment: {name: metric(truth, images, data_range=DATA_RANGE) for name, metric in metrics.items()}
         for alignment, images in aligned.items()
     }
+
+
+def scored(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, Scores]:
+    """`per_example` of tensors on any device."""
+    return per_example(truth.cpu().numpy(), guess.cpu().numpy(), batch_size)
 
 
 def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: float = 0.95) -> Estimate:

@@ -16,7 +16,6 @@ from torch import Generator, nn
 
 from privkit.attacks.base import Knowledge, NotApplicable, Reconstruction, Session, View
 from privkit.audit import AuditRun, run_audit
-from privkit.cell import prepare
 from privkit.channel import black_box_query, record
 from privkit.config import resolve
 from privkit.errors import DamagedFile, DataError, PrivkitError, RunFolderError, StorageError, UsageError
@@ -24,6 +23,7 @@ from privkit.estimate import preview
 from privkit.registry import TABLES, Component, parse, table
 from privkit.reports.schema import Manifest, Row
 from privkit.run_folder import read_rows
+from privkit.setting import prepare
 from privkit.training import Edge
 
 SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}

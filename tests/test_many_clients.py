@@ -8,13 +8,13 @@ import torch
 from torch import Generator
 
 from privkit.audit import run_audit
-from privkit.cell import prepare
 from privkit.channel import black_box_query, record
 from privkit.config import resolve
 from privkit.data.base import Batch
 from privkit.defenses.mixup import Mixup
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.errors import UsageError
+from privkit.setting import prepare
 from privkit.training import Edge, Protocol, TrainingSpec
 
 SHAPE = (1, 8, 8)

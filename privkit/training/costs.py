@@ -10,7 +10,7 @@ from privkit.metrics.cost import Cost, measure
 from privkit.metrics.payload import FLOAT, kept_share
 from privkit.seeds import derive
 from privkit.training.edge import Edge
-from privkit.training.loop import TrainingSpec
+from privkit.training.loop import TrainingSpec, learns
 from privkit.training.seeded import seeded
 
 SEED_BYTES = 8
@@ -35,7 +35,7 @@ def edge_costs(edge: Edge, private: Batch, spec: TrainingSpec, *, rounds_an_epoc
     kept = getattr(sent.receipt, "payload_share", None)  # a shuffle after mixing hides masks, but not from the wire
     if kept is None:
         kept = kept_share(share, sent.groups >= 0)
-    trained = not spec.freeze_lower and any(weight.requires_grad for weight in edge.lowers.parameters())
+    trained = not spec.freeze_lower and learns(edge)
     every = {"never": None, "round": 1, "epoch": max(1, rounds_an_epoch)}[protocol.average]
     return measure(
         edge.client(0),

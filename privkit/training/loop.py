@@ -92,17 +92,22 @@ def exposure(edge: Edge, spec: TrainingSpec, private: Shares, *, epochs: int, re
     protocol = edge.protocol
     total = int(private.sizes.sum())
     rounds = rounds_an_epoch(total, protocol.clients, spec.batch_size)
-    learns = not spec.freeze_lower and any(weight.requires_grad for weight in edge.lowers.parameters())
+    frozen = spec.freeze_lower or not learns(edge)
     sent_out = protocol.average != "never" or (protocol.lower == "handed_on" and protocol.clients > 1)
     return Exposure(
         rounds=max(1, epochs * rounds + int(recorded)),
         epochs=max(1, epochs * most_releases(private, spec.batch_size, rounds) + int(recorded)),
         batch_size=spec.batch_size,
         clients=protocol.clients,
-        lower_model="frozen" if not learns else "averaged" if sent_out else "trained",
+        lower_model="frozen" if frozen else "averaged" if sent_out else "trained",
         unmatched=protocol.unmatched(edge.defense.group),
         label_classes=edge.classes,
     )
+
+
+def learns(edge: Edge) -> bool:
+    """Whether any weight of the lower segments is trained."""
+    return any(weight.requires_grad for weight in edge.lowers.parameters())
 
 
 def train(
@@ -187,6 +192,8 @@ def train(
     for epoch in range(len(curve), epochs):
         edge.train()
         upper.train()
+        if not learns(edge):  # batch statistics would carry one record into the smashed data of others
+            edge.lowers.eval()
         draws = Generator(device).manual_seed(derive(seed, "train", epoch))
         order = _order(private, shares, protocol, batch, rounds, draws)
         if world > 1:  # the order is everybody's, what each process draws beside it is its own

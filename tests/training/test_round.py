@@ -23,6 +23,7 @@ from privkit.models import VIT_MICRO
 from privkit.seeds import derive
 from privkit.training import Checkpoint, Edge, Protocol, Stacked, TrainingSpec, evaluate, split_round, train
 from privkit.training.loop import exposure
+from privkit.transcript import Recorder
 
 SHAPE = (1, 8, 8)
 
@@ -348,6 +349,36 @@ def test_segments_that_cannot_be_stacked_are_refused_before_training() -> None:
     Edge.build(Branching(), NoDefense(), SHAPE, classes=10, seed=0)  # one client may do as it likes
     with pytest.raises(UsageError, match="cannot be evaluated for 3 clients at once"):
         Edge.build(Branching(), NoDefense(), SHAPE, classes=10, seed=0, protocol=Protocol(clients=3))
+
+
+class Normed(nn.Module):
+    """Tokens behind a batch normalization."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm = nn.Conv2d(1, 8, 2, 2), nn.BatchNorm2d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.embed(x)).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_frozen_segment_carries_no_record_into_another(frozen: bool) -> None:
+    """What is accounted record by record must be released record by record, batch normalization or not."""
+    data, spec = digits(40), TrainingSpec(batch_size=20, freeze_lower=frozen)
+    released = []
+    for pixels in (0.0, 1.0):
+        other = Batch(x=data.x.clone(), y=data.y, ids=data.ids)
+        other.x[7] = pixels
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            lower, upper = Normed(), nn.Sequential(nn.Flatten(), nn.Linear(128, 10))
+        edge = Edge.build(lower, NoDefense(), SHAPE, classes=10, seed=0)
+        recorder = Recorder()
+        train(edge, upper, other, spec, epochs=1, seed=0, play=recorder)
+        released.append(torch.cat([view.smashed for view in recorder.views]))
+    rows = (released[0] != released[1]).flatten(1).any(1).sum()
+    assert rows == 1 if frozen else rows > 1
 
 
 def test_exposure_counts_releases() -> None:
