@@ -10,7 +10,7 @@ audit: $(VENV)/installed
 	$(BIN)/privkit audit $(AUDIT)
 
 test: $(VENV)/installed-test
-	OMP_NUM_THREADS=2 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
