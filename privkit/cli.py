@@ -180,9 +180,10 @@ for command in COMMANDS:
 
 
 def _print_run(rows: list[Any], page: Path) -> None:
-    """The table, what is proven, the caveats, and where the page lies."""
+    """The table, the strongest attacks, what is proven, the caveats, and where the page lies."""
     from rich.console import Console
 
+    from privkit.reports.strongest import strongest
     from privkit.reports.tables import NOTE, SUMMARY_NOTE, rich_table, summary_table, table
     from privkit.scoring import over_seeds
 
@@ -191,6 +192,11 @@ def _print_run(rows: list[Any], page: Path) -> None:
     console.print(rich_table(summary_table(summaries) if summaries else table(rows)))
     note = f"{SUMMARY_NOTE} One line a seed: {page.parent / 'tables' / 'audit.md'}" if summaries else NOTE
     console.print(note, style="dim", highlight=False, markup=False)
+    for found in strongest(rows):
+        if found.attacks > 1:
+            which = f"{found.row.attack}, the strongest of {found.attacks}"
+            text = f"{found.row.defense}, seed {found.row.seed}: judge it by {which}"
+            console.print(text, highlight=False, markup=False)
     for row in rows:
         if row.proves:
             console.print(f"{row.defense} / {row.attack}: {row.proves.statement}", highlight=False, markup=False)

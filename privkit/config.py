@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from privkit.errors import UsageError, unknown
-from privkit.registry import Component, parse, read_options, specify
+from privkit.registry import Component, parse, read_options, specify, table
 
 if TYPE_CHECKING:
     from privkit.reports.gate import Condition
@@ -213,7 +213,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     if baseline not in defenses:
         defenses = (baseline, *defenses)
     budget_name, budget = _budget(s["budget"])
-    attacks = _unique(_budgeted(parse("attacks", given), budget) for given in _many(s["attack"]))
+    attacks = _unique(_budgeted(parse("attacks", given), budget) for given in _attacks(_many(s["attack"])))
     dataset, victims, device = parse("datasets", s["dataset"]), s.get("victims"), s["device"]
     if victims not in (None, "private", "test"):
         raise unknown("victims", str(victims), ["private", "test"])
@@ -265,6 +265,12 @@ def _unique(components: Any) -> tuple[Component, ...]:
     if not found:
         raise UsageError("name at least one defense and one attack")
     return tuple(found)
+
+
+def _attacks(given: Sequence[Any]) -> Sequence[Any]:
+    """`all` stands for every attack; the constant guesses are floors of every row anyway."""
+    every = [name for name in table("attacks") if name not in ("mean_image", "mid_grey")]
+    return [name for entry in given for name in (every if entry == "all" else [entry])]
 
 
 def _natural_protocol(defenses: tuple[Component, ...]) -> str:

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from privkit.reports import figures, tables
 from privkit.reports.figures import Pictures
 from privkit.reports.schema import Manifest, Row, Summary
+from privkit.reports.strongest import strongest
 
 Write = Callable[[Path, bytes], None]
 
@@ -62,11 +63,13 @@ def render(
         lstrip_blocks=True,
     )
     environment.globals |= {"bracket": tables.bracket, "interval": tables.interval, "proven": tables.proven}
+    best = {found.row.cell: found.attacks for found in strongest(rows)}
     page = environment.get_template("report.html.j2").render(
         rows=rows,
-        cards=[row for row in rows if row.seed == rows[0].seed or row.status != "done"],
+        cards=[row for row in rows if (row.seed == rows[0].seed and row.cell in best) or row.status != "done"],
+        mounted=best,
         done=[row for row in rows if row.status == "done"],
-        baselines={(row.attack, row.seed): row for row in rows if row.defense == "none" and row.status == "done"},
+        baselines={found.row.seed: found.row for found in strongest(rows) if found.row.defense == "none"},
         floor_names=tables.FLOOR_NAMES,
         manifest=manifest,
         table=table,

@@ -64,3 +64,13 @@ def test_one_defense_in_two_wordings_is_one_defense() -> None:
 def test_a_baseline_with_options_does_not_stand_in_for_the_plain_one() -> None:
     found = resolve({"defense": "none:frozen_block=true"})
     assert [defense.label for defense in found.defenses] == ["none", "none:frozen_block=true"]
+
+
+def test_all_attacks_are_those_that_look_at_the_release() -> None:
+    names = [attack.name for attack in resolve({"attack": "all"}).attacks]
+    assert {"black_box", "jigsaw", "white_box", "unsplit"} <= set(names)
+    assert not {"mean_image", "mid_grey"} & set(names)
+    assert [attack.label for attack in resolve({"attack": ["black_box:decoder=set", "all"]}).attacks][:2] == [
+        "black_box:decoder=set",
+        names[0],
+    ]

@@ -19,6 +19,7 @@ from privkit.report import build
 from privkit.reports import figures, tables
 from privkit.reports.gate import Condition, ConditionError
 from privkit.reports.schema import Estimate, Interval, Row
+from privkit.reports.strongest import strongest
 from privkit.run_folder import read_rows
 from privkit.scoring import over_seeds
 
@@ -94,6 +95,23 @@ def test_rows_without_numbers_say_why() -> None:
     assert line[3:5] == (tables.UNKNOWN, "error")
     assert len(line) == len(tables.HEADERS)
     assert tables.to_csv([failed]).splitlines()[1].count("RuntimeError: no") == 1
+
+
+def test_a_defense_is_judged_by_its_strongest_attack() -> None:
+    def attacked(attack: str, mse: float, **changes: object) -> Row:
+        found = Estimate(mean=mse, low=mse, high=mse, worst=mse, higher_is_closer=False, n=50)
+        return made(attack=attack, cell=attack, recovers={"unaligned": {"mse": found}, "matched": {}}, **changes)
+
+    weak, strong, floor = attacked("black_box", 0.05), attacked("jigsaw", 0.02), attacked("mean_image", 0.01)
+    failed = made(attack="white_box", status="error", reason="x", recovers={})
+    other = attacked("black_box", 0.03, defense="mixup")
+    found = strongest([weak, strong, floor, failed, other])
+    assert [(entry.row.attack, entry.row.defense, entry.attacks) for entry in found] == [
+        ("jigsaw", "batch_shuffle", 2),  # a constant guess needs no release, so it is no attack
+        ("black_box", "mixup", 1),
+    ]
+    assert [entry.row.attack for entry in strongest([floor])] == ["mean_image"]
+    assert strongest([failed]) == []
 
 
 def test_seeds_are_told_apart() -> None:
