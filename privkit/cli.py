@@ -56,7 +56,7 @@ def audit(
         list[str] | None, typer.Option(help="NAME or NAME:key=value,…; repeatable." + _default("defense"))
     ] = None,
     attack: Annotated[
-        list[str] | None, typer.Option(help="NAME or NAME:key=value,…; repeatable." + _default("attack"))
+        list[str] | None, typer.Option(help="NAME or NAME:key=value,…, or all; repeatable." + _default("attack"))
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="NAME or NAME:key=value,…." + _default("dataset"))] = None,
     data_root: Annotated[
