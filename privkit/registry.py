@@ -67,8 +67,8 @@ def table(kind: str) -> Mapping[str, str]:
 def describe(kind: str) -> list[dict[str, Any]]:
     """What `privkit list` shows: name, first line of the docstring and the options with their defaults.
 
-    >>> [entry["name"] for entry in describe("defenses")]
-    ['batch_shuffle', 'none', 'patch_shuffle']
+    >>> [entry["name"] for entry in describe("partitions")]
+    ['dirichlet', 'iid']
     """
     rows = []
     for name, target in sorted(table(kind).items()):
@@ -98,7 +98,7 @@ def parse(kind: str, given: str | Mapping[str, Any]) -> Component:
         UsageError: for an unknown name or key (with a suggestion), or a value that is not allowed.
 
     >>> parse("defenses", "batch_shuffle:keep=0.25").spec
-    BatchShuffle(keep=0.25, frozen_block=False)
+    BatchShuffle(keep=0.25, reading='final_shuffle', frozen_block=False)
     >>> parse("defenses", {"name": "batch_shuffle"}).label
     'batch_shuffle'
     """

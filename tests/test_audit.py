@@ -498,7 +498,7 @@ def test_a_defense_that_needs_tokens_on_a_model_without(tmp_path: Path) -> None:
     finally:
         sys.path.remove(str(tmp_path))
     assert [row.status for row in run.rows] == ["done", "error"]
-    assert "batch_shuffle needs tokens [N, T, D]" in run.rows[1].reason
+    assert "batch_shuffle needs tokens [M, B, T, D]" in run.rows[1].reason
     assert run.exit_code == 3
 
 

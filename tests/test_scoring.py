@@ -71,7 +71,15 @@ def test_an_exact_copy_has_infinite_psnr_and_never_nan() -> None:
 
 def row(seed: int, guess_seed: int, **changes: object) -> Row:
     fields: dict[str, object] = {"cell": f"c{seed}", "status": "done", "defense": "none", "attack": "a", "dataset": "d"}
-    fields |= {"model": "m", "seed": seed, "auxiliary": "disjoint", "victims": "private", "batch_size": 4}
+    fields |= {
+        "model": "m",
+        "protocol": "sl",
+        "partition": "iid",
+        "seed": seed,
+        "auxiliary": "disjoint",
+        "victims": "private",
+        "batch_size": 4,
+    }
     recovers = summarise(per_example(images(4), images(4, seed=guess_seed), 4), seed=0)
     return Row.model_validate({**fields, "recovers": recovers, **changes})
 

@@ -80,7 +80,7 @@ WINS: dict[str, tuple[int, float]] = {
     "mae": (6, 0.1),
     "released": (25, 0.5),
     "set": (10, 0.65),
-    "message": (4, 0.97),
+    "message": (10, 0.85),
     "convolutions": (12, 0.3),
     "autoencoder": (6, 0.3),
     "unet": (6, 0.1),
