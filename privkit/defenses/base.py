@@ -42,7 +42,6 @@ class Exposure:
         lower_model: "frozen", "trained" (on raw data, and kept by its client) or "averaged" (sent out, too).
         delta: the δ at which ε is wanted, in (0, 1).
         unmatched: clients of the group that is left over when k does not divide n; 0 where it does.
-        label_classes: L.
     """
 
     rounds: int = 1
@@ -52,7 +51,6 @@ class Exposure:
     lower_model: Literal["frozen", "trained", "averaged"] = "frozen"
     delta: float = 1e-5
     unmatched: int = 0
-    label_classes: int = 2
 
 
 ONE_RELEASE = Exposure()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 
@@ -55,18 +55,11 @@ def processes() -> tuple[int, int]:
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Average `.grad` over all processes in one all-reduce; nothing to do in one process."""
     _, world = processes()
-    if world == 1:
+    gradients = [p.grad for p in parameters if p.grad is not None] if world > 1 else []
+    if not gradients:
         return
-    average_tensors([p.grad for p in parameters if p.grad is not None])
-
-
-def average_tensors(tensors: list[Tensor]) -> None:
-    """Average tensors of one dtype over all processes, in place."""
-    _, world = processes()
-    if world == 1 or not tensors:
-        return
-    flat = _flatten_dense_tensors(tensors)
+    flat = _flatten_dense_tensors(gradients)
     torch.distributed.all_reduce(flat)
     flat /= world
-    for tensor, mean in zip(tensors, _unflatten_dense_tensors(flat, tensors), strict=True):
-        tensor.copy_(mean)
+    for gradient, mean in zip(gradients, _unflatten_dense_tensors(flat, gradients), strict=True):
+        gradient.copy_(mean)

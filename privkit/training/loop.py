@@ -101,7 +101,6 @@ def exposure(edge: Edge, spec: TrainingSpec, private: Shares, *, epochs: int, re
         clients=protocol.clients,
         lower_model="frozen" if frozen else "averaged" if sent_out else "trained",
         unmatched=protocol.unmatched(edge.defense.group),
-        label_classes=edge.classes,
     )
 
 

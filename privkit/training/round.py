@@ -61,9 +61,9 @@ def split_round(
         sent = edge.release(images, labels, draws, number)
     weights = _weights(sent.groups, shares)
     if protocol.updates == "message":
-        losses, gradient = _one_by_one(upper, sent, update)
+        losses, gradient = _one_by_one(upper, sent.release, update)
     else:
-        losses, gradient = _together(upper, sent, None if protocol.upper == "own" else weights)
+        losses, gradient = _together(upper, sent.release, None if protocol.upper == "own" else weights)
     gradient = edge.defense.on_gradient(gradient, draws)
     _send_back(sent, gradient, weights, protocol.gradient)
     return Round(losses=losses.detach(), sent=sent, cut_gradient=gradient)
@@ -78,13 +78,13 @@ def message_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return losses.view(len(labels), -1).mean(1)
 
 
-def _together(upper: nn.Module, sent: Sent, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+def _together(upper: nn.Module, release: Release, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """One backward pass of all messages; losses [M] and the gradient of each message's own loss at the cut."""
-    arrived = sent.release.smashed.detach().requires_grad_()
+    arrived = release.smashed.detach().requires_grad_()
     with torch.autocast(arrived.device.type, torch.bfloat16, enabled=arrived.device.type == "cuda"):
         clone = arrived.clone()
         logits = upper(clone) if weights is None else upper(clone.flatten(0, 1))
-    losses = message_losses(logits, sent.release.labels)
+    losses = message_losses(logits, release.labels)
     (losses.sum() if weights is None else (weights * losses).sum()).backward()
     gradient = arrived.grad
     assert gradient is not None
@@ -93,19 +93,12 @@ def _together(upper: nn.Module, sent: Sent, weights: Tensor | None) -> tuple[Ten
     return losses, gradient
 
 
-def _one_by_one(upper: nn.Module, sent: Sent, update: Callable[[], None] | None) -> tuple[Tensor, Tensor]:
+def _one_by_one(upper: nn.Module, release: Release, update: Callable[[], None] | None) -> tuple[Tensor, Tensor]:
     """The server learns from one message after another, as the ×n variant is defined."""
     losses, gradients = [], []
-    for smashed, labels in zip(sent.release.smashed, sent.release.labels, strict=True):
-        arrived = smashed.detach().unsqueeze(0).requires_grad_()
-        message = Sent(
-            smashed=arrived,
-            release=Release(smashed=arrived, labels=labels.unsqueeze(0)),
-            receipt=sent.receipt,
-            groups=sent.groups[:1],
-            penalty=None,
-        )
-        loss, gradient = _together(upper, message, torch.ones(1, device=arrived.device))
+    for smashed, labels in zip(release.smashed, release.labels, strict=True):
+        message = Release(smashed=smashed.unsqueeze(0), labels=labels.unsqueeze(0))
+        loss, gradient = _together(upper, message, torch.ones(1, device=smashed.device))
         losses.append(loss.detach())
         gradients.append(gradient)
         if update is not None:

@@ -132,9 +132,9 @@ def test_empty_seats_count_nothing(defense: Defense) -> None:
 
 EXPOSURES = [
     Exposure(),
-    Exposure(rounds=30, epochs=3, batch_size=8, clients=4, lower_model="trained", label_classes=CLASSES),
-    Exposure(rounds=30, epochs=3, batch_size=8, clients=5, lower_model="averaged", unmatched=1, label_classes=CLASSES),
-    Exposure(rounds=200, epochs=20, clients=2, delta=1e-6, label_classes=CLASSES),
+    Exposure(rounds=30, epochs=3, batch_size=8, clients=4, lower_model="trained"),
+    Exposure(rounds=30, epochs=3, batch_size=8, clients=5, lower_model="averaged", unmatched=1),
+    Exposure(rounds=200, epochs=20, clients=2, delta=1e-6),
 ]
 
 
