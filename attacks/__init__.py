@@ -7,10 +7,18 @@ if __name__ != "privkit.attacks":
     raise ImportError("import privkit.attacks, not attacks: this folder is a part of the privkit package")
 
 ATTACKS: dict[str, str] = {
+    "adaptive": "privkit.attacks.adaptive:Adaptive",
     "black_box": "privkit.attacks.black_box:BlackBox",
+    "canaries": "privkit.attacks.canaries:Canaries",
+    "fsha": "privkit.attacks.fsha:FSHA",
+    "gradient_matching": "privkit.attacks.gradient_matching:GradientMatching",
     "jigsaw": "privkit.attacks.jigsaw:Jigsaw",
+    "jigsaw_white_box": "privkit.attacks.jigsaw_white_box:JigsawWhiteBox",
+    "label_leak": "privkit.attacks.label_leak:LabelLeak",
     "mean_image": "privkit.attacks.floors:MeanImage",
+    "member_inference": "privkit.attacks.member_inference:MemberInference",
     "mid_grey": "privkit.attacks.floors:MidGrey",
+    "sdar": "privkit.attacks.sdar:SDAR",
     "unsplit": "privkit.attacks.unsplit:UnSplit",
     "white_box": "privkit.attacks.white_box:WhiteBox",
 }

@@ -29,6 +29,9 @@ class View:
             the coins of mixing or masking are public; None where they are hidden, or there are none.
         cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None where the protocol does not send
             it.
+        messages: M ≥ 1, messages of N/M rows each, one after another; a batch-level shuffle mixes within one.
+        labels: what travels with the rows: int64 [N], or float [N, L] where they were mixed or noised; None where the
+            protocol does not send it.
     """
 
     round: int
@@ -36,6 +39,8 @@ class View:
     mixed: int = 1
     share: Tensor | None = None
     cut_gradient: Tensor | None = None
+    messages: int = 1
+    labels: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,30 @@ Query = Callable[[Tensor, Generator], Answer]
 """Images [N, C, H, W] of one round in, the answer out."""
 
 
+class Clients(Protocol):
+    """The clients in training, as a server meets them that answers as it likes: a malicious one's only lever."""
+
+    def round(self, answer: Callable[[View], Tensor]) -> None:
+        """One round: the clients send private images, get `answer`'s gradient for their release, and learn from it.
+
+        Args:
+            answer: a view of one round, its labels among it, to the gradient at the cut, shaped like `smashed`.
+        """
+        ...
+
+    def views(self) -> list[View]:
+        """What the clients, as they are now, release of the attacked images."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizers and draws, so that a killed attack goes on."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
     """What the adversary has beside its views; None means that it does not have it.
@@ -63,15 +92,21 @@ class Knowledge:
         image_shape: (C, H, W) of the private images; public by the model's architecture.
         batch_size: images a round, over all clients, which the server sees anyway.
         auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
+        auxiliary_labels: their labels, int64 [M].
         query: runs the clients' *defended* lower segments on one round of the adversary's images (black box).
         lower: a client's lower segment itself (white box).
+        upper: the server's segment, which a server has: smashed data -> logits [N, L].
+        clients: the clients in training from their start, for an attack that takes training over.
     """
 
     image_shape: tuple[int, int, int]
     batch_size: int
     auxiliary: Tensor | None = None
+    auxiliary_labels: Tensor | None = None
     query: Query | None = None
     lower: nn.Module | None = None
+    upper: nn.Module | None = None
+    clients: Clients | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,14 +205,25 @@ class NoSession:
 
 
 class Attack(Protocol):
-    """One attack: a frozen specification with a single method."""
+    """One attack: a frozen specification with a single method.
+
+    Attributes:
+        name: its name in the registry.
+        needs: fields of the knowledge without which it cannot be mounted.
+
+    More are looked for where an attack has them: `passes`, how often the same victims must have crossed the wire
+    (views are then those of pass after pass; 1 without it), and `asks`: "images" (without it), "labels", "members" or
+    "canaries", the question that its `Scores` answer. One that trains for `epochs` says `budgeted` where None stands
+    for whatever a run's budget allows, and not for a number of its own; and `control_epochs` where it needs so many to
+    win where winning is easy.
+    """
 
     name: ClassVar[str]
     needs: ClassVar[frozenset[str]]
 
     def run(
         self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
-    ) -> Reconstruction:
+    ) -> Reconstruction | Scores:
         """Attack the views; the same generator state gives the same bits on the same CPU."""
         ...
 

@@ -53,6 +53,7 @@ class BlackBox:
     """
 
     name: ClassVar[str] = "black_box"
+    budgeted: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
 
     decoder: Literal["mae", "released", "set", "message", "convolutions", "autoencoder", "unet", "pix2pix"] = "mae"

@@ -109,6 +109,7 @@ class Canaries:
     """
 
     name: ClassVar[str] = "canaries"
+    asks: ClassVar[str] = "canaries"
     needs: ClassVar[frozenset[str]] = frozenset({"rows", "present", "absent"})
 
     on: Literal["smashed", "gradient"] = "smashed"

@@ -23,8 +23,9 @@ class GradientMatching:
         distance: "mse", as published, or "cosine" (one less the cosine), which needs no scale.
         message: images that one loss is the mean of, ≥ 1, which scales the candidates for "mse"; None for all rows of
             a view.
+        epoch: of training, whose rounds an audit hands over, from 0, or from the end: -1 is the last.
 
-    The surrogate is `LabelKnowledge.upper`, in evaluation mode. With the server's own weights the attack is exact; a
+    The surrogate is `Knowledge.upper`, in evaluation mode. With the server's own weights the attack is exact; a
     freshly drawn one of the same architecture is UnSplit's setting, where it works at the last layer alone, and labels
     may come out permuted.
 
@@ -32,11 +33,13 @@ class GradientMatching:
     """
 
     name: ClassVar[str] = "gradient_matching"
+    asks: ClassVar[str] = "labels"
     needs: ClassVar[frozenset[str]] = frozenset({"upper"})
 
     positive: int = 1
     distance: Literal["mse", "cosine"] = "mse"
     message: int | None = None
+    epoch: int = -1
 
     def __post_init__(self) -> None:
         if self.positive < 0:
@@ -86,7 +89,7 @@ class GradientMatching:
         """
         upper = getattr(knowledge, "upper", None)
         if upper is None:
-            raise NotApplicable("gradient_matching needs the upper segment or a surrogate of it (LabelKnowledge.upper)")
+            raise NotApplicable("gradient_matching needs the upper segment or a surrogate of it (Knowledge.upper)")
         received, numbers, examples = gradients(self.name, views)
         if any(view.mixed > 1 for view in views):
             raise NotApplicable("gradient_matching tries one label a row, and mixed rows have several")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, isqrt, log
-from typing import ClassVar, Literal
+from math import isfinite
+from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
-from privkit.attacks.assembly import Frame, Places, Puzzles, assemble
 from privkit.attacks.base import (
     Arrangement,
     AttackDiverged,
@@ -21,18 +19,10 @@ from privkit.attacks.base import (
     Session,
     View,
 )
-from privkit.attacks.compatibility import SHARPNESS, edge_ratios, log_odds
-from privkit.attacks.coordinates import starts
-from privkit.attacks.decoders.patches import Geometry, as_tokens, unpatchify
-from privkit.attacks.membership import assign_members
-from privkit.attacks.own_tokens import checked_geometry, own_tokens
+from privkit.attacks.own_tokens import KEEPS_ALL, checked_geometry, own_tokens, rows_a_message
 from privkit.attacks.piece_network import MemberNetwork, PieceNetwork, train_members, train_pieces
+from privkit.attacks.piece_solver import Eyes, Solver
 from privkit.attacks.seeded import seeded
-from privkit.attacks.token_contents import Ridge
-
-KEEPS_ALL = 0.97  # an estimated share of kept tokens above which a shuffle is taken not to mix images
-PIECES_AT_ONCE = 700  # of a message, up to which its images are also solved jointly
-JOINT_KICKS = 0.25  # kicks on a whole message cost more, and start from solved images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +72,10 @@ class Jigsaw:
         """Learn from auxiliary images, then solve every view.
 
         Args:
-            views: the recorded messages, of `batch_size` rows each (the last may be smaller).
+            views: the recorded rounds; each message of a round is solved apart.
             knowledge: needs `auxiliary`, and `lower` or `query`.
             generator: a CPU generator, the only source of randomness.
-            session: where to report progress; a killed attack starts again.
+            session: where to save after training and after each view, and to report progress.
 
         Returns:
             The decoded patches in their guessed places, with the `arrangement`.
@@ -102,16 +92,37 @@ class Jigsaw:
         >>> Jigsaw(epochs=1, kicks=2).run([view], knowledge, torch.Generator().manual_seed(0)).arrangement.source.shape
         torch.Size([2, 4])
         """
+        session = session or NoSession()
+        state = session.load() or {"curve": [], "networks": None, "sources": []}
+        solver = self.learn(views, knowledge, generator, session, state)
+        for number in range(len(state["sources"]), len(views)):
+            state["sources"].append(solver.solve(views[number], 1 + number))
+            session.save(state)
+            self._report(session, state, views)
+        device = views[0].smashed.device
+        images = [solver.picture(view, source) for view, source in zip(views, state["sources"], strict=True)]
+        source = torch.cat(state["sources"]).to(device)
+        return Reconstruction(images=torch.cat(images), arrangement=Arrangement(source=source))
+
+    def learn(
+        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session, state: dict[str, Any]
+    ) -> Solver:
+        """What `run` does before it solves: learn from auxiliary images, or take what a killed attack had learned.
+
+        Args:
+            views: as in `run`.
+            knowledge: as in `run`.
+            generator: as in `run`.
+            session: where the state is saved after training.
+            state: "curve", "networks" and "sources", empty on a fresh start; filled in place.
+        """
         geometry = checked_geometry(views, knowledge)
-        session, device = session or NoSession(), views[0].smashed.device
+        device, size = views[0].smashed.device, rows_a_message(views[0])
         seeds = torch.randint(2**48, (3,), generator=generator).tolist()
-        draws = Generator().manual_seed(seeds[0])
         own, patches, found = own_tokens(views[0], knowledge, geometry, Generator(device).manual_seed(seeds[1]))
         keep = found if self.keep is None else self.keep
-        keep = 1.0 if keep > KEEPS_ALL else keep
-        eyes = _Eyes(
-            decode=Ridge.fit(own, patches), geometry=geometry, mean=own.mean((0, 1)), scale=own.std((0, 1)) + 1e-8
-        )
+        mixes = keep <= KEEPS_ALL and size > 1
+        eyes = Eyes.fitted(own, patches, geometry)
         pieces = eyes.features(own)
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
             network = PieceNetwork(pieces.shape[2], geometry.tokens, self.width).to(device)
@@ -120,102 +131,30 @@ class Jigsaw:
         def report(epoch: int, loss: float) -> None:
             if not isfinite(loss):
                 raise AttackDiverged(f"jigsaw: the training loss is {loss} after epoch {epoch + 1}")
-            session.report(epoch + 1, self.epochs, loss)
+            state["curve"].append(loss)
+            self._report(session, state, views)
 
-        if self.pairs == "learned":
-            train_pieces(network, pieces, eyes.edges(own), self.epochs, draws, report)
-        mixes = keep < 1 and knowledge.batch_size > 1
-        if mixes:
-            train_members(members, pieces, knowledge.batch_size, keep, self.epochs, draws)
-        rng = np.random.default_rng(seeds[0])
-        solver = _Solver(eyes=eyes, network=network if self.pairs == "learned" else None, kicks=self.kicks, rng=rng)
-        sources, images = [], []
-        for view in views:
-            tokens = as_tokens(view.smashed).float()
-            solved = [
-                solver.message(part, members, keep) if mixes and len(part) > 1 else solver.images(part)
-                for part in (tokens.split(knowledge.batch_size) if mixes else (tokens,))
-            ]
-            source = torch.cat(solved)
-            if not mixes:  # rows were solved together; count them within their message
-                source = source + geometry.tokens * (torch.arange(len(source)) % knowledge.batch_size).unsqueeze(1)
-            sources.append(source)
-            images.append(eyes.place(tokens, source.to(device), knowledge.batch_size))
-        return Reconstruction(images=torch.cat(images), arrangement=Arrangement(source=torch.cat(sources).to(device)))
+        if state["networks"] is None:
+            draws = Generator().manual_seed(seeds[0])
+            if self.pairs == "learned":
+                train_pieces(network, pieces, eyes.edges(own), self.epochs, draws, report)
+            if mixes:
+                train_members(members, pieces, size, keep, self.epochs, draws)
+            state["networks"] = [network.state_dict(), members.state_dict()]
+            session.save(state)
+        for net, weights in zip((network, members), state["networks"], strict=True):
+            net.load_state_dict(weights)
+        return Solver(
+            eyes=eyes,
+            network=network if self.pairs == "learned" else None,
+            members=members if mixes else None,
+            keep=keep,
+            kicks=self.kicks,
+            seed=seeds[0],
+        )
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Eyes:
-    """What the adversary sees in a token."""
-
-    decode: Ridge
-    geometry: Geometry
-    mean: Tensor
-    scale: Tensor
-
-    def features(self, tokens: Tensor) -> Tensor:
-        """Standardized tokens beside decoded patches around mid-grey, [N, T, F]."""
-        return torch.cat([(tokens - self.mean) / self.scale, 4 * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
-
-    def edges(self, tokens: Tensor) -> Tensor:
-        """Ratios of the decoded patches' borders, [N, 2, T, T]."""
-        p, c = self.geometry.patch, self.geometry.image_shape[0]
-        return edge_ratios(self.decode(tokens).clamp(0, 1).unflatten(2, (p, p, c)))
-
-    def place(self, tokens: Tensor, source: Tensor, batch: int) -> Tensor:
-        """Images from decoded patches put where `source` says."""
-        n, t = source.shape
-        first = torch.arange(n, device=source.device).unsqueeze(1) // batch * batch * t
-        patches = self.decode(tokens).clamp(0, 1).flatten(0, 1)
-        placed = torch.empty_like(patches).index_copy(0, (source + first).flatten(), patches)
-        return unpatchify(placed.view(n, t, -1), self.geometry.patch, self.geometry.image_shape)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Solver:
-    """From tokens to places."""
-
-    eyes: _Eyes
-    network: PieceNetwork | None
-    kicks: int
-    rng: np.random.Generator
-
-    @torch.no_grad()
-    def scores(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-odds of places [N, K, T] and pairs [N, 2, K, K]."""
-        edges, t = self.eyes.edges(tokens), self.eyes.geometry.tokens
-        if self.network is None:
-            return torch.zeros(len(tokens), tokens.shape[1], t), log_odds(SHARPNESS * edges).cpu()
-        places, pairs = self.network(self.eyes.features(tokens), edges)
-        return (places.log_softmax(2) + log(t)).cpu(), log_odds(pairs).cpu()
-
-    def images(self, tokens: Tensor) -> Tensor:
-        """Place of each token in its row's image, int64 [N, T]."""
-        places, pairs = self.scores(tokens)
-        return _sources(self._search(places, pairs, 1, [], self.kicks))
-
-    def message(self, tokens: Tensor, members: MemberNetwork, keep: float) -> Tensor:
-        """Place of each token of a message among the places of all its images, int64 [B, T]."""
-        b, t, _ = tokens.shape
-        taken, chances = assign_members(members, self.eyes.features(tokens), keep)
-        everything, taken = tokens.reshape(1, b * t, -1), taken.cpu()
-        within = self._search(*self.scores(everything[0][taken.to(tokens.device)]), 1, [], self.kicks)
-        at = np.take_along_axis(taken.numpy(), within, 1).reshape(1, -1)
-        if b * t <= PIECES_AT_ONCE:
-            places, pairs = self.scores(everything)
-            whose = chances.log_softmax(1).cpu() + log(b)
-            unary = (whose.clamp(min=-6).unsqueeze(2) + places[0].unsqueeze(1)).reshape(1, b * t, b * t)
-            at = self._search(unary, pairs, b, [at], int(JOINT_KICKS * self.kicks))
-        return _sources(at).view(b, t)
-
-    def _search(self, places: Tensor, pairs: Tensor, pictures: int, begin: list[Places], kicks: int) -> Places:
-        """The piece in each place, [M, S]."""
-        side = isqrt(self.eyes.geometry.tokens)
-        frame = Frame(rows=side, columns=side, pictures=pictures)
-        puzzles = Puzzles(unary=places.double().numpy(), pairs=pairs.double().numpy(), frame=frame)
-        return assemble(puzzles, begin or starts(puzzles), kicks, self.rng)
-
-
-def _sources(at: Places) -> Tensor:
-    """Place of each piece from piece in each place."""
-    return torch.from_numpy(at.argsort(1, kind="stable"))
+    def _report(self, session: Session, state: dict[str, Any], views: Sequence[View]) -> None:
+        """Epochs of training, then views: one step each."""
+        trained = self.epochs if state["networks"] is not None else len(state["curve"])
+        last = state["curve"][-1] if state["curve"] else 0.0
+        session.report(trained + len(state["sources"]), self.epochs + len(views), last)

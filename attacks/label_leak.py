@@ -21,12 +21,12 @@ class LabelKnowledge(Knowledge):
         known_rows: int64 [K], rows of the views (concatenated) whose labels the adversary knows, as a client knows its
             own; None if it knows none.
         known_labels: int64 [K], those labels.
-        upper: the upper segment, or a surrogate of it, smashed data -> logits [N, L].
+
+    For a client, `upper` is a surrogate.
     """
 
     known_rows: Tensor | None = None
     known_labels: Tensor | None = None
-    upper: nn.Module | None = None
 
     def __post_init__(self) -> None:
         if (self.known_rows is None) != (self.known_labels is None):
@@ -57,6 +57,7 @@ class LabelLeak:
         less_own: whether the mean gradient of the rows of the same round and the same known label is subtracted first,
             for a client whose gradient holds another one's part, too (averaged or broadcast): what is left tells the
             other's label. Needs the own labels of all rows.
+        epoch: of training, whose rounds an audit hands over, from 0, or from the end: -1 is the last.
 
     In a balanced task nothing says that positives have the longer gradients, so that an AUC below 1/2 is a leak, too.
 
@@ -65,6 +66,7 @@ class LabelLeak:
     """
 
     name: ClassVar[str] = "label_leak"
+    asks: ClassVar[str] = "labels"
     needs: ClassVar[frozenset[str]] = frozenset()
 
     score: Literal["norm", "cosine"] = "norm"
@@ -72,6 +74,7 @@ class LabelLeak:
     positive: int = 1
     at: Literal["cut", "lower"] = "cut"
     less_own: bool = False
+    epoch: int = -1
 
     def __post_init__(self) -> None:
         for name, allowed in {

@@ -2,12 +2,115 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from privkit.attacks.base import NotApplicable, Scores
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import Knowledge, NoSession, NotApplicable, Scores, Session, View, missing
 
 FEWEST_SHADOWS = 2  # on either side, below which nothing can be compared
+
+Predict = Callable[[Tensor], Tensor]
+"""Images [N, C, H, W] in, logits [N, L] out."""
+
+Fit = Callable[[Tensor, Tensor, Generator], Predict]
+"""Images, labels and draws in, a model of the attacked one's kind that was trained on them out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MembershipKnowledge(Knowledge):
+    """Whom the adversary asks about, and the attacked model.
+
+    Attributes:
+        candidates: images [N, C, H, W]; which of them are members is the question.
+        candidate_labels: int64 [N].
+        predict: the attacked model.
+        fit: trains shadow models.
+    """
+
+    candidates: Tensor | None = None
+    candidate_labels: Tensor | None = None
+    predict: Predict | None = None
+    fit: Fit | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberInference:
+    """Was an image trained on? By the trained model's loss on it, alone or against shadow models'.
+
+    Attributes:
+        score: "loss" (members have lower losses) or "lira" (likelihood ratio of the label's confidence against shadow
+            models with and without the image).
+        shadows: S ≥ 4 and even, for "lira": each is trained on half of the candidates, each candidate is in half of
+            them.
+
+    Source: Yeom et al. 2018, §4; Carlini et al. 2022, Algorithm 1 with one variance for all (§VI-B).
+    """
+
+    name: ClassVar[str] = "member_inference"
+    asks: ClassVar[str] = "members"
+    needs: ClassVar[frozenset[str]] = frozenset({"candidates", "candidate_labels", "predict"})
+
+    score: Literal["loss", "lira"] = "loss"
+    shadows: int = 8
+
+    def __post_init__(self) -> None:
+        if self.score not in ("loss", "lira"):
+            raise ValueError(f"score must be loss or lira, got {self.score!r}")
+        if self.shadows < 2 * FEWEST_SHADOWS or self.shadows % 2:
+            raise ValueError(f"shadows must be an even number >= {2 * FEWEST_SHADOWS}, got {self.shadows}")
+
+    def run(
+        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+    ) -> Scores:
+        """Score every candidate, higher for a member.
+
+        Args:
+            views: unused: the attacked model is asked, not listened to.
+            knowledge: a `MembershipKnowledge`; `fit` for "lira".
+            generator: draws the shadow models' halves and seeds.
+            session: keeps the shadow models that are finished.
+
+        Raises:
+            NotApplicable: if knowledge is lacking.
+
+        >>> known = MembershipKnowledge(
+        ...     image_shape=(1, 1, 1),
+        ...     batch_size=2,
+        ...     candidates=torch.tensor([[2.0], [0.0]]).view(2, 1, 1, 1),
+        ...     candidate_labels=torch.tensor([1, 1]),
+        ...     predict=lambda x: torch.cat([-x.flatten(1), x.flatten(1)], 1),
+        ... )
+        >>> MemberInference().run([], known, Generator()).values.argmax().item()
+        0
+        """
+        lacking = missing(self, knowledge)
+        if lacking or not isinstance(knowledge, MembershipKnowledge):
+            raise NotApplicable(f"member_inference needs {' and '.join(lacking)}, which this adversary does not have")
+        images, labels, predict = knowledge.candidates, knowledge.candidate_labels, knowledge.predict
+        assert images is not None
+        assert labels is not None
+        assert predict is not None
+        if self.score == "loss":
+            return loss_threshold(torch.nn.functional.cross_entropy(predict(images), labels, reduction="none"))
+        if knowledge.fit is None:
+            raise NotApplicable("member_inference score=lira needs to train shadow models of the attacked one's kind")
+        session, n = session or NoSession(), len(images)
+        ranks = torch.rand(self.shadows, n, generator=generator).argsort(0)
+        seeds = torch.randint(2**48, (self.shadows,), generator=generator).tolist()
+        members = (ranks < self.shadows // 2).to(images.device)
+        saved = session.load()
+        shadow: list[Tensor] = [] if saved is None else list(saved["shadow"])
+        for number in range(len(shadow), self.shadows):
+            own = members[number]
+            model = knowledge.fit(images[own], labels[own], Generator().manual_seed(seeds[number]))
+            shadow.append(confidence(model(images), labels))
+            session.save({"shadow": shadow})
+            session.report(number + 1, self.shadows, shadow[-1][own].mean().item())
+        return lira(confidence(predict(images), labels), torch.stack(shadow), members)
 
 
 def loss_threshold(losses: Tensor) -> Scores:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from privkit.attacks.base import Knowledge, NotApplicable
+from privkit.attacks.base import Answer, Knowledge, NotApplicable
+from privkit.attacks.own_tokens import KEEPS_ALL, rows_a_message, share_kept
 
 RIDGE = 1e-3
+TOKENS_IN_ORDER = 1_024  # of a message, up to which an order over all of them is searched
 RIDGE_IMAGES = 2_000  # the dual form solves as many equations
 
 
@@ -34,6 +36,7 @@ def released_by(lower: nn.Module, images: Tensor) -> Tensor:
 
 def regressed(lower: nn.Module, own: Tensor, smashed: Tensor) -> Tensor:
     """Ridge regression of images on releases, in the dual form: as many unknowns as images."""
+    own = own[:RIDGE_IMAGES]
     seen = released_by(lower, own).flatten(1)
     mean = seen.mean(0)
     away, wanted = seen - mean, (smashed.flatten(1) - mean)
@@ -41,3 +44,17 @@ def regressed(lower: nn.Module, own: Tensor, smashed: Tensor) -> Tensor:
     gram.diagonal().add_(RIDGE * gram.diagonal().mean().clamp_min(1e-12))
     weights = torch.linalg.solve(gram, own.flatten(1) - own.flatten(1).mean(0))
     return ((wanted @ away.T @ weights).view(-1, *own.shape[1:]) + own.mean(0)).clamp(0, 1)
+
+
+def mixes_images(lower: nn.Module, images: Tensor, answer: Answer) -> bool:
+    """Whether tokens came back in other images' rows, in messages small enough for an order over all of their tokens.
+
+    Args:
+        lower: the undefended segment, which gives tokens.
+        images: what was queried.
+        answer: to it, one image a row.
+    """
+    size, released = rows_a_message(answer.view), answer.view.smashed
+    if size < 2 or size * released.shape[1] > TOKENS_IN_ORDER:
+        return False
+    return share_kept(released_by(lower, images)[answer.members.flatten()], released, size) <= KEEPS_ALL

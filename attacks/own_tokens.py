@@ -11,6 +11,8 @@ from privkit.attacks.base import Knowledge, NotApplicable, View
 from privkit.attacks.decoders.patches import Geometry, as_tokens, patchify
 from privkit.attacks.token_contents import match_own_tokens, nearest, own_share
 
+KEEPS_ALL = 0.97  # an estimated share of kept tokens above which a shuffle is taken not to mix images
+
 
 def checked_geometry(views: Sequence[View], knowledge: Knowledge) -> Geometry:
     """Check what can be checked before any work."""
@@ -31,25 +33,38 @@ def checked_geometry(views: Sequence[View], knowledge: Knowledge) -> Geometry:
             f"auxiliary images are {list(knowledge.auxiliary.shape[1:])}, the private ones "
             f"{list(knowledge.image_shape)}: bring auxiliary data of the same shape"
         )
-    if len(knowledge.auxiliary) < 2 * knowledge.batch_size:
+    size = rows_a_message(views[0])
+    least = max(2 * size, knowledge.batch_size if knowledge.query is not None else 0)
+    if len(knowledge.auxiliary) < least:
         raise NotApplicable(
-            f"jigsaw learns from messages as large as the victim's ({knowledge.batch_size} images): it needs at least "
-            f"{2 * knowledge.batch_size} auxiliary images, got {len(knowledge.auxiliary)}"
+            f"jigsaw learns from messages as large as the victim's ({size} images), and a query takes a whole round: "
+            f"it needs at least {least} auxiliary images, got {len(knowledge.auxiliary)}"
         )
     return geometry
+
+
+def rows_a_message(view: View) -> int:
+    """B, the rows of each of a view's messages.
+
+    >>> rows_a_message(View(round=0, smashed=torch.zeros(6, 4, 2), messages=2))
+    3
+    """
+    if view.messages < 1 or len(view.smashed) % view.messages:
+        raise NotApplicable(f"{len(view.smashed)} rows are no {view.messages} messages of one size")
+    return len(view.smashed) // view.messages
 
 
 @torch.no_grad()
 def own_tokens(view: View, knowledge: Knowledge, geometry: Geometry, draws: Generator) -> tuple[Tensor, Tensor, float]:
     """Tokens [N, T, D] and patches [N, T, P] of own images in order, and the share of tokens that a shuffle keeps."""
     assert knowledge.auxiliary is not None
-    batch, device = knowledge.batch_size, view.smashed.device
-    images = knowledge.auxiliary[: len(knowledge.auxiliary) // batch * batch].to(device)
-    patches = patchify(images, geometry.patch)
-    messages = images.split(batch)
+    device, size = view.smashed.device, rows_a_message(view)
+    whole = size if knowledge.query is None else knowledge.batch_size  # a query takes a round
+    images = knowledge.auxiliary[: len(knowledge.auxiliary) // whole * whole].to(device)
+    patches, rounds = patchify(images, geometry.patch), images.split(whole)
     ordered = None
     if knowledge.lower is not None:
-        ordered = torch.cat([as_tokens(knowledge.lower(part)).float() for part in messages])
+        ordered = torch.cat([as_tokens(knowledge.lower(part)).float() for part in images.split(size)])
         if ordered.shape[1:] != (geometry.tokens, geometry.token_dim):
             raise NotApplicable(
                 f"the lower segment gives {list(ordered.shape[1:])} tokens, but the release is "
@@ -58,17 +73,28 @@ def own_tokens(view: View, knowledge: Knowledge, geometry: Geometry, draws: Gene
     if knowledge.query is None:
         assert ordered is not None
         return ordered, patches, 1.0
-    answers = [knowledge.query(part, draws) for part in (messages[:2] if ordered is not None else messages)]
-    rows = torch.cat([answer.members.flatten() + batch * number for number, answer in enumerate(answers)])
+    answers = [knowledge.query(part, draws) for part in (rounds[:2] if ordered is not None else rounds)]
+    rows = torch.cat([answer.members.flatten() + whole * number for number, answer in enumerate(answers)])
     released = torch.cat([as_tokens(answer.view.smashed).float() for answer in answers])
-    if len(rows) != len(released) or len(rows) % batch or not ((rows >= 0) & (rows < len(images))).all():
+    if len(rows) != len(released) or len(rows) % whole or not ((rows >= 0) & (rows < len(images))).all():
         raise NotApplicable("jigsaw needs a query that answers with a row of tokens for each image")
+    size = rows_a_message(answers[0].view)
     if ordered is not None:
-        few = released.unflatten(0, (-1, batch)).flatten(1, 2)
-        share = own_share(nearest(ordered[rows].unflatten(0, (-1, batch)).flatten(1, 2), few), geometry.tokens)
-        return ordered, patches, kept_share(share, batch)
-    own, share = match_own_tokens(*(x.unflatten(0, (-1, batch)) for x in (released, patches[rows])))
-    return own.flatten(0, 1), patches[rows], kept_share(share, batch)
+        return ordered, patches, share_kept(ordered[rows], released, size)
+    own, share = match_own_tokens(*(x.unflatten(0, (-1, size)) for x in (released, patches[rows])))
+    return own.flatten(0, 1), patches[rows], kept_share(share, size)
+
+
+def share_kept(ordered: Tensor, released: Tensor, size: int) -> float:
+    """Share of tokens that a shuffle keeps in their row for certain, from own tokens before and after it.
+
+    Args:
+        ordered: [N, T, D], what images give without the defense.
+        released: [N, T, D], what came back for them.
+        size: rows a message.
+    """
+    before, after = (x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released))
+    return kept_share(own_share(nearest(before, after), ordered.shape[1]), size)
 
 
 def kept_share(own: float, batch: int) -> float:

@@ -1,4 +1,4 @@
-"""Views put together: rounds of the same victims averaged, and rows of all rounds cut into chunks."""
+"""Views put together: passes of the same victims side by side or averaged, and rows of all rounds cut into chunks."""
 
 from __future__ import annotations
 
@@ -35,6 +35,42 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
     if align:
         rounds = [rounds[0], *(take(x, hungarian(pair_costs(x, rounds[0]))) for x in rounds[1:])]
     return replace(views[0], smashed=torch.stack(rounds).mean(0), cut_gradient=None)
+
+
+def by_round(views: Sequence[View], passes: int) -> list[list[View]]:
+    """The views of each round of victims together, in the order of their passes.
+
+    Args:
+        views: pass after pass.
+        passes: R ≥ 1.
+
+    Raises:
+        NotApplicable: if the views are no R passes of the same form, or a row holds several images or a part of one.
+
+    >>> views = [View(round=i, smashed=torch.zeros(2, 3)) for i in range(6)]
+    >>> [[view.round for view in same] for same in by_round(views, 2)]
+    [[0, 3], [1, 4], [2, 5]]
+    """
+    if not views or len(views) % passes:
+        raise NotApplicable(
+            f"rounds are put together where the same victims crossed {passes} times, pass after pass, but "
+            f"{len(views)} views are no multiple of {passes}"
+        )
+    rounds = [list(views[first :: len(views) // passes]) for first in range(len(views) // passes)]
+    for same in rounds:
+        if any(view.smashed.shape != same[0].smashed.shape or view.messages != same[0].messages for view in same):
+            shapes = ", ".join(str(list(view.smashed.shape)) for view in same)
+            raise NotApplicable(f"passes of the same victims must have one shape and as many messages, got {shapes}")
+    if any(view.mixed > 1 or view.share is not None for view in views):
+        raise NotApplicable(
+            "rounds are put together where a row holds one image, unmixed and unmasked: each pass draws its groups, "
+            "weights and masks anew, so that no row is the same sum twice"
+        )
+    if not all(bool(view.smashed.isfinite().all()) for view in views):
+        raise NotApplicable(
+            "rounds are put together where all numbers are finite, but the release holds NaN or infinity"
+        )
+    return rounds
 
 
 def chunks_of(views: Sequence[View], rows: int) -> list[View]:

@@ -14,7 +14,8 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Knowledge, NoSession, NotApplicable, Reconstruction, Session, View, missing
 from privkit.attacks.image_fit import RESTART_NOISE, Method, Problem, fit
 from privkit.attacks.known_lower import check_release, frozen
-from privkit.attacks.own_images import divided, regressed, released_by
+from privkit.attacks.own_images import divided, mixes_images, regressed, released_by
+from privkit.attacks.own_tokens import rows_a_message
 from privkit.attacks.rounds import averaged, chunks_of
 from privkit.attacks.sinkhorn import place_costs
 
@@ -45,9 +46,10 @@ class WhiteBox:
             recipe takes what does best on the adversary's own images where it can query, and 0.1 where not.
         l2: weight ≥ 0 of the mean squared distance from the start; likewise, and 0 (of mixed images 0.3) where not.
         restarts: starts for each victim, ≥ 1, all but the first noised; the one with the smallest objective stays.
-        order: of released tokens. "known"; "shuffled" within each image or "batch" within each view, where the order is
-            optimized, too; "guessed" once and for all; "auto" tries on the adversary's own images what does best
-            ("known" where it cannot query or tokens are mixed; "batch" is too costly to be tried by itself).
+        order: of released tokens. "known"; "shuffled" within each image or "batch" within each message, where the order
+            is optimized, too; "guessed" once and for all; "auto" tries on the adversary's own images what does best:
+            "known" and "shuffled", and "batch" where its tokens come back in other images' rows and a message has at
+            most 1,024 of them ("known" where it cannot query or tokens are mixed).
         temperature: of the final order, in nats, ≥ 0. 0 is one token a place (Hungarian), more a blend of likely tokens
             (Sinkhorn): smaller squared errors, blurred structure.
         same_victims: whether all views hold the same victims, row by row: they are then averaged first.
@@ -216,7 +218,7 @@ class WhiteBox:
                 start = regressed(lower, own, smashed)
         if order in ("shuffled", "batch") and own is not None and self.recipe == "strong":
             places = place_costs(smashed, released_by(lower, own))
-        group = len(smashed) if order == "batch" else 1
+        group = rows_a_message(view) if order == "batch" else 1
         return Problem(smashed=smashed, start=start, unit=unit, mixed=k, share=view.share, places=places, group=group)
 
     def _best(
@@ -275,7 +277,8 @@ class WhiteBox:
         with torch.no_grad():
             answers = [knowledge.query(tried, draws) for _ in (views if self.same_victims else views[:1])]
         members, errors = answers[0].members, []
-        for order in orders:
+
+        def tried_on(order: str, weights: list[tuple[float, float]]) -> list[float]:
             view = (
                 averaged([a.view for a in answers], align=order == "shuffled") if self.same_victims else answers[0].view
             )
@@ -287,8 +290,17 @@ class WhiteBox:
             seat = members[: len(view.smashed)].flatten()
             guess = fit(lower, problem, short, (pairs[:, 0], pairs[:, 1]), root).images.unflatten(0, (len(weights), -1))
             wrong = (guess - tried[seat.clamp_min(0)]).square().flatten(2).mean(2)
-            errors += wrong[:, seat >= 0].mean(1).tolist()
-        return candidates[min(range(len(errors)), key=errors.__getitem__)]
+            counted = (seat >= 0) & (torch.arange(len(seat), device=seat.device) < CALIBRATION_ROWS * view.mixed)
+            return wrong[:, counted].mean(1).tolist()  # type: ignore[no-any-return]
+
+        for order in orders:
+            errors += tried_on(order, weights)
+        best = min(range(len(errors)), key=errors.__getitem__)
+        if self.order == "auto" and strong and tokens and mixes_images(lower, tried, answers[0]):
+            pair = candidates[best][1:]  # an order over a message is costly to try: with these weights only
+            if tried_on("batch", [pair])[0] < errors[best]:
+                return "batch", *pair
+        return candidates[best]
 
 
 def _variance(views: Sequence[View]) -> Tensor:

@@ -1,21 +1,26 @@
-"""Jigsaw attack: raw pieces of scikit-image's pictures, and frozen random ViT tokens of CIFAR-10 and faces.
+"""Jigsaw attack: raw pieces of scikit-image's pictures, and frozen random ViT and T2T-ViT tokens of pictures and faces.
 
     python benchmarks/jigsaw.py pictures
-    python benchmarks/jigsaw.py tokens --data ROOT --set cifar10 --patch 8 --defense batch_shuffle
+    python benchmarks/jigsaw.py tokens --data-root ROOT --set cifar10
 
-ROOT holds cifar-10-batches-py, or a folder of picture folders, one a person (`--set NAME`).
-Intervals are 95 % over images.
+ROOT holds cifar-10-batches-py, or a folder of picture folders, one a person (`--set NAME`). 64 tokens an image: patches
+of 4×4 pixels of CIFAR-10, of 8×8 of faces at 64×64. The edge is frozen, public and so known (`--box white`), or can be
+queried only (`--box black`); the spectrum is then of no known tokens, and a jigsaw of it needs the white box.
+Limits are Clopper–Pearson's at 95 % over pieces or pairs; in brackets behind them, what is proven whatever the pieces'
+dependence, and what tokens score that are left where they came.
 """
 
 import argparse
 import time
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
-from scipy.stats import t as student
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.assembly import Frame, Puzzles, assemble
 from privkit.attacks.base import Answer, Knowledge, View
@@ -23,10 +28,14 @@ from privkit.attacks.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.coordinates import starts
 from privkit.attacks.decoders.patches import patchify
 from privkit.attacks.jigsaw import Jigsaw
-from privkit.attacks.puzzle import direct_accuracy, kinds_of, membership_accuracy, neighbor_accuracy
 from privkit.data.vision import Cifar10
+from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.patch_shuffle import PatchShuffle
+from privkit.defenses.spectral_shuffle import SpectralShuffle
+from privkit.metrics.arrangement import Accuracy, arrangement_scores, true_arrangement
+from privkit.metrics.puzzle import direct_accuracy, kinds_of, neighbor_accuracy
+from privkit.models.t2t import T2tVit
 from privkit.models.vit import Vit
 
 PICTURES = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "ihc.png", "motorcycle_left.png")
@@ -76,99 +85,113 @@ def load(root: Path, name: str, size: int) -> Tensor:
     return (x.unsqueeze(1) if grey else x.permute(0, 3, 1, 2)).contiguous()
 
 
-def interval(values: Tensor) -> str:
-    """Mean and its 95 % interval over images."""
-    half = student.ppf(0.975, len(values) - 1) * values.std() / len(values) ** 0.5
-    return f"{values.mean():.3f} ± {half:.3f}"
+class Spectrum(nn.Module):
+    """The edge with the transform behind it, in order: both are public."""
+
+    def __init__(self, lower: nn.Module, defense: SpectralShuffle) -> None:
+        super().__init__()
+        self.lower, self.defense = lower, defense
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.defense._spectral_tokens(self.lower(images).unsqueeze(0))[0]
+
+
+def edge(args: argparse.Namespace, model: str, shape: tuple[int, int, int], seed: int) -> nn.Module:
+    """A frozen random edge without positions that gives 8×8 tokens."""
+    spec: Vit | T2tVit = Vit(width=args.width, heads=4, grid=8, cut=args.cut or "block1")
+    if model == "t2t":
+        spec = T2tVit(width=args.width, heads=4, depth=2, stride=shape[1] // 32, cut=args.cut or "tokens")
+    return spec.build(shape, 10, positions=False, seed=seed).lower.eval().requires_grad_(False)
+
+
+def shown(accuracy: Accuracy | None) -> str:
+    """Value, limits, what is proven, and the floor."""
+    if accuracy is None:
+        return "none"
+    found = f"{accuracy.value:.3f} [{accuracy.low:.3f}, {accuracy.high:.3f}]"
+    return f"{found} (≥ {accuracy.sound_low:.3f}; left {accuracy.left_alone:.3f})"
+
+
+DEFENSES: dict[str, Callable[[float], Defense]] = {
+    "patch_shuffle": lambda keep: PatchShuffle(),
+    "batch_shuffle": lambda keep: BatchShuffle(keep=keep),
+    "spectral_shuffle": lambda keep: SpectralShuffle(),
+}
 
 
 def tokens(args: argparse.Namespace) -> None:
-    """The attack on frozen random ViT tokens."""
-    x = load(args.data, args.set, args.size)
+    """The attack on frozen random tokens, one row a seed."""
+    x = load(args.data_root, args.set, args.size)
     victims, auxiliary = x[: args.victims], x[args.victims : args.victims + args.auxiliary]
-    grid = x.shape[2] // args.patch
-    spec = Vit(width=args.width, heads=4, grid=grid, patch=args.patch, cut=args.cut)
-    lower = spec.build(tuple(x.shape[1:]), 10, positions=False, seed=args.seed).lower.eval()
-    defense = BatchShuffle(keep=args.keep) if args.defense == "batch_shuffle" else PatchShuffle()
+    shape = (x.shape[1], x.shape[2], x.shape[3])
+    for model, name, seed in product(args.model, args.defense, args.seeds):
+        defense = DEFENSES[name](args.keep)
+        lower = edge(args, model, shape, seed)
 
-    def release(images: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            sent, receipt = defense.apply(lower(images).unsqueeze(0), torch.zeros(1, len(images)), draws)
-        rows = torch.arange(len(images)).unsqueeze(1)
-        source = receipt.source[0] if isinstance(defense, BatchShuffle) else receipt.permutation[0] + grid**2 * rows
-        return sent.smashed[0], source
+        def release(
+            images: Tensor, draws: Generator, lower: nn.Module = lower, defense: Defense = defense
+        ) -> tuple[View, Tensor]:
+            smashed = lower(images).unflatten(0, (-1, args.batch))
+            sent, receipt = defense.apply(smashed, torch.zeros(smashed.shape[:2]), draws)
+            truth = true_arrangement(receipt)
+            assert truth is not None
+            return View(round=0, smashed=sent.smashed.flatten(0, 1), messages=len(smashed)), truth
 
-    def query(images: Tensor, draws: Generator) -> Answer:
-        members = torch.arange(len(images)).unsqueeze(1)
-        return Answer(view=View(round=0, smashed=release(images, draws)[0]), members=members)
+        def query(images: Tensor, draws: Generator, release: Any = release) -> Answer:
+            return Answer(view=release(images, draws)[0], members=torch.arange(len(images)).unsqueeze(1))
 
-    draws = Generator().manual_seed(args.seed)
-    sent = [release(part, draws) for part in victims.split(args.batch)]
-    views = [View(round=i, smashed=smashed) for i, (smashed, _) in enumerate(sent)]
-    knowledge = Knowledge(
-        image_shape=tuple(x.shape[1:]),
-        batch_size=args.batch,
-        auxiliary=auxiliary,
-        query=None if args.white_box else query,
-        lower=lower if args.white_box else None,
-    )
-    attack = Jigsaw(
-        pairs=args.pairs,
-        epochs=args.epochs,
-        kicks=args.kicks,
-        keep=args.keep if args.white_box and args.defense == "batch_shuffle" else None,
-    )
-    began = time.process_time()
-    found = attack.run(views, knowledge, Generator().manual_seed(args.seed + 1))
-    seconds = time.process_time() - began
-    assert found.arrangement is not None
-    truth, guess = torch.cat([source for _, source in sent]), found.arrangement.source
-    print(
-        f"{args.set} {list(x.shape[1:])}, {grid**2} tokens of {args.patch} pixels, {args.cut}, {args.defense}, {attack}"
-    )
-    box = "white" if args.white_box else "black"
-    print(f"  {box} box, {len(auxiliary)} auxiliary images, {len(victims)} victims in messages of {args.batch}")
-    print(f"  {seconds:.0f} CPU seconds in all")
-    kinds = kinds_of(torch.cat([view.smashed for view in views]), args.batch)
-    for name, measure in (
-        ("direct", direct_accuracy),
-        ("neighbor", neighbor_accuracy),
-        ("membership", membership_accuracy),
-    ):
-        accuracy, merged = (measure(guess, truth, batch=args.batch, kinds=k) for k in (None, kinds))
-        print(f"  {name:11} {interval(accuracy)}   equal tokens as one {interval(merged)}")
-    own = (truth // grid**2 == (torch.arange(len(truth)) % args.batch).unsqueeze(1)).double().mean(1)
-    error, floor = ((guess - victims).square().mean((1, 2, 3)) for guess in (found.images, auxiliary.mean(0)))
-    print(
-        f"  own-image share released {own.mean():.3f}; MSE {interval(error)}, mean image {floor.mean():.3f}", flush=True
-    )
+        view, truth = release(victims, Generator().manual_seed(seed))
+        known = Spectrum(lower, defense) if isinstance(defense, SpectralShuffle) else lower
+        knowledge = Knowledge(
+            image_shape=shape,
+            batch_size=args.batch,
+            auxiliary=auxiliary,
+            query=query,
+            lower=known if args.box == "white" else None,
+        )
+        attack = Jigsaw(pairs=args.pairs, epochs=args.epochs, kicks=args.kicks)
+        began = time.process_time()
+        found = attack.run([view], knowledge, Generator().manual_seed(seed + 1))
+        seconds = time.process_time() - began
+        assert found.arrangement is not None
+        scores = arrangement_scores(found.arrangement.source, truth, batch=args.batch)
+        error, floor = (
+            (guess - victims).square().mean().item() for guess in (found.images, auxiliary.mean(0, keepdim=True))
+        )
+        accuracies = " | ".join(shown(one) for one in (scores.direct, scores.neighbor, scores.membership))
+        print(
+            f"| {args.set} | {model} | {name} | {seed} | {accuracies} "
+            f"| {scores.bits_left:.1f} of {scores.bits_before:.1f} per {scores.unit} "
+            f"| {error:.4f} (mean image {floor:.4f}) | {seconds:.0f} |",
+            flush=True,
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("pictures", "tokens"))
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--kicks", type=int, default=100)
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--data-root", type=Path)
     parser.add_argument("--set", default="cifar10")
     parser.add_argument("--size", type=int, default=64, help="side to which faces are resampled")
-    parser.add_argument("--patch", type=int, default=8)
-    parser.add_argument("--width", type=int, default=96)
-    parser.add_argument("--cut", default="block1")
-    parser.add_argument("--defense", choices=("patch_shuffle", "batch_shuffle"), default="patch_shuffle")
+    parser.add_argument("--model", choices=("vit", "t2t"), nargs="+", default=["vit", "t2t"])
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--cut", help="block1 of the ViT and tokens of the T2T-ViT where left out")
+    parser.add_argument("--defense", choices=tuple(DEFENSES), nargs="+", default=list(DEFENSES))
     parser.add_argument("--keep", type=float, default=0.4)
     parser.add_argument("--pairs", choices=("learned", "edges"), default="learned")
-    parser.add_argument("--white-box", action="store_true")
+    parser.add_argument("--box", choices=("white", "black"), default="white")
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--victims", type=int, default=30)
+    parser.add_argument("--victims", type=int, default=100)
     parser.add_argument("--auxiliary", type=int, default=600)
     parser.add_argument("--batch", type=int, default=10)
     args = parser.parse_args()
     if args.part == "pictures":
         for side in (28, 16):
-            pictures(side, args.kicks, args.seed)
-    elif args.data is None:
-        parser.error("tokens needs --data ROOT")
+            pictures(side, args.kicks, args.seeds[0])
+    elif args.data_root is None:
+        parser.error("tokens needs --data-root ROOT")
     else:
         tokens(args)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor, nn
@@ -20,9 +20,10 @@ class Recording:
     """What crossed the wire, and what only the trusted side knows of it.
 
     Attributes:
-        views: for the adversary.
-        receipts: for the accountant.
-        members: int64 [N·k], for scoring: the victim that each guess of an attack is held against; −1 on an empty seat.
+        views: for the adversary, pass after pass.
+        receipts: for the accountant, one a view.
+        members: int64 [P·N·k], for scoring: the victim on each seat of each row of the views; −1 on an empty seat. The
+            guesses of an attack are held against the first pass.
     """
 
     views: list[View]
@@ -31,8 +32,8 @@ class Recording:
 
 
 @torch.no_grad()
-def record(edge: Edge, victims: Batch, *, batch_size: int, seed: int) -> Recording:
-    """One more pass of the private images over the wire, after training, in messages of the training's size.
+def record(edge: Edge, victims: Batch, *, batch_size: int, seed: int, passes: int = 1) -> Recording:
+    """More passes of the private images over the wire, after training, in messages of the training's size.
 
     Args:
         edge: the trained clients.
@@ -40,18 +41,20 @@ def record(edge: Edge, victims: Batch, *, batch_size: int, seed: int) -> Recordi
             belong to client 0, and so on.
         batch_size: images a client and round.
         seed: of groups, the defense's draws, and the lower segments' own.
+        passes: P ≥ 1, how often the same images are sent, in the same order, each time with draws of its own.
     """
     edge.eval()
     device, clients = victims.x.device, edge.lowers.copies
     draws = Generator(device).manual_seed(derive(seed, "record"))
     views, receipts, members = [], [], []
     with seeded(device, derive(seed, "record", "module")):
-        for number, rows in enumerate(torch.arange(len(victims), device=device).view(-1, clients, batch_size)):
+        rounds = torch.arange(len(victims), device=device).view(-1, clients, batch_size)
+        for number, rows in enumerate(rounds.repeat(passes, 1, 1)):
             sent = edge.release(victims.x[rows], victims.y[rows], draws, number)
             answer = answer_of(sent, number, edge)
             views.append(answer.view)
             receipts.append(sent.receipt)
-            first = number * clients * batch_size
+            first = number % len(rounds) * clients * batch_size
             members.append(torch.where(answer.members >= 0, answer.members + first, -1).flatten())
     return Recording(views=views, receipts=receipts, members=torch.cat(members))
 
@@ -65,7 +68,8 @@ def black_box_query(edge: Edge) -> Query:
         clients = edge.lowers.copies
         inputs = images.unflatten(0, (clients, -1))
         labels = torch.zeros(inputs.shape[:2], dtype=torch.int64, device=images.device)
-        return answer_of(edge.release(inputs, labels, draws), 0, edge)
+        answer = answer_of(edge.release(inputs, labels, draws), 0, edge)
+        return replace(answer, view=replace(answer.view, labels=None))
 
     return query
 
@@ -100,5 +104,7 @@ def answer_of(sent: Sent, number: int, edge: Edge) -> Answer:
         smashed=smashed.flatten(0, 1).float(),
         mixed=k,
         share=share.unsqueeze(1).expand(-1, b, -1, -1).flatten(0, 1).float() if public and share is not None else None,
+        messages=m,
+        labels=sent.release.labels.flatten(0, 1),
     )
     return Answer(view=view, members=members)

@@ -90,6 +90,13 @@ def audit(
     victims: Annotated[
         str | None, typer.Option(help="Attacked images: private or test. [private; test if auxiliary=training]")
     ] = None,
+    features: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Network for F-SIM and identification (embedded, dlib, timm:MODEL, torchvision:MODEL, file:PATH), or "
+            "lpips:alex; repeatable."
+        ),
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads. [all usable, at most 8]")] = None,
     gate: Annotated[
         list[str] | None,
@@ -123,6 +130,7 @@ def audit(
         "training": training,
         "auxiliary": auxiliary,
         "victims": victims,
+        "features": features,
         "threads": threads,
         "gate": gate,
     }
@@ -183,6 +191,8 @@ def _print_run(rows: list[Any], page: Path) -> None:
     """The table, the strongest attacks, what is proven, the caveats, and where the page lies."""
     from rich.console import Console
 
+    from privkit.reports.answers import NOTE as ANSWERS_NOTE
+    from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table
     from privkit.reports.strongest import strongest
     from privkit.reports.tables import NOTE, SUMMARY_NOTE, rich_table, summary_table, table
     from privkit.scoring import over_seeds
@@ -192,14 +202,25 @@ def _print_run(rows: list[Any], page: Path) -> None:
     console.print(rich_table(summary_table(summaries) if summaries else table(rows)))
     note = f"{SUMMARY_NOTE} One line a seed: {page.parent / 'tables' / 'audit.md'}" if summaries else NOTE
     console.print(note, style="dim", highlight=False, markup=False)
+    for other, text in ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE)):
+        if other is not None:
+            console.print(rich_table(other))
+            console.print(text, style="dim", highlight=False, markup=False)
     for found in strongest(rows):
         if found.attacks > 1:
             which = f"{found.row.attack}, the strongest of {found.attacks}"
             text = f"{found.row.defense}, seed {found.row.seed}: judge it by {which}"
             console.print(text, highlight=False, markup=False)
+    proofs = {f"{row.defense}: {row.proves.statement}": None for row in rows if row.proves}
+    for proof in proofs:
+        console.print(proof, highlight=False, markup=False)
     for row in rows:
-        if row.proves:
-            console.print(f"{row.defense} / {row.attack}: {row.proves.statement}", highlight=False, markup=False)
+        if row.notes or row.empirical or row.caveats:
+            console.print(f"{row.defense} / {row.attack}, seed {row.seed}", highlight=False, markup=False)
+        if row.empirical:
+            console.print(f"  {row.empirical.statement}", highlight=False, markup=False)
+        for sentence in row.notes:
+            console.print(f"  {sentence}", highlight=False, markup=False)
         if row.status != "done":
             text = f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}"
             console.print(text, highlight=False, markup=False)

@@ -77,6 +77,7 @@ class AuditConfig:
             images, the patch-shuffling paper's worst case) or the name of another dataset.
         victims: which images are attacked: "private" (the client's training images) or "test" (images that no model
             was trained on); None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
+        features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), and for LPIPS.
         device: "auto", "cpu" or "cuda".
         data_root: folder of the official datasets.
         download: whether missing official files may be fetched.
@@ -97,6 +98,7 @@ class AuditConfig:
     training: TrainingSpec
     auxiliary: str = "disjoint"
     victims: Literal["private", "test"] | None = None
+    features: tuple[str, ...] = ()
     device: str = "auto"
     data_root: Path | None = None
     download: bool = False
@@ -123,6 +125,7 @@ class AuditConfig:
             "training": asdict(self.training),
             "auxiliary": self.auxiliary,
             "victims": self.attacked,
+            "features": list(self.features),
         }
 
     @property
@@ -144,6 +147,7 @@ KEYS = (
     "delta",
     "auxiliary",
     "victims",
+    "features",
     "device",
     "data_root",
     "download",
@@ -243,12 +247,24 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         training=specify("training", TrainingSpec, training),
         auxiliary=_auxiliary(s["auxiliary"], dataset),
         victims=victims,
+        features=_features(s.get("features", [])),
         device=device,
         data_root=Path(root).expanduser() if root else None,
         download=s.get("download", False),
         threads=_threads(s.get("threads")),
         gates=gates,
     )
+
+
+def _features(given: Any) -> tuple[str, ...]:
+    """Names of feature networks; they are loaded when the run begins."""
+    from privkit.metrics.perception import check_names
+
+    names = _many(given)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"features must be names of networks, got {given!r}")
+    check_names(names)
+    return tuple(names)
 
 
 def _many(value: Any) -> Sequence[Any]:
@@ -297,8 +313,8 @@ def _auxiliary(given: Any, dataset: Component) -> str:
 
 
 def _budgeted(attack: Component, budget: Budget) -> Component:
-    """Give an attack the budget's epochs, unless it named its own."""
-    if getattr(attack.spec, "epochs", 0) is None:
+    """Give an attack that trains on auxiliary images the budget's epochs, unless it named its own."""
+    if getattr(attack.spec, "budgeted", False) and attack.spec.epochs is None:
         return attack.replace(epochs=budget.attack_epochs)
     return attack
 

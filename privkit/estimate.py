@@ -10,10 +10,10 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import Knowledge, NotApplicable
 from privkit.audit import check_batches, default_folder, pick_device
-from privkit.cell import assemble
 from privkit.channel import black_box_query
 from privkit.config import AuditConfig
 from privkit.data.base import Batch, Pools
+from privkit.defended import assemble
 from privkit.errors import PrivkitError, UsageError
 from privkit.grid import Cell, plan
 from privkit.provenance import default_threads

@@ -10,7 +10,7 @@ from typing import Any
 from privkit.config import AuditConfig
 from privkit.registry import Component
 
-ID_VERSION = 3
+ID_VERSION = 4
 """Raised whenever the same fields would give another answer."""
 
 
@@ -66,6 +66,7 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
         "attacked": config.attacked,
         "victims": victims,
         "delta": config.delta,
+        "features": list(config.features),
     }
     return Cell(
         id=f"{defense.name}-{attack.name}-s{seed}-{short_hash(attacked)}",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
@@ -15,8 +16,10 @@ from privkit.reports.schema import Estimate, Interval, Metrics, Row, Summary
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from privkit.metrics.perception import Perception
+
 DATA_RANGE = 1.0
-HIGHER_IS_CLOSER = {"mse": False, "psnr": True, "ssim": True}
+HIGHER_IS_CLOSER = {"mse": False, "psnr": True, "ssim": True, "f_sim": True, "identified": True, "lpips": False}
 RESAMPLES = 2_000
 
 Scores = dict[str, Values]
@@ -64,9 +67,15 @@ def per_example(truth: Images, guess: Images, batch_size: int) -> dict[str, Scor
     }
 
 
-def scored(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, Scores]:
-    """`per_example` of tensors on any device."""
-    return per_example(truth.cpu().numpy(), guess.cpu().numpy(), batch_size)
+def scored(truth: Tensor, guess: Tensor, batch_size: int, perception: Perception | None = None) -> dict[str, Scores]:
+    """`per_example` of tensors on any device, and what a feature network sees of the guesses."""
+    originals, guesses = truth.cpu().numpy(), guess.cpu().numpy()
+    found = per_example(originals, guesses, batch_size)
+    if perception is not None and perception.labels:
+        order = torch.from_numpy(match(originals, guesses, batch_size)).to(guess.device)
+        found["unaligned"] |= perception.scores(truth, guess)
+        found["matched"] |= perception.scores(truth, guess[order])
+    return found
 
 
 def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: float = 0.95) -> Estimate:
@@ -114,7 +123,8 @@ def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
     groups: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
     done = [row for row in rows if row.status == "done"]
     for row in done:
-        values = _means(row.recovers) | ({"accuracy": row.accuracy.value} if row.accuracy else {})
+        values = _means(row.recovers) | {name: answer.value for name, answer in row.answers.items()}
+        values |= {"accuracy": row.accuracy.value} if row.accuracy else {}
         groups.setdefault((row.defense, row.attack, ""), {})[row.seed] = values
     for row in done:
         for name, metrics in row.floors.items():
@@ -153,9 +163,9 @@ def student(values: Sequence[float], confidence: float) -> Interval:
 
 
 def _means(metrics: Mapping[str, Metrics]) -> dict[str, float]:
-    """The unaligned means, and the matched SSIM."""
-    found = {name: estimate.mean for name, estimate in metrics["unaligned"].items()}
-    if "ssim" in metrics["matched"]:
+    """The unaligned means, and the matched SSIM; nothing of attacks that reconstruct no images."""
+    found = {name: estimate.mean for name, estimate in metrics.get("unaligned", {}).items()}
+    if "ssim" in metrics.get("matched", {}):
         found["matched_ssim"] = metrics["matched"]["ssim"].mean
     return found
 

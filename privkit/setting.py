@@ -15,6 +15,7 @@ from privkit.data.base import Batch, Pool, Pools
 from privkit.data.partition import Shares, stratified
 from privkit.data.splits import Splits, fit_shape, part_sizes, split, without
 from privkit.errors import DataError, UsageError
+from privkit.metrics.perception import Perception
 from privkit.registry import parse
 from privkit.reports.schema import Metrics
 from privkit.scoring import scored, summarise
@@ -32,6 +33,7 @@ class Setting:
         auxiliary: the adversary's images.
         dropped: auxiliary images left out, because they are private or attacked ones.
         floors: metrics of the constant guesses.
+        perception: what reconstructions are looked at with, beside pixels.
         hashes: size and sha256 of every part, for the manifest.
     """
 
@@ -41,6 +43,7 @@ class Setting:
     auxiliary: Batch
     dropped: int
     floors: dict[str, dict[str, Metrics]]
+    perception: Perception
     hashes: dict[str, dict[str, int | str]]
 
 
@@ -73,8 +76,11 @@ def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
         check_sizes(config, private=len(splits.private), auxiliary=len(auxiliary), test=len(splits.test))
     knowledge = Knowledge(image_shape=splits.image_shape, batch_size=batch, auxiliary=auxiliary.x)
     nothing = [View(round=0, smashed=torch.empty(len(victims), 0, device=device))]
+    perception = Perception.of(config.features, device)
     floors = {
-        floor.name: summarise(scored(victims.x, floor.run(nothing, knowledge, Generator()).images, batch), seed)
+        floor.name: summarise(
+            scored(victims.x, floor.run(nothing, knowledge, Generator()).images, batch, perception), seed
+        )
         for floor in (MidGrey(), MeanImage())
     }
     hashes = splits.hashes()
@@ -87,6 +93,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
         auxiliary=auxiliary,
         dropped=dropped,
         floors=floors,
+        perception=perception,
         hashes=hashes,
     )
 

@@ -148,4 +148,5 @@ def _message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
 def _home(view: View) -> View:
     """The view without its graph, on the CPU."""
     share = None if view.share is None else view.share.detach().cpu().clone()
-    return replace(view, smashed=view.smashed.detach().cpu().clone(), share=share)
+    labels = None if view.labels is None else view.labels.detach().cpu().clone()
+    return replace(view, smashed=view.smashed.detach().cpu().clone(), share=share, labels=labels)

@@ -12,7 +12,7 @@ from privkit.reports.schema import Row
 
 COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 PATTERN = re.compile(r"^\s*([a-z_]+)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
-METRICS = ("accuracy", "mse", "psnr", "ssim")
+METRICS = ("accuracy", "mse", "psnr", "ssim", "f_sim", "identified", "lpips", "auc", "epsilon")
 CONSTANT_FLOORS = {"mid_grey": "the mid-grey image", "mean_image": "the mean auxiliary image"}
 
 
@@ -22,14 +22,15 @@ class ConditionError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """One condition that every defended row must meet by its mean; a missing number or NaN never meets it.
+    """One condition that every defended row with such a number must meet by its mean; NaN never meets it.
 
     A condition that bounds what may be recovered (ssim <= x, psnr <= x, mse >= x) must also hold for the constant
     guesses, which anybody can make without the release: an attack that does worse than they do has failed, and its
     failure is no merit of the defense.
 
     Attributes:
-        metric: "accuracy", or an image metric, which is taken unaligned.
+        metric: "accuracy"; an image metric, which is taken unaligned; "auc", the larger of an AUC and one less it; or
+            "epsilon", the lower bound of canaries.
         comparison: one of <=, >=, <, >.
         bound: a number.
 
@@ -63,12 +64,14 @@ class Condition:
     def failures(self, rows: Sequence[Row]) -> list[str]:
         """A sentence for every defended row that does not meet the condition; the undefended baseline is exempt.
 
-        A defense whose rows gave no number at all fails too.
+        A defense whose attacks gave no such number at all fails too, once for each seed.
         """
         found = []
-        for row in rows:
-            if row.defense.partition(":")[0] == "none":
-                continue
+        defended = [row for row in rows if row.defense.partition(":")[0] != "none"]
+        measured = {(row.defense, row.seed) for row in defended if self._values(row)[""] is not None}
+        for row in defended:
+            if (row.defense, row.seed) in measured and row.status != "error" and self._values(row)[""] is None:
+                continue  # this attack asks another question, or is not applicable
             for guess, value in self._values(row).items():
                 if value is None or not COMPARISONS[self.comparison](value, self.bound):
                     shown = "no number" if value is None else f"{value:.4f}"
@@ -83,6 +86,11 @@ class Condition:
         """The numbers that must meet the condition, the row's own first; None where it has none."""
         if self.metric == "accuracy":
             return {"": row.accuracy.value if row.accuracy else None}
+        if self.metric == "auc":
+            auc = row.answers.get("auc")
+            return {"": None if auc is None else max(auc.value, 1 - auc.value)}
+        if self.metric == "epsilon":
+            return {"": None if row.empirical is None else row.empirical.epsilon}
         estimate = row.recovers.get("unaligned", {}).get(self.metric)
         if estimate is None:
             return {"": None}

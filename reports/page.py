@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from privkit.reports import figures, tables
+from privkit.reports import answers, figures, tables
 from privkit.reports.figures import Pictures
 from privkit.reports.schema import Manifest, Row, Summary
 from privkit.reports.strongest import strongest
@@ -41,6 +41,14 @@ def render(
     write(folder / "tables" / "audit.md", tables.markdown(table).encode())
     write(folder / "tables" / "audit.tex", tables.latex(table).encode())
     write(folder / "tables" / "audit.csv", tables.to_csv(rows).encode())
+    others = {
+        "answers": (answers.answers_table(rows), answers.NOTE),
+        "orders": (answers.orders_table(rows), answers.ORDER_NOTE),
+    }
+    for name, (found, note) in others.items():
+        if found is not None:
+            write(folder / "tables" / f"{name}.md", tables.markdown(found, note).encode())
+            write(folder / "tables" / f"{name}.tex", tables.latex(found).encode())
     summary = tables.summary_table(summaries) if summaries else None
     if summary is not None:
         write(folder / "tables" / "seeds.md", tables.markdown(summary, tables.SUMMARY_NOTE).encode())
@@ -63,17 +71,20 @@ def render(
         lstrip_blocks=True,
     )
     environment.globals |= {"bracket": tables.bracket, "interval": tables.interval, "proven": tables.proven}
-    best = {found.row.cell: found.attacks for found in strongest(rows)}
+    best_rows = strongest(rows)
+    best = {found.row.cell: found.attacks for found in best_rows}
     page = environment.get_template("report.html.j2").render(
         rows=rows,
         cards=[row for row in rows if (row.seed == rows[0].seed and row.cell in best) or row.status != "done"],
         mounted=best,
         done=[row for row in rows if row.status == "done"],
-        baselines={found.row.seed: found.row for found in strongest(rows) if found.row.defense == "none"},
+        baselines={found.row.seed: found.row for found in best_rows if found.row.defense == "none"},
         floor_names=tables.FLOOR_NAMES,
         manifest=manifest,
         table=table,
         note=tables.NOTE,
+        others=others,
+        told={found.row.cell: found.told for found in best_rows},
         summary=summary,
         summary_note=tables.SUMMARY_NOTE,
         images=images,

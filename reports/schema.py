@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = 3
-"""Raised whenever a row or a manifest of before can no longer be read: 3 gave rows a protocol and a partition."""
+SCHEMA_VERSION = 4
+"""Raised whenever a row or a manifest of before can no longer be read: 4 gave rows answers and an empirical bound."""
 
 Status = Literal["done", "not_applicable", "error"]
 
@@ -94,14 +94,27 @@ class Gate(_Frozen):
     """A decisive gate that does not pass makes the numbers meaningless and the run fail (exit code 1)."""
 
 
+class Empirical(_Frozen):
+    """What one run of canaries shows of ε, beside what is claimed of the same release (infinite: nothing is)."""
+
+    claimed: float
+    epsilon: float
+    delta: float
+    confidence: float
+    canaries: int
+    inserted: int
+    statement: str
+
+
 class Row(_Frozen):
     """One cell: one defense, one attack, one seed.
 
     `recovers` and `floors` are keyed by alignment ("unaligned": guess n against image n; "matched": the best
-    assignment of guesses to images inside each message), `floors` by floor first.
+    assignment of guesses to images inside each message), `floors` by floor first. `answers` are of attacks that ask for
+    labels, members, canaries or an order ("auc" and so on); `notes` are sentences beside the numbers.
     """
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     cell: str
     status: Status
     reason: str = ""
@@ -117,10 +130,14 @@ class Row(_Frozen):
     images: Annotated[dict[str, int], Field(description="number of private, auxiliary, test and victim images")] = {}
     batch_size: int
     data_range: float = 1.0
+    features: Annotated[tuple[str, ...], Field(description="networks behind F-SIM, identification and LPIPS")] = ()
     accuracy: Interval | None = None
     proves: Proof | None = None
     recovers: dict[str, Metrics] = {}
     floors: dict[str, dict[str, Metrics]] = {}
+    answers: dict[str, Interval] = {}
+    empirical: Empirical | None = None
+    notes: tuple[str, ...] = ()
     gates: tuple[Gate, ...] = ()
     costs: Costs | None = None
     training_curve: tuple[float, ...] = ()
@@ -149,7 +166,7 @@ class Summary(_Frozen):
 class Manifest(_Frozen):
     """Where a run's numbers come from."""
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     privkit: str
     created: str
     argv: tuple[str, ...]

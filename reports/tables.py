@@ -58,23 +58,36 @@ NOTE = (
 )
 
 
+PERCEIVED = {"f_sim": "F-SIM ↓", "identified": "ID ↓", "lpips": "LPIPS ↑"}
+"""Metrics of feature networks, which have columns where a run has them."""
+
+
 def table(rows: Sequence[Row]) -> Table:
-    """One line a row, and the floors of each seed below it."""
+    """One line a row, and the floors of each seed below it; rows of scores have a table of their own."""
+    looks = [name for name in PERCEIVED if any(name in row.recovers.get("unaligned", {}) for row in rows)]
     lines: list[tuple[str, ...]] = []
     floor: list[bool] = []
     for seed in dict.fromkeys(row.seed for row in rows):
-        group = [row for row in rows if row.seed == seed]
-        lines += [(row.defense, row.attack, str(seed), *_numbers(row)) for row in group]
+        group = [row for row in rows if row.seed == seed and not (row.answers and not row.recovers)]
+        lines += [
+            (row.defense, row.attack, str(seed), *_numbers(row), *_perceived(row.recovers, looks)) for row in group
+        ]
         floors = {name: metrics for row in group for name, metrics in _floors(row).items()}
         lines += [
-            ("floor", name, str(seed), UNKNOWN, *_image_numbers(metrics), UNKNOWN, UNKNOWN)
+            (
+                *("floor", name, str(seed), UNKNOWN),
+                *_image_numbers(metrics),
+                *(UNKNOWN, UNKNOWN),
+                *_perceived(metrics, looks),
+            )
             for name, metrics in floors.items()
         ]
         floor += [False] * len(group) + [True] * len(floors)
-    return Table(headers=HEADERS, rows=tuple(lines), floor=tuple(floor))
+    headers = (*HEADERS, *(PERCEIVED[name] for name in looks))
+    return Table(headers=headers, rows=tuple(lines), floor=tuple(floor))
 
 
-SUMMARY_HEADERS = ("defense", "attack", "seeds", "accuracy ↑", "MSE ↑", "PSNR ↓", "SSIM ↓", "matched")
+SUMMARY_HEADERS = ("defense", "attack", "seeds", "accuracy ↑", "MSE ↑", "PSNR ↓", "SSIM ↓", "matched", "AUC")
 SUMMARY_NOTE = "Means over seeds; brackets are 95 % Student intervals over seeds."
 
 
@@ -92,7 +105,7 @@ def summary_table(summaries: Sequence[Summary]) -> Table:
     return Table(headers=SUMMARY_HEADERS, rows=tuple(lines), floor=tuple(bool(summary.floor) for summary in summaries))
 
 
-SUMMARY_METRICS = {"accuracy": 3, "mse": 4, "psnr": 1, "ssim": 3, "matched_ssim": 3}
+SUMMARY_METRICS = {"accuracy": 3, "mse": 4, "psnr": 1, "ssim": 3, "matched_ssim": 3, "auc": 3}
 """Metric -> digits, in the order of the headers."""
 
 
@@ -172,6 +185,11 @@ def _image_numbers(metrics: dict[str, Metrics]) -> tuple[str, ...]:
     )
 
 
+def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
+    """What feature networks see, unaligned."""
+    return [number(metrics.get("unaligned", {}).get(name), 3) for name in names]
+
+
 def _floors(row: Row) -> dict[str, dict[str, Metrics]]:
     """Floors of a row under their shown names; the one that depends on the row is named after it."""
     return {floor_name(name, row.defense, row.attack): metrics for name, metrics in row.floors.items()}
@@ -242,6 +260,10 @@ def _flat(row: Row) -> dict[str, object]:
                     f"{key}_high": estimate.high,
                     f"{key}_worst": estimate.worst,
                 }
+    for name, answer in row.answers.items():
+        flat |= {name: answer.value, f"{name}_low": answer.low, f"{name}_high": answer.high}
+    if row.empirical:
+        flat |= {f"empirical_{name}": value for name, value in row.empirical.model_dump().items()}
     if row.proves:
         flat |= {"proven": row.proves.statement, "epsilon": row.proves.epsilon, **row.proves.quantities}
     if row.costs:

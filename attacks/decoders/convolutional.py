@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,10 @@ from privkit.attacks.decoders.base import Decoder
 from privkit.attacks.decoders.maps import MapGeometry, Painter, as_maps, convolution
 
 CONVOLUTIONAL_RATE = 0.003
-"""Peak learning rate of the hourglass networks."""
+"""Peak learning rate of the networks that halve pictures."""
+
+SHRINKAGE = 1e-3
+"""Share of the channels' mean variance in each one's own: a channel that is always the same has none."""
 
 
 class Convolutions(Decoder):
@@ -99,30 +102,85 @@ def halvings(image_shape: tuple[int, int, int]) -> int:
     return depth
 
 
+class Residual(nn.Module):
+    """Two 3×3 convolutions beside the picture itself, to which they add nothing at the start."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
+        nn.init.zeros_(self.second.weight)
+
+    def forward(self, picture: Tensor) -> Tensor:
+        """[N, width, H, W], likewise."""
+        return picture + self.second(functional.gelu(self.first(functional.gelu(picture))))
+
+
+class Pyramid(nn.Module):
+    """A residual block, what a pyramid of one level less adds from the halved picture, and another residual block.
+
+    Args:
+        width: channels of every level.
+        depth: levels below this one, ≥ 0.
+    """
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.before, self.after = Residual(width), Residual(width)
+        self.below: nn.Module | None = None
+        if depth:
+            self.below = nn.Sequential(nn.Conv2d(width, width, 3, stride=2, padding=1), Pyramid(width, depth - 1))
+
+    def forward(self, picture: Tensor) -> Tensor:
+        """[N, width, H, W], likewise."""
+        picture = self.before(picture)
+        if self.below is not None:
+            picture = picture + functional.interpolate(self.below(picture), picture.shape[2:], mode="nearest")
+        return self.after(picture)
+
+
 class Autoencoder(Decoder):
-    """Convolutional autoencoder from the release, laid out as a picture, to the image.
+    """Residual convolutional decoder, at half of the image's size and below, from the release laid out as a picture.
+
+    Channels are moved to mean 0 and variance 1 as the victim's release has them: normalization by the picture itself
+    would take its brightness away.
 
     Args:
         geometry: the picture that the release makes.
-        width: channels at the image's size; None for 16.
-        depth: halvings; None until 8 pixels a side are left.
+        sample: rows of a release, whose channels' means and variances are kept.
+        width: channels; None for 32.
+        depth: halvings, the first of them by laying 2×2 pixels side by side; None until 8 pixels a side are left.
 
-    Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers).
+    Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers); residual
+    blocks of He et al. 2016, 2×2 pixels a cell as in Shi et al. 2016.
 
-    >>> geometry = MapGeometry.of(torch.zeros(2, 96), (3, 32, 32))
-    >>> Autoencoder(geometry)(torch.zeros(2, 96)).shape
+    >>> release = torch.zeros(2, 96)
+    >>> Autoencoder.of(release, (3, 32, 32), width=None, depth=None)(release).shape
     torch.Size([2, 3, 32, 32])
     """
 
     layout: ClassVar = MapGeometry
+    mean: Tensor
+    scale: Tensor
 
-    def __init__(self, geometry: MapGeometry, *, width: int | None = None, depth: int | None = None) -> None:
+    def __init__(
+        self, geometry: MapGeometry, sample: Tensor, *, width: int | None = None, depth: int | None = None
+    ) -> None:
         super().__init__()
-        self.width = width or 16
-        levels = depth or halvings(geometry.image_shape)
-        self.paint = Painter(geometry, self.width)
-        channels = geometry.image_shape[0]
-        self.body = Hourglass(self.width, channels, width=self.width, depth=levels, skips=False)
+        self.width, self.geometry = width or 32, geometry
+        cells = as_maps(sample.detach().cpu(), geometry).double().transpose(0, 1).flatten(1)
+        variance = cells.var(1, correction=0)
+        self.register_buffer("mean", cells.mean(1).float())
+        self.register_buffer("scale", (variance + SHRINKAGE * variance.mean() + 1e-12).sqrt().float())
+        painted = -(-self.width // 4)
+        self.paint = Painter(geometry, painted)
+        self.enter = nn.Conv2d(4 * painted, self.width, 3, padding=1)
+        self.body = Pyramid(self.width, (depth or halvings(geometry.image_shape)) - 1)
+        self.leave = nn.Conv2d(self.width, 4 * geometry.image_shape[0], 3, padding=1)
+
+    @classmethod
+    def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
+        """A decoder for releases like this one; see `privkit.attacks.decoders.build`."""
+        return cls(MapGeometry.of(release, image_shape), release, width=width, depth=depth)
 
     @property
     def learning_rate(self) -> float:
@@ -131,4 +189,10 @@ class Autoencoder(Decoder):
 
     def forward(self, release: Tensor) -> Tensor:
         """Images [N, C, H, W], centred on 0.5 and not clamped."""
-        return self.body(self.paint(release)) + 0.5
+        cells = as_maps(release, self.geometry)
+        cells = (cells - self.mean.view(-1, 1, 1)) / self.scale.view(-1, 1, 1)
+        _, height, width = self.geometry.image_shape
+        picture = functional.pad(self.paint(cells), (0, width % 2, 0, height % 2))
+        hidden = self.body(self.enter(functional.pixel_unshuffle(picture, 2)))
+        drawn = functional.pixel_shuffle(self.leave(functional.gelu(hidden)), 2)
+        return drawn[:, :, :height, :width] + 0.5

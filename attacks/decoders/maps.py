@@ -80,24 +80,33 @@ def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 class Painter(nn.Module):
     """Paint every cell of a release by one linear map, into features [N, channels, H, W] as large as the image.
 
-    Where the cells are no whole patches of the image, the picture is resized.
+    Where cells are no whole patches, but lack less than half of their number of pixels, the picture is framed by zeros:
+    so convolutions without padding release. Otherwise it is resized.
 
     >>> import torch
     >>> geometry = MapGeometry.of(torch.zeros(2, 16, 96), (1, 28, 28))
     >>> Painter(geometry, 8)(torch.zeros(2, 16, 96)).shape
     torch.Size([2, 8, 28, 28])
+    >>> Painter(MapGeometry.of(torch.zeros(2, 8, 12, 12), (1, 28, 28)), 8).frame  # left, right, top, bottom
+    (2, 2, 2, 2)
     """
 
     def __init__(self, geometry: MapGeometry, channels: int) -> None:
         super().__init__()
         self.geometry = geometry
-        self.size = geometry.image_shape[1:]
-        self.side = -(-self.size[0] // geometry.rows)
+        self.size = height, width = geometry.image_shape[1:]
+        self.side = max(1, height // geometry.rows)
+        down, across = height - self.side * geometry.rows, width - self.side * geometry.columns
+        framed = 0 <= 2 * down < geometry.rows and 0 <= 2 * across < geometry.columns
+        self.frame = (across // 2, across - across // 2, down // 2, down - down // 2) if framed else (0, 0, 0, 0)
+        if not framed:
+            self.side = -(-height // geometry.rows)
         self.paint = nn.Conv2d(geometry.channels, channels * self.side**2, 1)
 
     def forward(self, release: Tensor) -> Tensor:
         """Features [N, channels, H, W]."""
         picture = functional.pixel_shuffle(self.paint(as_maps(release, self.geometry)), self.side)
+        picture = functional.pad(picture, self.frame)
         return (
             picture if picture.shape[2:] == self.size else functional.interpolate(picture, self.size, mode="bilinear")
         )

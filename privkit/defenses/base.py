@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Protocol
 
 from torch import Generator, Tensor, nn
@@ -65,6 +65,10 @@ class Receipt(Protocol):
         ...
 
 
+QUIET = 1e-12
+"""A scale of noise that is lost in the rounding of float32, and still above 0, as every noise must be."""
+
+
 class Defense(ABC):
     """One defense: a frozen dataclass. `apply` is what it does to smashed data; the other methods are hooks.
 
@@ -81,6 +85,7 @@ class Defense(ABC):
         published: whether the server learns the coins in `Release.share`.
         keeps_cells: whether cell t of a message lies where cell t of its members' smashed data lay; not after a
             shuffle.
+        noise_fields: names of the fields that scale noise on what this defense releases.
     """
 
     name: ClassVar[str]
@@ -94,6 +99,16 @@ class Defense(ABC):
     frozen_block: bool = False
     published: bool = True
     keeps_cells: ClassVar[bool] = True
+    noise_fields: ClassVar[tuple[str, ...]] = ()
+
+    def quiet(self) -> Defense:
+        """The same with noise too small to matter: what an adversary that knows the mechanism expects of it.
+
+        >>> from privkit.defenses.gaussian_noise import GaussianNoise
+        >>> GaussianNoise(sigma=2.0).quiet().sigma
+        1e-12
+        """
+        return replace(self, **dict.fromkeys(self.noise_fields, QUIET))  # type: ignore[type-var]
 
     @abstractmethod
     def apply(

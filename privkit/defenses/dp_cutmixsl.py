@@ -39,6 +39,7 @@ class DpCutMixSl(Defense):
     """
 
     name: ClassVar[str] = "dp_cutmixsl"
+    noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
     soft_labels: ClassVar[bool] = True
     at_inference = False
 

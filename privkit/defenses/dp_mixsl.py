@@ -37,6 +37,7 @@ class DpMixSl(Defense):
     """
 
     name: ClassVar[str] = "dp_mixsl"
+    noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
     soft_labels: ClassVar[bool] = True
     at_inference = False
 

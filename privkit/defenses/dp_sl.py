@@ -30,6 +30,7 @@ class DpSl(Defense):
     """
 
     name: ClassVar[str] = "dp_sl"
+    noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
     soft_labels: ClassVar[bool] = True
 
     sigma: float = 16 / 255

@@ -33,6 +33,7 @@ class GaussianNoise(Defense):
     """
 
     name: ClassVar[str] = "gaussian_noise"
+    noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
 
     sigma: float = 0.7
     clip: float | None = 1.0

@@ -112,6 +112,7 @@ class GradPerturb(Defense):
     """
 
     name: ClassVar[str] = "grad_perturb"
+    noise_fields: ClassVar[tuple[str, ...]] = ("noise",)
     applied_by = "server"
 
     law: Literal["gaussian", "laplace"] = "gaussian"

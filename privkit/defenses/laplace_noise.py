@@ -31,6 +31,7 @@ class LaplaceNoise(Defense):
     """
 
     name: ClassVar[str] = "laplace_noise"
+    noise_fields: ClassVar[tuple[str, ...]] = ("scale",)
 
     scale: float = 0.7
     clip: float | None = 1.0

@@ -79,7 +79,7 @@ class Trained:
     exposure: Exposure
 
 
-def exposure(edge: Edge, spec: TrainingSpec, private: Shares, *, epochs: int, recorded: bool = False) -> Exposure:
+def exposure(edge: Edge, spec: TrainingSpec, private: Shares, *, epochs: int, recorded: int = 0) -> Exposure:
     """How often a run releases what belongs to one record or client.
 
     Args:
@@ -87,7 +87,7 @@ def exposure(edge: Edge, spec: TrainingSpec, private: Shares, *, epochs: int, re
         spec: batch size, and whether lower segments are frozen.
         private: the clients' images.
         epochs: of training.
-        recorded: whether private images cross the wire once more after training, to be attacked.
+        recorded: how often private images cross the wire once more after training, to be attacked.
     """
     protocol = edge.protocol
     total = int(private.sizes.sum())
@@ -95,8 +95,8 @@ def exposure(edge: Edge, spec: TrainingSpec, private: Shares, *, epochs: int, re
     frozen = spec.freeze_lower or not learns(edge)
     sent_out = protocol.average != "never" or (protocol.lower == "handed_on" and protocol.clients > 1)
     return Exposure(
-        rounds=max(1, epochs * rounds + int(recorded)),
-        epochs=max(1, epochs * most_releases(private, spec.batch_size, rounds) + int(recorded)),
+        rounds=max(1, epochs * rounds + recorded),
+        epochs=max(1, epochs * most_releases(private, spec.batch_size, rounds) + recorded),
         batch_size=spec.batch_size,
         clients=protocol.clients,
         lower_model="frozen" if frozen else "averaged" if sent_out else "trained",
@@ -194,7 +194,7 @@ def train(
         if not learns(edge):  # batch statistics would carry one record into the smashed data of others
             edge.lowers.eval()
         draws = Generator(device).manual_seed(derive(seed, "train", epoch))
-        order = _order(private, shares, protocol, batch, rounds, draws)
+        order = round_order(private, shares, protocol, batch, rounds, draws)
         if world > 1:  # the order is everybody's, what each process draws beside it is its own
             order = order[:, :, rank * batch // world : (rank + 1) * batch // world]
             draws.manual_seed(derive(seed, "train", epoch, "process", rank))
@@ -275,7 +275,9 @@ def check_labels(labels: Tensor, classes: int) -> None:
         raise UsageError(f"labels must lie in 0..{classes - 1} for {classes} classes, got {low}..{high}")
 
 
-def _order(private: Batch, shares: Shares, protocol: Protocol, batch: int, rounds: int, draws: Generator) -> Tensor:
+def round_order(
+    private: Batch, shares: Shares, protocol: Protocol, batch: int, rounds: int, draws: Generator
+) -> Tensor:
     """Rows of `private`, int64 [steps, clients that send, B]."""
     if protocol.clients == 1:
         order = torch.randperm(len(private), generator=draws, device=draws.device)

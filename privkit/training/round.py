@@ -65,7 +65,7 @@ def split_round(
     else:
         losses, gradient = _together(upper, sent.release, None if protocol.upper == "own" else weights)
     gradient = edge.defense.on_gradient(gradient, draws)
-    _send_back(sent, gradient, weights, protocol.gradient)
+    send_back(sent, gradient, weights, protocol.gradient)
     return Round(losses=losses.detach(), sent=sent, cut_gradient=gradient)
 
 
@@ -119,7 +119,7 @@ def _as(weights: Tensor, like: Tensor) -> Tensor:
     return weights.to(like.dtype).view(-1, *[1] * (like.ndim - 1))
 
 
-def _send_back(sent: Sent, gradient: Tensor, weights: Tensor, way: str) -> None:
+def send_back(sent: Sent, gradient: Tensor, weights: Tensor, way: str) -> None:
     """Give every client its cut-layer gradient and let it go on backwards.
 
     Source: CutMixSL Eq. 13 (unicast, CutMix gradient); DP-CutMixSL Eq. 10; Pal et al. 2021 (average).

@@ -226,6 +226,46 @@ def test_a_whole_batch_can_be_put_in_order_where_tokens_betray_image_and_place()
     assert (found.images - VICTIMS[:4]).square().mean() < 0.1 * (start - VICTIMS[:4]).square().mean() + 1e-3
 
 
+class Told(Cells):
+    """Every token tells its place and, loudly, the brightness of its image."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = 3 * torch.randn(16, 4, generator=Generator().manual_seed(5))
+        return torch.cat([super().forward(x) + places, 30 * x.mean((1, 2, 3)).view(-1, 1, 1).expand(-1, 16, 1)], 2)
+
+
+def dealt(smashed: Tensor, draws: Generator) -> Tensor:
+    """Batch shuffling of one message with keep=.5."""
+    b, t, d = smashed.shape
+    rows = torch.rand(b, t, generator=draws).argsort(1) + t * torch.arange(b).unsqueeze(1)
+    pool = rows[:, t // 2 :].flatten()
+    rows = torch.cat([rows[:, : t // 2], pool[torch.randperm(len(pool), generator=draws)].view(b, -1)], 1)
+    return smashed.reshape(b * t, d)[rows.gather(1, torch.rand(b, t, generator=draws).argsort(1))]
+
+
+def test_messages_of_a_view_are_put_in_order_apart() -> None:
+    attack = WhiteBox(epochs=1, order="batch", total_variation=0.0, l2=0.0)
+    two, knowledge = views(Told(), dealt), known(Told(), None)
+    apart = attack.run(two, knowledge, Generator().manual_seed(0)).images
+    one = View(round=0, smashed=torch.cat([view.smashed for view in two]), messages=2)
+    together = attack.run([one], knowledge, Generator().manual_seed(0)).images
+    torch.testing.assert_close(together, apart, atol=1e-3, rtol=0)
+    mixed = attack.run([replace(one, messages=1)], knowledge, Generator().manual_seed(0)).images
+    assert (mixed - apart).abs().mean() > 0.01
+
+
+def test_an_order_over_messages_is_tried_where_images_are_mixed() -> None:
+    lower, saved = Told(), Session()
+    attack = WhiteBox(epochs=2, total_variation=0.03, l2=0.0)
+    found = run(attack, lower, dealt, saved)
+    assert saved.state is not None
+    assert saved.state["chosen"][0] == "batch"
+    assert error(found) < 0.8 * error(run(replace(attack, order="shuffled"), lower, dealt))
+    run(attack, lower, shuffled, saved := Session())
+    assert saved.state is not None
+    assert saved.state["chosen"][0] == "shuffled"
+
+
 def test_priors_are_chosen_by_attacking_ones_own_images() -> None:
     lower = convolution()
     saved = Session()

@@ -387,7 +387,7 @@ def test_exposure_counts_releases() -> None:
     spec = TrainingSpec(batch_size=10)
     found = exposure(edge, spec, shares, epochs=5)
     assert (found.rounds, found.epochs, found.batch_size, found.lower_model) == (20, 5, 10, "trained")
-    assert exposure(edge, replace(spec, freeze_lower=True), shares, epochs=5, recorded=True).epochs == 6
+    assert exposure(edge, replace(spec, freeze_lower=True), shares, epochs=5, recorded=1).epochs == 6
     averaged, _ = built(NoDefense(), Protocol(clients=3, average="round"))
     assert exposure(averaged, spec, shares, epochs=5).lower_model == "averaged"
     turns, _ = built(NoDefense(), Protocol(clients=3, lower="handed_on"))

@@ -1,7 +1,8 @@
-"""How much of an order was recovered: direct, neighbor and membership accuracy of an `Arrangement`, picture by picture.
+"""How much of an order was recovered: direct, neighbor and membership accuracy of an arrangement, picture by picture.
 
-The harness calls these with the truth. Pieces that look the same are interchangeable where their kinds are given:
-an attack is not punished for swapping two equal patches, nor is a defense credited for it.
+An arrangement is int64 [N, T], as attacks guess it (`privkit.attacks.base.Arrangement`): the place of each released
+piece among all places of its message. Pieces that look the same are interchangeable where their kinds are given: an
+attack is not punished for swapping two equal patches, nor is a defense credited for it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
     """Share of each true picture's places at which the guess has the right piece.
 
     Args:
-        guess: int64 [N, T], an `Arrangement.source`; in each message every place once.
+        guess: int64 [N, T]; in each message every place once.
         truth: int64 [N, T], likewise.
         batch: rows a message.
         kinds: int64 [N, T] from `kinds_of`; without it all pieces differ.

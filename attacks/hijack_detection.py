@@ -1,0 +1,158 @@
+"""Hijack detection on the client's side: wrong labels must bring other gradients back, or nobody learns the task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import acos, exp, isfinite
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+EPSILON = 1e-12
+
+Policy = Literal["fast", "average", "voting"]
+
+
+@dataclass(kw_only=True)
+class SplitGuard:
+    """A client that sometimes sends wrong labels and compares the gradients that come back.
+
+    A server that trains the task answers wrong labels with gradients of another direction and length; one that trains
+    the client to something else (FSHA) answers all alike. A score near 1 speaks for honest training, one near 1/2^power
+    against it.
+
+    Attributes:
+        generator: a CPU generator, which divides regular gradients into two halves.
+        policy: what to make of the scores, of which each wrong batch gives one. "fast": the attack is noticed if score
+            number `patience` is below the threshold, and then only. "average": if the mean of the newest `group` scores
+            is, from score number `patience` on. "voting": if most means of `group` scores, one after another, are, at
+            the end of each group from score number `patience` on.
+        threshold: in (0, 1]; .9 in the source.
+        patience: scores before the first verdict, ≥ 1.
+        group: scores in a mean, ≥ 1.
+        warm_up: rounds ≥ 0 that are left out; a model that has learned nothing yet cannot tell wrong labels.
+        slope: > 0, how fast scores saturate (α of the source; 5 in the authors' notebook).
+        power: > 0 (β; 2 there).
+        rounds: that were observed so far.
+        scores: so far.
+        noticed: 0-based round at which the client would have noticed, or None.
+
+    Source: Erdoğan, Küpçü and Çiçek 2022, "SplitGuard", §4: S = (θ(F,R)·d(F,R) − θ(R₁,R₂)·d(R₁,R₂)) / (d(F,R) +
+    d(R₁,R₂) + ε) and score σ(α·S)^β, θ the angle in radians between mean gradients of wrong (F) and regular batches (R,
+    in two random halves), d the distance of their mean norms; the policies of its evaluation.
+
+    >>> guard = SplitGuard(generator=Generator().manual_seed(0), patience=1, warm_up=0)
+    >>> right, wrong = torch.tensor([1.0, 0.0]), torch.tensor([-2.0, 0.1])
+    >>> returned = [guard.observe(wrong if i % 4 == 3 else right, fake=i % 4 == 3) for i in range(20)]
+    >>> guard.scores[-1] > 0.99, guard.noticed
+    (True, None)
+    """
+
+    generator: Generator
+    policy: Policy = "voting"
+    threshold: float = 0.9
+    patience: int = 10
+    group: int = 5
+    warm_up: int = 20
+    slope: float = 5.0
+    power: float = 2.0
+    rounds: int = field(default=0, init=False)
+    scores: list[float] = field(default_factory=list, init=False)
+    noticed: int | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("fast", "average", "voting"):
+            raise ValueError(f"policy must be one of fast, average, voting, got {self.policy!r}")
+        if not 0 < self.threshold <= 1:
+            raise ValueError(f"threshold must lie in (0, 1], got {self.threshold}")
+        for name in ("patience", "group"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a whole number >= 1, got {getattr(self, name)}")
+        if self.warm_up < 0:
+            raise ValueError(f"warm_up must be a whole number >= 0, got {self.warm_up}")
+        for name in ("slope", "power"):
+            if not (isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise ValueError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
+        self._wrong, self._first, self._second = _Batches(), _Batches(), _Batches()
+
+    def observe(self, gradient: Tensor, fake: bool) -> float | None:
+        """Take in what came back in one round.
+
+        Args:
+            gradient: any shape, the same each round: of the client's own weights (the source takes those of the first
+                layer), summed over the batch.
+            fake: whether the labels of this round were wrong.
+
+        Returns:
+            The score in (0, 1), after a wrong batch as soon as there are regular ones in both halves; else None.
+
+        Raises:
+            ValueError: if the gradient is not finite.
+        """
+        flat = gradient.detach().flatten().double().cpu()
+        if not torch.isfinite(flat).all():
+            raise ValueError(f"the gradient of round {self.rounds} is not finite: training has diverged")
+        self.rounds += 1
+        if self.rounds <= self.warm_up:
+            return None
+        if not fake:
+            half = torch.rand(1, generator=self.generator) < 0.5
+            (self._first if half else self._second).add(flat)
+            return None
+        self._wrong.add(flat)
+        if not (self._first.count and self._second.count):
+            return None
+        self.scores.append(self._score())
+        if self.noticed is None and self._suspicious():
+            self.noticed = self.rounds - 1
+        return self.scores[-1]
+
+    def _score(self) -> float:
+        """σ(α·S)^β."""
+        regular = self._first.joined(self._second)
+        far, near = self._wrong.distance(regular), self._first.distance(self._second)
+        wide, narrow = self._wrong.angle(regular), self._first.angle(self._second)
+        raw = (wide * far - narrow * near) / (far + near + EPSILON)
+        return float((1 + exp(-self.slope * raw)) ** -self.power)
+
+    def _suspicious(self) -> bool:
+        """Whether the policy calls the scores so far an attack."""
+        count = len(self.scores)
+        if self.policy == "fast":
+            return count == self.patience and self.scores[-1] < self.threshold
+        if count < max(self.patience, self.group):
+            return False
+        if self.policy == "average":
+            return sum(self.scores[-self.group :]) / self.group < self.threshold
+        if count % self.group:
+            return False
+        means = [sum(self.scores[i : i + self.group]) / self.group for i in range(0, count, self.group)]
+        return 2 * sum(mean < self.threshold for mean in means) > len(means)
+
+
+class _Batches:
+    """Sums of gradients and of their norms, of which means are made."""
+
+    def __init__(self, total: Tensor | float = 0.0, norms: float = 0.0, count: int = 0) -> None:
+        self.total, self.norms, self.count = total, norms, count
+
+    def add(self, gradient: Tensor) -> None:
+        """One more."""
+        self.total = self.total + gradient
+        self.norms += float(gradient.norm())
+        self.count += 1
+
+    def joined(self, other: _Batches) -> _Batches:
+        """Both in one."""
+        return _Batches(self.total + other.total, self.norms + other.norms, self.count + other.count)
+
+    def distance(self, other: _Batches) -> float:
+        """Of the mean norms."""
+        return abs(self.norms / self.count - other.norms / other.count)
+
+    def angle(self, other: _Batches) -> float:
+        """Between the means, in radians; a right angle where one of them is 0."""
+        a, b = torch.as_tensor(self.total), torch.as_tensor(other.total)
+        cosine = float(a @ b) / max(float(a.norm() * b.norm()), EPSILON**2)
+        return acos(min(1.0, max(-1.0, cosine)))

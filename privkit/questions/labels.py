@@ -1,0 +1,123 @@
+"""Whose label is it? Attacks on the gradient that comes back, over one epoch of the very training that is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import NotApplicable, Scores, View
+from privkit.attacks.label_leak import LabelKnowledge
+from privkit.data.partition import rounds_an_epoch
+from privkit.defended import replay
+from privkit.questions.scene import Scene, planted, told_apart
+from privkit.reports.schema import Gate, Row
+from privkit.transcript import Recorder
+
+CONTROL_ROUNDS, CONTROL_ROWS = 8, 100
+
+
+def ask(scene: Scene) -> Row:
+    """Train the model over again under a recorder, and attack what came back to every client in one epoch.
+
+    Raises:
+        NotApplicable: if nothing comes back, or the label that is asked for does not exist.
+    """
+    attack, setting = scene.attack, scene.setting
+    if attack.positive >= setting.splits.classes:
+        raise NotApplicable(f"positive={attack.positive} is no label: there are {setting.splits.classes} classes")
+    gates = scene.controls(lambda: controls(attack, scene.cell.seed))
+    scene.begin()
+    recorder = Recorder(_wanted(scene))
+    replay(scene.config, scene.cell, setting, recorder, scene.progress)
+    scores, positive, rounds = asked(attack, recorder, scene)
+    found = told_apart(scores, positive, rounds)
+    return scene.row.model_copy(update={"answers": found, "gates": gates})
+
+
+def asked(attack, recorder: Recorder, scene: Scene) -> tuple[Scores, Tensor, Tensor]:  # type: ignore[no-untyped-def]
+    """Scores, truth and round of every row of every client that the attack was asked about."""
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    clients = len(recorder.rounds[0].received) if recorder.rounds else 0
+    if not clients or recorder.rounds[0].received[0].cut_gradient is None:
+        raise NotApplicable("no gradient comes back to a client of its own: its lower segment does not learn")
+    upper = scene.model.upper if "upper" in attack.needs else None
+    for client in range(clients):
+        views = recorder.received(client)
+        truth = torch.cat([kept.labels.view(clients, -1)[client] for kept in recorder.rounds])
+        rounds = torch.arange(len(views)).repeat_interleave(len(views[0].smashed))
+        known = _first_positives(truth == attack.positive, rounds)
+        knowledge = LabelKnowledge(
+            image_shape=scene.setting.splits.image_shape,
+            batch_size=scene.round_size,
+            upper=upper,
+            known_rows=known if len(known) else None,
+            known_labels=truth[known] if len(known) else None,
+        )
+        found = attack.run(views, knowledge, scene.generator())
+        judged = found.examples
+        values = found.values
+        if getattr(attack, "reference", "mean") == "labeled":  # what is known is not asked
+            asked_for = ~torch.isin(judged, known)
+            judged, values = judged[asked_for], values[asked_for]
+        parts.append((values, truth[judged] == attack.positive, rounds[judged] * clients + client))
+    values, positive, batches = (torch.cat(column) for column in zip(*parts, strict=True))
+    if bool(positive.all()) or not bool(positive.any()):
+        raise NotApplicable(f"all or none of the {len(positive)} rows have label {attack.positive}: ask for another")
+    return Scores(values=values, examples=torch.arange(len(values))), positive, batches
+
+
+def controls(attack, seed: int) -> tuple[Gate, ...]:  # type: ignore[no-untyped-def]
+    """A linear server that gave the gradients of two unequally likely labels; and gradients that are noise."""
+    draws = Generator().manual_seed(seed)
+    upper = nn.Linear(16, max(2, attack.positive + 1))
+    with torch.no_grad():
+        upper.weight.copy_(torch.randn(upper.weight.shape, generator=draws) / 16)
+        upper.bias.zero_()
+        upper.bias[attack.positive] = -2.0  # so that its rows have the longer gradients
+    positive = torch.rand(CONTROL_ROUNDS, CONTROL_ROWS, generator=draws) < 0.6
+    labels = torch.where(positive, attack.positive, (attack.positive + 1) % upper.out_features)
+    smashed = torch.randn(CONTROL_ROUNDS, CONTROL_ROWS, 16, generator=draws)
+    given = smashed.clone().requires_grad_()
+    nn.functional.cross_entropy(upper(given.flatten(0, 1)), labels.flatten(), reduction="sum").backward()
+    assert given.grad is not None
+    known = torch.arange(len(positive)) * CONTROL_ROWS + positive.int().argmax(1)
+    knowledge = LabelKnowledge(
+        image_shape=(1, 4, 4),
+        batch_size=CONTROL_ROWS,
+        upper=upper,
+        known_rows=known,
+        known_labels=labels.flatten()[known],
+    )
+    noise = torch.randn(given.grad.shape, generator=draws)
+    found = []
+    for gradient in (given.grad / CONTROL_ROWS, noise):
+        views = [
+            View(round=number, smashed=rows, cut_gradient=back)
+            for number, (rows, back) in enumerate(zip(smashed, gradient, strict=True))
+        ]
+        found.append(attack.run(views, knowledge, Generator().manual_seed(seed)))
+    truth = positive.flatten()[found[0].examples]
+    return planted(found[0], truth, found[1], truth)
+
+
+def _wanted(scene: Scene) -> Callable[[int], bool]:
+    """Whether a round is of the epoch that the attack reads."""
+    protocol, config = scene.model.edge.protocol, scene.config
+    rounds = rounds_an_epoch(len(scene.setting.splits.private), protocol.clients, config.training.batch_size)
+    steps, epochs = rounds * (protocol.clients // protocol.active), config.budget.epochs
+    epoch = scene.attack.epoch if scene.attack.epoch >= 0 else epochs + scene.attack.epoch
+    if not 0 <= epoch < epochs:
+        raise NotApplicable(f"epoch={scene.attack.epoch} is none of the {epochs} epochs of training")
+    return lambda number: number // steps == epoch
+
+
+def _first_positives(positive: Tensor, rounds: Tensor) -> Tensor:
+    """The first positive row of every round that has one."""
+    rows = positive.nonzero().flatten()
+    if not len(rows):
+        return rows
+    first = torch.ones(len(rows), dtype=torch.bool)
+    first[1:] = rounds[rows][1:] != rounds[rows][:-1]
+    return rows[first]

@@ -1,0 +1,147 @@
+"""What every question starts from: the trained model, what crossed its wire, and the row as far as it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Generator
+
+from privkit.accountants.base import Certificate
+from privkit.attacks.base import Scores
+from privkit.channel import Recording
+from privkit.config import AuditConfig
+from privkit.defended import DefendedModel
+from privkit.defenses.base import Exposure
+from privkit.grid import Cell
+from privkit.metrics.leakage import Leak, per_batch_auc, pooled_auc, tpr_at
+from privkit.progress import Progress
+from privkit.reports.schema import Gate, Interval, Row
+from privkit.run_folder import RunFolder
+from privkit.seeds import derive
+from privkit.setting import Setting
+from privkit.training import Checkpoint
+
+FALSE_POSITIVES = 0.01
+"""The false positive rate at which true positives are counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One cell, its model trained and its wire recorded, before the attack.
+
+    Attributes:
+        config: of the run.
+        cell: of the run.
+        setting: what cells of one seed share.
+        folder: the run on disk.
+        progress: told what happens.
+        log: the cell's log.
+        model: the trained edge and server.
+        recording: the attacked images as they crossed the wire after training.
+        exposure: how often the run released what belongs to one record.
+        certificate: what is proven of the run.
+        row: what holds whatever the attack finds.
+    """
+
+    config: AuditConfig
+    cell: Cell
+    setting: Setting
+    folder: RunFolder
+    progress: Progress
+    log: Callable[[str], None]
+    model: DefendedModel
+    recording: Recording
+    exposure: Exposure
+    certificate: Certificate
+    row: Row
+
+    @property
+    def attack(self) -> Any:
+        """The attack's specification."""
+        return self.cell.attack.spec
+
+    @property
+    def round_size(self) -> int:
+        """Images of one round, over all clients."""
+        return self.model.edge.lowers.copies * self.config.training.batch_size
+
+    def generator(self) -> Generator:
+        """The attack's own randomness."""
+        return Generator().manual_seed(derive(self.cell.seed, "attack", self.cell.attack.name))
+
+    def checkpoint(self) -> Checkpoint:
+        """Where the attack saves itself."""
+        checkpoint = Checkpoint(self.folder.cell(self.cell.id) / "attack.ckpt", self.progress.step)
+        if checkpoint.load() is not None:
+            self.log("attack resumed")
+        return checkpoint
+
+    def begin(self) -> None:
+        """Tell that the attack begins."""
+        self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
+
+    def controls(self, mount: Callable[[], tuple[Gate, ...]]) -> tuple[Gate, ...]:
+        """The attack's control experiments, done once a run."""
+        path = self.folder.control(self.cell.attack.to_json())
+        if (known := self.folder.read_gates(path)) is not None:
+            return known
+        self.progress.stage(f"controls of {self.cell.attack.label}", unit="experiments")
+        found = mount()
+        self.progress.step(len(found), len(found))
+        self.folder.write_gates(path, found)
+        return found
+
+
+def told_apart(scores: Scores, positive: Any, batches: Any = None) -> dict[str, Interval]:
+    """How well scores tell two kinds of examples apart, as a row's answers.
+
+    Args:
+        scores: of the attack.
+        positive: bool [N], the truth.
+        batches: int [N], the round of each, for the area of every round apart; None where there are no rounds.
+    """
+    values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
+    rate = tpr_at(values, truth, FALSE_POSITIVES)
+    found = {
+        "auc": _interval(pooled_auc(values, truth)),
+        "tpr_at_1_percent": Interval(value=rate.value, low=rate.low, high=rate.high, n=int(truth.sum())),
+    }
+    if batches is not None:
+        with suppress(ValueError):  # where no round holds both kinds
+            found["auc_per_batch"] = _interval(per_batch_auc(values, truth, batches.cpu().numpy()))
+    return found
+
+
+def planted(scores: Scores, positive: Any, noise: Scores, coins: Any) -> tuple[Gate, Gate]:
+    """The two controls of every attack that scores: a planted leak is found, and pure noise tells nothing."""
+    leak, nothing = (
+        pooled_auc(found.values.double().cpu().numpy(), truth.cpu().numpy())
+        for found, truth in ((scores, positive), (noise, coins))
+    )
+    return (
+        Gate(
+            name="wins_on_a_planted_leak",
+            passed=leak.auc >= PLANTED_AUC,
+            detail=f"where the answer is planted the attack's AUC is {leak.auc:.3f}",
+            decisive=True,
+        ),
+        Gate(
+            name="fails_on_noise",
+            passed=abs(nothing.auc - 0.5) <= NOISE_AUC,
+            detail=f"on pure noise the attack's AUC is {nothing.auc:.3f}",
+            decisive=True,
+        ),
+    )
+
+
+PLANTED_AUC = 0.9
+NOISE_AUC = 0.1
+"""Controls of scores: at least this area on a planted leak, and at most this far from 1/2 on noise."""
+
+
+def _interval(leak: Leak) -> Interval:
+    """An area as a value with its interval."""
+    return Interval(value=leak.auc, low=leak.low, high=leak.high, n=leak.n, confidence=leak.confidence)

@@ -1,0 +1,79 @@
+"""The table of attacks that answer a question: whose label, which member, which canary, which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from privkit.reports.schema import Row
+from privkit.reports.tables import UNKNOWN, Table, interval
+
+HEADERS = (
+    "defense",
+    "attack",
+    "seed",
+    "AUC → .5",
+    "AUC, mean of rounds",
+    "TPR at 1 % FPR ↓",
+    "ε at least ↓",
+    "ε claimed",
+)
+NOTE = (
+    "AUC .5 is chance, and an AUC below it leaks as one above it does. Brackets are 95 % intervals: DeLong's of the "
+    "pooled AUC, Student's over rounds, Clopper–Pearson's of the true positive rate. ε at least: lower bound from one "
+    "run of canaries; above the claimed ε it refutes the claim, and the run exits with 1."
+)
+ORDER_HEADERS = ("defense", "attack", "seed", "places ↓", "neighbors ↓", "membership ↓", "bits of the order left ↑")
+ORDER_NOTE = (
+    "Shares of tokens put in their place, beside their neighbor and into their image. Bits left: at most so much of "
+    "the order's entropy after this attack, an image, at the confidence limit."
+)
+
+
+def answers_table(rows: Sequence[Row]) -> Table | None:
+    """One line for each row with scores, None where there is none."""
+    lines = [
+        (
+            row.defense,
+            row.attack,
+            str(row.seed),
+            interval(row.answers.get("auc")),
+            interval(row.answers.get("auc_per_batch")),
+            interval(row.answers.get("tpr_at_1_percent")),
+            f"{row.empirical.epsilon:.3g} at δ={row.empirical.delta:.0e}" if row.empirical else UNKNOWN,
+            _claimed(row),
+        )
+        for row in rows
+        if "auc" in row.answers
+    ]
+    return Table(headers=HEADERS, rows=tuple(lines), floor=(False,) * len(lines)) if lines else None
+
+
+def orders_table(rows: Sequence[Row]) -> Table | None:
+    """One line for each row with an arrangement, None where there is none."""
+    lines = [
+        (
+            row.defense,
+            row.attack,
+            str(row.seed),
+            *(interval(row.answers.get(name)) for name in ("direct", "neighbor", "membership")),
+            _bits(row),
+        )
+        for row in rows
+        if "direct" in row.answers
+    ]
+    return Table(headers=ORDER_HEADERS, rows=tuple(lines), floor=(False,) * len(lines)) if lines else None
+
+
+def _claimed(row: Row) -> str:
+    """What the canaries were held against."""
+    if row.empirical is None:
+        return UNKNOWN
+    return "nothing" if row.empirical.claimed == float("inf") else f"{row.empirical.claimed:.3g}"
+
+
+def _bits(row: Row) -> str:
+    """Entropy of the order before and after."""
+    left, before = row.answers.get("bits_left"), row.answers.get("bits_before")
+    if left is None or before is None:
+        return UNKNOWN
+    return f"{left.value:.0f} of {before.value:.0f}"
