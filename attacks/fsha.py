@@ -26,7 +26,8 @@ from privkit.attacks.fsha_server import Server, Settings
 from privkit.attacks.gan import Norm
 
 ROUNDS_AN_EPOCH = 100
-EPOCHS = {"strong": 10, "released": 100}
+EPOCHS = {"strong": 5, "released": 100}
+WIDTHS = {"strong": 16, "released": 64}
 RATES = {"strong": 1e-3, "released": 1e-5}
 CRITIC_RATES = {"strong": 1e-3, "released": 1e-4}
 PENALTY_WEIGHTS = {"strong": 10.0, "released": 500.0}
@@ -39,16 +40,16 @@ class FSHA:
     """Feature-space hijacking: an auto-encoder on the server's images, and a critic that pulls the clients to it.
 
     Attributes:
-        recipe: "strong" (for about a thousand rounds) or "released" (the authors' 10,000 rounds, no use of labels, a
+        recipe: "strong" (some hundred rounds on a CPU) or "released" (the authors' 10,000 rounds, no use of labels, a
             linear pilot). Fields that are None are the recipe's; below, its value in "strong" comes first.
-        epochs: hundreds of training rounds that the server takes over, ≥ 0; 10 and 100. At 0 nothing is
+        epochs: hundreds of training rounds that the server takes over, ≥ 0; 5 and 100. At 0 nothing is
             trained and no client is touched: the given views are decoded by an untrained decoder.
         penalty: "full", the gradient penalty's L2 norm over a whole release, or "channel", as in the authors' release.
         penalty_weight: > 0; 10 and, as the authors', 500.
         learning_rate: of Adam on pilot and decoder, > 0; 1e-3 and 1e-5.
         critic_rate: of Adam on the critic, > 0; 1e-3 (with betas .5 and .9) and 1e-4.
         critic_steps: of the critic in a round, ≥ 1, each with fresh images of the server's; the authors take one.
-        width: channels of the first convolution, ≥ 1; 64 as the authors.
+        width: channels of the first convolution, ≥ 1; 16 and 64.
         blocks: of the critic, ≥ 1, each of two convolutions; 2 and, as the authors', 6, which are most of what a round
             costs.
         end: of the pilot, "linear", "relu" or "tanh": what the clients' lower segments end in, which the architecture
@@ -71,6 +72,7 @@ class FSHA:
 
     name: ClassVar[str] = "fsha"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "clients"})
+    control_epochs: ClassVar[int] = 3
 
     recipe: Literal["strong", "released"] = "strong"
     epochs: int | None = None
@@ -79,7 +81,7 @@ class FSHA:
     learning_rate: float | None = None
     critic_rate: float | None = None
     critic_steps: int = 1
-    width: int = 64
+    width: int | None = None
     blocks: int | None = None
     end: End | None = None
     noise: float = 0.0
@@ -179,7 +181,7 @@ class FSHA:
             critic_rate=self.critic_rate or CRITIC_RATES[self.recipe],
             critic_steps=self.critic_steps,
             betas=BETAS[self.recipe],
-            width=self.width,
+            width=self.width or WIDTHS[self.recipe],
             blocks=self.blocks or BLOCKS[self.recipe],
             end=self.end or (None if self.recipe == "strong" else "linear"),
             noise=self.noise,

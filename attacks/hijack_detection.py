@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import acos, exp, isfinite
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -108,6 +108,22 @@ class SplitGuard:
             self.noticed = self.rounds - 1
         return self.scores[-1]
 
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs."""
+        return {
+            "generator": self.generator.get_state(),
+            "rounds": self.rounds,
+            "scores": list(self.scores),
+            "noticed": self.noticed,
+            "batches": [batch.state() for batch in (self._wrong, self._first, self._second)],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.generator.set_state(state["generator"])
+        self.rounds, self.scores, self.noticed = state["rounds"], list(state["scores"]), state["noticed"]
+        self._wrong, self._first, self._second = (_Batches(*batch) for batch in state["batches"])
+
     def _score(self) -> float:
         """σ(α·S)^β."""
         regular = self._first.joined(self._second)
@@ -142,6 +158,10 @@ class _Batches:
         self.total = self.total + gradient
         self.norms += float(gradient.norm())
         self.count += 1
+
+    def state(self) -> tuple[Tensor, float, int]:
+        """What `_Batches` takes."""
+        return torch.as_tensor(self.total).clone(), self.norms, self.count
 
     def joined(self, other: _Batches) -> _Batches:
         """Both in one."""

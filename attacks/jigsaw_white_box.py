@@ -47,6 +47,7 @@ class JigsawWhiteBox:
 
     name: ClassVar[str] = "jigsaw_white_box"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "lower"})
+    control_epochs: ClassVar[int] = 1
 
     pairs: Literal["learned", "edges"] = "learned"
     keep: float | None = None

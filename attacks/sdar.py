@@ -57,7 +57,7 @@ class SDAR:
 
     name: ClassVar[str] = "sdar"
     budgeted: ClassVar[bool] = True
-    control_epochs: ClassVar[int] = 10
+    control_epochs: ClassVar[int] = 6
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "auxiliary_labels", "upper"})
 
     epochs: int | None = None

@@ -114,11 +114,12 @@ class LiveClients:
         return record(self._edge, self._victims, batch_size=self._spec.batch_size, seed=self._seed).views
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer and the number of rounds."""
+        """Weights, optimizer, the number of rounds, and what the guard has seen."""
         return {
             "edge": self._edge.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "number": self._number,
+            "guard": None if self.guard is None else self.guard.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -126,3 +127,5 @@ class LiveClients:
         self._edge.load_state_dict(state["edge"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._number, self._order = int(state["number"]), None
+        if self.guard is not None and state["guard"] is not None:
+            self.guard.load_state_dict(state["guard"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -10,14 +9,14 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Answer, Knowledge, NotApplicable, Query, View
+from privkit.attacks.base import Answer, Knowledge, NotApplicable, View
 from privkit.attacks.decoders.patches import Geometry, patchify
 from privkit.attacks.floors import MeanImage
 from privkit.reports.schema import Gate, Metrics
+from privkit.sanity_hijack import hijack_errors, shrunk
 from privkit.seeds import derive
 
 CONTROL_STEPS = 100
-CONTROL_RATE = 1e-3
 PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
 IDENTITY_SHARE = 0.5
 """The identity control passes if the attack's MSE is at most this share of the mean image's."""
@@ -30,7 +29,8 @@ def controls(
 ) -> tuple[Gate, Gate]:
     """Mount a short version of an attack on a release that is the image itself, and on one that is pure noise.
 
-    Only auxiliary images take part: the last quarter plays the victim.
+    Only auxiliary images take part: the last quarter plays the victim. An attack that takes training over meets small
+    clients that can be led (`privkit.sanity_hijack`) instead.
 
     Args:
         attack: the attack's specification.
@@ -49,9 +49,17 @@ def controls(
     if quarter == 0:
         raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
     own, played = auxiliary[:-quarter], auxiliary[-quarter:]
-    if getattr(attack, "epochs", None) is not None:
+    if "clients" in attack.needs:
+        small = shrunk(auxiliary)
+        given = (small[:-quarter], small[-quarter:], labels[:-quarter], labels[-quarter:])
+        led, noised = hijack_errors(attack, *given, batch_size, seed)
+        return _gates(led, noised, (small[:-quarter].mean(0) - small[-quarter:]).square().mean().item())
+    enough = getattr(attack, "control_epochs", None)
+    if enough is not None:
+        attack = replace(attack, epochs=enough)
+    elif getattr(attack, "epochs", None) is not None:
         steps = max(1, (len(own) - max(batch_size, len(own) // 10)) // batch_size)
-        attack = replace(attack, epochs=max(ceil(CONTROL_STEPS / steps), getattr(attack, "control_epochs", 0)))
+        attack = replace(attack, epochs=ceil(CONTROL_STEPS / steps))
 
     def answer(smashed: Tensor) -> Answer:
         members = torch.arange(len(smashed), device=smashed.device).unsqueeze(1)
@@ -82,13 +90,17 @@ def controls(
             query=query,
             lower=Patches(geometry.patch) if "lower" in attack.needs else None,
             upper=_probe(query(own, draws).view.smashed, labels[:-quarter]) if "upper" in attack.needs else None,
-            clients=_Learners(query, own, labels[:-quarter], views, batch_size) if "clients" in attack.needs else None,
         )
         guess = attack.run(views, knowledge, Generator().manual_seed(derive(seed, "control", name, "attack")))
         errors.append((guess.images - played).square().mean().item())
-    floor = MeanImage().run(views, knowledge, Generator()).images
+    floor = MeanImage().run(views[: len(views) // times], knowledge, Generator()).images
     mean_error = (floor - played).square().mean().item()
     identity_error, noise_error = errors
+    return _gates(identity_error, noise_error, mean_error)
+
+
+def _gates(identity_error: float, noise_error: float, mean_error: float) -> tuple[Gate, Gate]:
+    """Both controls, judged."""
     return (
         Gate(
             name="wins_on_identity",
@@ -118,56 +130,6 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
         linear.weight.copy_(PROBE_SCALE * found[:-1].T)
         linear.bias.copy_(PROBE_SCALE * found[-1])
     return nn.Sequential(nn.Flatten(), linear)
-
-
-class _Learners:
-    """Clients behind a control's query that a malicious server trains: a linear map of each cell, at first none.
-
-    Args:
-        query: of the control.
-        images: what they train on.
-        labels: of these images.
-        views: of the attacked images, before the map.
-        batch_size: images a round.
-    """
-
-    def __init__(self, query: Query, images: Tensor, labels: Tensor, views: list[View], batch_size: int) -> None:
-        self._query, self._images, self._labels, self._batch = query, images, labels, batch_size
-        self._views, size = views, views[0].smashed.shape[2 if views[0].smashed.ndim == 3 else 1]
-        self._map = nn.Parameter(torch.eye(size, device=images.device))
-        self._optimizer, self._number = torch.optim.Adam([self._map], lr=CONTROL_RATE), 0
-
-    def _sent(self, smashed: Tensor) -> Tensor:
-        """Behind the map."""
-        return torch.einsum("de,ntd->nte" if smashed.ndim == 3 else "de,nd...->ne...", self._map, smashed)
-
-    def round(self, answer: Callable[[View], Tensor]) -> None:
-        """One step on what comes back."""
-        draws = Generator(self._images.device).manual_seed(self._number)
-        rows = torch.randperm(len(self._images), generator=draws, device=self._images.device)[: self._batch]
-        view = self._query(self._images[rows], draws).view
-        sent = self._sent(view.smashed)
-        back = answer(replace(view, smashed=sent.detach(), labels=self._labels[rows]))
-        self._optimizer.zero_grad(set_to_none=True)
-        sent.backward(back)
-        self._optimizer.step()
-        self._number += 1
-
-    @torch.no_grad()
-    def views(self) -> list[View]:
-        """The attacked images through the map as it is now."""
-        return [replace(view, smashed=self._sent(view.smashed)) for view in self._views]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Map, optimizer and round."""
-        return {"map": self._map.detach().clone(), "optimizer": self._optimizer.state_dict(), "number": self._number}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        with torch.no_grad():
-            self._map.copy_(state["map"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._number = int(state["number"])
 
 
 class Patches(nn.Module):

@@ -74,3 +74,31 @@ def test_every_model_goes_through_a_round(model: str) -> None:
     trained = train(edge, built.upper, data, TrainingSpec(batch_size=2), epochs=1, seed=0)
     assert all(value == value for value in trained.curve)
     assert evaluate(edge, built.upper, data, batch_size=2, seed=0).n == 4
+
+
+@pytest.mark.parametrize("attack", sorted(set(table("attacks")) - {"mean_image", "mid_grey"}))
+def test_every_attack_is_controlled_scored_and_repeatable(tmp_path: Path, attack: str) -> None:
+    """Both controls pass, the row has numbers, and a second run of the attack has the same ones."""
+    settings = {
+        **SETTINGS,
+        "budget": "smoke:private=200,auxiliary=400,test=100,victims=50,epochs=2,attack_epochs=4",
+        "training": "batch_size=25",
+        "attack": attack + CHEAP.get(attack, ""),
+    }
+    runs = [run_audit(defense="none", out=tmp_path / name, **settings) for name in ("one", "two")]
+    row, again = (run.rows[0] for run in runs)
+    assert (row.status, row.reason) == ("done", "")
+    decisive = {gate.name: gate.passed for gate in row.gates if gate.decisive}
+    assert len(decisive) >= 2
+    assert all(decisive.values()), row.gates
+    assert row.recovers or row.answers
+    assert row == again
+    assert load(table("attacks")[attack]).needs <= KNOWABLE
+
+
+CHEAP = {"fsha": ":epochs=1"}
+KNOWABLE = {"auxiliary", "auxiliary_labels", "query", "lower", "upper", "clients", "rows", "present", "absent"} | {
+    "candidates",
+    "candidate_labels",
+    "predict",
+}

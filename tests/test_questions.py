@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, Scores, View
+from privkit.attacks.hijack_detection import SplitGuard
 from privkit.audit import run_audit
 from privkit.channel import record
 from privkit.data.base import Batch
@@ -206,14 +207,20 @@ def test_live_clients_go_on_bit_for_bit_and_refuse_what_cannot_be_hijacked() -> 
         return LiveClients(edge_of(NoDefense(), Protocol())[0], data, shares, spec, data[:10], 0)
 
     whole, part, rest = fresh(), fresh(), fresh()
+    for clients in (whole, part, rest):
+        clients.guard = SplitGuard(generator=Generator().manual_seed(0), patience=1, group=1, warm_up=0)
     push = lambda view: view.smashed.sign() / view.smashed.numel()  # noqa: E731
-    for _ in range(6):
+    for _ in range(60):
         whole.round(push)
-    for _ in range(3):
+    for _ in range(30):
         part.round(push)
     rest.load_state_dict(part.state_dict())
-    for _ in range(3):
+    for _ in range(30):
         rest.round(push)
+    for clients in (whole, rest):
+        assert clients.guard is not None
+        assert len(clients.guard.scores) > 1
+        assert clients.guard.scores == whole.guard.scores  # type: ignore[union-attr]
     assert torch.equal(whole.views()[0].smashed, rest.views()[0].smashed)
     assert not torch.equal(whole.views()[0].smashed, fresh().views()[0].smashed)
     with pytest.raises(ValueError, match="a gradient at the cut must be"):
