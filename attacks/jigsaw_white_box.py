@@ -51,7 +51,7 @@ class JigsawWhiteBox:
 
     pairs: Literal["learned", "edges"] = "learned"
     keep: float | None = None
-    kicks: int = 100
+    kicks: int = 30
     pieces_epochs: int = 20
     epochs: int | None = None
     total_variation: float | None = None

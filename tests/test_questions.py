@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from privkit.attacks.base import NotApplicable, Scores, View
 from privkit.attacks.hijack_detection import SplitGuard
@@ -18,7 +18,7 @@ from privkit.defenses.charge import NoiseReceipt
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
-from privkit.hijack import LiveClients
+from privkit.hijack import LiveClients, serve
 from privkit.models.vit import Vit
 from privkit.questions import labels
 from privkit.questions.canaries import _quiet, _rows
@@ -179,22 +179,7 @@ def test_live_clients_under_an_honest_server_learn_the_task(protocol: Protocol) 
     edge, upper = edge_of(NoDefense(), protocol)
     data, spec = digits(40), TrainingSpec(batch_size=10, learning_rate=3e-3)
     clients = LiveClients(edge, data, Iid().assign(data.y, protocol.clients, 0), spec, data[:20], 0)
-    optimizer = torch.optim.AdamW(upper.parameters(), lr=3e-3)
-    losses: list[float] = []
-
-    def honest(view: View) -> Tensor:
-        at = view.smashed.clone().requires_grad_()
-        assert view.labels is not None
-        loss = torch.nn.functional.cross_entropy(upper(at), view.labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-        assert at.grad is not None
-        return at.grad
-
-    for _ in range(80):
-        clients.round(honest)
+    losses = serve(clients, upper, 80, spec)
     assert sum(losses[-5:]) / 5 < 0.8 * sum(losses[:5]) / 5
     assert sum(len(view.smashed) for view in clients.views()) == 20
 

@@ -16,7 +16,7 @@ from privkit.attacks.hijack_detection import SplitGuard
 from privkit.channel import black_box_query, shared_lower
 from privkit.data.base import Batch
 from privkit.defended import untrained
-from privkit.hijack import LiveClients
+from privkit.hijack import LiveClients, serve
 from privkit.metrics.arrangement import arrangement_scores, true_arrangement
 from privkit.metrics.puzzle import kinds_of
 from privkit.questions.scene import Scene
@@ -61,7 +61,7 @@ def ask(scene: Scene) -> Row:
     _keep(scene, victims, result, scores)
     checkpoint.remove()
     told, notes = ({}, "") if result.arrangement is None else order(scene, result.arrangement)
-    caught = noticed(known.clients) if isinstance(known.clients, LiveClients) else ""
+    caught = noticed(scene, known.clients) if isinstance(known.clients, LiveClients) else ""
     looks = setting.perception.floors(victims.x, victims.y)
     return scene.row.model_copy(
         update={
@@ -104,16 +104,22 @@ def order(scene: Scene, guess: Arrangement) -> tuple[dict[str, Interval], str]:
     return told, f"order: where nothing is moved back the shares are {alone}"
 
 
-def noticed(clients: LiveClients) -> str:
-    """When a suspicious client would have known that its training was taken over."""
+def noticed(scene: Scene, clients: LiveClients) -> str:
+    """When a suspicious client would have known of the hijack, and whether honest training would alarm it as well."""
     guard = clients.guard
     if guard is None or not guard.scores:
         return "no client was suspicious"
-    at = f"at round {guard.noticed + 1}" if guard.noticed is not None else "never"
-    return (
-        f"a client with SplitGuard ({guard.policy}, threshold {guard.threshold:g}) would have noticed the hijack {at} "
-        f"of {guard.rounds} rounds"
-    )
+    who = f"a client with SplitGuard ({guard.policy}, threshold {guard.threshold:g}, {guard.patience} wrong batches)"
+    if guard.noticed is None:
+        return f"{who} would not have noticed the hijack in {guard.rounds} rounds"
+    honest = _clients(scene)
+    _, upper, _ = untrained(scene.config, scene.cell, scene.setting)
+    serve(honest, upper, guard.noticed + 1, scene.config.training)
+    assert honest.guard is not None
+    at = f"{who} would have noticed the hijack at round {guard.noticed + 1} of {guard.rounds}"
+    if honest.guard.noticed is None:
+        return f"{at}; as many rounds of honest training do not alarm it"
+    return f"{at}, but honest training alarms it as well, at round {honest.guard.noticed + 1}: that tells nothing"
 
 
 def passes(attack: object) -> int:
@@ -148,7 +154,7 @@ def _clients(scene: Scene) -> LiveClients:
         scene.config.training,
         setting.victims,
         seed,
-        guard=SplitGuard(generator=Generator().manual_seed(derive(seed, "guard"))),
+        guard=SplitGuard(generator=Generator().manual_seed(derive(seed, "guard")), policy="average", patience=20),
     )
 
 

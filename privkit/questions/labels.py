@@ -29,9 +29,7 @@ def ask(scene: Scene) -> Row:
         raise NotApplicable(f"positive={attack.positive} is no label: there are {setting.splits.classes} classes")
     gates = scene.controls(lambda: controls(attack, scene.cell.seed))
     scene.begin()
-    recorder = Recorder(_wanted(scene))
-    replay(scene.config, scene.cell, setting, recorder, scene.progress)
-    scores, positive, rounds = asked(attack, recorder, scene)
+    scores, positive, rounds = asked(attack, _recorded(scene), scene)
     found = told_apart(scores, positive, rounds)
     return scene.row.model_copy(update={"answers": found, "gates": gates})
 
@@ -100,6 +98,21 @@ def controls(attack, seed: int) -> tuple[Gate, ...]:  # type: ignore[no-untyped-
         found.append(attack.run(views, knowledge, Generator().manual_seed(seed)))
     truth = positive.flatten()[found[0].examples]
     return planted(found[0], truth, found[1], truth)
+
+
+def _recorded(scene: Scene) -> Recorder:
+    """The epoch's rounds; those of the last model are kept for the next attack that asks for its labels."""
+    key = (str(scene.folder.path), scene.cell.model_id, scene.attack.epoch)
+    if key not in _KEPT:
+        recorder = Recorder(_wanted(scene))
+        replay(scene.config, scene.cell, scene.setting, recorder, scene.progress)
+        _KEPT.clear()
+        _KEPT[key] = recorder
+    return _KEPT[key]
+
+
+_KEPT: dict[tuple[str, str, int], Recorder] = {}
+"""One replayed epoch at most."""
 
 
 def _wanted(scene: Scene) -> Callable[[int], bool]:
