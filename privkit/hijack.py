@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from privkit.data.partition import Shares, rounds_an_epoch
 from privkit.seeds import derive
 from privkit.training.edge import Edge
 from privkit.training.loop import TrainingSpec, learns, round_order
-from privkit.training.round import send_back
+from privkit.training.round import message_weights, send_back
 from privkit.training.seeded import seeded
 
 FAKES = 0.1
@@ -87,16 +88,12 @@ class LiveClients:
         with seeded(device, derive(self._seed, "hijack", "module", number)):
             sent = edge.release(self._private.x[rows], labels, draws, number)
         view = answer_of(sent, number, edge).view
-        detached = View(**{**vars(view), "smashed": view.smashed.detach()})
-        back = answer(detached).detach()
+        back = answer(replace(view, smashed=view.smashed.detach())).detach()
         if back.shape != view.smashed.shape:
             raise ValueError(f"a gradient at the cut must be {list(view.smashed.shape)}, got {list(back.shape)}")
         gradient = back.unflatten(0, sent.release.smashed.shape[:2])
         shares = self._shares.weights.to(device, torch.float32)
-        present = sent.groups >= 0
-        weights = torch.where(present, shares[sent.groups.clamp(min=0)], 0).sum(1)
-        if protocol.active == 1:
-            weights = torch.ones_like(weights)
+        weights = message_weights(sent.groups, shares if protocol.active > 1 else shares.new_ones(1))
         send_back(sent, gradient, weights, protocol.gradient)
         if self.guard is not None:
             first = next(weight for weight in edge.parameters() if weight.requires_grad)

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import View
 from privkit.channel import answer_of
 from privkit.training.edge import Edge
-from privkit.training.round import Round, split_round
+from privkit.training.round import Round, message_weights, split_round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ def _recorded(edge: Edge, found: Round, labels: Tensor, number: int, shares: Ten
     """Rows on the CPU, away from any graph."""
     sent, gradient = found.sent, found.cut_gradient.detach().float()
     if edge.protocol.gradient == "average":
-        weights = _message_weights(sent.groups, shares).to(gradient.dtype)
+        weights = message_weights(sent.groups, shares).to(gradient.dtype)
         gradient = torch.einsum("m,m...->...", weights, gradient).expand_as(gradient)
     answer = answer_of(sent, number, edge)
     view = replace(_home(answer.view), cut_gradient=gradient.flatten(0, 1).cpu().clone())
@@ -135,14 +135,6 @@ def _recorded(edge: Edge, found: Round, labels: Tensor, number: int, shares: Ten
             for client, rows in enumerate(sent.smashed)
         )
     return RecordedRound(view=view, received=received, members=answer.members.cpu(), labels=labels.flatten().cpu())
-
-
-def _message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
-    """Σ d_i over each message's members, [M], as the server weighs them."""
-    present = groups >= 0
-    if shares is None:
-        return present.sum(1) / present.sum()
-    return torch.where(present, shares[groups.clamp(min=0)], 0).sum(1)
 
 
 def _home(view: View) -> View:

@@ -59,7 +59,7 @@ def split_round(
     protocol, kind = edge.protocol, images.device.type
     with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
         sent = edge.release(images, labels, draws, number)
-    weights = _weights(sent.groups, shares)
+    weights = message_weights(sent.groups, shares)
     if protocol.updates == "message":
         losses, gradient = _one_by_one(upper, sent.release, update)
     else:
@@ -106,7 +106,7 @@ def _one_by_one(upper: nn.Module, release: Release, update: Callable[[], None] |
     return torch.cat(losses), torch.cat(gradients)
 
 
-def _weights(groups: Tensor, shares: Tensor | None) -> Tensor:
+def message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
     """Σ d_i over each message's members, [M]; they sum to 1."""
     present = groups >= 0
     if shares is None:
