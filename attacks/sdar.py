@@ -89,6 +89,8 @@ class SDAR:
             raise ValueError(f"width must be a whole number >= 1, got {self.width}")
         if self.batch < 2:
             raise ValueError(f"batch must be a whole number >= 2, got {self.batch}")
+        if self.simulator == "known":
+            object.__setattr__(self, "needs", self.needs | {"lower"})
 
     def run(
         self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
@@ -138,8 +140,6 @@ class SDAR:
     def _material(self, views: Sequence[View], knowledge: Knowledge) -> Material:
         """What the training works on, checked."""
         lacking = missing(self, knowledge)
-        if knowledge.lower is None and self.simulator == "known":
-            lacking = sorted([*lacking, "lower"])
         if lacking or knowledge.auxiliary is None or knowledge.auxiliary_labels is None or knowledge.upper is None:
             raise NotApplicable(f"sdar needs {' and '.join(lacking)}, which this adversary does not have")
         rows, labels = _recorded(views)

@@ -37,6 +37,7 @@ from privkit.metrics.arrangement import Accuracy, arrangement_scores, true_arran
 from privkit.metrics.puzzle import direct_accuracy, kinds_of, neighbor_accuracy
 from privkit.models.t2t import T2tVit
 from privkit.models.vit import Vit
+from privkit.training.edge import Form
 
 PICTURES = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "ihc.png", "motorcycle_left.png")
 
@@ -85,17 +86,6 @@ def load(root: Path, name: str, size: int) -> Tensor:
     return (x.unsqueeze(1) if grey else x.permute(0, 3, 1, 2)).contiguous()
 
 
-class Spectrum(nn.Module):
-    """The edge with the transform behind it, in order: both are public."""
-
-    def __init__(self, lower: nn.Module, defense: SpectralShuffle) -> None:
-        super().__init__()
-        self.lower, self.defense = lower, defense
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.defense._spectral_tokens(self.lower(images).unsqueeze(0))[0]
-
-
 def edge(args: argparse.Namespace, model: str, shape: tuple[int, int, int], seed: int) -> nn.Module:
     """A frozen random edge without positions that gives 8×8 tokens."""
     spec: Vit | T2tVit = Vit(width=args.width, heads=4, grid=8, cut=args.cut or "block1")
@@ -141,7 +131,7 @@ def tokens(args: argparse.Namespace) -> None:
             return Answer(view=release(images, draws)[0], members=torch.arange(len(images)).unsqueeze(1))
 
         view, truth = release(victims, Generator().manual_seed(seed))
-        known = Spectrum(lower, defense) if isinstance(defense, SpectralShuffle) else lower
+        known = nn.Sequential(lower, Form(defense))  # the edge in order: a transform is public
         knowledge = Knowledge(
             image_shape=shape,
             batch_size=args.batch,

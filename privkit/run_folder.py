@@ -271,4 +271,18 @@ def _difference(old: Any, new: Any, prefix: str = "") -> str:
         for key in sorted({*old, *new}):
             if old.get(key) != new.get(key):
                 return _difference(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else str(key))
-    return f"{prefix}: {json.dumps(old)} there, {json.dumps(new)} here"
+    if isinstance(old, list) and isinstance(new, list):
+        there, here = [part for part in old if part not in new], [part for part in new if part not in old]
+        if len(there) == len(here) == 1 and _short(there) == _short(here):
+            return _difference(there[0], here[0], prefix)
+        said = [f"{_short(parts)} only {where}" for where, parts in (("there", there), ("here", here)) if parts]
+        if said:
+            return f"{prefix}: {', '.join(said)}"
+    return f"{prefix}: {_short(old)} there, {_short(new)} here"
+
+
+def _short(value: Any) -> str:
+    """As JSON; of a list of specifications, their names."""
+    if isinstance(value, list) and all(isinstance(part, dict) and "name" in part for part in value):
+        value = [part["name"] for part in value]
+    return json.dumps(value)

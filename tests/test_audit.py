@@ -168,10 +168,14 @@ def test_a_damaged_result_is_named(copied: Path, small_run: AuditRun) -> None:
 
 
 def test_a_folder_of_another_configuration(copied: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"it differs in seeds: \[0\] there, \[1\] here"):
+    with pytest.raises(RunFolderError, match=r"it differs in seeds: \[0\] only there, \[1\] only here"):
         again(copied, seed=1)
     with pytest.raises(RunFolderError, match=r"training.batch_size: 50 there, 25 here"):
         again(copied, training="batch_size=25")
+    with pytest.raises(RunFolderError, match=r'attacks: \["unsplit"\] only here\)'):
+        again(copied, attack=["black_box", "unsplit"])
+    with pytest.raises(RunFolderError, match=r"attacks\.fraction: 1\.0 there, 0\.5 here"):
+        again(copied, attack="black_box:fraction=0.5")
 
 
 def test_a_folder_with_other_files(tmp_path: Path) -> None:

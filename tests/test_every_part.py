@@ -97,6 +97,23 @@ def test_every_attack_is_controlled_and_scored(tmp_path: Path, attack: str) -> N
     assert load(table("attacks")[attack]).needs <= KNOWABLE
 
 
+@pytest.mark.parametrize(
+    "defense",
+    ["spectral_shuffle", "spectral_shuffle:where=image,patch=2", "blur:factor=2"],
+)
+def test_a_white_box_knows_what_a_defense_makes_of_every_image_alone(tmp_path: Path, defense: str) -> None:
+    """A transform is public: without it, what is released fits no image."""
+    settings = {
+        **SETTINGS,
+        "budget": "smoke:private=200,auxiliary=400,test=100,victims=20,epochs=2",
+        "attack": "white_box:epochs=4",
+    }
+    row = run_audit(defense=defense, out=tmp_path / "run", **settings).rows[1]
+    assert (row.status, row.reason) == ("done", "")
+    beaten = {gate.name: gate.passed for gate in row.gates}
+    assert beaten["beats_mean_image"], row.gates
+
+
 LARGER: dict[str, dict[str, Any]] = {
     "adaptive": {"attack": "adaptive:passes=2"},
     "fsha": {"attack": "fsha:epochs=1"},

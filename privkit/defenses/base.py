@@ -110,6 +110,14 @@ class Defense(ABC):
         """
         return replace(self, **dict.fromkeys(self.noise_fields, QUIET))  # type: ignore[type-var]
 
+    def form(self, smashed: Tensor) -> Tensor:
+        """What `apply` makes of every image alone before it draws anything: public, and so the adversary's, too.
+
+        Args:
+            smashed: [N, ...], of N images, or with `level` "input" the images [N, C, H, W].
+        """
+        return smashed
+
     @abstractmethod
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

@@ -86,13 +86,20 @@ class Blur(Defense):
         """
         if smashed.ndim != 5:
             raise ValueError(f"blur needs images [M, B, C, H, W], got shape {list(smashed.shape)}")
-        height, width = smashed.shape[-2:]
+        images = self.form(smashed.flatten(0, 1)).view_as(smashed)
+        return Release(smashed=images, labels=labels), BlurReceipt(resolution=self._resolution(smashed))
+
+    def form(self, smashed: Tensor) -> Tensor:
+        """Images [N, C, H, W], blurred: all that this defense does."""
+        small = interpolate(smashed, self._resolution(smashed), mode="area")
+        return interpolate(small, smashed.shape[-2:], mode=self.enlarge)
+
+    def _resolution(self, images: Tensor) -> tuple[int, int]:
+        """Pixels that are left."""
+        height, width = images.shape[-2:]
         if self.factor > min(height, width):
             raise ValueError(
                 f"blur:factor={self.factor} leaves no pixel of images of {height}×{width}; use a factor of at most "
                 f"{min(height, width)}"
             )
-        resolution = height // self.factor, width // self.factor
-        small = interpolate(smashed.flatten(0, 1), resolution, mode="area")
-        images = interpolate(small, (height, width), mode=self.enlarge).view_as(smashed)
-        return Release(smashed=images, labels=labels), BlurReceipt(resolution=resolution)
+        return height // self.factor, width // self.factor

@@ -138,6 +138,13 @@ class SpectralShuffle(Defense):
             released = from_patches(released, p, rows, columns)
         return Release(smashed=released, labels=labels), SpectralShuffleReceipt(permutation=order % t)
 
+    def form(self, smashed: Tensor) -> Tensor:
+        """The transform alone: tokens [N, T, D] to [N, T, 2D], or images to spectra of the same shape."""
+        if self.where == "embedding":
+            return self._spectral_tokens(smashed.unsqueeze(0))[0]
+        tokens, (p, rows, columns) = self._image_patches(smashed.unsqueeze(0))
+        return from_patches(tokens[0], p, rows, columns)
+
     def _spectral_tokens(self, smashed: Tensor) -> Tensor:
         """Tokens [M, B, T, D] -> patches [M, B, T, 2D] of the spectrum of the picture that they make."""
         _, _, t, d = require_tokens(self.name, smashed)

@@ -207,9 +207,28 @@ class Edge(nn.Module):
         return upper if adapter is None else nn.Sequential(adapter, upper)
 
     def client(self, number: int) -> nn.Module:
-        """The lower segment of one client and the frozen block behind it, as one module on [N, C, H, W] images."""
-        lower = self.lowers.copy(number)
-        return lower if self.block is None else nn.Sequential(lower, self.block)
+        """One client without its coins, as one module on [N, C, H, W] images.
+
+        The lower segment, what the defense does to every image alone in front of it or behind it, and the frozen block.
+        """
+        parts = [self.lowers.copy(number)]
+        if type(self.defense).form is not Defense.form:
+            parts.insert(0 if self.defense.level == "input" else 1, Form(self.defense))
+        if self.block is not None:
+            parts.append(self.block)
+        return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
+
+
+class Form(nn.Module):
+    """A defense's public part."""
+
+    def __init__(self, defense: Defense) -> None:
+        super().__init__()
+        self.defense = defense
+
+    def forward(self, smashed: Tensor) -> Tensor:
+        """[N, ...] -> [N, ...]."""
+        return self.defense.form(smashed)
 
 
 def _seated(values: Tensor, groups: Tensor) -> Tensor:

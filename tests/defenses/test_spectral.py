@@ -90,6 +90,15 @@ def test_before_the_embedding_an_image_stays_an_image() -> None:
     assert receipt.permutation.shape == (2, 3, 12)
 
 
+@pytest.mark.parametrize("defense", [SpectralShuffle(), SpectralShuffle(where="image", patch=4)])
+def test_the_form_is_the_release_before_its_order(defense: SpectralShuffle) -> None:
+    given = torch.rand(2, 3, 16, 12) if defense.where == "embedding" else torch.rand(2, 3, 1, 16, 16)
+    release, receipt = defense.apply(given, Y, generator())
+    form = defense.form(given.flatten(0, 1)).view_as(release.smashed)
+    tokens, released = (x if defense.where == "embedding" else to_patches(x, 4) for x in (form, release.smashed))
+    assert torch.equal(unshuffled(released, receipt.permutation), tokens)
+
+
 def test_bf16_smashed_data_are_transformed_in_float32() -> None:
     z = torch.randn(2, 3, 4, 12, generator=generator()).bfloat16()
     assert SpectralShuffle().apply(z, Y, generator())[0].smashed.dtype == torch.float32
