@@ -26,6 +26,13 @@ FRONTIER = (
     "themselves determine, so that no union bound covers the choice of the threshold"
 )
 """Why the correction of the reference library is not claimed."""
+NEIGHBORS = (
+    "what is sent with a canary in and with it out are neighbors of the relation that is claimed: under add-or-remove "
+    "nothing takes its place, under replace-one a counterpart that was fixed before the coins"
+)
+"""Both relations are covered: the proof turns one coin, and asks only that the two sides of it are neighbors."""
+ALONE = "the confidence is that of this bound alone: of twenty bounds at 95 % one may be expected to fail"
+"""What no bound of one run can say of many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,13 +313,46 @@ def epsilon_one_run(
         assumptions=(
             "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack "
             "did not see; every canary is scored, those on which the attack abstains included",
-            "the relation is add-or-remove of one canary",
+            NEIGHBORS,
             assumed,
+            ALONE,
         ),
         sound=not objection,
         objection=objection,
         source="Steinke, Nasr and Jagielski 2023, Theorem 5.2",
     )
+
+
+def ceiling_one_run(
+    members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int] | None = None
+) -> float:
+    """The largest bound that `epsilon_one_run` can give with so many canaries, whatever they score: all guesses right.
+
+    A claim that is not below it cannot be refuted, and that it stands says nothing.
+
+    Args:
+        members: canaries that were members, ≥ 1.
+        others: canaries that were not, ≥ 1.
+        confidence: in (0, 1).
+        delta: in [0, 1).
+        guesses: as there.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Source: the same theorem; no score makes more guesses right than there are members above and others below.
+
+    >>> round(ceiling_one_run(100, 100, confidence=0.95, delta=1e-5), 2)
+    3.49
+    """
+    error, d = _levels(confidence, delta)
+    a, b = validate.whole("members", members), validate.whole("others", others)
+    family = _family(a + b, error) if guesses is None else [_numbers(guesses, a + b)]
+    trials = []
+    for top, bottom in family:
+        asked = (min(top, a), min(bottom, b))
+        trials.append(_Trial(correct=sum(asked), asked=asked, threshold=None))
+    return _largest(trials, a + b, d, error / len(family))[0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 from scipy.special import bdtr, ndtr, ndtri
 
 from privkit.accountants import gaussian, validate
-from privkit.accountants.auditing import UNLIKELY_COINS, EmpiricalBound
+from privkit.accountants.auditing import ALONE, NEIGHBORS, UNLIKELY_COINS, EmpiricalBound
 from privkit.accountants.score_cuts import scores
 
 LARGEST_MU = 64.0
@@ -81,10 +81,37 @@ def epsilon_one_run_gdp(
             "the mechanism's trade-off curve is Gaussian for some μ, or the claim that is tested is such a curve",
             "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack "
             "did not see; every canary is scored, those on which the attack abstains included",
+            NEIGHBORS,
             "the numbers of guesses were fixed before the coins were known",
+            ALONE,
         ),
         source="Mahloujifar, Melis and Chaudhuri 2025; worst case: derived",
     )
+
+
+def ceiling_one_run_gdp(
+    members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int]
+) -> float:
+    """The largest bound that `epsilon_one_run_gdp` can give with so many canaries, whatever they score.
+
+    Args:
+        members: canaries that were members, ≥ 1.
+        others: canaries that were not, ≥ 1.
+        confidence: in (0, 1).
+        delta: in (0, 1).
+        guesses: as there.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    >>> round(ceiling_one_run_gdp(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50)), 3)
+    7.147
+    """
+    a, b = validate.whole("members", members), validate.whole("others", others)
+    error, d = 1 - validate.real("confidence", confidence, above=0, below=1), validate.delta(delta)
+    top, bottom = guesses
+    mu = _largest(min(top, a) + min(bottom, b), top + bottom, a + b, error)
+    return float(gaussian.epsilon(d, mu)) if mu > 0 else 0.0
 
 
 def _largest(right: int, asked: int, canaries: int, error: float) -> float:

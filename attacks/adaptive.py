@@ -14,10 +14,11 @@ from privkit.attacks.black_box import BlackBox
 from privkit.attacks.decoders import DECODERS
 from privkit.attacks.decoders.mae import scaled_size
 from privkit.attacks.decoders.patches import as_tokens
-from privkit.attacks.intersection import intersected
+from privkit.attacks.intersection import INTERSECTED_TOKENS, intersected
+from privkit.attacks.members import per_member
 from privkit.attacks.own_images import divided
 from privkit.attacks.recurrence import copy_distance, keeps_places, keeps_rows, pooled, tracked
-from privkit.attacks.rounds import by_round
+from privkit.attacks.rounds import by_round, masked, unmasked
 from privkit.attacks.seeded import seeded
 
 Combine = Literal["auto", "average", "concatenate", "pool", "intersect", "as_released"]
@@ -40,7 +41,8 @@ class Adaptive:
             copies), "concatenate" (on the channel axis, as the paper says), "pool" (of all tokens that a row ever held,
             the T that recur most, each averaged over its copies), "intersect" (the same with all rows of a message
             competing for its tokens), "as_released" (below), or "auto": "average" where own images come back with their
-            tokens in place, else "pool" where rows bring the same tokens again, else "intersect".
+            tokens in place or masked by public coins, else "pool" where rows bring the same tokens again or a message
+            has more tokens than can be intersected, else "intersect".
         decoder: of `BlackBox`; None for "mae" where tokens have places or are concatenated, and "set" elsewhere.
         epochs: passes over the auxiliary images, ≥ 0; None takes the budget's.
         augment: as in `BlackBox`.
@@ -52,12 +54,16 @@ class Adaptive:
     patch shuffling that is the authors' very distribution; their batch shuffling would also mix rows further. Whatever
     it gives is no evidence on several rounds: all of it is computed from one release and the adversary's own coins.
 
+    Where masks are public (cutout), "average" takes each cell from the passes that kept it, and "concatenate" hands on
+    the masks as channels; the others match whole rows and refuse.
+
     Source: Yao et al., patch shuffling, Eq. 5 and §V-B.3; pooling and intersection are privkit's.
     """
 
     name: ClassVar[str] = "adaptive"
     budgeted: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
+    uses: ClassVar[frozenset[str]] = frozenset()
 
     passes: int = 8
     combine: Combine = "auto"
@@ -94,7 +100,7 @@ class Adaptive:
 
         Raises:
             NotApplicable: if knowledge or auxiliary images are lacking, the views are no passes of the same form, rows
-                are mixed or masked, or the combination needs tokens and there are none.
+                are mixed, or the combination needs tokens, and there are none, too many, or masked ones.
             AttackDiverged: if the held-out error is not finite.
 
         >>> from privkit.attacks.decoders.patches import patchify
@@ -144,17 +150,29 @@ class Adaptive:
 
     def _plan(self, once: list[View], again: list[View]) -> _Plan:
         """How to combine, from messages of own images that were sent twice."""
+        if masked([*once, *again]):
+            if self.combine not in ("auto", "average", "concatenate") or self.align:
+                way = "align=True" if self.align else f"combine={self.combine}"
+                raise NotApplicable(f"{way} matches whole rows of tokens, but each pass masks others: take average")
+            return _Plan(combine="average" if self.combine == "auto" else self.combine, copies=1.0, places=True)
         if once[0].smashed.ndim == 2:
             if self.combine not in ("auto", "average", "concatenate"):
                 raise NotApplicable(f"combine={self.combine} matches tokens, but the release is vectors")
             return _Plan(combine="average" if self.combine == "auto" else self.combine, copies=1.0, places=True)
         first, second = (torch.cat([as_tokens(view.smashed).float() for view in views]) for views in (once, again))
         messages = sum(view.messages for view in once)
+        size = first.shape[0] // messages * first.shape[1]
+        if size > INTERSECTED_TOKENS and self.combine == "intersect":
+            raise NotApplicable(
+                f"intersect compares all pairs of a message's tokens, of which there may be {INTERSECTED_TOKENS:,}, "
+                f"but a message has {size:,}: take smaller messages, or combine=pool"
+            )
         copies = copy_distance(_messages(first, messages), _messages(second, messages))
         rows = keeps_rows(first, second, copies)
         combine, places = self.combine, keeps_places(first, second) if self.align is None else not self.align
         if combine == "auto":
-            combine = "average" if places or self.align else "pool" if rows else "intersect"
+            pools = rows or size > INTERSECTED_TOKENS
+            combine = "average" if places or self.align else "pool" if pools else "intersect"
         return _Plan(
             combine=combine,
             copies=copy_distance(first, second) if rows else copies,  # more groups to learn it from
@@ -178,14 +196,18 @@ class _Plan:
 
     def view(self, same: Sequence[View], coins: Generator) -> View:
         """One view from all passes of one round."""
-        return View(round=same[0].round, smashed=self._combined(same, coins), messages=same[0].messages)
+        number, messages = same[0].round, same[0].messages
+        if self.combine == "average" and masked(same):
+            smashed, share = unmasked(same)
+            return View(round=number, smashed=smashed, messages=messages, share=share)
+        return View(round=number, smashed=self._combined(same, coins), messages=messages)
 
     @torch.no_grad()
     def _combined(self, same: Sequence[View], coins: Generator) -> Tensor:
-        if self.places:
+        if self.places and self.combine == "average":
             return torch.stack([view.smashed for view in same]).mean(0)
         if self.combine == "concatenate":
-            return torch.cat([view.smashed for view in same], 2 if same[0].smashed.ndim == 3 else 1)
+            return torch.cat([per_member(view) for view in same], 2 if same[0].smashed.ndim == 3 else 1)
         passes = torch.stack([as_tokens(view.smashed).float() for view in same])
         if self.combine == "as_released":
             return _permuted_again(passes[0], len(passes), coins)
@@ -211,7 +233,8 @@ def _in_order(answer: Answer, images: int) -> View:
     order = answer.members.flatten().argsort(stable=True)
     if len(order) != images or not bool((answer.members.flatten()[order].diff() == 1).all()):
         raise NotApplicable("adaptive needs a query that answers with one row for each image")
-    return replace(answer.view, smashed=answer.view.smashed[order])
+    share = answer.view.share
+    return replace(answer.view, smashed=answer.view.smashed[order], share=None if share is None else share[order])
 
 
 def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:

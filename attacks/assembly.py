@@ -12,6 +12,9 @@ from scipy.optimize import linear_sum_assignment
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 
+PATIENCE = 60  # kicks
+GAIN = 1e-9  # that counts as one
+
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
@@ -69,6 +72,12 @@ class Puzzles:
         tables = right, right.transpose(0, 2, 1), down, down.transpose(0, 2, 1)
         return [np.concatenate([table, np.zeros_like(table[:, :1])], 1) for table in tables]
 
+    def only(self, some: NDArray[np.bool_]) -> Puzzles:
+        """The puzzles that are marked, bool [M]."""
+        left = Puzzles(unary=self.unary[some], pairs=self.pairs[some], frame=self.frame)
+        left.__dict__["sides"] = [table[some] for table in self.sides]  # of the cached property
+        return left
+
     def fit(self, at: Places) -> Array:
         """[M, S]: score of the piece in each place, its unary and all its pairs."""
         m = np.arange(len(at))[:, None]
@@ -87,7 +96,8 @@ def assemble(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.
     """Search for the arrangement of the highest score: the best polished start, then ruin and recreate.
 
     A kick shifts the arrangement, empties the places that fit worst (by a random share, with noise), fills them best
-    piece first and polishes; a puzzle takes the outcome if its score is no lower.
+    piece first and polishes; a puzzle takes the outcome if its score is no lower, and is left alone after `PATIENCE`
+    kicks that did not raise it.
 
     Args:
         puzzles: M puzzles, solved side by side.
@@ -110,12 +120,19 @@ def assemble(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.
     polished = [_polish(puzzles, start, rng, 10) for start in starts]
     scores = np.stack([puzzles.score(at) for at in polished])
     at = np.stack(polished)[scores.argmax(0), np.arange(scores.shape[1])]
-    best = scores.max(0)
+    best, waited = scores.max(0), np.zeros(len(at), np.int64)
+    active = np.arange(len(at))
     for _ in range(kicks):
-        tried = _polish(puzzles, fill(puzzles, _ruin(puzzles, at, rng)), rng, 6)
+        rest = active[waited[active] < PATIENCE]
+        if len(rest) == 0:
+            break
+        if len(rest) < len(active):
+            puzzles, active = puzzles.only(np.isin(active, rest)), rest
+        tried = _polish(puzzles, fill(puzzles, _ruin(puzzles, at[active], rng)), rng, 6)
         score = puzzles.score(tried)
-        better = score >= best
-        at[better], best[better] = tried[better], score[better]
+        waited[active] = np.where(score > best[active] + GAIN, 0, waited[active] + 1)
+        better = score >= best[active]
+        at[active[better]], best[active[better]] = tried[better], score[better]
     return at
 
 

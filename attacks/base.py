@@ -97,6 +97,8 @@ class Knowledge:
         lower: a client's lower segment itself (white box).
         upper: the server's segment, which a server has: smashed data -> logits [N, L].
         clients: the clients in training from their start, for an attack that takes training over.
+        imitate: what the clients' defense makes of one round of smashed data [N, ...] by its public law, with coins of
+            the adversary's own; differentiable, and shaped like them.
     """
 
     image_shape: tuple[int, int, int]
@@ -107,6 +109,7 @@ class Knowledge:
     lower: nn.Module | None = None
     upper: nn.Module | None = None
     clients: Clients | None = None
+    imitate: Callable[[Tensor, Generator], Tensor] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,11 +214,13 @@ class Attack(Protocol):
         name: its name in the registry.
         needs: fields of the knowledge without which it cannot be mounted.
 
-    More are looked for where an attack has them: `passes`, how often the same victims must have crossed the wire
-    (views are then those of pass after pass; 1 without it), and `asks`: "images" (without it), "labels", "members" or
-    "canaries", the question that its `Scores` answer. One that trains for `epochs` says `budgeted` where None stands
-    for whatever a run's budget allows, and not for a number of its own; and `control_epochs` where it needs so many to
-    win where winning is easy.
+    More are looked for where an attack has them: `uses`, fields of the knowledge that make it stronger, but which it
+    can do without; `start`, the same attack with nothing learned and nothing searched, where `epochs=0` is not that;
+    `short_of_published`, a sentence where it is mounted below its published strength; `passes`, how often the same
+    victims must have crossed the wire (views are then those of pass after pass; 1 without it), and `asks`: "images"
+    (without it), "labels", "members" or "canaries", the question that its `Scores` answer. One that trains for `epochs`
+    says `budgeted` where None stands for whatever a run's budget allows, and not for a number of its own; and
+    `control_epochs` where it needs so many to win where winning is easy.
     """
 
     name: ClassVar[str]
@@ -226,6 +231,11 @@ class Attack(Protocol):
     ) -> Reconstruction | Scores:
         """Attack the views; the same generator state gives the same bits on the same CPU."""
         ...
+
+
+def known_to(attack: Attack) -> frozenset[str]:
+    """Fields of the knowledge that an attack declares: an audit hands over no others."""
+    return attack.needs | getattr(attack, "uses", frozenset())
 
 
 def missing(attack: Attack, knowledge: Knowledge) -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from math import ceil, isfinite
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -22,9 +23,11 @@ from privkit.attacks.base import (
 )
 from privkit.attacks.decoders import DECODERS, build, checked_width
 from privkit.attacks.members import exercise, per_member
+from privkit.attacks.rounds import check_numbers
 from privkit.attacks.seeded import seeded
 
 WARMUP_STEPS = 40
+EXPLODED = 100.0  # mean square error of what a decoder draws, of images in [0, 1], above which it diverged
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 
 
@@ -55,6 +58,7 @@ class BlackBox:
     name: ClassVar[str] = "black_box"
     budgeted: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
+    uses: ClassVar[frozenset[str]] = frozenset()
 
     decoder: Literal["mae", "released", "set", "message", "convolutions", "autoencoder", "unet", "pix2pix"] = "mae"
     epochs: int | None = None
@@ -92,8 +96,9 @@ class BlackBox:
             session: where to save after each epoch and to report progress.
 
         Raises:
-            NotApplicable: if knowledge is lacking, the tokens form no grid or the auxiliary images are too few.
-            AttackDiverged: if the held-out error is not finite.
+            NotApplicable: if knowledge is lacking, the release is empty or holds NaN or infinity, the tokens form no
+                grid or the auxiliary images are too few.
+            AttackDiverged: if what the decoder draws is not finite or far from any image; the last good state is saved.
 
         >>> from privkit.attacks.base import Answer
         >>> aux = torch.rand(40, 1, 8, 8)
@@ -112,6 +117,7 @@ class BlackBox:
         if lacking or knowledge.auxiliary is None or knowledge.query is None:
             raise NotApplicable(f"black_box needs {' and '.join(lacking)}, which this adversary does not have")
         session = session or NoSession()
+        check_numbers(views)
         device = views[0].smashed.device
         auxiliary = knowledge.auxiliary.to(device)
         if tuple(auxiliary.shape[1:]) != knowledge.image_shape:
@@ -155,6 +161,12 @@ class BlackBox:
             optimizer.load_state_dict(saved["optimizer"])
             schedule.load_state_dict(saved["schedule"])
             curve = list(saved["curve"])
+
+        def state() -> dict[str, Any]:
+            parts: dict[str, Any] = {"network": network, "optimizer": optimizer, "schedule": schedule}
+            return {name: part.state_dict() for name, part in parts.items()} | {"curve": list(curve)}
+
+        good = deepcopy(state())
         for epoch in range(len(curve), self.epochs):
             draws = Generator(device).manual_seed(root + 1 + epoch)  # an epoch's draws depend on nothing before it
             order = torch.randperm(len(train), generator=draws, device=device)[: steps * batch].view(steps, batch)
@@ -171,17 +183,16 @@ class BlackBox:
                     optimizer.step()
                     schedule.step()
             with seeded(device, own):
-                curve.append(_held_out_error(network, knowledge, validation, batch, root))
-            if not isfinite(curve[-1]):
-                raise AttackDiverged(f"black_box: the held-out error is {curve[-1]} after epoch {epoch + 1}")
-            session.save(
-                {
-                    "network": network.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "schedule": schedule.state_dict(),
-                    "curve": curve,
-                }
-            )
+                error, drawn = _held_out_errors(network, knowledge, validation, batch, root)
+            if not drawn <= EXPLODED:
+                getattr(session, "keep", session.save)(good)  # whatever time saving may take
+                raise AttackDiverged(
+                    f"black_box: the decoder's held-out error, before its output is cut to [0, 1], is {drawn:.3g} "
+                    f"after epoch {epoch + 1}: try a smaller learning_rate"
+                )
+            curve.append(error)
+            good = deepcopy(state())
+            session.save(good)
             session.report(epoch + 1, self.epochs, curve[-1])
         guesses = [_decode(network, per_member(view)) for view in views]
         return Reconstruction(images=torch.cat(guesses), curve=tuple(curve))
@@ -211,15 +222,20 @@ def _decode(network: nn.Module, released: Tensor) -> Tensor:
     return network(released).float().clamp(0, 1)
 
 
-def _held_out_error(network: nn.Module, knowledge: Knowledge, images: Tensor, batch: int, root: int) -> float:
-    """MSE on held-out auxiliary images, through the same draws after every epoch."""
+@torch.no_grad()
+def _held_out_errors(
+    network: nn.Module, knowledge: Knowledge, images: Tensor, batch: int, root: int
+) -> tuple[float, float]:
+    """MSE on held-out auxiliary images, in [0, 1] and as drawn, through the same draws after every epoch."""
     assert knowledge.query is not None
     draws = Generator(images.device).manual_seed(root)
-    total, count = 0.0, 0
+    total, raw, count = 0.0, 0.0, 0
+    network.eval()
     chunks = images[: len(images) // batch * batch].split(batch)  # whole messages only, mixed like the victim's
     for chunk in chunks:
-        with torch.no_grad():
-            released, truth = exercise(knowledge.query(chunk, draws), chunk)
-        total += (_decode(network, released) - truth).square().sum().item()
+        released, truth = exercise(knowledge.query(chunk, draws), chunk)
+        drawn = network(released).float()
+        total += (drawn.clamp(0, 1) - truth).square().sum().item()
+        raw += (drawn - truth).square().sum().item()
         count += truth.numel()
-    return total / count
+    return total / count, raw / count

@@ -160,12 +160,11 @@ class Canaries:
         if int(found.min()) < 0:
             raise NotApplicable("no gradient came back for some rows that held canaries")
         times, count = rows.shape
-        observed = values[found]
-        own, other = (
-            side.reshape(-1, count, values.shape[1]).expand_as(observed).flatten(0, 1) for side in (present, absent)
-        )
-        ratios = likelihood_ratio(observed.flatten(0, 1), own, other, self.sigma)
-        return Scores(values=ratios.view(times, count).sum(0), examples=torch.arange(count, device=ratios.device))
+        sides = [side.reshape(-1, count, values.shape[1]).expand(times, -1, -1) for side in (present, absent)]
+        ratios = torch.zeros(count, dtype=torch.float64, device=values.device)
+        for time in range(times):  # one by one: all at once would be a copy of the whole run in float64
+            ratios += likelihood_ratio(values[found[time]], sides[0][time], sides[1][time], self.sigma)
+        return Scores(values=ratios, examples=torch.arange(count, device=ratios.device))
 
 
 def _observed(views: Sequence[View], on: str) -> tuple[Tensor, Tensor]:

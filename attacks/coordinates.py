@@ -57,8 +57,10 @@ def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
         laplacian[:, np.arange(s), np.arange(s)] = 1e-6 - laplacian.sum(2)
         pull = (weight.sum(2) - weight.sum(3)).transpose(0, 2, 1) @ step
         found = np.linalg.solve(laplacian, pull)
-        gap = found[:, None, None] - found[:, None, :, None] - step[:, None, None]
-        stretched = np.abs(gap).max(4)
+        column, row = (found[:, None, :, axis] - found[:, :, None, axis] for axis in (0, 1))
+        stretched = np.stack(
+            [np.maximum(np.abs(column - across), np.abs(row - down)) for across, down in step], 1
+        )  # [M, 2, S, S]
         weight = trust * (slack / (slack + stretched)) ** (1 if slack > 0.5 else 2)
         slack *= 0.8
     return found

@@ -24,6 +24,7 @@ from privkit.attacks.base import (
 from privkit.attacks.fsha_networks import End
 from privkit.attacks.fsha_server import Server, Settings
 from privkit.attacks.gan import Norm
+from privkit.attacks.last_good import keep
 
 ROUNDS_AN_EPOCH = 100
 EPOCHS = {"strong": 5, "released": 100}
@@ -55,7 +56,8 @@ class FSHA:
         end: of the pilot, "linear", "relu" or "tanh": what the clients' lower segments end in, which the architecture
             tells. Left out, it is the range that all releases before the attack lie in; the authors' is linear.
         noise: standard deviation ≥ 0 of Gaussian noise that the server adds to its pilot's releases, for clients that
-            add such noise themselves: the decoder then learns to denoise. Noise that the server should add, it omits.
+            add such noise themselves: the decoder then learns to denoise. With this or `keep`, what the server knows of
+            the defense (`Knowledge.imitate`, through which the pilot's releases go otherwise) is left out.
         keep: probability in (0, 1] with which each number of the pilot's noised releases is kept and not set to 0, for
             clients that mask so themselves.
 
@@ -72,6 +74,7 @@ class FSHA:
 
     name: ClassVar[str] = "fsha"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "clients"})
+    uses: ClassVar[frozenset[str]] = frozenset({"auxiliary_labels", "imitate"})
     control_epochs: ClassVar[int] = 3
 
     recipe: Literal["strong", "released"] = "strong"
@@ -117,7 +120,7 @@ class FSHA:
         Args:
             views: what the clients released of the attacked images before the attack; they give the form of a release,
                 and at `epochs` 0 are what is decoded.
-            knowledge: needs `auxiliary` and `clients`; the strong recipe uses `auxiliary_labels`, too.
+            knowledge: needs `auxiliary` and `clients`; the strong recipe uses `auxiliary_labels`, both `imitate`.
             generator: a CPU generator, the only source of randomness beside the clients' own.
             session: where to save after each epoch and to report progress.
 
@@ -162,15 +165,31 @@ class FSHA:
                 for step in range(ROUNDS_AN_EPOCH):
                     server.now = epoch * ROUNDS_AN_EPOCH + step
                     clients.round(lambda view, draws=draws: server.answer(view, draws))  # type: ignore[misc]
-                server.examine()
+                server.examine(clients)
             except AttackDiverged:
                 clients.load_state_dict(deepcopy(good["clients"]))
-                session.save(good)
+                keep(session, good)
                 raise
             good = server.state(clients)
             session.save(good)
             session.report(epoch + 1, epochs, server.curve[-1])
         return Reconstruction(images=server.decoded(clients.views()), curve=tuple(server.curve))
+
+    @property
+    def short_of_published(self) -> str:
+        """What falls short of the authors' settings, as a sentence; empty where nothing does.
+
+        >>> FSHA().short_of_published
+        '500 rounds at width 16 with 2 blocks, where the authors take 10,000 at 64 with 6: not the published strength'
+        """
+        epochs, own = EPOCHS[self.recipe] if self.epochs is None else self.epochs, self._settings()
+        theirs = (EPOCHS["released"], WIDTHS["released"], BLOCKS["released"])
+        if all(a >= b for a, b in zip((epochs, own.width, own.blocks), theirs, strict=True)):
+            return ""
+        return (
+            f"{epochs * ROUNDS_AN_EPOCH:,} rounds at width {own.width} with {own.blocks} blocks, where the authors "
+            f"take {theirs[0] * ROUNDS_AN_EPOCH:,} at {theirs[1]} with {theirs[2]}: not the published strength"
+        )
 
     def _settings(self) -> Settings:
         """The fields with the recipe's values in place of None."""

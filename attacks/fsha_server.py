@@ -49,6 +49,8 @@ class Server:
 
     def __init__(self, settings: Settings, view: View, knowledge: Knowledge, auxiliary: Tensor, root: int) -> None:
         self.settings, self.now, self.root, self.form = settings, 0, root, view.smashed.shape[1:]
+        by_hand = settings.noise > 0 or settings.keep < 1
+        self.imitate, self.round_size = None if by_hand else knowledge.imitate, knowledge.batch_size
         held_out = max(1, len(auxiliary) // 10)
         self.images, self.held_out = auxiliary[:-held_out] * 2 - 1, auxiliary[-held_out:]
         labels = knowledge.auxiliary_labels if settings.labels else None
@@ -124,7 +126,9 @@ class Server:
         return self.labels.drawn(told, draws)
 
     def _sent(self, released: Tensor, draws: Generator) -> Tensor:
-        """The pilot's release with the noise that the clients add to theirs, and masked as they mask."""
+        """What the clients' defense would make of one round of the pilot's releases, as far as the server knows it."""
+        if self.imitate is not None:
+            return self.imitate(released, draws)
         if self.settings.noise > 0:
             noise = torch.randn(released.shape, generator=draws, device=released.device)
             released = released + self.settings.noise * noise
@@ -134,20 +138,33 @@ class Server:
         return released
 
     @torch.no_grad()
-    def examine(self) -> None:
-        """Add the auto-encoder's error on held-out images, through the same noise after every epoch."""
+    def examine(self, clients: Clients) -> None:
+        """Add the auto-encoder's error on held-out images, through the same noise after every epoch.
+
+        Raises:
+            AttackDiverged: if it, a weight of the server's, or what the clients now release is not finite.
+        """
         draws = Generator(self.held_out.device).manual_seed(self.root)
-        total = 0.0
-        for part in self.held_out.split(DECODED_AT_ONCE):
+        total, parts = 0.0, self._examined()
+        for part in parts:
             image = self.networks.decoder(self._sent(self.networks.pilot(part * 2 - 1), draws)) / 2 + 0.5
             total += (image - part).square().sum().item()
-        error = total / self.held_out.numel()
+        error = total / sum(part.numel() for part in parts)
         weights = [weight for network in self._networks().values() for weight in network.parameters()]
         if not (isfinite(error) and finite(*weights)):
             raise AttackDiverged(
                 f"fsha: a weight or the held-out error ({error}) is not finite after round {self.now + 1}"
             )
+        if not finite(*(view.smashed for view in clients.views())):
+            raise AttackDiverged(f"fsha: what the clients release is not finite after round {self.now + 1}")
         self.curve.append(error)
+
+    def _examined(self) -> tuple[Tensor, ...]:
+        """The held-out images; for a defense that works on whole rounds, the last one filled up from the start."""
+        if self.imitate is None:
+            return self.held_out.split(DECODED_AT_ONCE)
+        rows = torch.arange(-(-len(self.held_out) // self.round_size) * self.round_size) % len(self.held_out)
+        return self.held_out[rows.to(self.held_out.device)].split(self.round_size)
 
     @torch.no_grad()
     def decoded(self, views: Sequence[View]) -> Tensor:

@@ -106,20 +106,23 @@ class GradientMatching:
         return torch.cat(parts), examples
 
 
-def label_gradients(upper: nn.Module, smashed: Tensor) -> Tensor:
+def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = None) -> Tensor:
     """The gradient of each row's own cross-entropy at the cut, for every label it might have.
 
     Args:
         upper: smashed data [N, ...] -> logits [N, L], rows apart from each other.
         smashed: [N, ...].
+        labels: int64 [A, N], the labels that row n is tried with; None for 0..L−1, the same for all rows.
 
     Returns:
-        [L, N, F]; all labels in one batched backward pass, since the gradient at the logits is softmax less one-hot.
+        [L, N, F] or [A, N, F], on the device of `smashed`; all labels in one batched backward pass, since the gradient
+        at the logits is softmax less one-hot.
 
     Raises:
         NotApplicable: if the surrogate does not give logits of at least two labels for these rows.
     """
-    at = smashed.detach().requires_grad_()
+    weight = next(upper.parameters(), smashed)
+    at = smashed.detach().to(weight.device).requires_grad_()
     try:
         with torch.enable_grad():
             logits = upper(at)
@@ -127,8 +130,8 @@ def label_gradients(upper: nn.Module, smashed: Tensor) -> Tensor:
         raise NotApplicable(f"the surrogate cannot take smashed data {list(smashed.shape)}: {reason}") from None
     if logits.ndim != 2 or logits.shape[1] < 2:
         raise NotApplicable(f"the surrogate must give logits [N, L] with L >= 2, got {list(logits.shape)}")
-    count = logits.shape[1]
-    one_hot = torch.eye(count, device=at.device, dtype=logits.dtype).unsqueeze(1)
-    back = logits.detach().softmax(1).unsqueeze(0) - one_hot
+    one_hot = torch.eye(logits.shape[1], device=at.device, dtype=logits.dtype)
+    tried = one_hot.unsqueeze(1) if labels is None else one_hot[labels.to(at.device)]
+    back = logits.detach().softmax(1).unsqueeze(0) - tried
     (found,) = torch.autograd.grad(logits, at, back, is_grads_batched=True)
-    return found.flatten(2)
+    return found.flatten(2).to(smashed.device)

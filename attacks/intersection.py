@@ -10,6 +10,9 @@ from torch import Tensor
 from privkit.attacks.membership import capacitated
 from privkit.attacks.recurrence import tracked
 
+INTERSECTED_TOKENS = 10_240
+"""Of a message: a table of all its pairs then takes 400 MiB, and two or three are held at a time."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Intersection:
@@ -47,8 +50,7 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
     [[1.0, 2.0], [8.0, 9.0]]
     """
     _, m, n, d = passes.shape
-    means, places = tracked(passes, copies)
-    visits = places.unflatten(2, (rows, -1)).sum(3)
+    means, visits = tracked(passes, copies, rows)
     taken = torch.stack([capacitated(message, n // rows) for message in visits])  # [M, B, T]
     support = visits.transpose(1, 2).gather(2, taken)
     tokens = means.gather(1, taken.flatten(1).unsqueeze(2).expand(-1, -1, d))

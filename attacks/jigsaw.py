@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import isfinite
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import (
-    Arrangement,
-    AttackDiverged,
-    Knowledge,
-    NoSession,
-    Reconstruction,
-    Session,
-    View,
-)
+from privkit.attacks.base import Arrangement, Knowledge, NoSession, Reconstruction, Session, View
 from privkit.attacks.own_tokens import KEEPS_ALL, checked_geometry, own_tokens, rows_a_message
-from privkit.attacks.piece_network import MemberNetwork, PieceNetwork, train_members, train_pieces
+from privkit.attacks.piece_network import MemberNetwork, PieceNetwork
 from privkit.attacks.piece_solver import Eyes, Solver
+from privkit.attacks.piece_training import member_losses, member_steps, piece_losses, piece_steps, trained
 from privkit.attacks.seeded import seeded
 
 
@@ -38,9 +31,12 @@ class Jigsaw:
             alone, nothing else: the classical solver).
         keep: share of tokens that stay in their image's row for certain, in [0, 1], 1 where images are not mixed. None
             estimates it from query answers, and takes 1 where there is no query.
-        epochs: passes over the auxiliary images, ≥ 0, for "learned".
+        epochs: passes over the auxiliary images, ≥ 0; over 1,000 of them, drawn anew each time, where there are more.
         kicks: rounds of ruin and recreate, ≥ 0.
         width: of the networks, a positive multiple of 4.
+
+    It holds the tokens and patches of as many auxiliary images as 2 GiB take (1,783 of 196 tokens and patches of 768
+    numbers each), and leaves the others out.
 
     Source: the attack that Yao et al., patch shuffling, Table IV, leaves unspecified; pixel compatibility by Gallagher
     2012, search after Pomeranz et al. 2011 and Yu et al. 2016.
@@ -48,6 +44,7 @@ class Jigsaw:
 
     name: ClassVar[str] = "jigsaw"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
+    uses: ClassVar[frozenset[str]] = frozenset({"query"})  # a lower segment, too, where a caller by hand gives one
 
     pairs: Literal["learned", "edges"] = "learned"
     keep: float | None = None
@@ -66,6 +63,11 @@ class Jigsaw:
         if self.width < 4 or self.width % 4:
             raise ValueError(f"width must be a positive multiple of 4, got {self.width}")
 
+    @property
+    def start(self) -> Jigsaw:
+        """The same with nothing learned and nothing searched."""
+        return replace(self, epochs=0, kicks=0)
+
     def run(
         self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
@@ -75,7 +77,7 @@ class Jigsaw:
             views: the recorded rounds; each message of a round is solved apart.
             knowledge: needs `auxiliary`, and `lower` or `query`.
             generator: a CPU generator, the only source of randomness.
-            session: where to save after training and after each view, and to report progress.
+            session: where to save after each epoch and each view, and to report progress.
 
         Returns:
             The decoded patches in their guessed places, with the `arrangement`.
@@ -113,7 +115,7 @@ class Jigsaw:
             views: as in `run`.
             knowledge: as in `run`.
             generator: as in `run`.
-            session: where the state is saved after training.
+            session: where the state is saved after each epoch.
             state: "curve", "networks" and "sources", empty on a fresh start; filled in place.
         """
         geometry = checked_geometry(views, knowledge)
@@ -123,24 +125,36 @@ class Jigsaw:
         keep = found if self.keep is None else self.keep
         mixes = keep <= KEEPS_ALL and size > 1
         eyes = Eyes.fitted(own, patches, geometry)
-        pieces = eyes.features(own)
+        del patches
+        features = geometry.token_dim + geometry.patch_dim
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
-            network = PieceNetwork(pieces.shape[2], geometry.tokens, self.width).to(device)
-            members = MemberNetwork(pieces.shape[2], self.width).to(device)
-
-        def report(epoch: int, loss: float) -> None:
-            if not isfinite(loss):
-                raise AttackDiverged(f"jigsaw: the training loss is {loss} after epoch {epoch + 1}")
-            state["curve"].append(loss)
-            self._report(session, state, views)
+            network = PieceNetwork(features, geometry.tokens, self.width).to(device)
+            members = MemberNetwork(features, self.width).to(device)
 
         if state["networks"] is None:
-            draws = Generator().manual_seed(seeds[0])
+            pieces, edges = eyes.shown(own)
+            draws, count = Generator().manual_seed(seeds[0]), len(own)
+            halves: list[tuple[nn.Module, Callable[[], Iterator[Tensor]], int]] = []
             if self.pairs == "learned":
-                train_pieces(network, pieces, eyes.edges(own), self.epochs, draws, report)
+                told = partial(piece_losses, network, pieces, edges, count, draws)
+                halves.append((network, told, piece_steps(count)))
             if mixes:
-                train_members(members, pieces, size, keep, self.epochs, draws)
+                dealt = partial(member_losses, members, pieces, count, size, keep, draws)
+                halves.append((members, dealt, member_steps(count, size)))
+            state["epochs"] = len(halves) * self.epochs
+            state.setdefault("halves", [])
+            for number, (net, losses, steps) in enumerate(halves):
+
+                def after_epoch(loss: float, half: dict[str, Any], number: int = number) -> None:
+                    state["halves"][number:] = [half]
+                    state["curve"].append(loss)
+                    session.save(state)
+                    self._report(session, state, views)
+
+                saved = state["halves"][number] if number < len(state["halves"]) else None
+                trained(net, losses, steps, self.epochs, draws, saved, after_epoch)
             state["networks"] = [network.state_dict(), members.state_dict()]
+            state["halves"] = []
             session.save(state)
         for net, weights in zip((network, members), state["networks"], strict=True):
             net.load_state_dict(weights)
@@ -154,7 +168,6 @@ class Jigsaw:
         )
 
     def _report(self, session: Session, state: dict[str, Any], views: Sequence[View]) -> None:
-        """Epochs of training, then views: one step each."""
-        trained = self.epochs if state["networks"] is not None else len(state["curve"])
+        """Epochs of both networks' training, then views: one step each."""
         last = state["curve"][-1] if state["curve"] else 0.0
-        session.report(trained + len(state["sources"]), self.epochs + len(views), last)
+        session.report(len(state["curve"]) + len(state["sources"]), state["epochs"] + len(views), last)

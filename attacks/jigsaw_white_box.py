@@ -47,6 +47,7 @@ class JigsawWhiteBox:
 
     name: ClassVar[str] = "jigsaw_white_box"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "lower"})
+    uses: ClassVar[frozenset[str]] = frozenset({"query"})
     control_epochs: ClassVar[int] = 1
 
     pairs: Literal["learned", "edges"] = "learned"
@@ -61,6 +62,11 @@ class JigsawWhiteBox:
         if self.pieces_epochs < 0:
             raise ValueError(f"pieces_epochs must be a whole number >= 0, got {self.pieces_epochs}")
         _ = self.jigsaw, self.white_box  # each checks its own fields
+
+    @property
+    def start(self) -> JigsawWhiteBox:
+        """The same with nothing learned, nothing searched and nothing optimized."""
+        return replace(self, pieces_epochs=0, kicks=0, epochs=0)
 
     @property
     def jigsaw(self) -> Jigsaw:

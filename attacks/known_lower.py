@@ -49,9 +49,15 @@ def mix(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
 
 
 def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int]) -> None:
-    """Refuse releases that are no plain output of the lower segment (spectra, drawings, other cuts)."""
-    with torch.no_grad():
-        given = lower(torch.zeros(1, *image_shape, device=view.smashed.device)).shape[1:]
+    """Refuse segments that read no images, and releases that are no plain output of theirs (spectra, other cuts)."""
+    try:
+        with torch.no_grad():
+            given = lower(torch.zeros(1, *image_shape, device=view.smashed.device)).shape[1:]
+    except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
+        raise NotApplicable(
+            f"the lower segment cannot read images of {list(image_shape)} ({error}): hand over one that takes the "
+            "images themselves, with whatever prepares them as its first layer"
+        ) from error
     if given != view.smashed.shape[1:]:
         raise NotApplicable(
             f"the lower segment gives {list(given)} an image, but {list(view.smashed.shape[1:])} was released: "

@@ -11,6 +11,8 @@ from privkit.attacks.base import Knowledge, NotApplicable, View
 from privkit.attacks.decoders.patches import Geometry, as_tokens, patchify
 from privkit.attacks.token_contents import match_own_tokens, nearest, own_share
 
+OWN_NUMBERS = 2**29  # of the own tokens and patches that are held, 2 GiB in float32; images beyond it are left out
+MATCHED_TOKENS = 16_384  # of a message: a table of all its pairs then takes 1 GiB
 KEEPS_ALL = 0.97  # an estimated share of kept tokens above which a shuffle is taken not to mix images
 
 
@@ -60,7 +62,13 @@ def own_tokens(view: View, knowledge: Knowledge, geometry: Geometry, draws: Gene
     assert knowledge.auxiliary is not None
     device, size = view.smashed.device, rows_a_message(view)
     whole = size if knowledge.query is None else knowledge.batch_size  # a query takes a round
-    images = knowledge.auxiliary[: len(knowledge.auxiliary) // whole * whole].to(device)
+    if knowledge.query is not None and size * geometry.tokens > MATCHED_TOKENS:
+        raise NotApplicable(
+            f"jigsaw compares all pairs of a message's tokens, of which there may be {MATCHED_TOKENS:,}, but a message "
+            f"has {size * geometry.tokens:,}: take smaller messages, or give the lower segment and no query"
+        )
+    held = max(2 * whole, OWN_NUMBERS // (geometry.tokens * (geometry.token_dim + geometry.patch_dim)))
+    images = knowledge.auxiliary[: min(held, len(knowledge.auxiliary)) // whole * whole].to(device)
     patches, rounds = patchify(images, geometry.patch), images.split(whole)
     ordered = None
     if knowledge.lower is not None:
@@ -94,7 +102,7 @@ def share_kept(ordered: Tensor, released: Tensor, size: int) -> float:
         size: rows a message.
     """
     before, after = (x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released))
-    return kept_share(own_share(nearest(before, after), ordered.shape[1]), size)
+    return kept_share(own_share(*nearest(before, after), ordered.shape[1]), size)
 
 
 def kept_share(own: float, batch: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isqrt, log
 
@@ -17,9 +18,11 @@ from privkit.attacks.decoders.patches import Geometry, as_tokens, unpatchify
 from privkit.attacks.membership import assign_members
 from privkit.attacks.own_tokens import rows_a_message
 from privkit.attacks.piece_network import MemberNetwork, PieceNetwork
+from privkit.attacks.piece_training import Rows
 from privkit.attacks.token_contents import Ridge
 
 PIECES_AT_ONCE = 700  # of a message, up to which its images are also solved jointly
+TABLE_NUMBERS = 2**26  # 256 MiB in float32; what own images show is computed step by step above it
 JOINT_KICKS = 0.25  # kicks on a whole message cost more, and start from solved images
 
 
@@ -42,12 +45,24 @@ class Eyes:
     @classmethod
     def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry) -> Eyes:
         """Learn from own tokens [N, T, D] and the patches behind them [N, T, P]."""
-        scale = own.std((0, 1)) + 1e-8
-        return cls(decode=Ridge.fit(own, patches), geometry=geometry, mean=own.mean((0, 1)), scale=scale)
+        decode, n = Ridge.fit(own, patches), own.shape[0] * own.shape[1]
+        scale = (decode.scale - 1e-8) * (n / (n - 1)) ** 0.5 + 1e-8  # of a sample
+        return cls(decode=decode, geometry=geometry, mean=decode.mean, scale=scale)
 
     def features(self, tokens: Tensor) -> Tensor:
         """Standardized tokens beside decoded patches around mid-grey, [N, T, F]."""
         return torch.cat([(tokens - self.mean) / self.scale, 4 * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
+
+    def shown(self, own: Tensor) -> tuple[Rows, Rows]:
+        """`features` and `edges` of rows of own tokens [N, T, D]; looked up where the tables are small."""
+        n, t, d = own.shape
+
+        def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> Rows:
+            if n * t * numbers > TABLE_NUMBERS:
+                return lambda rows: look(own[rows])
+            return look(own).__getitem__
+
+        return rows_of(self.features, d + self.geometry.patch_dim), rows_of(self.edges, 2 * t)
 
     def edges(self, tokens: Tensor) -> Tensor:
         """Ratios of the decoded patches' borders, [N, 2, T, T]."""

@@ -9,6 +9,7 @@ from privkit.attacks.decoders.assignment import distances
 
 EXACT = 1e-4  # of the mean squared distance; below it, float32 does not tell copies from equal tokens
 SINKHORN_ITERATIONS = 3
+TABLE_NUMBERS = 2**24  # of all pairs of a group's tokens; more groups than that holds are taken one after another
 IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than others of their row
 SAME = 1.5  # times the distance of copies: what a row may seem to move
 STRANGE = 4.0  # standard deviations of a copy's distance beyond its mean, where a token is taken for a new one
@@ -84,23 +85,24 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
     Returns:
         [G, n, n], rows of reference tokens; rows and columns sum to about 1, and equal tokens share alike.
     """
-    costs = distances(reference, seen)
-    plan = (costs.amin(2, keepdim=True) - costs).div_(temperature).exp_()  # every row has a 1: no logarithms needed
+    plan = distances(reference, seen)
+    plan = plan.sub_(plan.amin(2, keepdim=True)).div_(-temperature).exp_()  # every row has a 1: no logarithms needed
     for _ in range(SINKHORN_ITERATIONS):
         plan /= plan.sum(1, keepdim=True).clamp_min(1e-12)
         plan /= plan.sum(2, keepdim=True).clamp_min(1e-12)
     return plan
 
 
-def tracked(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
+def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
     """The tokens of the first pass, each averaged with its copies in the others.
 
     Args:
         passes: [R, G, n, D]; each group holds the same tokens in every pass.
         copies: squared distance of a token's copies, from `copy_distance`.
+        rows: of a group, whose places are counted together; None counts each place.
 
     Returns:
-        [G, n, D], and how often each place of the group was visited by each token, [G, n, n]: shares of passes, in
+        [G, n, D], and how often each row of the group was visited by each token, [G, n, rows]: shares of passes, in
         [0, 1]. One round of matching: to match the means again was measured to blur them.
 
     >>> tokens = torch.tensor([[[1.0], [9.0]]])
@@ -108,12 +110,14 @@ def tracked(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
     >>> means.flatten().tolist(), visits[0].round(decimals=3).tolist()
     ([1.5, 9.5], [[0.5, 0.5], [0.5, 0.5]])
     """
-    means = torch.zeros_like(passes[0])
-    visits = means.new_zeros(*means.shape[:2], means.shape[1])
+    means, n = torch.zeros_like(passes[0]), passes.shape[2]
+    visits = means.new_zeros(*means.shape[:2], n if rows is None else rows)
+    some = max(1, TABLE_NUMBERS // n**2)
     for seen in passes:
-        plan = meetings(passes[0], seen, 2 * copies / passes.shape[3])
-        means += plan @ seen
-        visits += plan
+        for part in torch.arange(len(means), device=means.device).split(some):
+            plan = meetings(passes[0, part], seen[part], 2 * copies / passes.shape[3])
+            means[part] += plan @ seen[part]
+            visits[part] += plan if rows is None else plan.unflatten(2, (rows, -1)).sum(3)
     return means / len(passes), visits / len(passes)
 
 

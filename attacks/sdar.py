@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar, Literal
@@ -21,9 +22,11 @@ from privkit.attacks.base import (
     missing,
 )
 from privkit.attacks.known_lower import check_release, frozen
+from privkit.attacks.last_good import keep
 from privkit.attacks.sdar_training import Material, Training
 
 SMALLEST = 10
+PUBLISHED_STEPS, PUBLISHED_BATCH = 20_000, 128  # of the authors' released script
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,20 +125,32 @@ class SDAR:
             self, self._material(views, knowledge), int(torch.randint(2**48, (1,), generator=generator))
         )
         session, curve = session or NoSession(), list[float]()
-        saved = session.load()
-        if saved is not None:
-            training.restore(saved["training"])
-            curve = list(saved["curve"])
+        good = session.load()
+        if good is not None:
+            training.restore(deepcopy(good["training"]))
+            curve = list(good["curve"])
         for epoch in range(len(curve), self.epochs):
             losses, error = training.epoch(epoch), training.held_out()
             if not (isfinite(losses) and isfinite(error)):
+                if good is not None:
+                    keep(session, good)
                 raise AttackDiverged(
                     f"sdar: losses come to {losses}, the held-out error is {error} in epoch {epoch + 1}"
                 )
             curve.append(error)
-            session.save({"training": training.state(), "curve": curve})
+            good = {"training": deepcopy(training.state()), "curve": list(curve)}
+            session.save(good)
             session.report(epoch + 1, self.epochs, curve[-1])
         return Reconstruction(images=training.guess(), curve=tuple(curve))
+
+    @property
+    def short_of_published(self) -> str:
+        """What falls short of the authors' experiments, as a sentence."""
+        taken = "the budget's" if self.epochs is None else f"{self.epochs:,}"
+        return (
+            f"{taken} epochs on the recorded releases of trained clients, where the authors' attack takes "
+            f"{PUBLISHED_STEPS:,} steps of {PUBLISHED_BATCH} images along with training: not the published strength"
+        )
 
     def _material(self, views: Sequence[View], knowledge: Knowledge) -> Material:
         """What the training works on, checked."""

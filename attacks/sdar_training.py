@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 BETAS = (0.5, 0.999)
 CHUNK = 1_000
+SUREST = -60.0  # score of a fake, beyond which float32 loses what is left of a judge's gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +65,13 @@ class Training:
                 "releases": Judge(rows.cpu(), shape, width=width, classes=told),
                 "images": Judge(images.cpu(), shape, width=width, classes=told),
             }
+        for name, part in parts.items():
+            if name != "simulator" or known is None:  # a foreign module may count on the order of its weights
+                part.to(memory_format=torch.channels_last)
         self.parts = {name: part.to(device) for name, part in parts.items()}
         rates = {"simulator": attack.learning_rate, "decoder": attack.learning_rate}
         self.optimizers = {
-            name: torch.optim.Adam(part.parameters(), lr=rates.get(name, attack.judge_rate), betas=BETAS)
+            name: torch.optim.Adam(part.parameters(), lr=rates.get(name, attack.judge_rate), betas=BETAS, fused=True)
             for name, part in self.parts.items()
             if list(part.parameters())
         }
@@ -92,33 +97,51 @@ class Training:
         return float(total)
 
     def _step(self, images: Tensor, labels: Tensor, rows: Tensor, theirs: Tensor | None) -> Tensor:
-        """One step of the four, in turn."""
-        p, attack = self.parts, self.attack
-        simulated = p["simulator"](images)
-        fooled = functional.softplus(-p["releases"](simulated, labels)).mean()
+        """One step of the four: each sees the others as they were before it, and learns alone."""
+        attack, count = self.attack, len(rows)
+        simulated = self.parts["simulator"](images)
+        judging, fooled, push = self._judged("releases", rows, theirs, simulated.detach(), labels)
         classified = functional.cross_entropy(self.given.upper(simulated.clone()), labels)  # it may work in place
-        first = self._learn("simulator", classified + attack.lambda1 * fooled)
-        second = self._learn("releases", self._judged("releases", rows, theirs, simulated.detach(), labels))
-        drawn = self._decode(rows, theirs)
-        error = functional.mse_loss(self._decode(simulated.detach(), labels), images)
-        third = self._learn("decoder", error + attack.lambda2 * functional.softplus(-p["images"](drawn, theirs)).mean())
-        fourth = self._learn("images", self._judged("images", images, labels, drawn.detach(), theirs))
-        return first + second + third + fourth
+        towards = (simulated * (attack.lambda1 * push)).sum()
+        self._learn("simulator", classified + towards)
+        total = classified.detach() + attack.lambda1 * fooled + judging
 
-    def _learn(self, name: str, loss: Tensor) -> Tensor:
+        both = None if theirs is None else torch.cat([theirs, labels])
+        drawn, own = self._decode(torch.cat([rows, simulated.detach()]), both).split([count, len(images)])
+        judging, fooled, push = self._judged("images", images, labels, drawn.detach(), theirs)
+        error = functional.mse_loss(own, images)
+        self._learn("decoder", error + (drawn * (attack.lambda2 * push)).sum())
+        return total + error.detach() + attack.lambda2 * fooled + judging
+
+    def _learn(self, name: str, loss: Tensor) -> None:
         """One step of one part alone."""
         if name in self.optimizers:
             weights = list(self.parts[name].parameters())
-            gradients = torch.autograd.grad(loss, weights, allow_unused=True)
-            for weight, gradient in zip(weights, gradients, strict=True):
-                weight.grad = gradient
-            self.optimizers[name].step()
-        return loss.detach()
+            self._go(name, torch.autograd.grad(loss, weights, allow_unused=True))
 
-    def _judged(self, name: str, real: Tensor, of_real: Tensor | None, fake: Tensor, of_fake: Tensor | None) -> Tensor:
-        """A judge's logistic loss."""
-        judge = self.parts[name]
-        return functional.softplus(-judge(real, of_real)).mean() + functional.softplus(judge(fake, of_fake)).mean()
+    def _judged(
+        self, name: str, real: Tensor, of_real: Tensor | None, fake: Tensor, of_fake: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One step of a judge; its logistic loss, the loss of whoever fools it, and that one's gradient at `fake`.
+
+        A judge looks at each row alone, so that one backward pass serves both: at the row of score s the gradient of
+        softplus(-s) is that of softplus(s), times -exp(-s).
+        """
+        judge, fake = self.parts[name], fake.requires_grad_()
+        labels = None if of_real is None or of_fake is None else torch.cat([of_real, of_fake])
+        true, false = judge(torch.cat([real, fake]), labels).split([len(real), len(fake)])
+        loss = functional.softplus(-true).mean() + functional.softplus(false).mean()
+        *gradients, slope = torch.autograd.grad(loss, [*judge.parameters(), fake], allow_unused=True)
+        self._go(name, gradients)
+        assert slope is not None
+        sign = -torch.exp(-false.detach().clamp_min(SUREST)).view(-1, *[1] * (fake.ndim - 1))
+        return loss.detach(), functional.softplus(-false.detach()).mean(), slope * sign
+
+    def _go(self, name: str, gradients: Sequence[Tensor | None]) -> None:
+        """One step of one optimizer."""
+        for weight, gradient in zip(self.parts[name].parameters(), gradients, strict=True):
+            weight.grad = gradient
+        self.optimizers[name].step()
 
     def _told(self, rows: Tensor, labels: Tensor | None) -> Tensor:
         """What the decoder reads: rows with the labels, where they are known, as further channels."""

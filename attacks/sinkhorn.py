@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 SINKHORN_ITERATIONS = 30
 SHRINKAGE = 0.1  # share of the pooled covariance in each place's own: a corner that is always black has none
 PLACE_CHANNELS = 32  # principal channels that the Gaussians of places are fitted in
+NUMBERS_AT_ONCE = 2**24  # 64 MiB in float32; bounds memory, changes nothing
 
 
 def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
@@ -46,22 +49,55 @@ def place_costs(released: Tensor, examples: Tensor) -> Tensor:
     >>> place_costs(torch.tensor([[[5.5], [0.5]]]), examples)[0].argmin(1).tolist()
     [1, 0]
     """
-    flat = examples.flatten(0, 1)
-    mean = flat.mean(0)
-    centred = flat - mean
-    variances, axes = torch.linalg.eigh(centred.T @ centred / len(flat))
-    kept = min(PLACE_CHANNELS, examples.shape[2])
-    axes = axes[:, -kept:] / variances[-kept:].clamp_min(1e-6 * variances[-1]).sqrt()
-    known, seen = (examples - mean) @ axes, (released - mean) @ axes
-    means = known.mean(0)
-    away = known - means
-    own = torch.einsum("mtd,mte->tde", away, away) / len(known)
-    pooled = own.mean(0, keepdim=True) + 1e-3 * torch.eye(kept, device=own.device, dtype=own.dtype)
-    factors = torch.linalg.cholesky((1 - SHRINKAGE) * own + SHRINKAGE * pooled)
-    gaps = (seen.flatten(0, 1).unsqueeze(0) - means.unsqueeze(1)).transpose(1, 2)
-    squared = torch.linalg.solve_triangular(factors, gaps, upper=False).square().sum(1)
-    costs = squared / 2 + factors.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True)
-    return costs.T.view(released.shape[0], released.shape[1], -1)
+    return PlaceModel.fit(examples).costs(released)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceModel:
+    """One Gaussian a place, in the principal channels of all places.
+
+    Attributes:
+        mean: [D], of all tokens.
+        axes: [D, d], to channels of unit variance.
+        means: [T, d].
+        factors: [T, d, d], Cholesky factors of the covariances.
+    """
+
+    mean: Tensor
+    axes: Tensor
+    means: Tensor
+    factors: Tensor
+
+    @classmethod
+    def fit(cls, examples: Tensor) -> PlaceModel:
+        """From tokens [M, T, D] in order, some at a time: there may be millions."""
+        m, t, d = examples.shape
+        parts = examples.split(max(1, NUMBERS_AT_ONCE // (t * d)))
+        mean = torch.stack([part.sum((0, 1)) for part in parts]).sum(0) / (m * t)
+        gram = examples.new_zeros(d, d)
+        for part in parts:
+            away = (part - mean).flatten(0, 1)
+            gram += away.T @ away
+        variances, axes = torch.linalg.eigh(gram / (m * t))
+        kept = min(PLACE_CHANNELS, d)
+        axes = axes[:, -kept:] / variances[-kept:].clamp_min(1e-6 * variances[-1]).sqrt()
+        known = torch.cat([(part - mean) @ axes for part in parts])
+        means = known.mean(0)
+        known -= means
+        own = (known.permute(1, 2, 0) @ known.transpose(0, 1)) / m
+        pooled = own.mean(0, keepdim=True) + 1e-3 * torch.eye(kept, device=own.device, dtype=own.dtype)
+        factors = torch.linalg.cholesky((1 - SHRINKAGE) * own + SHRINKAGE * pooled)
+        return cls(mean=mean, axes=axes, means=means, factors=factors)
+
+    def costs(self, released: Tensor) -> Tensor:
+        """Of released tokens [N, T, D] at each place, [N, T, T]; see `place_costs`."""
+        places, kept = self.means.shape
+        found = []
+        for part in released.flatten(0, 1).split(max(1, NUMBERS_AT_ONCE // (places * kept))):
+            gaps = ((part - self.mean) @ self.axes - self.means.unsqueeze(1)).transpose(1, 2)
+            squared = torch.linalg.solve_triangular(self.factors, gaps, upper=False).square().sum(1)
+            found.append((squared / 2 + self.factors.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True)).T)
+        return torch.cat(found).view(released.shape[0], released.shape[1], -1)
 
 
 def sinkhorn(costs: Tensor, temperature: float, iterations: int = SINKHORN_ITERATIONS) -> Tensor:

@@ -12,6 +12,9 @@ RIDGE = 1e-6
 ROWS_A_COMPONENT = 12  # few rows tell the coarse contents of a patch, not its texture
 SINKHORN_ROUNDS = 3
 FITTED_TOKENS = 4_000  # that the rounds look at; the last assignment is of all
+NUMBERS_AT_ONCE = 4_000_000  # of inputs in float64; bounds memory, changes nothing
+LEAST_SURE = 0.02  # of all patches
+SURE = 0.99  # share of a patch's odds on one token, above which it is taken for a match and not for one of several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +41,20 @@ class Ridge:
         >>> Ridge.fit(x, 2 * x + 1)(x).allclose(2 * x + 1, atol=1e-4)
         True
         """
-        x, y = inputs.flatten(0, -2).double(), outputs.flatten(0, -2).double()
-        mean, scale = x.mean(0), x.std(0, correction=0) + 1e-8
-        x, bias = (x - mean) / scale, y.mean(0)
-        eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-        weight = torch.linalg.solve(x.T @ x + ridge * len(x) * eye, x.T @ (y - bias))
+        x, y = inputs.flatten(0, -2), outputs.flatten(0, -2)
+        rows = max(1, NUMBERS_AT_ONCE // (x.shape[1] + y.shape[1]))
+        parts = list(zip(x.split(rows), y.split(rows), strict=True))  # in float64 part by part: there may be millions
+        mean = torch.stack([part.double().sum(0) for part, _ in parts]).sum(0) / len(x)
+        bias = torch.stack([part.double().sum(0) for _, part in parts]).sum(0) / len(y)
+        gram = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64, device=x.device)
+        crossed = gram.new_zeros(x.shape[1], y.shape[1])
+        for one, two in parts:
+            away = one.double() - mean
+            gram += away.T @ away
+            crossed += away.T @ (two.double() - bias)
+        scale = (gram.diagonal() / len(x)).sqrt() + 1e-8
+        eye = torch.eye(x.shape[1], dtype=gram.dtype, device=x.device)
+        weight = torch.linalg.solve(gram / scale / scale[:, None] + ridge * len(x) * eye, crossed / scale[:, None])
         return cls(mean=mean.float(), scale=scale.float(), weight=weight.float(), bias=bias.float())
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -63,36 +75,46 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float]:
         patches: [M, B, T, P], the own images' patches in order.
 
     Returns:
-        The token of each patch, [M, B, T, D], and the share of patches whose token lies in its own image's row.
+        The token of each patch, [M, B, T, D], and the share of patches whose token lies in its own image's row, among
+        those that no other token would do for.
 
     Source: iterative closest points (Besl and McKay 1992) with soft assignments (Gold et al. 1998);
     the start is derived.
     """
     m, b, t, d = released.shape
     tokens, contents = released.flatten(1, 2), patches.flatten(1, 2)
-    spread = tokens.flatten(0, 1).std(0, correction=0) + 1e-8
+    few = max(2, FITTED_TOKENS // (b * t))
+    middle, center = tokens.mean((0, 1)), contents.mean((0, 1))
+    spread = torch.stack([(part - middle).square().sum(0) for part in tokens]).sum(0).div(m * b * t).sqrt() + 1e-8
     rows = [x.mean(2) - x.mean((1, 2)).unsqueeze(1) for x in (patches, released)]
     if b == 1:  # nothing but whole messages to compare
         rows = [x - x.mean((0, 1)) for x in (patches.mean(2), released.mean(2))]
-    centered = (contents - contents.mean((0, 1))).flatten(0, 1)
-    main = torch.linalg.eigh(centered.T @ centered).eigenvectors.flip(1)[:, : max(3, m * b // ROWS_A_COMPONENT)]
+    varied = sum(((part - center).T @ (part - center) for part in contents), torch.zeros((), device=tokens.device))
+    main = torch.linalg.eigh(varied).eigenvectors.flip(1)[:, : max(3, m * b // ROWS_A_COMPONENT)]
     start = Ridge.fit(rows[0] @ main, rows[1], 1e-3)
-    predicted = (centered @ main / start.scale @ start.weight).view(m, b * t, d)
-    size = (tokens - tokens.mean((0, 1))).square().mean().sqrt() / (predicted.square().mean().sqrt() + 1e-12)
-    predicted = predicted * size + tokens.mean((0, 1))  # rows differ less than tokens where a part was mixed in
-    few = max(2, FITTED_TOKENS // (b * t))
+    predicted = (contents[:few] - center) @ main / start.scale @ start.weight
+    size = (tokens[:few] - middle).square().mean().sqrt() / (predicted.square().mean().sqrt() + 1e-12)
+    predicted = predicted * size + middle  # rows differ less than tokens where a part was mixed in
     for _ in range(ROUNDS):
-        taken = nearest(predicted[:few] / spread, tokens[:few] / spread)
+        taken, _ = nearest(predicted / spread, tokens[:few] / spread)
         forward = Ridge.fit(contents[:few], _taken(tokens[:few], taken), 1e-3)
-        predicted = forward(contents)
-    taken = nearest(predicted / spread, tokens / spread)
-    return _taken(tokens, taken).view(m, b, t, d), own_share(taken, t)
+        predicted = forward(contents[:few])
+    found = [nearest((forward(x) / spread)[None], (z / spread)[None]) for x, z in zip(contents, tokens, strict=True)]
+    taken, sure = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return _taken(tokens, taken).view(m, b, t, d), own_share(taken, sure, t)
 
 
-def own_share(taken: Tensor, tokens: int) -> float:
-    """Share of patches whose token lies in their own row; `taken` is int64 [M, B·T]."""
+def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
+    """Share of patches whose token lies in their own row, among the sure ones: black patches are all alike.
+
+    Args:
+        taken: int64 [M, B·T].
+        sure: bool [M, B·T]; if hardly any is, all count.
+        tokens: T.
+    """
     rows = torch.arange(taken.shape[1], device=taken.device) // tokens
-    return float((taken // tokens == rows).double().mean())
+    at_home = taken // tokens == rows
+    return float((at_home[sure] if sure.double().mean() > LEAST_SURE else at_home).double().mean())
 
 
 def _taken(tokens: Tensor, taken: Tensor) -> Tensor:
@@ -100,20 +122,36 @@ def _taken(tokens: Tensor, taken: Tensor) -> Tensor:
     return tokens.gather(1, taken.unsqueeze(2).expand(-1, -1, tokens.shape[2]))
 
 
-def nearest(predicted: Tensor, tokens: Tensor) -> Tensor:
-    """The token that each prediction most likely means, int64 [M, K], if each token is meant about once.
+def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """The token that each prediction most likely means, if each token is meant about once, and whether it is sure.
 
     Args:
         predicted: [M, K, D].
         tokens: [M, K, D].
+
+    Returns:
+        int64 [M, K] and bool [M, K].
+
+    >>> offer = torch.tensor([[[0.0], [5.0], [5.0], [9.0]]])
+    >>> nearest(offer.flip(1) + 0.1, offer)[1].tolist()
+    [[True, False, False, True]]
     """
-    found = []
-    for guess, offer in zip(predicted, tokens, strict=True):  # a message at a time: K² numbers each
-        distance = torch.cdist(guess, offer).square()
-        closest = distance.amin(1)
-        logits = -distance / closest.median().clamp(min=1e-3 * float(distance.median()) + 1e-12)
-        for _ in range(SINKHORN_ROUNDS):
-            logits = logits - logits.logsumexp(1, keepdim=True)
-            logits = logits - logits.logsumexp(0, keepdim=True)
-        found.append(logits.argmax(1))
-    return torch.stack(found)
+    found = [_nearest(*pair) for pair in zip(predicted, tokens, strict=True)]  # a message at a time: K² numbers each
+    return torch.stack([taken for taken, _ in found]), torch.stack([sure for _, sure in found])
+
+
+def _nearest(guess: Tensor, offer: Tensor) -> tuple[Tensor, Tensor]:
+    """Sinkhorn's iteration by products with one table of exponentials, whose rows and columns all hold a 1."""
+    odds = torch.cdist(guess, offer).square_()
+    closest, some = odds.amin(1), odds[:: max(1, len(odds) // 200)]
+    odds /= -closest.median().clamp(min=1e-3 * float(some.median()) + 1e-12)
+    odds -= odds.amax(1, keepdim=True)
+    odds -= odds.amax(0)
+    odds.exp_()
+    columns = torch.ones_like(closest)
+    for _ in range(SINKHORN_ROUNDS):
+        rows = 1 / (odds @ columns)
+        columns = 1 / (rows @ odds)
+    odds *= columns
+    best = odds.max(1)
+    return best.indices, best.values > SURE * odds.sum(1)

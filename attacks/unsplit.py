@@ -22,6 +22,7 @@ from privkit.attacks.base import (
     missing,
 )
 from privkit.attacks.known_lower import check_release, mix
+from privkit.attacks.last_good import keep
 from privkit.attacks.rounds import chunks_of
 from privkit.attacks.seeded import seeded
 
@@ -103,6 +104,16 @@ class UnSplit:
         >>> UnSplit(epochs=1).run(views, knowledge, Generator().manual_seed(0)).images.shape
         torch.Size([3, 1, 4, 4])
         """
+        return self.steal(views, knowledge, generator, session)[0]
+
+    def steal(
+        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+    ) -> tuple[Reconstruction, nn.Module]:
+        """What `run` gives, and with it the stolen segment: images [N, C, H, W] -> releases, in evaluation mode.
+
+        It has the client's architecture and weights of the attack's own: true to the client in what it releases, as far
+        as the recorded releases tell, and not in its weights.
+        """
         lacking = missing(self, knowledge)
         if lacking or knowledge.lower is None:
             raise NotApplicable(f"unsplit needs {' and '.join(lacking)}, which this adversary does not have")
@@ -128,9 +139,9 @@ class UnSplit:
         on_clone = torch.optim.Adam(weights, lr=MODEL_RATE, amsgrad=True) if weights else None
 
         curve: list[float] = []
-        saved = session.load()
-        if saved is not None:
-            curve = _restore(saved, inputs, clone, on_images, on_clone)
+        good = session.load()
+        if good is not None:
+            curve = _restore(deepcopy(good), inputs, clone, on_images, on_clone)
         epochs = EPOCHS[self.recipe] if self.epochs is None else self.epochs
         for epoch in range(len(curve), epochs):
             with seeded(device, root + 1 + epoch):
@@ -139,19 +150,38 @@ class UnSplit:
                     values = [self._objective(clone, p, x, unit) for p, x in zip(parts, inputs, strict=True)]
             value = torch.cat(values).mean().item()
             if not isfinite(value):
+                if good is not None:
+                    keep(session, good)
                 raise AttackDiverged(f"unsplit: the objective is {value} after {epoch + 1} alternations")
             curve.append(value)
-            session.save(
-                {
-                    "inputs": [x.detach() for x in inputs],
-                    "clone": clone.state_dict(),
-                    "on_images": on_images.state_dict(),
-                    "on_clone": None if on_clone is None else on_clone.state_dict(),
-                    "curve": curve,
-                }
-            )
+            state = {
+                "inputs": [x.detach() for x in inputs],
+                "clone": clone.state_dict(),
+                "on_images": on_images.state_dict(),
+                "on_clone": None if on_clone is None else on_clone.state_dict(),
+                "curve": curve,
+            }
+            good = deepcopy(state)
+            session.save(good)
             session.report(epoch + 1, epochs, value)
-        return Reconstruction(images=torch.cat([x.detach() for x in inputs]).clamp(0, 1), curve=tuple(curve))
+        guesses = torch.cat([x.detach() for x in inputs]).clamp(0, 1)
+        return Reconstruction(images=guesses, curve=tuple(curve)), clone
+
+    @property
+    def short_of_published(self) -> str:
+        """What falls short of the authors' settings, as a sentence; empty where nothing does.
+
+        >>> UnSplit(epochs=40).short_of_published
+        '40 alternations of 25 + 25 steps, where the authors take 1,000 of 100 + 100: not the published strength'
+        """
+        epochs, steps = EPOCHS[self.recipe] if self.epochs is None else self.epochs, PHASE_STEPS[self.recipe]
+        most, long = EPOCHS["released"], PHASE_STEPS["released"]
+        if epochs >= most and steps >= long:
+            return ""
+        return (
+            f"{epochs:,} alternations of {steps} + {steps} steps, where the authors take {most:,} of {long} + {long}: "
+            "not the published strength"
+        )
 
     def _alternate(
         self, clone: nn.Module, parts: list[View], inputs: list[Tensor], on_images: Any, on_clone: Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from math import isfinite
 from typing import Any, ClassVar, Literal
@@ -16,10 +17,11 @@ from privkit.attacks.image_fit import RESTART_NOISE, Method, Problem, fit
 from privkit.attacks.known_lower import check_release, frozen
 from privkit.attacks.own_images import divided, mixes_images, regressed, released_by
 from privkit.attacks.own_tokens import rows_a_message
-from privkit.attacks.rounds import averaged, chunks_of
-from privkit.attacks.sinkhorn import place_costs
+from privkit.attacks.rounds import averaged, check_numbers, chunks_of
+from privkit.attacks.sinkhorn import PlaceModel
 
 CALIBRATION_ROWS = 16
+PLACE_IMAGES = 2_000  # more tell hardly more of places, and their tokens are held at once
 CALIBRATION_EPOCHS = 2
 UNTRIED = (0.1, 0.0)
 UNTRIED_MIXED = (0.1, 0.3)
@@ -52,7 +54,8 @@ class WhiteBox:
             most 1,024 of them ("known" where it cannot query or tokens are mixed).
         temperature: of the final order, in nats, ≥ 0. 0 is one token a place (Hungarian), more a blend of likely tokens
             (Sinkhorn): smaller squared errors, blurred structure.
-        same_victims: whether all views hold the same victims, row by row: they are then averaged first.
+        same_victims: whether all views hold the same victims, row by row: they are then averaged first, each cell over
+            the views that show it where masks are public.
         parallel: images optimized at a time, ≥ 1.
 
     The curve is no error of images, which this attack cannot know: it is what the attack minimizes, after each hundred
@@ -68,6 +71,7 @@ class WhiteBox:
 
     name: ClassVar[str] = "white_box"
     needs: ClassVar[frozenset[str]] = frozenset({"lower"})
+    uses: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
     control_epochs: ClassVar[int] = 1
 
     recipe: Literal["strong", "released"] = "strong"
@@ -120,8 +124,8 @@ class WhiteBox:
             session: where to save after each epoch and to report progress.
 
         Raises:
-            NotApplicable: without the lower segment, if it does not give what was released, for mixed images whose
-                weights are hidden, or for an order of things that are no tokens.
+            NotApplicable: without the lower segment, if it does not give what was released, for NaN in the release,
+                mixed images whose weights are hidden, or an order of things that are no tokens.
             AttackDiverged: if the matching error is not finite.
 
         >>> lower = nn.Flatten()
@@ -138,13 +142,15 @@ class WhiteBox:
         session, device = session or NoSession(), views[0].smashed.device
         root = int(torch.randint(2**48, (1,), generator=generator))
         lower = frozen(knowledge.lower, device)
+        check_numbers(views)
         check_release(lower, views[0], knowledge.image_shape)
         self._check(views)
 
         own, tried = divided(knowledge, device)
+        learned = _Own(lower, own)
         state = session.load() or {"chosen": None, "images": [], "curves": [], "fit": None}
         if state["chosen"] is None:
-            state["chosen"] = self._chosen(lower, views, knowledge, own, tried, root)
+            state["chosen"] = self._chosen(lower, views, knowledge, learned, tried, root)
         order, *priors = state["chosen"]
         method = self._method(order)
         attacked = [averaged(views, align=order == "shuffled")] if self.same_victims else list(views)
@@ -152,7 +158,7 @@ class WhiteBox:
         total = len(chunks) * method.epochs
         unit = _variance(attacked)
         for index in range(len(state["images"]), len(chunks)):
-            problem = self._problem(lower, chunks[index], knowledge, own, order, unit)
+            problem = self._problem(chunks[index], knowledge, learned, order, unit)
 
             def keep(progress: dict[str, Any], index: int = index) -> None:
                 state["fit"] = progress
@@ -203,9 +209,7 @@ class WhiteBox:
             order=order,
         )
 
-    def _problem(
-        self, lower: nn.Module, view: View, knowledge: Knowledge, own: Tensor | None, order: str, unit: Tensor
-    ) -> Problem:
+    def _problem(self, view: View, knowledge: Knowledge, learned: _Own, order: str, unit: Tensor) -> Problem:
         """Rows to be attacked, with their starts and the likely places of their tokens."""
         k, smashed = view.mixed, view.smashed
         start = torch.full((len(smashed) * k, *knowledge.image_shape), 0.5, device=smashed.device)
@@ -213,12 +217,12 @@ class WhiteBox:
         places = None
         if wish == "zero":
             start = torch.zeros_like(start)
-        elif wish in ("learned", "mean") and own is not None:
-            start = own.mean(0).expand_as(start)
+        elif wish in ("learned", "mean") and learned.images is not None:
+            start = learned.images.mean(0).expand_as(start)
             if wish == "learned" and order == "known" and k == 1 and view.share is None:
-                start = regressed(lower, own, smashed)
-        if order in ("shuffled", "batch") and own is not None and self.recipe == "strong":
-            places = place_costs(smashed, released_by(lower, own))
+                start = learned.regressed(smashed)
+        if order in ("shuffled", "batch") and learned.images is not None and self.recipe == "strong":
+            places = learned.places.costs(smashed)
         group = rows_a_message(view) if order == "batch" else 1
         return Problem(smashed=smashed, start=start, unit=unit, mixed=k, share=view.share, places=places, group=group)
 
@@ -254,7 +258,7 @@ class WhiteBox:
         lower: nn.Module,
         views: Sequence[View],
         knowledge: Knowledge,
-        own: Tensor | None,
+        learned: _Own,
         tried: Tensor | None,
         root: int,
     ) -> tuple[Any, float, float]:
@@ -285,7 +289,7 @@ class WhiteBox:
             )
             view = view if order == "batch" else chunks_of([view], CALIBRATION_ROWS)[0]
             self._check([view])
-            problem = self._problem(lower, view, knowledge, own, order, _variance([view])).repeated(len(weights))
+            problem = self._problem(view, knowledge, learned, order, _variance([view])).repeated(len(weights))
             pairs = torch.tensor(weights, device=tried.device).repeat_interleave(len(view.smashed), 0)
             short = replace(self._method(order), epochs=min(method.epochs, CALIBRATION_EPOCHS))
             seat = members[: len(view.smashed)].flatten()
@@ -302,6 +306,25 @@ class WhiteBox:
             if tried_on("batch", [pair])[0] < errors[best]:
                 return "batch", *pair
         return candidates[best]
+
+
+@dataclass(frozen=True)
+class _Own:
+    """What the adversary's images tell of all victims alike, computed once and not for every chunk."""
+
+    lower: nn.Module
+    images: Tensor | None
+
+    @cached_property
+    def places(self) -> PlaceModel:
+        """Where tokens lie."""
+        assert self.images is not None
+        return PlaceModel.fit(released_by(self.lower, self.images[:PLACE_IMAGES]))
+
+    def regressed(self, smashed: Tensor) -> Tensor:
+        """Starts [N, C, H, W]."""
+        assert self.images is not None
+        return regressed(self.lower, self.images, smashed)
 
 
 def _variance(views: Sequence[View]) -> Tensor:

@@ -3,7 +3,9 @@
     python benchmarks/attacks.py
 
 CPU time (or, on a GPU, wall time) of white-box inversion, at equal steps: 64 images of 28×28 in parallel against the
-same images one by one, through a frozen convolution to 8×12×12. Medians over rounds that alternate between both.
+same images one by one, by the same attack and by a bare loop (Adam with amsgrad, mean squared error and total
+variation, nothing else), through a frozen convolution to 8×12×12. Medians over rounds that alternate between the three.
+The step of FSHA is timed by `benchmarks/fsha.py --part speed`.
 """
 
 import argparse
@@ -39,6 +41,23 @@ def milliseconds(lower: nn.Module, smashed: Tensor, apart: bool) -> float:
     return 1e3 * (clock() - start) / len(smashed) / STEPS_AN_EPOCH
 
 
+def bare_milliseconds(lower: nn.Module, smashed: Tensor) -> float:
+    """Of an image and step, of the least that a loop over images can do."""
+    clock = perf_counter if smashed.is_cuda else process_time
+    start = clock()
+    for target in smashed.split(1):
+        free = torch.full((1, *SHAPE), 0.5, device=smashed.device, requires_grad=True)
+        optimizer = torch.optim.Adam([free], lr=0.1, amsgrad=True)
+        for _ in range(STEPS_AN_EPOCH):
+            optimizer.zero_grad()
+            smooth = free.diff(dim=2).abs().mean() + free.diff(dim=3).abs().mean()
+            ((lower(free) - target).square().mean() + 0.1 * smooth).backward()
+            optimizer.step()
+    if smashed.is_cuda:
+        torch.cuda.synchronize()
+    return 1e3 * (clock() - start) / len(smashed) / STEPS_AN_EPOCH
+
+
 def white_box(device: torch.device, rounds: int, looped: int) -> None:
     """Print both times and their ratio; the loop is timed on its first images and counted an image and step, too."""
     lower = client(device)
@@ -46,10 +65,19 @@ def white_box(device: torch.device, rounds: int, looped: int) -> None:
         smashed = lower(torch.rand(IMAGES, *SHAPE, generator=Generator().manual_seed(0)).to(device))
     milliseconds(lower, smashed, False)
     milliseconds(lower, smashed[:1], True)
-    pairs = [(milliseconds(lower, smashed, False), milliseconds(lower, smashed[:looped], True)) for _ in range(rounds)]
-    parallel, loop = (median(column) for column in zip(*pairs, strict=True))
+    bare_milliseconds(lower, smashed[:1])
+    times = [
+        (
+            milliseconds(lower, smashed, False),
+            milliseconds(lower, smashed[:looped], True),
+            bare_milliseconds(lower, smashed[:looped]),
+        )
+        for _ in range(rounds)
+    ]
+    parallel, loop, bare = (median(column) for column in zip(*times, strict=True))
     print(f"white box, {IMAGES} in parallel  {parallel:8.3f} ms an image and step")
     print(f"white box, one by one      {loop:8.3f} ms an image and step   {loop / parallel:.1f} times as much")
+    print(f"bare loop, one by one      {bare:8.3f} ms an image and step   {bare / parallel:.1f} times as much")
 
 
 def main() -> None:

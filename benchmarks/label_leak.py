@@ -1,6 +1,6 @@
 """Label leakage by the gradient that comes back: AUC of norm and cosine in every epoch, as Markdown.
 
-    OMP_NUM_THREADS=1 python benchmarks/label_leak.py --data-root data --epochs 5 --seeds 0 1 2
+    OMP_NUM_THREADS=1 python benchmarks/label_leak.py --data-root data --epochs 5 --seeds 0 1 2 --figures docs/figures
 
 The setting of DP-CutMixSL's Figs. 8-10: LeNet-5 cut after the second convolution, MNIST 0 against 4, two clients of
 1,000 images. Optimizer, batch and epochs are not in the paper; those here are flags. Each client scores every row of
@@ -25,8 +25,10 @@ from privkit.data.vision import Mnist
 from privkit.defenses.base import Defense
 from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
-from privkit.metrics.leakage import Leak, per_batch_auc, pooled_auc
+from privkit.metrics.leakage import Leak, per_batch_auc, pooled_auc, roc_points
 from privkit.models.lenet import LENET5
+from privkit.reports.figures import save
+from privkit.reports.score_figures import Told, score_figure
 from privkit.reports.tables import interval
 from privkit.scoring import student
 from privkit.seeds import derive
@@ -53,6 +55,8 @@ ATTACKS: dict[str, LabelLeak] = {
     "norm, lower weights": LabelLeak(at="lower"),
     "cosine, lower weights": LabelLeak(score="cosine", at="lower"),
 }
+
+SHOWN = ("norm", "cosine, mean", "cosine, one known")
 
 
 def zeros_and_fours(root: Path, count: int, seed: int, train: bool) -> Batch:
@@ -91,8 +95,10 @@ def scored(recorder: Recorder, edge: Edge, images: Tensor) -> Iterator[tuple[str
                 yield name, target, attack.run([view], knowledge, Generator()).values[judged], truth[judged]
 
 
-def run(setting: str, given: argparse.Namespace, seed: int) -> tuple[dict[tuple[str, str, int], list[Leak]], float]:
-    """Areas by attack, target and epoch; and the test accuracy."""
+def run(
+    setting: str, given: argparse.Namespace, seed: int
+) -> tuple[dict[tuple[str, str, int], list[Leak]], float, dict[str, Told]]:
+    """Areas by attack, target and epoch; the test accuracy; and the last epoch's scores of a client's own labels."""
     defense, protocol = SETTINGS[setting]
     train = zeros_and_fours(given.data_root, 1_000 * CLIENTS, seed, True)
     model = LENET5.build(SHAPE, 2, positions=True, seed=seed)
@@ -101,6 +107,7 @@ def run(setting: str, given: argparse.Namespace, seed: int) -> tuple[dict[tuple[
     optimizer = torch.optim.AdamW([*edge.parameters(), *upper.parameters()], lr=given.learning_rate)
     recorder, weights = Recorder(), torch.full((CLIENTS,), 1 / CLIENTS)
     found: dict[tuple[str, str, int], list[Leak]] = {}
+    told: dict[str, Told] = {}
     for epoch in range(given.epochs):
         edge.train()
         upper.train()
@@ -121,8 +128,17 @@ def run(setting: str, given: argparse.Namespace, seed: int) -> tuple[dict[tuple[
             scores, truth = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
             batches = np.repeat(np.arange(len(parts)), [len(part) for part, _ in parts])
             found[(*key, epoch)] = [pooled_auc(scores, truth), per_batch_auc(scores, truth, batches)]
+            if key[1] == "own":
+                false, true, _ = roc_points(scores, truth)
+                told[key[0]] = Told(
+                    positive=scores[truth == 1],
+                    negative=scores[truth == 0],
+                    false=false,
+                    true=true,
+                    auc=found[(*key, epoch)][0].auc,
+                )
     test = zeros_and_fours(given.data_root, 1_000, seed, False)
-    return found, evaluate(edge, upper, test, batch_size=100, seed=seed).value
+    return found, evaluate(edge, upper, test, batch_size=100, seed=seed).value, told
 
 
 def cell(leaks: list[Leak]) -> str:
@@ -141,6 +157,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--figures", type=Path, help="folder for ROC curves and histograms (Figs. 8-10), first seed")
     given = parser.parse_args()
     torch.set_num_threads(1)
 
@@ -152,9 +169,14 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for setting in given.settings:
         runs = [run(setting, given, seed) for seed in given.seeds]
-        accuracy = mean(value for _, value in runs)
+        accuracy = mean(value for _, value, _ in runs)
+        if given.figures is not None:
+            given.figures.mkdir(parents=True, exist_ok=True)
+            named = {f"{setting} / {name}, seed {given.seeds[0]}": runs[0][2][name] for name in SHOWN}
+            name = f"label_leak_{list(SETTINGS).index(setting)}.png"
+            (given.figures / name).write_bytes(save(score_figure(named), "png"))
         for name, target, epoch in sorted(runs[0][0], key=lambda key: (key[1], list(ATTACKS).index(key[0]), key[2])):
-            leaks = [found[name, target, epoch] for found, _ in runs]
+            leaks = [found[name, target, epoch] for found, _, _ in runs]
             cells = " | ".join(cell([leak[kind] for leak in leaks]) for kind in (0, 1))
             print(f"| {setting} | {accuracy:.3f} | {target} | {name} | {epoch + 1} | {cells} |", flush=True)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from privkit.accountants.auditing import EmpiricalBound, epsilon_one_run
-from privkit.accountants.auditing_gdp import epsilon_one_run_gdp
+from privkit.accountants import validate
+from privkit.accountants.auditing import EmpiricalBound, ceiling_one_run, epsilon_one_run
+from privkit.accountants.auditing_gdp import ceiling_one_run_gdp, epsilon_one_run_gdp
 from privkit.accountants.base import Certificate
+
+EXACT_GAUSSIAN = "exact Gaussian profile"
+"""How the method of a certificate begins whose ε(δ) is that of a Gaussian of known μ: the whole curve is claimed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +26,16 @@ class Audit:
         bound: of the canaries' scores, at the certificate's δ.
         canaries: how many there were.
         inserted: how many of them were in.
+        ceiling: the largest bound that so many canaries can give, whatever they score.
+        curve: whether the bound is of a Gaussian trade-off curve, which the certificate claims.
     """
 
     claimed: float
     bound: EmpiricalBound
     canaries: int
     inserted: int
+    ceiling: float
+    curve: bool = False
 
     @property
     def refuted(self) -> bool:
@@ -35,13 +43,25 @@ class Audit:
         return self.bound.epsilon > self.claimed
 
     @property
+    def idle(self) -> bool:
+        """Whether not even a perfect attack on so many canaries could refute the claim: the audit says nothing."""
+        return not self.refuted and self.ceiling <= self.claimed
+
+    @property
     def sentence(self) -> str:
         """The outcome in words. A bound below a claim proves nothing in its favor."""
-        found, delta = self.bound.epsilon, self.bound.delta
+        delta, sure = self.bound.delta, f"({100 * self.bound.confidence:g} % confidence, for this row alone)"
+        found = f"ε >= {self.bound.epsilon:.4g}"
+        of = ", as a Gaussian trade-off curve like the claimed one," if self.curve else ""
+        most = f"at most ε >= {self.ceiling:.4g} could have been shown with {self.canaries} canaries"
         if self.claimed == float("inf"):
-            return f"nothing is claimed; this attack shows ε >= {found:.4g} at δ = {delta:g}"
-        verb = "refutes" if self.refuted else "does not refute"
-        return f"ε >= {found:.4g} {verb} the claimed ε = {self.claimed:.4g} at δ = {delta:g}"
+            return f"nothing is claimed; this attack shows {found} at δ = {delta:g}; {most} {sure}"
+        claim = f"the claimed ε = {self.claimed:.4g} at δ = {delta:g}"
+        if self.refuted:
+            return f"{found}{of} refutes {claim} {sure}"
+        if self.idle:
+            return f"{found}{of} does not refute {claim}; {most}: this audit cannot refute so large a claim {sure}"
+        return f"{found}{of} does not refute {claim}; {most} {sure}"
 
 
 def audit_one_run(
@@ -52,7 +72,7 @@ def audit_one_run(
     confidence: float = 0.95,
     guesses: tuple[int, int] | None = None,
     delta: float | None = None,
-    curve: Literal["none", "gaussian"] = "none",
+    curve: Literal["none", "gaussian", "both"] = "none",
 ) -> Audit:
     """Hold the scores of canaries of one run against the run's certificate.
 
@@ -64,12 +84,15 @@ def audit_one_run(
         confidence: of the bound, in (0, 1).
         guesses: numbers of "in" and "out" guesses fixed beforehand; None tries several and pays for it.
         delta: where the certificate claims nothing, the δ of the bound; otherwise the certificate's is taken.
-        curve: "gaussian" where a whole Gaussian trade-off curve is claimed, as that of Gaussian noise on clipped data
-            is, and not one (ε, δ) alone: a tighter bound, which needs `guesses`.
+        curve: "gaussian" where a whole Gaussian trade-off curve is claimed (`claims_a_curve`), as that of Gaussian
+            noise on clipped data is, and not one (ε, δ) alone: a tighter bound, which needs `guesses`; it refutes that
+            curve. "both" takes the larger of this and the one without a curve, each at half the significance; without
+            `guesses` the curve is asked for a quarter of the canaries on either side, and scores that tie are ordered
+            by the canaries' numbers.
 
     Raises:
-        ValueError: if shapes differ, all canaries are on one side, a δ is given that is not the certificate's, or
-            guesses are missing.
+        ValueError: if shapes differ, all canaries are on one side, a δ is given that is not the certificate's, guesses
+            are missing, or a curve is to be tested where none is claimed.
 
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2; Mahloujifar, Melis and Chaudhuri 2025. Their proofs flip one
     coin at a time, so that they hold for any pair of inputs that the claim calls neighbors.
@@ -87,11 +110,46 @@ def audit_one_run(
         )
     if certificate.delta is not None and delta not in (None, certificate.delta):
         raise ValueError(f"the certificate is for delta={certificate.delta:g}, so that delta={delta} compares nothing")
-    at = certificate.delta if certificate.delta is not None else delta if delta is not None else 0.0
-    if curve == "none":
-        bound = epsilon_one_run(values[coins], values[~coins], confidence=confidence, delta=at, guesses=guesses)
-    elif guesses is None:
+    if curve == "gaussian" and guesses is None:
         raise ValueError('curve="gaussian" needs numbers of guesses that were fixed beforehand')
-    else:
-        bound = epsilon_one_run_gdp(values[coins], values[~coins], confidence=confidence, delta=at, guesses=guesses)
-    return Audit(claimed=certificate.epsilon, bound=bound, canaries=len(coins), inserted=int(coins.sum()))
+    if curve != "none" and not claims_a_curve(certificate):
+        method = certificate.method or "none"
+        raise ValueError(
+            f'curve="{curve}" tests a whole Gaussian trade-off curve of known μ, and this certificate claims none (its '
+            f'method: {method}); use curve="none"'
+        )
+    at = certificate.delta if certificate.delta is not None else delta if delta is not None else 0.0
+    sure = validate.real("confidence", confidence, above=0, below=1)
+    side = 1 - (1 - sure) / 2 if curve == "both" else sure
+    given: dict[str, Any] = {"confidence": side, "delta": at}
+    numbers = (int(coins.sum()), int((~coins).sum()))
+    tried: list[tuple[EmpiricalBound, float, bool]] = []
+    if curve != "gaussian":
+        bound = epsilon_one_run(values[coins], values[~coins], guesses=guesses, **given)
+        tried.append((bound, ceiling_one_run(*numbers, guesses=guesses, **given), False))
+    if curve != "none":
+        fixed = guesses or (max(1, len(coins) // 4),) * 2
+        if curve == "both":
+            values = np.argsort(np.argsort(values, kind="stable")).astype(np.float64)
+        bound = epsilon_one_run_gdp(values[coins], values[~coins], guesses=fixed, **given)
+        tried.append((bound, ceiling_one_run_gdp(*numbers, guesses=fixed, **given), True))
+    best, _, of_curve = max(tried, key=lambda found: found[0].epsilon)
+    return Audit(
+        claimed=certificate.epsilon,
+        bound=replace(best, confidence=sure),
+        canaries=len(coins),
+        inserted=numbers[0],
+        ceiling=max(most for _, most, _ in tried),
+        curve=of_curve,
+    )
+
+
+def claims_a_curve(certificate: Certificate) -> bool:
+    """Whether a certificate claims the whole trade-off curve of a Gaussian, whose μ its ε and δ then tell.
+
+    >>> from privkit.accountants.base import no_protection
+    >>> claims_a_curve(no_protection())
+    False
+    """
+    proven = certificate.kind == "differential_privacy" and certificate.sound
+    return proven and certificate.method.startswith(EXACT_GAUSSIAN)

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from privkit.attacks.base import AttackDiverged, NotApplicable
+from privkit.attacks.base import AttackDiverged, NotApplicable, known_to
 from privkit.channel import record
 from privkit.config import AuditConfig
 from privkit.defended import defended_model
@@ -39,6 +39,7 @@ def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolde
         protocol=config.protocol.label,
         partition=config.partition.label,
         seed=cell.seed,
+        knows=tuple(sorted(known_to(cell.attack.spec))),
         auxiliary=config.auxiliary,
         victims=config.attacked,
         batch_size=config.training.batch_size,
@@ -92,7 +93,9 @@ def _scene(
         config.training,
         setting.shares,
         epochs=config.budget.epochs,
-        recorded=times if config.attacked == "private" else 0,
+        recorded=setting.victims,
+        passes=times,
+        others=config.attacked != "private",
     )
     certificate = recording.receipts[0].certificate(replace(often, delta=config.delta))
     if not cell.defense.spec.positions and model.known["hides_places"] is not True:

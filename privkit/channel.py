@@ -90,8 +90,9 @@ def answer_of(sent: Sent, number: int, edge: Edge) -> Answer:
     Args:
         sent: one round.
         number: of the round.
-        edge: whose defense says whether coins are public.
+        edge: whose defense says whether coins are public, and whether the server applies it to what it already has.
     """
+    sent = sent.arrived(edge.defense)
     smashed, groups, share = sent.release.smashed, sent.groups, sent.release.share
     m, b = smashed.shape[:2]
     k = groups.shape[1]

@@ -208,8 +208,7 @@ def _print_run(rows: list[Any], page: Path) -> None:
             console.print(text, style="dim", highlight=False, markup=False)
     for found in strongest(rows):
         if found.attacks > 1:
-            which = f"{found.row.attack}, the strongest of {found.attacks}"
-            text = f"{found.row.defense}, seed {found.row.seed}: judge it by {which}"
+            text = f"{found.row.defense}, seed {found.row.seed}: {found.sentence}"
             console.print(text, highlight=False, markup=False)
     proofs = {f"{row.defense}: {row.proves.statement}": None for row in rows if row.proves}
     for proof in proofs:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from privkit.config import AuditConfig
@@ -20,6 +21,7 @@ from privkit.setting import Setting
 from privkit.storage import load_module, load_state, save_module, save_state
 from privkit.training import Checkpoint, Edge, Round, Stacked, evaluate, split_round, train
 from privkit.training.costs import edge_costs
+from privkit.training.loop import learns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +110,21 @@ def replay(config: AuditConfig, cell: Cell, setting: Setting, play: Callable[...
 def another(
     config: AuditConfig, cell: Cell, setting: Setting, private: Batch, shares: Shares, seed: int
 ) -> DefendedModel:
-    """A model of the same kind with other private images and other draws, as an adversary would train it for itself."""
+    """A model of the same kind with other private images and other draws, as an adversary would train it for itself.
+
+    Weights that training leaves as they are (a frozen lower segment, the frozen block) are public, and so the same.
+    """
     edge, upper, _ = untrained(config, replace(cell, seed=seed), setting)
+    real, server, _ = untrained(config, cell, setting)
+    if config.training.freeze_lower:
+        edge.lowers.requires_grad_(False)
+    with torch.no_grad():
+        for own, public in ((edge, real), (upper, server)):
+            for weight, given in zip(own.parameters(), public.parameters(), strict=True):
+                if not weight.requires_grad:
+                    weight.copy_(given)
+    if not learns(edge):
+        edge.lowers.load_state_dict(real.lowers.state_dict())  # buffers, too
     train(
         edge, upper, private, config.training, epochs=config.budget.epochs, seed=seed, shares=shares, play=split_round
     )

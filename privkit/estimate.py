@@ -9,19 +9,22 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Knowledge, NotApplicable
+from privkit.attacks.floors import MeanImage, MidGrey
 from privkit.audit import check_batches, default_folder, pick_device
-from privkit.channel import black_box_query
+from privkit.channel import black_box_query, shared_lower
 from privkit.config import AuditConfig
 from privkit.data.base import Batch, Pools
 from privkit.defended import assemble
 from privkit.errors import PrivkitError, UsageError
 from privkit.grid import Cell, plan
 from privkit.provenance import default_threads
+from privkit.questions.images import passes
 from privkit.sanity import CONTROL_STEPS
 from privkit.setting import open_data
 from privkit.training import train
 
 PROBE_STEPS = 4
+UNKNOWN = "the attack's own time is not estimated"
 
 
 def preview(config: AuditConfig) -> str:
@@ -51,22 +54,24 @@ def preview(config: AuditConfig) -> str:
             models.add(cell.model_id)
             seconds += found.train * config.budget.epochs * (sizes["private"] // batch)
         total += seconds
-        why = f"; not applicable: {found.reason}" if found.reason else ""
+        why = f"; {found.reason}" if found.reason else ""
         lines.append(f"{cell.id}  about {seconds:.0f} s{why}")
     for label in {cell.attack.label for cell in cells}:
         total += 2 * CONTROL_STEPS * times[cells[0].defense.label, label].attack
+    unknown = any(found.reason == UNKNOWN for found in times.values())
     where = f"{device.type}, {config.threads or default_threads()} threads"
     return "\n".join(
         [
             *lines,
-            f"{len(cells)} cells, about {total:.0f} s with controls on {where}; run folder {default_folder(config)}",
+            f"{len(cells)} cells, {'at least ' if unknown else ''}about {total:.0f} s with controls on {where}; "
+            f"run folder {default_folder(config)}",
         ]
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps:
-    """Seconds of a training step and of an attack step; `reason` where the attack does not apply."""
+    """Seconds of a training step and of an attack step; `reason` where the attack has none."""
 
     train: float
     attack: float = 0.0
@@ -111,14 +116,25 @@ def _probe(config: AuditConfig, cell: Cell, images: Tensor, classes: int) -> _St
     start = perf_counter()
     train(edge, upper, data, config.training, epochs=1, seed=0)
     train_step = (perf_counter() - start) / PROBE_STEPS
-    if not getattr(cell.attack.spec, "epochs", None) or protocol.upper == "own":
+    spec = cell.attack.spec
+    if isinstance(spec, (MeanImage, MidGrey)) or getattr(spec, "epochs", None) == 0 or protocol.upper == "own":
         return _Steps(train=train_step)
+    if not getattr(spec, "epochs", None) or "clients" in spec.needs:
+        return _Steps(train=train_step, reason=UNKNOWN)
     query, a_round = black_box_query(edge), protocol.active * batch
     view = query(images[:a_round], Generator(device).manual_seed(0)).view
-    knowledge = Knowledge(image_shape=shape, batch_size=a_round, auxiliary=images, query=query)
+    knowledge = Knowledge(
+        image_shape=shape,
+        batch_size=a_round,
+        auxiliary=images,
+        auxiliary_labels=torch.arange(len(images), device=device) % classes,
+        query=query,
+        lower=shared_lower(edge),
+        upper=upper,
+    )
     start = perf_counter()
     try:
-        replace(cell.attack.spec, epochs=1).run([view], knowledge, Generator().manual_seed(0))
+        replace(spec, epochs=1).run([view] * passes(spec), knowledge, Generator().manual_seed(0))
     except NotApplicable as error:
-        return _Steps(train=train_step, reason=str(error))
+        return _Steps(train=train_step, reason=f"not applicable: {error}")
     return _Steps(train=train_step, attack=(perf_counter() - start) / (len(images) * 0.9 // a_round))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from privkit.errors import DamagedFile, RunFolderError
 from privkit.reports.schema import Row
-from privkit.run_folder import read_manifest, read_rows
+from privkit.run_folder import SCORES, read_manifest, read_rows
 from privkit.storage import write_bytes
 
 
@@ -36,18 +37,39 @@ def build(run: Path, rows: list[Row] | None = None) -> Path:
     for cell, found in pictures.items():
         strip = figures.save(figures.reconstructions({"reconstruction": found}), "png")
         write_bytes(run / "cells" / cell / "reconstructions.png", strip)
-    return page.render(rows, over_seeds(rows), manifest, pictures, run / "report", write_bytes)
+    told = {row.cell: found for row in rows if (found := _told(run / "cells" / row.cell / SCORES))}
+    return page.render(rows, over_seeds(rows), manifest, pictures, told, run / "report", write_bytes)
 
 
 def _pictures(path: Path):  # type: ignore[no-untyped-def]
     """The stored pictures of a cell, None where it has none."""
     from privkit.reports.figures import Pictures
 
+    arrays = _arrays(path, "truth", "guess")
+    return None if arrays is None else Pictures(truth=arrays["truth"], guess=arrays["guess"])
+
+
+def _told(path: Path):  # type: ignore[no-untyped-def]
+    """The stored scores of a cell as its figure shows them, None where it has none."""
+    from privkit.metrics.leakage import pooled_auc, roc_points
+    from privkit.reports.score_figures import Told
+
+    arrays = _arrays(path, "values", "positive")
+    if arrays is None:
+        return None
+    values, positive = arrays["values"], arrays["positive"]
+    false, true, _ = roc_points(values, positive)
+    auc = pooled_auc(values, positive).auc
+    return Told(positive=values[positive], negative=values[~positive], false=false, true=true, auc=auc)
+
+
+def _arrays(path: Path, *names: str) -> dict[str, Any] | None:
+    """Arrays of a file, None where there is none."""
     if not path.exists():
         return None
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return Pictures(truth=arrays["truth"], guess=arrays["guess"])
+            return {name: arrays[name] for name in names}
     except MemoryError:
         raise
     except Exception:  # zipfile, zlib and numpy each raise their own kind on a damaged file

@@ -22,6 +22,9 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 
+SCORES = "scores.npz"
+"""In a cell's folder: values float64 [N] and positive bool [N], of attacks that tell two kinds of examples apart."""
+
 Model = TypeVar("Model", bound=BaseModel)
 
 

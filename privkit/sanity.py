@@ -17,6 +17,9 @@ from privkit.sanity_hijack import hijack_errors, shrunk
 from privkit.seeds import derive
 
 CONTROL_STEPS = 100
+CONTROL_IMAGES = 1_000
+PLAYED = 100
+"""Auxiliary images that take part at most, and those of them that play the victim."""
 PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
 IDENTITY_SHARE = 0.5
 """The identity control passes if the attack's MSE is at most this share of the mean image's."""
@@ -29,8 +32,8 @@ def controls(
 ) -> tuple[Gate, Gate]:
     """Mount a short version of an attack on a release that is the image itself, and on one that is pure noise.
 
-    Only auxiliary images take part: the last quarter plays the victim. An attack that takes training over meets small
-    clients that can be led (`privkit.sanity_hijack`) instead.
+    Only auxiliary images take part: the last ones, at most a quarter, play the victim. An attack that takes training
+    over meets small clients that can be led (`privkit.sanity_hijack`) instead.
 
     Args:
         attack: the attack's specification.
@@ -41,14 +44,15 @@ def controls(
         seed: of everything random in it.
 
     Raises:
-        NotApplicable: if there are too few auxiliary images, or tokens form no grid of patches.
+        NotApplicable: if there are too few auxiliary images.
     """
+    auxiliary, labels = auxiliary[-CONTROL_IMAGES:], labels[-CONTROL_IMAGES:]
     shape = (auxiliary.shape[1], auxiliary.shape[2], auxiliary.shape[3])
-    geometry = Geometry.of(release, shape)
-    quarter = len(auxiliary) // 4 // batch_size * batch_size
+    quarter = min(len(auxiliary) // 4, max(PLAYED, batch_size)) // batch_size * batch_size
     if quarter == 0:
         raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
     own, played = auxiliary[:-quarter], auxiliary[-quarter:]
+    image = plain(release, shape)
     if "clients" in attack.needs:
         small = shrunk(auxiliary)
         given = (small[:-quarter], small[-quarter:], labels[:-quarter], labels[-quarter:])
@@ -66,10 +70,10 @@ def controls(
         return Answer(view=View(round=0, smashed=smashed), members=members)
 
     def identity(images: Tensor, draws: Generator) -> Answer:
-        return answer(patchify(images, geometry.patch))
+        return answer(image(images))
 
     def noise(images: Tensor, draws: Generator) -> Answer:
-        shape = patchify(images, geometry.patch).shape if "lower" in attack.needs else (len(images), *release.shape[1:])
+        shape = image(images).shape if "lower" in attack.needs else (len(images), *release.shape[1:])
         return answer(torch.randn(shape, generator=draws, device=images.device))
 
     errors = []
@@ -88,7 +92,7 @@ def controls(
             auxiliary=own,
             auxiliary_labels=labels[:-quarter],
             query=query,
-            lower=Patches(geometry.patch) if "lower" in attack.needs else None,
+            lower=image if "lower" in attack.needs else None,
             upper=_probe(query(own, draws).view.smashed, labels[:-quarter]) if "upper" in attack.needs else None,
         )
         guess = attack.run(views, knowledge, Generator().manual_seed(derive(seed, "control", name, "attack")))
@@ -119,17 +123,41 @@ def _gates(identity_error: float, noise_error: float, mean_error: float) -> tupl
 
 
 def _probe(released: Tensor, labels: Tensor) -> nn.Module:
-    """A server that tells labels from releases as well as least squares do."""
+    """A server that tells labels from releases as well as least squares do, with as many unknowns as images."""
     rows = released.flatten(1).double()
     inputs = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
     targets = nn.functional.one_hot(labels, int(labels.max()) + 1).double()
-    ridge = 1e-2 * len(rows) * torch.eye(inputs.shape[1], dtype=inputs.dtype, device=inputs.device)
-    found = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ targets).float()
+    ridge = 1e-2 * len(rows) * torch.eye(len(rows), dtype=inputs.dtype, device=inputs.device)
+    found = (inputs.T @ torch.linalg.solve(inputs @ inputs.T + ridge, targets)).float()
     linear = nn.Linear(found.shape[0] - 1, found.shape[1], device=released.device)
     with torch.no_grad():
         linear.weight.copy_(PROBE_SCALE * found[:-1].T)
         linear.bias.copy_(PROBE_SCALE * found[-1])
     return nn.Sequential(nn.Flatten(), linear)
+
+
+def plain(release: Tensor, image_shape: tuple[int, int, int]) -> nn.Module:
+    """A lower segment that gives the image itself, in the form that is nearest to a release's.
+
+    Args:
+        release: [N, T, D], [N, C, h, w] or [N, D].
+        image_shape: (C, H, W).
+
+    >>> plain(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
+    torch.Size([1, 16, 4])
+    >>> plain(torch.zeros(1, 16, 5, 5), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
+    torch.Size([1, 1, 8, 8])
+    """
+    if release.ndim == 2:
+        return nn.Flatten()
+    try:
+        return Patches(Geometry.of(release, image_shape).patch)
+    except NotApplicable:
+        if release.ndim == 4:
+            return nn.Identity()
+    shorter = min(image_shape[1:])
+    sides = [p for p in range(1, shorter + 1) if image_shape[1] % p == 0 == image_shape[2] % p]
+    return Patches(max(p for p in sides if p * p <= shorter))
 
 
 class Patches(nn.Module):

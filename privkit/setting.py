@@ -147,7 +147,7 @@ def check_sizes(config: AuditConfig, *, private: int, auxiliary: int, test: int)
     source, name = (private, "private") if config.attacked == "private" else (test, "test")
     attacked = f"attacked images (the smaller of victims={config.budget.victims} and {source} {name} ones)"
     most = {"private images": private, "test images": test, attacked: min(config.budget.victims, source)}
-    if any(hasattr(attack.spec, "epochs") for attack in config.attacks):
+    if all(hasattr(attack.spec, "epochs") for attack in config.attacks):  # else the others go on
         most[f"a quarter of the {auxiliary} auxiliary images, which the control experiments take"] = auxiliary // 4
     what = min(most, key=lambda part: most[part])
     senders = config.protocol.spec.clients

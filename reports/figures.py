@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -15,7 +16,10 @@ from privkit.reports.schema import Row
 
 Pixels = NDArray[np.uint8]
 
-COLORS = ("#3b4cc0", "#d1495b", "#2a9d8f", "#e9a03b", "#7b5ea7", "#5c6770")
+COLORS = ("#3b4cc0", "#d1495b", "#2a9d8f", "#e9a03b", "#7b5ea7", "#5c6770", "#8c564b", "#17becf")
+STYLES = ("-", "--", ":", "-.")
+BESIDE = 6
+"""Curves above which a legend lies beside its panel, and not in it."""
 MUTED = "#667085"
 
 
@@ -74,31 +78,42 @@ def curves(rows: Sequence[Row]) -> Figure:
     FigureCanvasAgg(figure)
     task, attack = figure.subplots(1, 2)
     several = len({row.seed for row in rows}) > 1
+    done_rows = [row for row in rows if row.status == "done"]
+    defenses = list(dict.fromkeys((row.defense, row.seed) for row in done_rows))
+    attacks = list(dict.fromkeys(row.attack for row in done_rows if row.attack_curve))
     drawn = set()
-    for number, row in enumerate(row for row in rows if row.status == "done"):
-        color, seed = COLORS[number % len(COLORS)], f", seed {row.seed}" if several else ""
+    for row in done_rows:
+        place, seed = defenses.index((row.defense, row.seed)), f", seed {row.seed}" if several else ""
         if row.training_curve and (row.defense, row.seed) not in drawn:
             drawn.add((row.defense, row.seed))
-            _line(task, row.training_curve, row.defense + seed, color)
-        if row.attack_curve:
-            _line(attack, row.attack_curve, f"{row.attack} on {row.defense}{seed}", color)
+            _line(task, row.training_curve, row.defense + seed, place)
+        if row.attack_curve and len(attacks) > 1:  # a color an attack, dashed by defense
+            dash = STYLES[place % len(STYLES)]
+            _line(attack, row.attack_curve, f"{row.attack} on {row.defense}{seed}", attacks.index(row.attack), dash)
+        elif row.attack_curve:
+            _line(attack, row.attack_curve, f"{row.attack} on {row.defense}{seed}", place)
     done = next((row for row in rows if "mean_image" in row.floors), None)
     if done is not None:
         floor = done.floors["mean_image"]["unaligned"]["mse"].mean
         attack.axhline(floor, color=MUTED, lw=0.8, ls="--", label="mean image (on the victims)")
     task.set(title="task: training loss", xlabel="epoch", ylabel="cross-entropy")
-    attack.set(title="attack: error on held-out auxiliary images", xlabel="epoch", ylabel="MSE", yscale="log")
+    title = "attack: error on held-out auxiliary images" if len(attacks) < 2 else "attacks: what each minimizes"
+    attack.set(title=title, xlabel="epoch", ylabel="MSE or objective", yscale="log")
     for axis in (task, attack):
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8)
-        if axis.get_legend_handles_labels()[0]:
+        labels = len(axis.get_legend_handles_labels()[0])
+        if labels > BESIDE:
+            axis.legend(frameon=False, fontsize=6.5, loc="center left", bbox_to_anchor=(1.01, 0.5))
+        elif labels:
             axis.legend(frameon=False, fontsize=7.5)
     return figure
 
 
-def _line(axis: object, values: Sequence[float], label: str, color: str) -> None:
+def _line(axis: Any, values: Sequence[float], label: str, number: int, dash: str = "-") -> None:
     """One curve, epochs counted from 1."""
-    axis.plot(range(1, len(values) + 1), values, color=color, lw=1.6, marker=".", ms=4, label=label)  # type: ignore[attr-defined]
+    color = COLORS[number % len(COLORS)]
+    axis.plot(range(1, len(values) + 1), values, dash, color=color, lw=1.6, marker=".", ms=4, label=label)
 
 
 def save(figure: Figure, kind: str) -> bytes:

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from privkit.reports import answers, figures, tables
 from privkit.reports.figures import Pictures
 from privkit.reports.schema import Manifest, Row, Summary
+from privkit.reports.score_figures import Told, score_figure
 from privkit.reports.strongest import strongest
 
 Write = Callable[[Path, bytes], None]
@@ -21,6 +22,7 @@ def render(
     summaries: Sequence[Summary],
     manifest: Manifest,
     pictures: Mapping[str, Pictures],
+    told: Mapping[str, Told],
     folder: Path,
     write: Write,
 ) -> Path:
@@ -31,6 +33,7 @@ def render(
         summaries: over seeds, empty where there is one seed.
         manifest: of the run.
         pictures: cell id -> its first images; cells without pictures are left out of the figure.
+        told: cell id -> its scores, for attacks that answer a question; likewise.
         folder: where `index.html`, `tables/` and `figures/` go.
         write: stores one file.
 
@@ -57,6 +60,10 @@ def render(
     images = {}
     strips = {_label(row, rows): pictures[row.cell] for row in rows if row.cell in pictures}
     drawn = {"reconstructions": figures.reconstructions(strips)} if strips else {}
+    if told:
+        drawn["scores"] = score_figure(
+            {_label(row, rows).replace("\n", " / "): told[row.cell] for row in rows if row.cell in told}
+        )
     for name, figure in (drawn | {"curves": figures.curves(rows)}).items():
         png = figures.save(figure, "png")
         write(folder / "figures" / f"{name}.png", png)
@@ -78,6 +85,7 @@ def render(
         cards=[row for row in rows if (row.seed == rows[0].seed and row.cell in best) or row.status != "done"],
         mounted=best,
         done=[row for row in rows if row.status == "done"],
+        proofs=list({(row.defense, row.seed): row for row in rows if row.status == "done"}.values()),
         baselines={found.row.seed: found.row for found in best_rows if found.row.defense == "none"},
         floor_names=tables.FLOOR_NAMES,
         manifest=manifest,
@@ -85,6 +93,7 @@ def render(
         note=tables.NOTE,
         others=others,
         told={found.row.cell: found.told for found in best_rows},
+        elsewhere={found.row.cell: found.elsewhere for found in best_rows},
         summary=summary,
         summary_note=tables.SUMMARY_NOTE,
         images=images,

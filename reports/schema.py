@@ -95,7 +95,10 @@ class Gate(_Frozen):
 
 
 class Empirical(_Frozen):
-    """What one run of canaries shows of ε, beside what is claimed of the same release (infinite: nothing is)."""
+    """What one run of canaries shows of ε, beside what is claimed of the same release (infinite: nothing is).
+
+    `ceiling` is the most that so many canaries could have shown: a claim that is not below it was not put to a test.
+    """
 
     claimed: float
     epsilon: float
@@ -103,6 +106,7 @@ class Empirical(_Frozen):
     confidence: float
     canaries: int
     inserted: int
+    ceiling: float | None = None
     statement: str
 
 
@@ -111,7 +115,8 @@ class Row(_Frozen):
 
     `recovers` and `floors` are keyed by alignment ("unaligned": guess n against image n; "matched": the best
     assignment of guesses to images inside each message), `floors` by floor first. `answers` are of attacks that ask for
-    labels, members, canaries or an order ("auc" and so on); `notes` are sentences beside the numbers.
+    labels, members, canaries or an order ("auc" and so on); `notes` are sentences beside the numbers; `knows` is what
+    the adversary may hold beside the release, by the names of `privkit.attacks.base.Knowledge`.
     """
 
     schema_version: Literal[4] = 4
@@ -125,6 +130,7 @@ class Row(_Frozen):
     protocol: str
     partition: str
     seed: int
+    knows: tuple[str, ...] = ()
     auxiliary: str
     victims: str
     images: Annotated[dict[str, int], Field(description="number of private, auxiliary, test and victim images")] = {}

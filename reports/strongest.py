@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from privkit.reports.schema import Row
 
 FLOORS = ("mean_image", "mid_grey")
+NAMES = {"mse": "MSE", "ssim": "SSIM", "f_sim": "F-SIM", "lpips": "LPIPS"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +18,22 @@ class Strongest:
     Attributes:
         row: of the attack with the smallest MSE on the images as released.
         attacks: how many attacks gave a number, floors not among them.
+        elsewhere: where another attack is ahead by another metric: the metric's name, and that attack's row. Matched
+            metrics are taken after guesses are assigned to images by the truth.
         told: the rows of the same defense and seed whose attacks asked for labels, members or canaries.
     """
 
     row: Row
     attacks: int
+    elsewhere: tuple[tuple[str, Row], ...] = ()
     told: tuple[Row, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """Which attack the defense is to be judged by."""
+        others = "".join(f"; by {metric} it is {row.attack}" for metric, row in self.elsewhere)
+        by = "MSE" if self.row.recovers else "AUC"
+        return f"judge it by {self.row.attack}, the strongest of {self.attacks} (by {by}){others}"
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
@@ -50,5 +61,21 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
             best = max(told, key=lambda row: abs(row.answers["auc"].value - 0.5))
         else:
             continue
-        found.append(Strongest(row=best, attacks=len(real) if images else len(told), told=told))
+        elsewhere = _elsewhere(best, real)
+        found.append(Strongest(row=best, attacks=len(real) if images else len(told), elsewhere=elsewhere, told=told))
     return found
+
+
+def _elsewhere(best: Row, rows: Sequence[Row]) -> tuple[tuple[str, Row], ...]:
+    """Metrics by which another attack than the best is ahead."""
+    found = []
+    for alignment in ("unaligned", "matched"):
+        for metric, own in best.recovers.get(alignment, {}).items():
+            having = [row for row in rows if metric in row.recovers.get(alignment, {})]
+            if metric == "psnr" or not having:  # the MSE tells it
+                continue
+            sign = 1 if own.higher_is_closer else -1
+            ahead = max(having, key=lambda row: sign * row.recovers[alignment][metric].mean)
+            if sign * ahead.recovers[alignment][metric].mean > sign * own.mean:
+                found.append((f"{'' if alignment == 'unaligned' else 'matched '}{NAMES.get(metric, metric)}", ahead))
+    return tuple(found)

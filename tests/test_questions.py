@@ -21,7 +21,7 @@ from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.hijack import LiveClients, serve
 from privkit.models.vit import Vit
 from privkit.questions import labels
-from privkit.questions.canaries import _quiet, _rows
+from privkit.questions.canaries_sent import quiet, rows_of
 from privkit.questions.scene import told_apart
 from privkit.registry import load, parse, table
 from privkit.training import Edge, Protocol, Round, TrainingSpec, split_round
@@ -139,7 +139,7 @@ def test_first_positives_of_every_round() -> None:
 
 def test_rows_of_canaries_are_found_behind_mixing() -> None:
     members = torch.tensor([[2, 0, 1, -1], [0, 1, 2, -1]])
-    assert _rows(members, 3, 2).tolist() == [[0, 1, 0], [2, 2, 3]]
+    assert rows_of(members, 3, 2).tolist() == [[0, 1, 0], [2, 2, 3]]
 
 
 def edge_of(defense: Any, protocol: Protocol, seed: int = 0) -> tuple[Edge, torch.nn.Module]:
@@ -156,10 +156,10 @@ def digits(count: int) -> Batch:
 def test_a_quiet_defense_keeps_its_clipping_and_loses_its_noise() -> None:
     edge, _ = edge_of(GaussianNoise(sigma=2.0, clip=0.5), Protocol())
     data = digits(6)
-    loud, quiet = (record(e, data, batch_size=6, seed=0).views[0].smashed for e in (edge, _quiet(edge)))
+    loud, silent = (record(e, data, batch_size=6, seed=0).views[0].smashed for e in (edge, quiet(edge)))
     assert edge.defense.sigma == 2.0  # type: ignore[attr-defined]
-    assert quiet.abs().max() <= 0.5 + 1e-6
-    assert (loud - quiet).std() > 1.5
+    assert silent.abs().max() <= 0.5 + 1e-6
+    assert (loud - silent).std() > 1.5
 
 
 def test_passes_send_the_same_images_with_draws_of_their_own() -> None:

@@ -33,8 +33,9 @@ def distances(tokens: Tensor, targets: Tensor) -> Tensor:
     """Squared distances [..., n, m] of vectors [..., n, d] and [..., m, d], by products alone, in float32."""
     with torch.autocast(tokens.device.type, enabled=False):  # a difference of large numbers
         tokens, targets = tokens.float(), targets.float()
-        squares = tokens.square().sum(-1).unsqueeze(-1) + targets.square().sum(-1).unsqueeze(-2)
-        return (squares - 2 * tokens @ targets.transpose(-1, -2)).clamp_min(0)
+        ones, others = tokens.square().sum(-1).unsqueeze(-1), targets.square().sum(-1).unsqueeze(-2)
+        table = tokens @ targets.transpose(-1, -2)  # in place from here on: there may be 10,000 of each
+        return table.mul_(-2).add_(ones).add_(others).clamp_(min=0)
 
 
 class Standardized(nn.Module):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from privkit.attacks.base import NotApplicable
 from privkit.attacks.decoders.assignment import Standardized, distances, sinkhorn
 from privkit.attacks.decoders.base import Decoder
 from privkit.attacks.decoders.mae import blocks, checked_width, heads_for, scaled_size
@@ -16,6 +17,7 @@ from privkit.attacks.decoders.patches import Geometry, as_tokens, patchify, unpa
 RATE_TIMES_WIDTH = 0.3
 RELATIONS = 8
 RELATION_WIDTH = 32
+MESSAGE_TOKENS = 2_560  # of a round
 ROUNDS = 5
 SINKHORN_STEPS = 2
 TEMPERATURE = 0.05
@@ -169,8 +171,8 @@ class SetDecoder(Decoder):
 class MessageDecoder(SetDecoder):
     """The same over all tokens of a round: a patch may come from any row, and only its likelihood is higher at home.
 
-    For batch shuffling, where other images hold a part of each one's tokens. Placing n tokens takes n³ operations: it
-    is meant for rounds of up to about a thousand tokens.
+    For batch shuffling, where other images hold a part of each one's tokens. Placing n tokens takes n³ operations and
+    some 500·n² bytes in training: it is meant for rounds of up to about a thousand tokens, and refuses more than 2,560.
 
     Source: privkit's own.
 
@@ -180,6 +182,17 @@ class MessageDecoder(SetDecoder):
     """
 
     whole_message: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
+        """A decoder for releases like this one; NotApplicable if it has too many tokens."""
+        count = len(release) * as_tokens(release).shape[1] if release.ndim > 2 else 0
+        if count > MESSAGE_TOKENS:
+            raise NotApplicable(
+                f"the message decoder relates all pairs of a round's tokens, of which there may be {MESSAGE_TOKENS:,}, "
+                f"but a round has {count:,}: take smaller rounds, or the set decoder, image by image"
+            )
+        return super().of(release, image_shape, width=width, depth=depth)
 
 
 def _relations(geometry: Geometry) -> Tensor:

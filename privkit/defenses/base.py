@@ -23,11 +23,14 @@ class Release:
             server's own where the server holds them.
         share: public coins of a mixing defense, float [M, k, T]: the weight of member i in token (or cell) t of message
             m; T is 1 where all cells have one weight. None where nothing is mixed or masked.
+        apart: float [G, k, B, ...], the members' messages as their clients sent them to whoever mixes; None where they
+            sent their smashed data as they are.
     """
 
     smashed: Tensor
     labels: Tensor
     share: Tensor | None = None
+    apart: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

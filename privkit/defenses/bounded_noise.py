@@ -51,6 +51,14 @@ class BoundedNoise:
         clipped, label = noise.clamp(smashed, 0.0, self.bound), noise.simplex(labels)
         return self._noisy(clipped, label, generator) if self.site == "client" else (clipped, label)
 
+    def form(self, smashed: Tensor) -> Tensor:
+        """Smashed data [N, ...] in [0, Δ], without noise."""
+        return noise.clamp(smashed, 0.0, self.bound).to(smashed.dtype)
+
+    def apart(self, clipped: Tensor) -> Tensor | None:
+        """What `before` gave, where it is what clients send."""
+        return clipped if self.site == "client" else None
+
     def after(self, mixed: Tensor, labels: Tensor, generator: Generator) -> Pair:
         """The mix with the mixer's noise, if it is the mixer's to add."""
         return self._noisy(mixed, labels, generator) if self.site == "mixer" else (mixed, labels)

@@ -61,6 +61,10 @@ class DpCutMixSl(Defense):
         if self.patch is not None:
             validate.whole("patch", self.patch)
         validate.choice("level", self.level, ("smashed", "input"))
+        if self.level == "input" and self.applied_by == "server":
+            raise ValueError(
+                "level=input with applied_by=server would send the server the images; use applied_by=mixer"
+            )
         self._channel()  # refuses its own
 
     def apply(
@@ -105,7 +109,14 @@ class DpCutMixSl(Defense):
             counts=counts,
             present=present,
         )
-        return Release(smashed=mixed.to(smashed.dtype), labels=label, share=kept.to(clipped.dtype)), receipt
+        release = Release(
+            smashed=mixed.to(smashed.dtype), labels=label, share=kept.to(clipped.dtype), apart=channel.apart(clipped)
+        )
+        return release, receipt
+
+    def form(self, smashed: Tensor) -> Tensor:
+        """Clamped, without noise."""
+        return self._channel().form(smashed)
 
     def _channel(self) -> BoundedNoise:
         return BoundedNoise(

@@ -56,6 +56,10 @@ class DpMixSl(Defense):
         validate.fields(self, concentration=mixing.check_concentration(self.concentration))
         validate.choice("applied_by", self.applied_by, ("mixer", "server"))
         validate.choice("level", self.level, ("smashed", "input"))
+        if self.level == "input" and self.applied_by == "server":
+            raise ValueError(
+                "level=input with applied_by=server would send the server the images; use applied_by=mixer"
+            )
         self._channel()  # refuses its own
 
     def apply(
@@ -92,7 +96,12 @@ class DpMixSl(Defense):
         receipt = channel.receipt(
             mixed[0, 0].numel(), at_inference=self.at_inference, mix=self._law(), ratios=ratios, present=present
         )
-        return Release(smashed=mixed.to(smashed.dtype), labels=label, share=share), receipt
+        release = Release(smashed=mixed.to(smashed.dtype), labels=label, share=share, apart=channel.apart(clipped))
+        return release, receipt
+
+    def form(self, smashed: Tensor) -> Tensor:
+        """Clamped, without noise."""
+        return self._channel().form(smashed)
 
     def _channel(self) -> BoundedNoise:
         return BoundedNoise(

@@ -73,6 +73,10 @@ class DpSl(Defense):
         receipt = replace(channel.receipt(coordinates, at_inference=self.at_inference), added_by=self.applied_by)
         return Release(smashed=noisy.to(smashed.dtype), labels=label), receipt
 
+    def form(self, smashed: Tensor) -> Tensor:
+        """Clamped, without noise."""
+        return self._channel().form(smashed)
+
     def _channel(self) -> BoundedNoise:
         return BoundedNoise(
             sigma=self.sigma,

@@ -69,8 +69,7 @@ class LaplaceNoise(Defense):
         """
         coordinates = noise.require_images(self.name, smashed)
         clip = self.clip
-        clipped = noise.widened(smashed) if clip is None else noise.clamp(smashed, -clip, clip)
-        noisy = noise.laplace(clipped, self.scale, generator).to(smashed.dtype)
+        noisy = noise.laplace(self._clipped(smashed), self.scale, generator).to(smashed.dtype)
         receipt = NoiseReceipt(
             clip=None if clip is None else Clamp(low=-clip, high=clip, dimensions=coordinates),
             noise=Noise(law="laplace", smashed=self.scale),
@@ -79,3 +78,11 @@ class LaplaceNoise(Defense):
         )
         released = noise.overwritten(smashed, noisy) if self.noise_in_place else noisy
         return Release(smashed=released, labels=labels), receipt
+
+    def form(self, smashed: Tensor) -> Tensor:
+        """Clamped, without noise."""
+        return self._clipped(smashed).to(smashed.dtype)
+
+    def _clipped(self, smashed: Tensor) -> Tensor:
+        """Inside the clip set."""
+        return noise.widened(smashed) if self.clip is None else noise.clamp(smashed, -self.clip, self.clip)

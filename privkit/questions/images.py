@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator
 
-from privkit.attacks.base import Arrangement, Knowledge, NotApplicable, Reconstruction
+from privkit.attacks.base import Arrangement, Knowledge, NotApplicable, Reconstruction, known_to
 from privkit.attacks.hijack_detection import SplitGuard
 from privkit.channel import black_box_query, shared_lower
 from privkit.data.base import Batch
 from privkit.defended import untrained
-from privkit.hijack import LiveClients, serve
+from privkit.hijack import HONEST_ROUNDS, LiveClients, imitated, serve
 from privkit.metrics.arrangement import arrangement_scores, true_arrangement
 from privkit.metrics.puzzle import kinds_of
 from privkit.questions.scene import Scene
@@ -40,9 +40,16 @@ def ask(scene: Scene) -> Row:
     if scene.model.edge.protocol.upper == "own":
         raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
     views = scene.recording.views
+    if not all(bool(view.smashed.isfinite().all()) for view in views):
+        raise NotApplicable("the release holds NaN or infinity: the model did not survive its training")
     members = scene.recording.members[: len(scene.recording.members) // passes(attack)]
     seats = members >= 0
     victims = setting.victims[members[seats]]
+    floors = dict(setting.floors)
+    if getattr(attack, "epochs", 0) != 0:  # first, since it is quick to say whether the attack can be mounted at all
+        start = getattr(attack, "start", None) or replace(attack, epochs=0)
+        untaught = start.run(views, knowledge(scene), scene.generator()).images[seats]
+        floors["zero_steps"] = summarise(scored(victims.x, untaught, size, setting.perception), seed)
     gates = _controls(scene)
 
     scene.begin()
@@ -51,18 +58,15 @@ def ask(scene: Scene) -> Row:
     result = attack.run(views, known, scene.generator(), checkpoint)
     result = replace(result, images=result.images[seats])
     scores = scored(victims.x, result.images, size, setting.perception)
-    recovers, floors = summarise(scores, seed), dict(setting.floors)
-    if getattr(attack, "epochs", 0) != 0:
-        start = replace(attack, epochs=0).run(views, knowledge(scene), scene.generator())
-        floors["zero_steps"] = summarise(scored(victims.x, start.images[seats], size, setting.perception), seed)
+    recovers = summarise(scores, seed)
     gates += judge(
         result.converged, recovers["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
     )
     _keep(scene, victims, result, scores)
-    checkpoint.remove()
     told, notes = ({}, "") if result.arrangement is None else order(scene, result.arrangement)
     caught = noticed(scene, known.clients) if isinstance(known.clients, LiveClients) else ""
     looks = setting.perception.floors(victims.x, victims.y)
+    checkpoint.remove()
     return scene.row.model_copy(
         update={
             "recovers": recovers,
@@ -70,7 +74,7 @@ def ask(scene: Scene) -> Row:
             "gates": gates,
             "attack_curve": result.curve,
             "answers": told,
-            "notes": tuple(filter(None, (notes, caught, looks))),
+            "notes": tuple(filter(None, (notes, getattr(attack, "short_of_published", ""), caught, looks))),
         }
     )
 
@@ -114,11 +118,12 @@ def noticed(scene: Scene, clients: LiveClients) -> str:
         return f"{who} would not have noticed the hijack in {guard.rounds} rounds"
     honest = _clients(scene)
     _, upper, _ = untrained(scene.config, scene.cell, scene.setting)
-    serve(honest, upper, guard.noticed + 1, scene.config.training)
+    rounds = min(guard.rounds, max(HONEST_ROUNDS, guard.noticed + 1))
+    serve(honest, upper, rounds, scene.config.training, derive(scene.cell.seed, "honest server"))
     assert honest.guard is not None
     at = f"{who} would have noticed the hijack at round {guard.noticed + 1} of {guard.rounds}"
     if honest.guard.noticed is None:
-        return f"{at}; as many rounds of honest training do not alarm it"
+        return f"{at}; {honest.guard.rounds} rounds of honest training do not alarm it"
     return f"{at}, but honest training alarms it as well, at round {honest.guard.noticed + 1}: that tells nothing"
 
 
@@ -128,18 +133,19 @@ def passes(attack: object) -> int:
 
 
 def knowledge(scene: Scene) -> Knowledge:
-    """What this adversary has beside its views; what an attack does not ask for is not prepared."""
-    setting, edge, needs = scene.setting, scene.model.edge, scene.attack.needs
+    """What this adversary has beside its views: what its attack declares, and nothing else."""
+    setting, edge, declared = scene.setting, scene.model.edge, known_to(scene.attack)
     same_classes = scene.config.auxiliary in ("disjoint", "training")
     return Knowledge(
         image_shape=setting.splits.image_shape,
         batch_size=scene.round_size,
-        auxiliary=setting.auxiliary.x,
-        auxiliary_labels=setting.auxiliary.y if same_classes else None,
-        query=black_box_query(edge),
-        lower=shared_lower(edge) if "lower" in needs else None,
-        upper=scene.model.upper if "upper" in needs else None,
-        clients=_clients(scene) if "clients" in needs else None,
+        auxiliary=setting.auxiliary.x if "auxiliary" in declared else None,
+        auxiliary_labels=setting.auxiliary.y if same_classes and "auxiliary_labels" in declared else None,
+        query=black_box_query(edge) if "query" in declared else None,
+        lower=shared_lower(edge) if "lower" in declared else None,
+        upper=scene.model.upper if "upper" in declared else None,
+        clients=_clients(scene) if "clients" in declared else None,
+        imitate=imitated(edge, setting.splits.image_shape) if "imitate" in declared else None,
     )
 
 

@@ -11,7 +11,7 @@ from privkit.attacks.base import NotApplicable, Scores, View
 from privkit.attacks.label_leak import LabelKnowledge
 from privkit.data.partition import rounds_an_epoch
 from privkit.defended import replay
-from privkit.questions.scene import Scene, planted, told_apart
+from privkit.questions.scene import Scene, must_get_gradients, must_send, planted
 from privkit.reports.schema import Gate, Row
 from privkit.transcript import Recorder
 
@@ -22,15 +22,17 @@ def ask(scene: Scene) -> Row:
     """Train the model over again under a recorder, and attack what came back to every client in one epoch.
 
     Raises:
-        NotApplicable: if nothing comes back, or the label that is asked for does not exist.
+        NotApplicable: if nothing is sent or comes back, or the label that is asked for does not exist.
     """
     attack, setting = scene.attack, scene.setting
+    must_send(scene)
+    must_get_gradients(scene)
     if attack.positive >= setting.splits.classes:
         raise NotApplicable(f"positive={attack.positive} is no label: there are {setting.splits.classes} classes")
     gates = scene.controls(lambda: controls(attack, scene.cell.seed))
     scene.begin()
     scores, positive, rounds = asked(attack, _recorded(scene), scene)
-    found = told_apart(scores, positive, rounds)
+    found = scene.told(scores, positive, rounds)
     return scene.row.model_copy(update={"answers": found, "gates": gates})
 
 
@@ -39,7 +41,7 @@ def asked(attack, recorder: Recorder, scene: Scene) -> tuple[Scores, Tensor, Ten
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     clients = len(recorder.rounds[0].received) if recorder.rounds else 0
     if not clients or recorder.rounds[0].received[0].cut_gradient is None:
-        raise NotApplicable("no gradient comes back to a client of its own: its lower segment does not learn")
+        raise NotApplicable("no gradient comes back to a client of its own: images are mixed before its lower segment")
     upper = scene.model.upper if "upper" in attack.needs else None
     for client in range(clients):
         views = recorder.received(client)

@@ -1,4 +1,4 @@
-"""Was this image trained on? Asked of private images and of test images, through the trained model's answers."""
+"""Was this image trained on? Asked of released private images and of test images, through the model's answers."""
 
 from __future__ import annotations
 
@@ -8,34 +8,40 @@ from torch import Generator, Tensor
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.member_inference import MembershipKnowledge, Predict
 from privkit.data.base import Batch
+from privkit.data.partition import rounds_an_epoch
 from privkit.defended import DefendedModel, another
-from privkit.questions.scene import Scene, planted, told_apart
+from privkit.questions.scene import Scene, must_send, planted
 from privkit.reports.schema import Gate, Row
 from privkit.seeds import derive
+from privkit.training.loop import round_order
 
 CONTROL_CANDIDATES, CONTROL_CLASSES = 400, 4
 EXACT = "donot_use_mm_for_euclid_dist"  # a product of matrices rounds the distance of an image to itself above 0
 
 
 def ask(scene: Scene) -> Row:
-    """Ask for the membership of as many private images as there are test images to compare them with.
+    """Ask for the membership of as many images that training released as there are test images beside them.
+
+    Both kinds are asked about together, in an order of their own: a defense that mixes a batch mixes members with
+    others.
 
     Raises:
-        NotApplicable: if a round takes more images than there are of either kind.
+        NotApplicable: if nothing is sent, or a round takes more images than there are of either kind.
     """
-    splits, edge = scene.setting.splits, scene.model.edge
-    if edge.protocol.upper == "own":
-        raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
-    size = scene.round_size
-    each = min(scene.config.budget.victims, len(splits.private), len(splits.test)) // size * size
+    splits, size = scene.setting.splits, scene.round_size
+    must_send(scene)
+    members = splits.private[released(scene)]
+    each = min(scene.config.budget.victims, len(members), len(splits.test)) // size * size
     if each == 0:
-        raise NotApplicable(f"a round takes {size} images, more than there are private or test images")
+        raise NotApplicable(f"a round takes {size} images, more than training released or than there are test images")
     gates = scene.controls(lambda: controls(scene.attack, scene.cell.seed))
     scene.begin()
+    order = torch.randperm(2 * each, generator=Generator().manual_seed(derive(scene.cell.seed, "members", "order")))
+    asked, truth = order.to(members.x.device), order < each
     candidates = Batch(
-        x=torch.cat([splits.private.x[:each], splits.test.x[:each]]),
-        y=torch.cat([splits.private.y[:each], splits.test.y[:each]]),
-        ids=torch.cat([splits.private.ids[:each], splits.test.ids[:each]]),
+        x=torch.cat([members.x[:each], splits.test.x[:each]])[asked],
+        y=torch.cat([members.y[:each], splits.test.y[:each]])[asked],
+        ids=torch.cat([members.ids[:each], splits.test.ids[:each]])[asked],
     )
     knowledge = MembershipKnowledge(
         image_shape=splits.image_shape,
@@ -48,8 +54,23 @@ def ask(scene: Scene) -> Row:
     checkpoint = scene.checkpoint()
     found = scene.attack.run([], knowledge, scene.generator(), checkpoint)
     checkpoint.remove()
-    positive = torch.arange(2 * each) < each
-    return scene.row.model_copy(update={"answers": told_apart(found, positive), "gates": gates})
+    return scene.row.model_copy(update={"answers": scene.told(found, truth), "gates": gates})
+
+
+def released(scene: Scene) -> Tensor:
+    """Rows of the private images that training released at least once, ascending, int64 on their device.
+
+    Its epochs are drawn over again. Others take no part: what an epoch's last round leaves over, images that nobody
+    was dealt, and those to which a client that takes fewer rounds than it could fill did not come.
+    """
+    setting, config, protocol = scene.setting, scene.config, scene.model.edge.protocol
+    private, batch = setting.splits.private, config.training.batch_size
+    rounds = rounds_an_epoch(len(private), protocol.clients, batch)
+    seen = torch.zeros(len(private), dtype=torch.bool, device=private.x.device)
+    for epoch in range(config.budget.epochs):
+        draws = Generator(private.x.device).manual_seed(derive(scene.cell.seed, "train", epoch))
+        seen[round_order(private, setting.shares, protocol, batch, rounds, draws).flatten()] = True
+    return seen.nonzero().flatten()
 
 
 def controls(attack, seed: int) -> tuple[Gate, ...]:  # type: ignore[no-untyped-def]

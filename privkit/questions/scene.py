@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Generator
 
 from privkit.accountants.base import Certificate
-from privkit.attacks.base import Scores
+from privkit.attacks.base import NotApplicable, Scores
 from privkit.channel import Recording
 from privkit.config import AuditConfig
 from privkit.defended import DefendedModel
@@ -19,10 +21,12 @@ from privkit.grid import Cell
 from privkit.metrics.leakage import Leak, per_batch_auc, pooled_auc, tpr_at
 from privkit.progress import Progress
 from privkit.reports.schema import Gate, Interval, Row
-from privkit.run_folder import RunFolder
+from privkit.run_folder import SCORES, RunFolder
 from privkit.seeds import derive
 from privkit.setting import Setting
+from privkit.storage import write_bytes
 from privkit.training import Checkpoint
+from privkit.training.loop import learns
 
 FALSE_POSITIVES = 0.01
 """The false positive rate at which true positives are counted."""
@@ -84,8 +88,9 @@ class Scene:
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
     def controls(self, mount: Callable[[], tuple[Gate, ...]]) -> tuple[Gate, ...]:
-        """The attack's control experiments, done once a run."""
-        path = self.folder.control(self.cell.attack.to_json())
+        """The attack's control experiments, done once a run for every form of a release."""
+        form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
+        path = self.folder.control({**self.cell.attack.to_json(), "form": form})
         if (known := self.folder.read_gates(path)) is not None:
             return known
         self.progress.stage(f"controls of {self.cell.attack.label}", unit="experiments")
@@ -93,6 +98,34 @@ class Scene:
         self.progress.step(len(found), len(found))
         self.folder.write_gates(path, found)
         return found
+
+    def told(self, scores: Scores, positive: Any, batches: Any = None) -> dict[str, Interval]:
+        """The row's answers by `told_apart`; the scores are stored for the report's ROC curve and histogram."""
+        buffer = io.BytesIO()
+        values = scores.values.double().cpu().numpy()
+        np.savez_compressed(buffer, allow_pickle=False, values=values, positive=positive.cpu().numpy())
+        write_bytes(self.folder.cell(self.cell.id) / SCORES, buffer.getvalue())
+        return told_apart(scores, positive, batches)
+
+
+def must_send(scene: Scene) -> None:
+    """Refuse clients that send nothing.
+
+    Raises:
+        NotApplicable: it says so.
+    """
+    if scene.model.edge.protocol.upper == "own":
+        raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
+
+
+def must_get_gradients(scene: Scene) -> None:
+    """Refuse clients to whom no gradient comes back, because their lower segments do not learn.
+
+    Raises:
+        NotApplicable: it says so.
+    """
+    if scene.config.training.freeze_lower or not learns(scene.model.edge):
+        raise NotApplicable("no gradient comes back to a client of its own: its lower segment does not learn")
 
 
 def told_apart(scores: Scores, positive: Any, batches: Any = None) -> dict[str, Interval]:

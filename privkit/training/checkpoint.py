@@ -31,11 +31,16 @@ class Checkpoint:
     def save(self, state: dict[str, Any]) -> None:
         """Write the state, unless the last save was a moment ago."""
         start = perf_counter()
-        if self._path is None or (start - self._saved_at) * SHARE < self._cost:
-            return
-        save_state(self._path, state)
-        self._saved_at = perf_counter()
-        self._cost = self._saved_at - start
+        if (start - self._saved_at) * SHARE >= self._cost:
+            self.keep(state)
+
+    def keep(self, state: dict[str, Any]) -> None:
+        """Write the state in any case: the last good one of a training that diverged."""
+        start = perf_counter()
+        if self._path is not None:
+            save_state(self._path, state)
+            self._saved_at = perf_counter()
+            self._cost = self._saved_at - start
 
     def report(self, done: int, total: int, value: float) -> None:
         """Pass the progress on."""

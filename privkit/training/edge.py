@@ -39,17 +39,34 @@ class Sent:
 
     Attributes:
         smashed: [n, B, ...], what the lower segments gave; [M, B, ...] where images were mixed before them.
-        release: what the server gets, M messages.
+        labels: int64 [n, B], the clients' own.
+        release: what the server gets, or has after it applied the defense itself, M messages.
         receipt: what the defense did.
         groups: int64 [M, k], the client on each seat of each message, −1 on an empty seat.
         penalty: [M'], the defense's own term of each client's loss, or None.
     """
 
     smashed: Tensor
+    labels: Tensor
     release: Release
     receipt: Receipt
     groups: Tensor
     penalty: Tensor | None
+
+    def arrived(self, defense: Defense) -> Sent:
+        """What the server gets to see: each client's own message, where it applies the defense to itself."""
+        if defense.applied_by != "server":
+            return self
+        smashed = self.smashed
+        if self.release.apart is not None:
+            seats = self.groups.flatten()
+            seat_of = seats.argsort()[len(seats) - len(smashed) :]  # empty seats, -1, come first
+            smashed = self.release.apart.flatten(0, 1)[seat_of].to(smashed.dtype)
+        return replace(
+            self,
+            release=Release(smashed=smashed, labels=self.labels),
+            groups=torch.arange(len(smashed), device=smashed.device).unsqueeze(1),
+        )
 
 
 class Grouping(TypingProtocol):
@@ -162,7 +179,7 @@ class Edge(nn.Module):
             generator: the only source of randomness of groups and defense.
             number: of the round, 0-based.
         """
-        defense = self.defense
+        defense, own = self.defense, labels
         groups = torch.arange(len(images), device=images.device).unsqueeze(1)
         present = None
         if defense.group > 1:
@@ -182,7 +199,7 @@ class Edge(nn.Module):
         if self.block is not None:
             m, b = release.smashed.shape[:2]
             release = replace(release, smashed=self.block(release.smashed.flatten(0, 1)).unflatten(0, (m, b)))
-        return Sent(smashed=smashed, release=release, receipt=receipt, groups=groups, penalty=penalty)
+        return Sent(smashed=smashed, labels=own, release=release, receipt=receipt, groups=groups, penalty=penalty)
 
     def _companion(self, smashed: Tensor) -> Tensor:
         """Every client's own companion on its own part of [n·B, ...]."""
@@ -212,7 +229,7 @@ class Edge(nn.Module):
         The lower segment, what the defense does to every image alone in front of it or behind it, and the frozen block.
         """
         parts = [self.lowers.copy(number)]
-        if type(self.defense).form is not Defense.form:
+        if type(self.defense).form is not Defense.form and self.defense.applied_by != "server":
             parts.insert(0 if self.defense.level == "input" else 1, Form(self.defense))
         if self.block is not None:
             parts.append(self.block)

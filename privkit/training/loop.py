@@ -79,24 +79,44 @@ class Trained:
     exposure: Exposure
 
 
-def exposure(edge: Edge, spec: TrainingSpec, private: Shares, *, epochs: int, recorded: int = 0) -> Exposure:
+def exposure(
+    edge: Edge,
+    spec: TrainingSpec,
+    private: Shares,
+    *,
+    epochs: int,
+    recorded: Batch | None = None,
+    passes: int = 1,
+    others: bool = False,
+) -> Exposure:
     """How often a run releases what belongs to one record or client.
+
+    A pass after training is as many rounds as its images fill, and a client with fewer images than a batch sends some
+    of them several times in it: an image is known by its id.
 
     Args:
         edge: the clients.
         spec: batch size, and whether lower segments are frozen.
         private: the clients' images.
         epochs: of training.
-        recorded: how often private images cross the wire once more after training, to be attacked.
+        recorded: images that cross the wire once more after training, to be attacked, whole rounds of them.
+        passes: how often they do.
+        others: whether they are other images than the private ones. A record is then released in training or after it,
+            and charged for whichever is more. Rounds count all the same: a trained segment puts what it learned of its
+            client into whatever it releases.
     """
     protocol = edge.protocol
     total = int(private.sizes.sum())
     rounds = rounds_an_epoch(total, protocol.clients, spec.batch_size)
     frozen = spec.freeze_lower or not learns(edge)
     sent_out = protocol.average != "never" or (protocol.lower == "handed_on" and protocol.clients > 1)
+    trained, after, again = epochs * most_releases(private, spec.batch_size, rounds), 0, 0
+    if recorded is not None and len(recorded):
+        after = passes * -(-len(recorded) // (protocol.active * spec.batch_size))
+        again = passes * int(recorded.ids.unique(return_counts=True)[1].max())
     return Exposure(
-        rounds=max(1, epochs * rounds + recorded),
-        epochs=max(1, epochs * most_releases(private, spec.batch_size, rounds) + recorded),
+        rounds=max(1, epochs * rounds + after),
+        epochs=max(1, trained, again) if others else max(1, trained + again),
         batch_size=spec.batch_size,
         clients=protocol.clients,
         lower_model="frozen" if frozen else "averaged" if sent_out else "trained",

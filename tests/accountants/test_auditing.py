@@ -497,3 +497,37 @@ def test_one_run_refuses_canaries_without_coins() -> None:
     """Guessing "member" every time is right in nine of ten without any leak."""
     with pytest.raises(ValueError, match="fair coins: 900 members of 1000"):
         auditing.epsilon_one_run([0.0] * 900, [0.0] * 100, confidence=0.95, delta=0.0)
+
+
+@pytest.mark.parametrize("guesses", [None, (20, 20), (60, 60), (0, 40)])
+def test_no_scores_show_more_than_the_ceiling(guesses: tuple[int, int] | None) -> None:
+    """Right or wrong, tied or not; and a perfect attack on balanced coins reaches it."""
+    draws = np.random.default_rng(0)
+    for trial in range(40):
+        coins = draws.random(120) < 0.5
+        scores = np.round(4 * coins + draws.normal(size=120) * (trial % 4) / 2, trial % 3)
+        bound = auditing.epsilon_one_run(scores[coins], scores[~coins], confidence=0.95, delta=1e-5, guesses=guesses)
+        most = auditing.ceiling_one_run(
+            int(coins.sum()), int((~coins).sum()), confidence=0.95, delta=1e-5, guesses=guesses
+        )
+        assert bound.epsilon <= most * (1 + 1e-12)
+    perfect = auditing.epsilon_one_run(
+        np.arange(60) + 60, np.arange(60), confidence=0.95, delta=1e-5, guesses=guesses
+    ).epsilon
+    assert perfect == pytest.approx(
+        auditing.ceiling_one_run(60, 60, confidence=0.95, delta=1e-5, guesses=guesses), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize(("canaries", "most"), [(50, 2.167), (200, 3.494), (500, 4.336), (1000, 4.868)])
+def test_ceilings_of_usual_numbers_of_canaries(canaries: int, most: float) -> None:
+    half = canaries // 2
+    assert auditing.ceiling_one_run(half, half, confidence=0.95, delta=1e-5) == pytest.approx(most, abs=1e-3)
+
+
+def test_one_run_says_that_both_relations_are_covered_and_that_rows_stand_alone() -> None:
+    found = auditing.epsilon_one_run(np.arange(50) + 50.0, np.arange(50), confidence=0.95, delta=1e-5)
+    told = " ".join(found.assumptions)
+    assert "under add-or-remove" in told
+    assert "under replace-one" in told
+    assert "of this bound alone" in told

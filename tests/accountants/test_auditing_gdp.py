@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 from privkit.accountants import gaussian
 from privkit.accountants.auditing import epsilon_one_run
-from privkit.accountants.auditing_gdp import epsilon_one_run_gdp, rejected
+from privkit.accountants.auditing_gdp import ceiling_one_run_gdp, epsilon_one_run_gdp, rejected
 
 
 def most_likely(mu: float, right: int, asked: int, canaries: int) -> float:
@@ -94,3 +94,16 @@ def test_bad_input_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         epsilon_one_run_gdp(members, others, confidence=0.95, delta=1e-5, guesses=guesses)
+
+
+@pytest.mark.parametrize("guesses", [(10, 10), (50, 50), (0, 30)])
+def test_no_scores_show_more_of_a_curve_than_the_ceiling(guesses: tuple[int, int]) -> None:
+    draws = np.random.default_rng(0)
+    for trial in range(10):
+        coins = draws.random(100) < 0.5
+        scores = 4 * coins + draws.normal(size=100) * trial / 4 + 1e-6 * draws.random(100)
+        found = epsilon_one_run_gdp(scores[coins], scores[~coins], confidence=0.95, delta=1e-5, guesses=guesses)
+        most = ceiling_one_run_gdp(int(coins.sum()), int((~coins).sum()), confidence=0.95, delta=1e-5, guesses=guesses)
+        assert found.epsilon <= most
+        if trial == 0:
+            assert found.epsilon == most

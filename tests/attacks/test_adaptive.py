@@ -1,6 +1,5 @@
 """Several passes tell more than one where they must, nothing where there is nothing, and go on after a kill."""
 
-import io
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,8 @@ from privkit.attacks.recurrence import copy_distance, keeps_places, keeps_rows, 
 from privkit.attacks.rounds import by_round
 from privkit.data.embedded import TinyDigits
 from privkit.defenses.batch_shuffle import BatchShuffle
+
+pytest_plugins = ["tests.attacks.hijackable"]
 
 BATCH = 20
 Release = Callable[[Tensor, Generator], Tensor]
@@ -152,6 +153,55 @@ def test_auto_finds_out_on_own_images(release: Release, chosen: Any) -> None:
     assert torch.equal(auto.images, named.images)
 
 
+def cutout(images: Tensor, draws: Generator, keep: float = 0.5) -> View:
+    """A round under a random mask for each image, whose coins are public."""
+    share = (torch.rand(len(images), 1, PLACES, generator=draws) < keep).float()
+    return View(round=0, smashed=tokens(images) * share.transpose(1, 2), share=share)
+
+
+def through_cutout(attack: Adaptive) -> Reconstruction:
+    def query(images: Tensor, draws: Generator) -> Answer:
+        return Answer(view=cutout(images, draws), members=torch.arange(len(images)).unsqueeze(1))
+
+    draws = Generator().manual_seed(9)
+    seen = [cutout(part, draws) for _ in range(attack.passes) for part in VICTIMS.split(BATCH)]
+    return attack.run(seen, replace(knowledge(identity), query=query), Generator().manual_seed(0))
+
+
+def test_masks_with_public_coins_are_lifted_by_several_passes() -> None:
+    """Of 240 tokens under 8 masks that keep half, one is missing; nothing else tells the passes from no defense."""
+    open_ = error(run(BlackBox(epochs=8), identity))
+    assert error(through_cutout(Adaptive(passes=8, epochs=8))) < 1.2 * open_ + 0.02 * FLOOR
+    auto, named = (through_cutout(Adaptive(passes=2, combine=c, epochs=1)) for c in ("auto", "average"))
+    assert torch.equal(auto.images, named.images)
+    assert error(through_cutout(Adaptive(passes=8, combine="concatenate", epochs=4))) < 0.8 * FLOOR
+
+
+@pytest.mark.parametrize("settings", [{"combine": c} for c in ("pool", "intersect", "as_released")] + [{"align": True}])
+def test_masked_rows_are_matched_by_no_way_that_needs_all_of_them(settings: Any) -> None:
+    with pytest.raises(NotApplicable, match="take average"):
+        through_cutout(Adaptive(passes=2, epochs=1, **settings))
+
+
+def test_messages_too_large_to_intersect_are_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("privkit.attacks.adaptive.INTERSECTED_TOKENS", BATCH * PLACES - 1)
+    auto, pooled_ = (run(Adaptive(passes=2, combine=c, epochs=1), batch_shuffled) for c in ("auto", "pool"))
+    assert torch.equal(auto.images, pooled_.images)
+    with pytest.raises(NotApplicable, match="may be 79, but a message has 80"):
+        run(Adaptive(passes=2, combine="intersect", epochs=1), batch_shuffled)
+
+
+def test_intersection_does_not_depend_on_how_many_messages_are_looked_at_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen, _ = planted(4, 0.6, sigma=0.2)
+    whole, visits = tracked(seen, 1.0)
+    monkeypatch.setattr("privkit.attacks.recurrence.TABLE_NUMBERS", 1)
+    part, rows = tracked(seen, 1.0, 10)
+    torch.testing.assert_close(part, whole)
+    torch.testing.assert_close(rows, visits.unflatten(2, (10, -1)).sum(3))
+
+
 def test_as_released_sees_one_pass_only() -> None:
     attack, seen = Adaptive(passes=3, combine="as_released", epochs=1), views(shuffled, 3)
     others = seen[:3] + [replace(view, smashed=torch.zeros_like(view.smashed)) for view in seen[3:]]
@@ -261,36 +311,12 @@ def test_same_seed_same_bits_and_the_global_generator_is_left_alone() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-class Killed(Exception):
-    pass
-
-
-class Session:
-    """Keeps the last state and dies after some epochs."""
-
-    def __init__(self, dies_after: int | None = None, state: dict[str, Any] | None = None) -> None:
-        self.dies_after, self.state = dies_after, state
-
-    def load(self) -> dict[str, Any] | None:
-        return self.state
-
-    def save(self, state: dict[str, Any]) -> None:
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        buffer.seek(0)
-        self.state = torch.load(buffer, weights_only=True)
-
-    def report(self, done: int, total: int, value: float) -> None:
-        if done == self.dies_after:
-            raise Killed
-
-
 @pytest.mark.parametrize("combine", ["average", "intersect", "as_released"])
-def test_goes_on_after_a_kill_bit_for_bit(combine: Any) -> None:
-    attack, killed = Adaptive(passes=2, combine=combine, epochs=3), Session(dies_after=1)
-    with pytest.raises(Killed):
+def test_goes_on_after_a_kill_bit_for_bit(combine: Any, memory: Any) -> None:
+    attack, killed = Adaptive(passes=2, combine=combine, epochs=3), memory(until=1)
+    with pytest.raises(KeyboardInterrupt):
         run(attack, batch_shuffled, killed)
-    resumed = run(attack, batch_shuffled, Session(state=killed.state))
+    resumed = run(attack, batch_shuffled, memory(kept=killed.kept))
     straight = run(attack, batch_shuffled)
     assert torch.equal(resumed.images, straight.images)
     assert resumed.curve == straight.curve
@@ -318,7 +344,7 @@ def test_views_that_are_no_passes() -> None:
         (replace(seen[3], smashed=torch.rand(19, 4, 32)), r"one shape and as many messages, got \[20, 4, 32\], \[19"),
         (replace(seen[3], messages=2), "as many messages"),
         (replace(seen[3], mixed=2), "no row is the same sum twice"),
-        (replace(seen[3], share=torch.ones(20, 1, 4)), "unmixed and unmasked"),
+        (replace(seen[3], share=torch.ones(20, 1, 4)), "public in all passes or in none"),
         (replace(seen[3], smashed=seen[3].smashed / 0), "NaN or infinity"),
     ):
         with pytest.raises(NotApplicable, match=words):

@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import (
     Answer,
+    AttackDiverged,
     Knowledge,
     NotApplicable,
     Query,
@@ -158,6 +159,48 @@ def test_goes_on_after_a_kill_bit_for_bit(dies_after: int) -> None:
     straight = run(attack)
     assert torch.equal(resumed.images, straight.images)
     assert resumed.curve == straight.curve
+
+
+class Keeping(Session):
+    """Saves seldom, and keeps in any case what it is told to."""
+
+    kept: dict[str, Any] | None = None
+
+    def save(self, state: dict[str, Any]) -> None:
+        pass
+
+    def keep(self, state: dict[str, Any]) -> None:
+        self.kept = torch.load(_bytes(state), weights_only=True)
+
+
+@pytest.mark.parametrize("factor", [1e6, float("inf"), float("nan")])
+def test_a_training_that_diverges_stops_and_keeps_its_last_good_state(
+    factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finite explosion, too, which would look like a poor guess once it is cut to [0, 1]."""
+    drawn, messages, calls = MaeDecoder.forward, (600 - 60) // BATCH, [0]
+
+    def forward(self: MaeDecoder, release: Tensor) -> Tensor:
+        calls[0] += self.training
+        return drawn(self, release) * (factor if calls[0] > 2 * messages else 1.0)
+
+    monkeypatch.setattr(MaeDecoder, "forward", forward)
+    session = Keeping()
+    with pytest.raises(AttackDiverged, match="after epoch 3"):
+        run(BlackBox(epochs=4), session=session)
+    assert session.kept is not None
+    assert len(session.kept["curve"]) == 2
+    assert all(bool(weight.isfinite().all()) for weight in session.kept["network"].values())
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_releases_that_hold_no_numbers(broken: float) -> None:
+    seen = [replace(view, smashed=view.smashed * broken) for view in views()]
+    with pytest.raises(NotApplicable, match="NaN or infinity"):
+        BlackBox(epochs=1).run(seen, knowledge(), Generator())
+    for nothing in ([], [replace(view, smashed=view.smashed[..., :0]) for view in views()]):
+        with pytest.raises(NotApplicable, match="nothing to attack"):
+            BlackBox(epochs=1).run(nothing, knowledge(), Generator())
 
 
 def test_says_what_it_lacks() -> None:

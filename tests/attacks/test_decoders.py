@@ -96,6 +96,14 @@ def test_one_image_tells_nothing_of_another_unless_the_unit_is_the_message() -> 
         assert same == (name == "set")
 
 
+def test_rounds_of_too_many_tokens_are_refused_by_the_message_decoder_only() -> None:
+    tokens = torch.zeros(161, 16, 4)
+    with pytest.raises(NotApplicable, match="may be 2,560, but a round has 2,576"):
+        build("message", tokens, (1, 8, 8))
+    build("message", tokens[:160], (1, 8, 8))
+    build("set", tokens, (1, 8, 8))
+
+
 def test_the_arrangement_is_a_soft_permutation_that_finds_places() -> None:
     """After training, many a token with ink goes where it came from (chance: 1 in 16), and no order was ever shown."""
     with torch.random.fork_rng(devices=[]):

@@ -239,21 +239,63 @@ class Session:
         self.reports.append((done, total))
 
 
-@pytest.mark.parametrize("dies_after", [1, 2])
+@pytest.mark.parametrize("dies_after", [1, 2, 3, 5, 6])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first save the networks are trained, after the second one view is solved."""
+    """Two epochs of each network, all networks trained (5), and one view solved: nothing is done again."""
     views, _, knowledge = scene(keep=0.4)
     attack, killed = Jigsaw(epochs=2, kicks=3), Session(dies_after=dies_after)
     with pytest.raises(Killed):
         attack.run(views, knowledge, Generator().manual_seed(0), killed)
     straight = run(attack, views, knowledge)
-    for training in ("train_pieces", "train_members"):
-        monkeypatch.setattr(f"privkit.attacks.jigsaw.{training}", lambda *_: pytest.fail("trained again"))
+    if dies_after > 2:
+        monkeypatch.setattr("privkit.attacks.jigsaw.piece_losses", lambda *_: pytest.fail("trained again"))
+    if dies_after > 4:
+        monkeypatch.setattr("privkit.attacks.jigsaw.member_losses", lambda *_: pytest.fail("trained again"))
     went_on = Session(state=killed.state)
     resumed = attack.run(views, knowledge, Generator().manual_seed(0), went_on)
     assert torch.equal(resumed.images, straight.images)
     assert torch.equal(guess(resumed), guess(straight))
-    assert went_on.reports == [(done, 4) for done in range(2 + dies_after, 5)]
+    assert went_on.reports == [(done, 6) for done in range(1 + dies_after - (dies_after > 4), 7)]
+
+
+def test_the_start_has_learned_nothing_and_searched_nothing() -> None:
+    attack = Jigsaw(pairs="edges", keep=0.4, width=8)
+    assert attack.start == replace(attack, epochs=0, kicks=0)
+
+
+def test_what_own_tokens_show_does_not_depend_on_whether_it_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do the ridge regression and the matching of own tokens on how much is looked at at once."""
+    views, _, knowledge = scene(projected, keep=0.4)
+    attack = Jigsaw(epochs=1, kicks=2)
+    whole = run(attack, views, knowledge)
+    monkeypatch.setattr("privkit.attacks.piece_solver.TABLE_NUMBERS", 0)
+    monkeypatch.setattr("privkit.attacks.token_contents.NUMBERS_AT_ONCE", 1_000)
+    part = run(attack, views, knowledge)
+    assert (guess(part) == guess(whole)).double().mean() > 0.9
+    same = (guess(part) == guess(whole)).view(2, -1).all(1).repeat_interleave(BATCH)
+    torch.testing.assert_close(part.images[same], whole.images[same], rtol=1e-3, atol=1e-3)
+
+
+def test_holds_no_more_own_tokens_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    views, _, knowledge = scene()
+    monkeypatch.setattr("privkit.attacks.own_tokens.OWN_NUMBERS", 50 * T * (192 + 192))
+    few, all_ = (
+        run(Jigsaw(epochs=1, kicks=1), views, replace(knowledge, auxiliary=x)) for x in (AUXILIARY[:50], AUXILIARY)
+    )
+    assert torch.equal(few.images, all_.images)
+    monkeypatch.setattr("privkit.attacks.own_tokens.MATCHED_TOKENS", BATCH * T - 1)
+    with pytest.raises(NotApplicable, match="may be 79, but a message has 80"):
+        run(Jigsaw(epochs=0), views, knowledge)
+
+
+def test_tokens_that_are_all_alike_do_not_look_mixed() -> None:
+    """Half of each image's patches are black: only the others can tell whether tokens leave their rows."""
+    draws, dark = Generator().manual_seed(4), (torch.rand(110, 1, 4, 4, generator=Generator().manual_seed(5)) < 0.5)
+    images = AUXILIARY * dark.repeat_interleave(8, 2).repeat_interleave(8, 3)
+    for keep in (1.0, 0.4):
+        released = torch.stack([shuffled(part, draws, pixels, keep)[0] for part in images.split(BATCH)])
+        _, share = match_own_tokens(released, pixels(images).unflatten(0, (-1, BATCH)))
+        assert kept_share(share, BATCH) == pytest.approx(int(keep * T) / T, abs=0.06)
 
 
 @pytest.mark.parametrize(("keep", "lower"), [(1.0, pixels), (0.4, pixels), (0.4, projected)])
@@ -294,7 +336,7 @@ def test_a_release_of_nan_is_refused() -> None:
 
 
 def test_a_training_that_diverges_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privkit.attacks.piece_network.piece_loss", lambda places, pairs: places.sum() * torch.nan)
+    monkeypatch.setattr("privkit.attacks.piece_training.piece_loss", lambda places, pairs: places.sum() * torch.nan)
     views, _, knowledge = scene()
     with pytest.raises(AttackDiverged, match="the training loss is nan after epoch 1"):
         run(Jigsaw(epochs=1, kicks=0), views, knowledge)

@@ -169,9 +169,13 @@ class Session:
         pass
 
 
-@pytest.mark.parametrize("dies_after", [1, 2, 3])
+def test_the_start_has_learned_nothing_and_searched_nothing() -> None:
+    assert QUICK.start == replace(QUICK, pieces_epochs=0, kicks=0, epochs=0)
+
+
+@pytest.mark.parametrize("dies_after", [1, 3, 4, 5])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int) -> None:
-    """Killed after training, after the view is solved, and inside the white box."""
+    """Killed inside the jigsaw's training, after it, after the view is solved, and inside the white box."""
     attack = replace(QUICK, pieces_epochs=1, kicks=2)
     view, _ = send(VICTIMS, 0.4, Generator().manual_seed(9))
     killed = Session(dies_after)

@@ -3,10 +3,13 @@
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.accountants.base import no_protection
+from privkit.accountants.gaussian import epsilon as gaussian_epsilon
 from privkit.attacks.base import Knowledge, NotApplicable, View
 from privkit.attacks.canaries import Canaries, CanaryKnowledge, contained, likelihood_ratio
 from privkit.attacks.gradient_matching import label_gradients
@@ -14,7 +17,9 @@ from privkit.attacks.member_inference import confidence, lira, loss_threshold
 from privkit.auditing import Audit, audit_one_run
 from privkit.defenses.base import Exposure
 from privkit.defenses.dp_sl import DpSl
+from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.grad_perturb import GradPerturb
+from privkit.defenses.laplace_noise import LaplaceNoise
 from privkit.metrics.leakage import pooled_auc, tpr_at
 
 SHADOWS, POOL, WIDTH = 24, 120, 80
@@ -247,3 +252,44 @@ def test_canaries_say_what_they_lack() -> None:
         Canaries(sigma=0.0)
     with pytest.raises(ValueError, match="two candidates"):
         contained(torch.zeros(2, 3), torch.zeros(1, 3), 1.0)
+
+
+def test_a_curve_is_tested_only_where_one_is_claimed() -> None:
+    scores, coins = torch.arange(40.0).numpy(), (torch.arange(40) % 2).bool().numpy()
+    z, y = torch.zeros(1, 2, 3, 4), torch.zeros(1, 2)
+    laplace = LaplaceNoise(scale=9.0).apply(z, y, Generator())[1].certificate()
+    gaussian = GaussianNoise(sigma=9.0).apply(z, y, Generator())[1].certificate()
+    for curve in ("gaussian", "both"):
+        for claim in (laplace, no_protection()):
+            with pytest.raises(ValueError, match="whole Gaussian trade-off curve of known μ"):
+                audit_one_run(scores, coins, claim, curve=curve, guesses=(5, 5))  # type: ignore[arg-type]
+        assert not audit_one_run(scores, coins, gaussian, curve=curve, guesses=(5, 5)).refuted  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mu", [0.5, 2.0])
+def test_the_larger_of_both_bounds_stays_below_the_truth(mu: float) -> None:
+    """100 runs of the very Gaussian: five may exceed it, and the union bound keeps to far fewer."""
+    draws, truth = np.random.default_rng(0), gaussian_epsilon(1e-5, mu)
+    claim = replace(spec(mu).apply(*one_release())[1].certificate(RUN), epsilon=truth)
+    above, both, one = 0, [], []
+    for _ in range(100):
+        coins = draws.random(200) < 0.5
+        scores = np.round(draws.normal(size=200) + mu * coins, 2)  # some tie
+        found = audit_one_run(scores, coins, claim, curve="both")
+        above += found.refuted
+        both.append(found.bound.epsilon)
+        one.append(audit_one_run(scores, coins, claim).bound.epsilon)
+    assert above <= 3
+    assert np.mean(both) > np.mean(one) + 0.2
+
+
+def one_release() -> tuple[Tensor, Tensor, Generator]:
+    return torch.zeros(1, 2, CELLS), torch.eye(2).unsqueeze(0), Generator()
+
+
+def test_gradients_of_named_labels_are_those_of_all_labels() -> None:
+    draws = Generator().manual_seed(0)
+    upper, smashed = nn.Sequential(nn.Flatten(), nn.Linear(6, 5)), torch.randn(7, 3, 2, generator=draws)
+    labels = torch.randint(5, (2, 7), generator=draws)
+    every, named = label_gradients(upper, smashed), label_gradients(upper, smashed, labels)
+    assert torch.equal(named, every[labels, torch.arange(7)])

@@ -1,6 +1,6 @@
 """SDAR makes no query: what it knows are the server's own segment, what was recorded, and images of its own."""
 
-import io
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,8 +12,10 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Reconstruction, View
 from privkit.attacks.sdar import SDAR
-from privkit.attacks.sdar_networks import Drawer, Judge, Simulator
+from privkit.attacks.sdar_training import Training
 from privkit.data.embedded import TinyDigits
+
+pytest_plugins = ["tests.attacks.hijackable"]
 
 
 @cache
@@ -154,54 +156,65 @@ def test_deterministic_by_generator_and_the_others_are_left_alone() -> None:
     assert all(torch.equal(a, b) for a, b in zip(weights, knowledge.upper.parameters(), strict=True))
 
 
-class Killed(Exception):
-    pass
-
-
-class Session:
-    """Keeps the last state and dies after some epochs."""
-
-    def __init__(self, dies_after: int | None = None, state: dict[str, Any] | None = None) -> None:
-        self.dies_after, self.state = dies_after, state
-
-    def load(self) -> dict[str, Any] | None:
-        return self.state
-
-    def save(self, state: dict[str, Any]) -> None:
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        buffer.seek(0)
-        self.state = torch.load(buffer, weights_only=True)
-
-    def report(self, done: int, total: int, value: float) -> None:
-        if done == self.dies_after:
-            raise Killed
-
-
 @pytest.mark.parametrize("attack", [replace(QUICK, epochs=3, flip=0.2), replace(QUICK, epochs=3, simulator="known")])
-def test_goes_on_after_a_kill_bit_for_bit(attack: SDAR) -> None:
+def test_goes_on_after_a_kill_bit_for_bit(attack: SDAR, memory: Any) -> None:
     views, knowledge = case()
-    knowledge, killed = replace(knowledge, lower=trained("maps")[0]), Session(dies_after=1)
-    with pytest.raises(Killed):
+    knowledge, killed = replace(knowledge, lower=trained("maps")[0]), memory(until=1)
+    with pytest.raises(KeyboardInterrupt):
         run(attack, views, knowledge, killed)
     torch.rand(5)
-    resumed, straight = run(attack, views, knowledge, Session(state=killed.state)), run(attack, views, knowledge)
+    resumed, straight = run(attack, views, knowledge, memory(kept=killed.kept)), run(attack, views, knowledge)
     assert torch.equal(resumed.images, straight.images)
     assert resumed.curve == straight.curve
 
 
-def test_a_divergence_stops_it_with_the_last_good_state_kept() -> None:
+def test_a_divergence_stops_it_with_the_last_good_state_kept(memory: Any) -> None:
     views, knowledge = case()
-    session = Session()
+    session = memory()
     run(replace(QUICK, epochs=1), views, knowledge, session)
-    good = session.state
-    assert good is not None
     views[0].smashed[0] = float("nan")
     with pytest.raises(AttackDiverged, match="nan"):
         run(QUICK, views, knowledge, session)
-    assert session.state is good
+    assert len(session.kept["curve"]) == 1
+    assert all(w.isfinite().all() for part in session.kept["training"]["weights"].values() for w in part.values())
     with pytest.raises(AttackDiverged):
         run(replace(QUICK, learning_rate=1e30), *case())
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["labels", "no labels"])
+def test_a_step_gives_every_part_the_gradient_of_its_own_loss_at_the_weights_before_it(told: bool) -> None:
+    """One pass through each judge serves it and whoever fools it; here each loss is written out and differentiated."""
+    views, knowledge = case("tokens")
+    views = views if told else [replace(v, labels=None) for v in views]
+    training = Training(SDAR(width=4, lambda1=0.3, lambda2=0.5), SDAR()._material(views, knowledge), 0)
+    images, labels, rows = knowledge.auxiliary, knowledge.auxiliary_labels, views[0].smashed[:8]
+    assert images is not None
+    assert labels is not None
+    images, labels, theirs = images[:8], labels[:8], split()[1][:8] if told else None
+    p = deepcopy(training.parts)
+    made = p["simulator"](images)
+    decoder = deepcopy(training)
+    drawn, own = decoder._decode(rows, theirs), decoder._decode(made.detach(), labels)
+    sure = nn.functional.softplus
+    losses = {
+        "simulator": nn.functional.cross_entropy(training.given.upper(made), labels)
+        + 0.3 * sure(-p["releases"](made, labels)).mean(),
+        "releases": sure(-p["releases"](rows, theirs)).mean() + sure(p["releases"](made.detach(), labels)).mean(),
+        "decoder": nn.functional.mse_loss(own, images) + 0.5 * sure(-p["images"](drawn, theirs)).mean(),
+        "images": sure(-p["images"](images, labels)).mean() + sure(p["images"](drawn.detach(), theirs)).mean(),
+    }
+    total = training._step(images, labels, rows, theirs)
+    torch.testing.assert_close(total, sum(losses.values()).detach())  # type: ignore[union-attr]
+    for name, loss in losses.items():
+        of = decoder.parts[name] if name == "decoder" else p[name]
+        expected = torch.autograd.grad(loss, list(of.parameters()))
+        for weight, gradient in zip(training.parts[name].parameters(), expected, strict=True):
+            assert weight.grad is not None
+            torch.testing.assert_close(weight.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_it_says_what_falls_short_of_the_authors() -> None:
+    assert SDAR(epochs=10).short_of_published.startswith("10 epochs on the recorded releases of trained clients, where")
 
 
 def test_not_applicable() -> None:
@@ -250,23 +263,3 @@ def test_bad_specifications() -> None:
         SDAR(flip=1.0)
     with pytest.raises(ValueError, match="budget's"):
         run(SDAR(), *case())
-
-
-@pytest.mark.parametrize(
-    "form", [(6, 8, 12, 12), (6, 8, 14, 14), (6, 16, 9), (6, 196, 3), (6, 30), (6, 5, 28, 28), (6, 2, 40, 40)]
-)
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 24)])
-def test_networks_for_every_form(form: tuple[int, ...], shape: tuple[int, int, int]) -> None:
-    rows = torch.rand(form, generator=Generator().manual_seed(0))
-    images = torch.rand(2, *shape)
-    assert Simulator(rows, shape, width=4)(images).shape == (2, *form[1:])
-    assert Drawer(rows, shape, width=4)(rows).shape == (6, *shape)
-    assert Judge(rows, shape, width=4, classes=3)(rows, torch.arange(6) % 3).shape == (6,)
-
-
-def test_a_simulator_keeps_below_a_clamp_that_it_saw() -> None:
-    """A ReLU's zeros are recognized; a lowest value that comes once is none."""
-    rows = torch.randn(50, 8, 4, 4, generator=Generator().manual_seed(0))
-    images = torch.rand(20, 1, 8, 8)
-    assert Simulator(rows.relu(), (1, 8, 8), width=4)(images).min() == 0
-    assert Simulator(rows, (1, 8, 8), width=4).lowest == -torch.inf

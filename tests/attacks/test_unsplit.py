@@ -1,6 +1,5 @@
 """UnSplit knows an architecture and no weight; it learns what it can from the releases alone."""
 
-import io
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -14,6 +13,8 @@ from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Recon
 from privkit.attacks.known_lower import mix
 from privkit.attacks.unsplit import UnSplit, fresh
 from privkit.data.embedded import Digits, TinyDigits
+
+pytest_plugins = ["tests.attacks.hijackable"]
 
 
 def digits(spec: Any, count: int) -> Tensor:
@@ -109,6 +110,39 @@ def test_the_clone_learns() -> None:
     assert curve[-1] < 0.8 * curve[0]
 
 
+def test_the_stolen_segment_releases_what_the_client_would_of_unseen_images() -> None:
+    """Held against a fresh clone, over eight clients: releases alone fix a filter up to its sign, so that some fail."""
+    unseen, agrees = OTHERS[:100], list[tuple[float, float]]()
+    for seed in range(8):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            lower = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU())
+        message, draws = views(lower), lambda seed=seed: Generator().manual_seed(100 + seed)
+        guess, stolen = UnSplit(epochs=8).steal(message, known(lower), draws())
+        _, start = UnSplit(epochs=0).steal(message, known(lower), draws())
+        with torch.no_grad():
+            table = torch.stack([net(unseen).flatten() for net in (lower, stolen, start)]).corrcoef()
+        agrees.append((table[0, 1].item(), table[0, 2].item()))
+    assert torch.equal(guess.images, UnSplit(epochs=8).run(message, known(lower), draws()).images)
+    after, before = np.mean(agrees, axis=0)
+    assert after > before + 0.08, agrees
+    assert sum(a > b for a, b in agrees) >= 6, agrees
+
+
+@pytest.mark.parametrize(
+    ("attack", "says"),
+    [
+        (UnSplit(), "40 alternations of 25 + 25 steps, where the authors take 1,000 of 100 + 100"),
+        (UnSplit(epochs=1_000), "1,000 alternations of 25 + 25 steps"),
+        (UnSplit(recipe="released", epochs=10), "10 alternations of 100 + 100 steps"),
+        (UnSplit(recipe="released"), ""),
+    ],
+)
+def test_it_says_what_falls_short_of_the_authors(attack: UnSplit, says: str) -> None:
+    assert attack.short_of_published.startswith(says)
+    assert bool(attack.short_of_published) == bool(says)
+
+
 def test_on_the_split_it_beats_its_start_and_the_released_recipe_stays_above_the_floor() -> None:
     """MNIST, a frozen random convolution to 8×12×12; a few alternations of the reduced recipe, one of the released."""
     images = digits(Digits(), 5000)[:4]
@@ -141,37 +175,13 @@ def test_mixed_releases_are_matched_through_public_weights() -> None:
         run(UnSplit(epochs=1), nn.Flatten(), [replace(view, share=None)])
 
 
-class Killed(Exception):
-    pass
-
-
-class Session:
-    """Keeps the last state and dies after some alternations."""
-
-    def __init__(self, dies_after: int | None = None, state: dict[str, Any] | None = None) -> None:
-        self.dies_after, self.state = dies_after, state
-
-    def load(self) -> dict[str, Any] | None:
-        return self.state
-
-    def save(self, state: dict[str, Any]) -> None:
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        buffer.seek(0)
-        self.state = torch.load(buffer, weights_only=True)
-
-    def report(self, done: int, total: int, value: float) -> None:
-        if done == self.dies_after:
-            raise Killed
-
-
 @pytest.mark.parametrize("lower", [Placed(1), nn.Flatten()], ids=["weights", "no weights"])
-def test_goes_on_after_a_kill_bit_for_bit(lower: nn.Module) -> None:
-    attack, killed = UnSplit(epochs=3, parallel=7), Session(dies_after=1)
-    with pytest.raises(Killed):
+def test_goes_on_after_a_kill_bit_for_bit(lower: nn.Module, memory: Any) -> None:
+    attack, killed = UnSplit(epochs=3, parallel=7), memory(until=1)
+    with pytest.raises(KeyboardInterrupt):
         run(attack, lower, session=killed)
     torch.rand(5)
-    resumed, straight = run(attack, lower, session=Session(state=killed.state)), run(attack, lower)
+    resumed, straight = run(attack, lower, session=memory(kept=killed.kept)), run(attack, lower)
     assert torch.equal(resumed.images, straight.images)
     assert resumed.curve == straight.curve
 

@@ -15,7 +15,7 @@ from privkit.attacks.base import Answer, AttackDiverged, Knowledge, NotApplicabl
 from privkit.attacks.image_fit import Method, Problem, fit
 from privkit.attacks.known_lower import mix
 from privkit.attacks.rounds import averaged
-from privkit.attacks.sinkhorn import hungarian, pair_costs, place_costs, sinkhorn, take
+from privkit.attacks.sinkhorn import PlaceModel, hungarian, pair_costs, place_costs, sinkhorn, take
 from privkit.attacks.white_box import WhiteBox
 from privkit.data.embedded import Digits, TinyDigits
 
@@ -389,6 +389,8 @@ def test_not_applicable() -> None:
         ("needs lower", WhiteBox(), views(lower), replace(known(lower), lower=None)),
         ("was released", WhiteBox(), [View(round=0, smashed=torch.rand(3, 9, 4))], known(lower)),
         ("same shape", WhiteBox(), views(lower), known(lower, None, torch.rand(30, 1, 9, 9))),
+        ("cannot read images", WhiteBox(), views(lower), known(nn.Linear(7, 4), None)),
+        ("nothing to attack", WhiteBox(), [View(round=0, smashed=torch.zeros(3, 16, 0))], known(lower)),
         ("is for tokens", WhiteBox(order="shuffled"), views(nn.Flatten()), known(nn.Flatten())),
     ]
     for match, attack, message, knowledge in cases:
@@ -396,11 +398,63 @@ def test_not_applicable() -> None:
             attack.run(message, knowledge, Generator())
 
 
-def test_stops_where_the_release_is_no_number() -> None:
-    lower = nn.Flatten()
-    view = View(round=0, smashed=torch.full((2, 64), float("nan")))
+def test_stops_where_the_objective_is_no_number() -> None:
+    class Exploding(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(1) * 1e30
+
+    view = View(round=0, smashed=torch.rand(2, 64))
     with pytest.raises(AttackDiverged, match="after 100 steps"):
-        WhiteBox(epochs=2).run([view], known(lower, None), Generator())
+        WhiteBox(epochs=2).run([view], known(Exploding(), None), Generator())
+
+
+@pytest.mark.parametrize("order", ["known", "shuffled", "batch"])
+def test_refuses_a_release_that_is_no_number(order: Any) -> None:
+    view = View(round=0, smashed=torch.full((2, 16, 4), float("nan")))
+    with pytest.raises(NotApplicable, match="NaN or infinity"):
+        WhiteBox(epochs=2, order=order).run([view], known(Cells(), None), Generator())
+
+
+def test_places_are_learned_once_for_all_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And some tokens at a time, with the same costs."""
+    learned: list[int] = []
+    fitted = PlaceModel.fit
+
+    def fit(examples: Tensor) -> PlaceModel:
+        learned.append(len(examples))
+        return fitted(examples)
+
+    monkeypatch.setattr(PlaceModel, "fit", fit)
+    run(WhiteBox(order="shuffled", epochs=0, parallel=4), Cells())
+    assert learned == [len(AUXILIARY) - BATCH]
+
+
+def test_costs_of_places_do_not_depend_on_how_many_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = Generator().manual_seed(0)
+    examples, seen = torch.randn(50, 9, 12, generator=draws), torch.randn(30, 9, 12, generator=draws)
+    whole = place_costs(seen, examples)
+    monkeypatch.setattr("privkit.attacks.sinkhorn.NUMBERS_AT_ONCE", 1_000)
+    torch.testing.assert_close(place_costs(seen, examples), whole, rtol=1e-4, atol=1e-4)
+
+
+def test_masked_rounds_of_the_same_victims_show_every_cell() -> None:
+    lower, draws = Cells(), Generator().manual_seed(4)
+    rounds = []
+    for number in range(4):
+        share = (torch.rand(20, 1, 16, generator=draws) > 0.5).float()
+        with torch.no_grad():
+            rounds.append(View(round=number, smashed=lower(VICTIMS) * share.transpose(1, 2), share=share))
+    found = averaged(rounds)
+    assert found.share is not None
+    assert torch.equal(found.share, torch.stack([x.share for x in rounds if x.share is not None]).amax(0))
+    attack = WhiteBox(order="known", same_victims=True)
+    guess = attack.run(rounds, known(lower, None), Generator().manual_seed(0)).images[:20]
+    plainly = attack.run(rounds[:1], known(lower, None), Generator().manual_seed(0)).images
+    assert (guess - VICTIMS).square().mean() < 0.4 * (plainly - VICTIMS).square().mean()
+    with pytest.raises(NotApplicable, match="in another order"):
+        averaged(rounds, align=True)
+    with pytest.raises(NotApplicable, match="unmixed"):
+        averaged([replace(view, mixed=2) for view in rounds])
 
 
 def test_bad_specifications() -> None:

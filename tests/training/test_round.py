@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.channel import record
 from privkit.data.base import Batch
 from privkit.data.embedded import TinyDigits
 from privkit.data.partition import Shares
@@ -387,8 +388,37 @@ def test_exposure_counts_releases() -> None:
     spec = TrainingSpec(batch_size=10)
     found = exposure(edge, spec, shares, epochs=5)
     assert (found.rounds, found.epochs, found.batch_size, found.lower_model) == (20, 5, 10, "trained")
-    assert exposure(edge, replace(spec, freeze_lower=True), shares, epochs=5, recorded=1).epochs == 6
     averaged, _ = built(NoDefense(), Protocol(clients=3, average="round"))
     assert exposure(averaged, spec, shares, epochs=5).lower_model == "averaged"
     turns, _ = built(NoDefense(), Protocol(clients=3, lower="handed_on"))
     assert exposure(turns, spec, shares, epochs=5).lower_model == "averaged"
+
+
+def test_passes_after_training_are_charged_for_all_that_they_send() -> None:
+    """A pass is as many rounds as its images fill, of one client as of three."""
+    spec, data = TrainingSpec(batch_size=10), digits(120)
+    shares = Shares(rows=torch.arange(120).view(3, 40), sizes=torch.full((3,), 40))
+    edge, _ = built(NoDefense(), Protocol(clients=3))
+    after = exposure(edge, spec, shares, epochs=5, recorded=data[:60], passes=3)
+    assert (after.rounds, after.epochs) == (5 * 4 + 3 * 2, 5 + 3)  # and not 5·4 + 3
+    frozen = exposure(edge, replace(spec, freeze_lower=True), shares, epochs=5, recorded=data[:60])
+    assert (frozen.lower_model, frozen.epochs) == ("frozen", 6)
+    # Other images than the private ones are records of their own, but a trained segment tells of its client.
+    others = exposure(edge, spec, shares, epochs=5, recorded=data[:60], passes=3, others=True)
+    assert (others.rounds, others.epochs) == (26, 5)
+    assert exposure(edge, spec, shares, epochs=1, recorded=data[:60], passes=3, others=True).epochs == 3
+
+
+def test_images_that_a_small_client_repeats_are_charged_every_time() -> None:
+    """A client of four images fills a batch of ten with three copies of some: what is charged is what was counted."""
+    sizes, data = torch.tensor([4, 40, 40]), digits(84)
+    starts = torch.tensor([0, 4, 44])
+    shares = Shares(rows=starts.unsqueeze(1) + torch.arange(40) % sizes.unsqueeze(1), sizes=sizes)
+    edge, _ = built(NoDefense(), Protocol(clients=3))
+    victims = data[shares.rows[:, :10].flatten()]
+    spec = TrainingSpec(batch_size=10, freeze_lower=True)
+    charged = exposure(edge, spec, shares, epochs=2, recorded=victims, passes=2).epochs
+    sent = record(edge, victims, batch_size=10, seed=0, passes=2)
+    again = int(victims.ids[sent.members].bincount().max())
+    assert again == 2 * 3  # and not 2
+    assert charged == 2 * 5 + again  # two rounds an epoch: 20 places for 4 images

@@ -1,0 +1,69 @@
+"""ROC curves and histograms of attacks that tell two kinds of examples apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from privkit.reports.figures import COLORS, MUTED
+
+BINS = 40
+SHOWN = (0.5, 99.5)
+"""Percentiles of the scores between which a histogram lies: one stray score would flatten it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """One attack's scores of one run.
+
+    Attributes:
+        positive: float [P], scores of examples of which the answer is yes.
+        negative: float [Q], of the others.
+        false: [K], false positive rates along the ROC curve.
+        true: [K], true positive rates.
+        auc: the area under it.
+    """
+
+    positive: NDArray[np.float64]
+    negative: NDArray[np.float64]
+    false: NDArray[np.float64]
+    true: NDArray[np.float64]
+    auc: float
+
+
+def score_figure(told: Mapping[str, Told]) -> Figure:
+    """A line of two panels for each label: the ROC curve, and the histograms of both kinds of examples.
+
+    Args:
+        told: label -> scores, at least one.
+
+    Source: the panels of DP-CutMixSL's Figs. 8-10.
+    """
+    figure = Figure(figsize=(7.6, 2.3 * len(told)), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(told), 2, squeeze=False, gridspec_kw={"width_ratios": (1, 2)})
+    for (curve, histogram), (label, found) in zip(axes, told.items(), strict=True):
+        curve.plot([0, 1], [0, 1], color=MUTED, lw=0.8, ls="--")
+        curve.plot(found.false, found.true, color=COLORS[0], lw=1.6)
+        curve.set(xlim=(0, 1), ylim=(0, 1.01), aspect="equal", xlabel="false positive rate")
+        curve.set_ylabel("true positive rate", fontsize=8)
+        curve.set_title(f"AUC {found.auc:.3f}", fontsize=9)
+        low, high = np.percentile(np.concatenate([found.positive, found.negative]), SHOWN)
+        edges = np.linspace(low, high, BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
+        for values, color, name in ((found.negative, COLORS[5], "no"), (found.positive, COLORS[1], "yes")):
+            share = np.full(len(values), 1 / len(values))
+            histogram.hist(values.clip(low, high), bins=edges, weights=share, color=color, alpha=0.55, label=name)
+        histogram.set_title(label, fontsize=9)
+        histogram.set_xlabel("score", fontsize=8)
+        histogram.set_ylabel("share", fontsize=8)
+        histogram.legend(frameon=False, fontsize=7.5)
+        for axis in (curve, histogram):
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.tick_params(labelsize=7.5)
+            axis.xaxis.label.set_size(8)
+    return figure

@@ -1,0 +1,151 @@
+"""Fixtures of tests that name this file as their plugin: sessions that can be cut off, clients that FSHA can lead."""
+
+import io
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks import fsha as module
+from privkit.attacks.base import Knowledge, Reconstruction, View
+from privkit.attacks.fsha import FSHA
+from privkit.data.embedded import TinyDigits
+
+
+class Memory:
+    """Keeps the last state as a file would, and dies by a KeyboardInterrupt after some epochs."""
+
+    def __init__(self, until: float = math.inf, kept: dict[str, Any] | None = None) -> None:
+        self.until, self.kept, self.reports = until, kept, list[tuple[int, int, float]]()
+
+    def load(self) -> dict[str, Any] | None:
+        return self.kept
+
+    def save(self, state: dict[str, Any]) -> None:
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        buffer.seek(0)
+        self.kept = torch.load(buffer, weights_only=True)
+
+    def report(self, done: int, total: int, value: float) -> None:
+        self.reports.append((done, total, value))
+        if done >= self.until:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def memory() -> type[Memory]:
+    """The class, since most tests need two of them."""
+    return Memory
+
+
+BATCH = 32
+
+
+class Small(nn.Module):
+    """Two layers that are trained: convolutions to a 4×4 grid, or linear ones to a vector of 16."""
+
+    def __init__(self, form: str = "maps") -> None:
+        super().__init__()
+        self.form = form
+        layers: list[nn.Module] = [nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 4, 3, 1, 1)]
+        if form == "vector":
+            layers = [nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        released: Tensor = self.layers(x)
+        return released.flatten(2).transpose(1, 2) if self.form == "tokens" else released
+
+
+class Clients:
+    """One client in training, batches by number of the round; `spoil` is what happens to a release."""
+
+    def __init__(
+        self, case: "Hijack", lower: nn.Module, spoil: Callable[[int, Tensor], Tensor] = lambda done, x: x
+    ) -> None:
+        self.case, self.lower, self.spoil, self.done = case, lower, spoil, 0
+        self.optimizer = torch.optim.Adam(lower.parameters(), lr=2e-3)
+
+    def round(self, answer: Callable[[View], Tensor]) -> None:
+        rows = torch.randint(len(self.case.private), (BATCH,), generator=Generator().manual_seed(self.done))
+        release = self.spoil(self.done, self.lower(self.case.private[rows]))
+        gradient = answer(View(round=self.done, smashed=release.detach(), labels=self.case.labels[rows]))
+        assert gradient.shape == release.shape
+        self.optimizer.zero_grad()
+        release.backward(gradient)
+        self.optimizer.step()
+        self.done += 1
+
+    @torch.no_grad()
+    def views(self) -> list[View]:
+        return [View(round=i, smashed=self.lower(x)) for i, x in enumerate(self.case.victims.split(50))]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lower": self.lower.state_dict(), "optimizer": self.optimizer.state_dict(), "done": self.done}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.lower.load_state_dict(state["lower"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.done = state["done"]
+
+
+class Hijack:
+    """Digits of 8×8, clients that train on some of them, and a server with the others."""
+
+    small, quick = Small, FSHA(epochs=3, width=8, blocks=1, learning_rate=3e-3)
+    one = FSHA(epochs=1, width=2, blocks=1)
+
+    def __init__(self) -> None:
+        pool = TinyDigits().open(None, download=False, train_images=1_797).train
+        taken = pool.take(np.random.default_rng(0).permutation(len(pool)))
+        self.private, self.own, self.labels, self.own_labels = (
+            taken.x[:1_000],
+            taken.x[1_000:],
+            taken.y[:1_000],
+            taken.y[1_000:],
+        )
+        self.victims = self.private[:100]
+        self.floor = (self.own.mean(0) - self.victims).square().mean().item()
+
+    def client(self, make: Callable[[], nn.Module] = Small, **options: Any) -> Clients:
+        """With the same weights each time."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            return Clients(self, make(), **options)
+
+    def known(self, clients: Any, **changes: Any) -> Knowledge:
+        """All that FSHA needs."""
+        own = Knowledge(
+            image_shape=(1, 8, 8),
+            batch_size=BATCH,
+            auxiliary=self.own,
+            auxiliary_labels=self.own_labels,
+            clients=clients,
+        )
+        return replace(own, **changes)
+
+    def attacked(self, attack: FSHA, clients: Clients, seed: int = 0, session: Any = None, **changes: Any) -> Any:
+        """Run it."""
+        views = [replace(view, labels=torch.zeros(50, dtype=torch.int64)) for view in clients.views()]
+        return attack.run(views, self.known(clients, **changes), Generator().manual_seed(seed), session)
+
+    def error(self, result: Reconstruction) -> float:
+        """MSE of the victims."""
+        return (result.images - self.victims).square().mean().item()
+
+
+@pytest.fixture(scope="session")
+def hijack() -> Hijack:
+    return Hijack()
+
+
+@pytest.fixture
+def ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten rounds an epoch, for what shows after a few."""
+    monkeypatch.setattr(module, "ROUNDS_AN_EPOCH", 10)
