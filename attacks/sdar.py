@@ -59,6 +59,7 @@ class SDAR:
     """
 
     name: ClassVar[str] = "sdar"
+    uses: ClassVar[frozenset[str]] = frozenset({"imitate"})
     budgeted: ClassVar[bool] = True
     control_epochs: ClassVar[int] = 6
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "auxiliary_labels", "upper"})
@@ -103,7 +104,7 @@ class SDAR:
         Args:
             views: the recorded messages, all of one form and unmixed.
             knowledge: needs `auxiliary`, `auxiliary_labels` and `upper`, and `lower` for its architecture alone where
-                the simulator is "known".
+                the simulator is "known"; with `imitate`, what the simulator sends is defended as the clients' is.
             generator: a CPU generator, the only source of randomness.
             session: where to save after each epoch and to report progress.
 
@@ -175,7 +176,15 @@ class SDAR:
             lower = knowledge.lower
             check_release(frozen(lower, rows.device), views[0], knowledge.image_shape)
         return Material(
-            rows=rows, labels=labels, images=own, own_labels=own_labels, upper=upper, classes=classes, lower=lower
+            rows=rows,
+            labels=labels,
+            images=own,
+            own_labels=own_labels,
+            upper=upper,
+            classes=classes,
+            lower=lower,
+            imitate=knowledge.imitate,
+            round_size=knowledge.batch_size,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ class Material:
         upper: the server's segment, frozen.
         classes: number of its logits.
         lower: the client's segment where its architecture is known.
+        imitate: what the clients' defense makes of a round of smashed data, or None.
+        round_size: rows of that round.
     """
 
     rows: Tensor
@@ -43,6 +45,8 @@ class Material:
     upper: nn.Module
     classes: int
     lower: nn.Module | None = None
+    imitate: Callable[[Tensor, Generator], Tensor] | None = None
+    round_size: int = 1
 
 
 class Training:
@@ -93,13 +97,13 @@ class Training:
                 flipped = torch.rand(labels.shape, generator=draws, device=self.device) < self.attack.flip
                 labels = torch.where(flipped, anew, labels)
                 theirs = None if self.given.labels is None else self.given.labels[private]
-                total = total + self._step(self.given.images[own], labels, self.given.rows[private], theirs)
+                total = total + self._step(self.given.images[own], labels, self.given.rows[private], theirs, draws)
         return float(total)
 
-    def _step(self, images: Tensor, labels: Tensor, rows: Tensor, theirs: Tensor | None) -> Tensor:
+    def _step(self, images: Tensor, labels: Tensor, rows: Tensor, theirs: Tensor | None, draws: Generator) -> Tensor:
         """One step of the four: each sees the others as they were before it, and learns alone."""
         attack, count = self.attack, len(rows)
-        simulated = self.parts["simulator"](images)
+        simulated = self._sent(self.parts["simulator"](images), draws)
         judging, fooled, push = self._judged("releases", rows, theirs, simulated.detach(), labels)
         classified = functional.cross_entropy(self.given.upper(simulated.clone()), labels)  # it may work in place
         towards = (simulated * (attack.lambda1 * push)).sum()
@@ -112,6 +116,14 @@ class Training:
         error = functional.mse_loss(own, images)
         self._learn("decoder", error + (drawn * (attack.lambda2 * push)).sum())
         return total + error.detach() + attack.lambda2 * fooled + judging
+
+    def _sent(self, simulated: Tensor, draws: Generator) -> Tensor:
+        """What the clients' defense would make of it, as part of a whole round."""
+        given, count = self.given, len(simulated)
+        if given.imitate is None:
+            return simulated
+        rows = torch.arange(-(-count // given.round_size) * given.round_size, device=self.device) % count
+        return given.imitate(simulated[rows], draws)[:count]
 
     def _learn(self, name: str, loss: Tensor) -> None:
         """One step of one part alone."""
@@ -164,7 +176,8 @@ class Training:
         images, labels = self.given.images[self.train :], self.given.own_labels[self.train :]
         simulator = self.parts["simulator"].eval()
         self.parts["decoder"].eval()
-        simulated = torch.cat([simulator(chunk) for chunk in images.split(CHUNK)])
+        draws = Generator(self.device).manual_seed(self.root)
+        simulated = torch.cat([self._sent(simulator(chunk), draws) for chunk in images.split(CHUNK)])
         guess = torch.cat(
             [self._decode(z, y) for z, y in zip(simulated.split(CHUNK), labels.split(CHUNK), strict=True)]
         )

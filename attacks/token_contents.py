@@ -146,9 +146,10 @@ def _nearest(guess: Tensor, offer: Tensor) -> tuple[Tensor, Tensor]:
     closest, some = odds.amin(1), odds[:: max(1, len(odds) // 200)]
     odds /= -closest.median().clamp(min=1e-3 * float(some.median()) + 1e-12)
     odds -= odds.amax(1, keepdim=True)
-    odds -= odds.amax(0)
+    columns = odds.amax(0)
+    odds -= columns
     odds.exp_()
-    columns = torch.ones_like(closest)
+    columns.exp_()  # so that the iteration starts where it would without the shift
     for _ in range(SINKHORN_ROUNDS):
         rows = 1 / (odds @ columns)
         columns = 1 / (rows @ odds)

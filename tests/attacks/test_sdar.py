@@ -111,6 +111,23 @@ def test_noise_tells_nothing() -> None:
     assert error(run(SDAR(epochs=6, width=8), unlabeled, knowledge)) > 0.97 * FLOOR
 
 
+def test_a_defense_whose_law_is_known_is_imitated() -> None:
+    """A simulator that is as noisy as the clients teaches the decoder to look through the noise."""
+    views, knowledge = case(own=800)
+    scale = torch.cat([view.smashed for view in views]).std()
+
+    def noise(smashed: Tensor, draws: Generator) -> Tensor:
+        assert len(smashed) % knowledge.batch_size == 0  # a defense works on whole rounds
+        return smashed + scale * torch.randn(smashed.shape, generator=draws)
+
+    draws = Generator().manual_seed(3)
+    loud = [replace(v, smashed=v.smashed + scale * torch.randn(v.smashed.shape, generator=draws)) for v in views]
+    unaware, aware = (
+        error(run(SDAR(epochs=12), loud, told)) for told in (knowledge, replace(knowledge, imitate=noise))
+    )
+    assert aware < 0.85 * unaware
+
+
 def test_the_client_is_not_read() -> None:
     """A known architecture with any weights gives the same bits; without it the segment is not needed at all."""
     views, knowledge = case()
@@ -203,7 +220,7 @@ def test_a_step_gives_every_part_the_gradient_of_its_own_loss_at_the_weights_bef
         "decoder": nn.functional.mse_loss(own, images) + 0.5 * sure(-p["images"](drawn, theirs)).mean(),
         "images": sure(-p["images"](images, labels)).mean() + sure(p["images"](drawn.detach(), theirs)).mean(),
     }
-    total = training._step(images, labels, rows, theirs)
+    total = training._step(images, labels, rows, theirs, Generator())
     torch.testing.assert_close(total, sum(losses.values()).detach())  # type: ignore[union-attr]
     for name, loss in losses.items():
         of = decoder.parts[name] if name == "decoder" else p[name]
