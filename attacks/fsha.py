@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import ClassVar, Literal
 
@@ -27,6 +27,7 @@ from privkit.attacks.gan import Norm
 from privkit.attacks.last_good import keep
 
 ROUNDS_AN_EPOCH = 100
+CONTROL_EPOCHS, CONTROL_WIDTH = 5, 8
 EPOCHS = {"strong": 5, "released": 100}
 WIDTHS = {"strong": 16, "released": 64}
 RATES = {"strong": 1e-3, "released": 1e-5}
@@ -75,7 +76,7 @@ class FSHA:
     name: ClassVar[str] = "fsha"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "clients"})
     uses: ClassVar[frozenset[str]] = frozenset({"auxiliary_labels", "imitate"})
-    control_epochs: ClassVar[int] = 3
+    control_side: ClassVar[int] = 8
 
     recipe: Literal["strong", "released"] = "strong"
     epochs: int | None = None
@@ -111,6 +112,11 @@ class FSHA:
             raise ValueError(f"noise must be a finite standard deviation >= 0, got {self.noise}")
         if not 0 < self.keep <= 1:
             raise ValueError(f"keep must be a probability in (0, 1], got {self.keep}")
+
+    @property
+    def control(self) -> FSHA:
+        """What is mounted in its control experiments: narrow, since their clients are small, and long enough to win."""
+        return replace(self, epochs=CONTROL_EPOCHS, width=min(CONTROL_WIDTH, self.width or WIDTHS[self.recipe]))
 
     def run(
         self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None

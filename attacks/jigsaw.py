@@ -121,9 +121,11 @@ class Jigsaw:
         geometry = checked_geometry(views, knowledge)
         device, size = views[0].smashed.device, rows_a_message(views[0])
         seeds = torch.randint(2**48, (3,), generator=generator).tolist()
-        own, patches, found = own_tokens(views[0], knowledge, geometry, Generator(device).manual_seed(seeds[1]))
+        own, patches, found, in_order = own_tokens(
+            views[0], knowledge, geometry, Generator(device).manual_seed(seeds[1])
+        )
         keep = found if self.keep is None else self.keep
-        mixes = keep <= KEEPS_ALL and size > 1
+        mixes = keep <= KEEPS_ALL and size > 1 and not in_order
         eyes = Eyes.fitted(own, patches, geometry)
         del patches
         features = geometry.token_dim + geometry.patch_dim
@@ -135,7 +137,7 @@ class Jigsaw:
             pieces, edges = eyes.shown(own)
             draws, count = Generator().manual_seed(seeds[0]), len(own)
             halves: list[tuple[nn.Module, Callable[[], Iterator[Tensor]], int]] = []
-            if self.pairs == "learned":
+            if self.pairs == "learned" and not in_order:
                 told = partial(piece_losses, network, pieces, edges, count, draws)
                 halves.append((network, told, piece_steps(count)))
             if mixes:
@@ -165,6 +167,7 @@ class Jigsaw:
             keep=keep,
             kicks=self.kicks,
             seed=seeds[0],
+            in_order=in_order,
         )
 
     def _report(self, session: Session, state: dict[str, Any], views: Sequence[View]) -> None:

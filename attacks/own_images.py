@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from privkit.attacks.base import Answer, Knowledge, NotApplicable
-from privkit.attacks.own_tokens import KEEPS_ALL, rows_a_message, share_kept
+from privkit.attacks.own_tokens import KEEPS_ALL, rows_a_message, shares_kept
 
 RIDGE = 1e-3
 TOKENS_IN_ORDER = 1_024  # of a message, up to which an order over all of them is searched
@@ -57,4 +57,4 @@ def mixes_images(lower: nn.Module, images: Tensor, answer: Answer) -> bool:
     size, released = rows_a_message(answer.view), answer.view.smashed
     if size < 2 or size * released.shape[1] > TOKENS_IN_ORDER:
         return False
-    return share_kept(released_by(lower, images)[answer.members.flatten()], released, size) <= KEEPS_ALL
+    return shares_kept(released_by(lower, images)[answer.members.flatten()], released, size)[0] <= KEEPS_ALL

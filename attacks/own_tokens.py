@@ -57,8 +57,10 @@ def rows_a_message(view: View) -> int:
 
 
 @torch.no_grad()
-def own_tokens(view: View, knowledge: Knowledge, geometry: Geometry, draws: Generator) -> tuple[Tensor, Tensor, float]:
-    """Tokens [N, T, D] and patches [N, T, P] of own images in order, and the share of tokens that a shuffle keeps."""
+def own_tokens(
+    view: View, knowledge: Knowledge, geometry: Geometry, draws: Generator
+) -> tuple[Tensor, Tensor, float, bool]:
+    """Tokens [N, T, D] and patches [N, T, P] of own images in order; the share kept, and whether all stay in place."""
     assert knowledge.auxiliary is not None
     device, size = view.smashed.device, rows_a_message(view)
     whole = size if knowledge.query is None else knowledge.batch_size  # a query takes a round
@@ -80,7 +82,7 @@ def own_tokens(view: View, knowledge: Knowledge, geometry: Geometry, draws: Gene
             )
     if knowledge.query is None:
         assert ordered is not None
-        return ordered, patches, 1.0
+        return ordered, patches, 1.0, False
     answers = [knowledge.query(part, draws) for part in (rounds[:2] if ordered is not None else rounds)]
     rows = torch.cat([answer.members.flatten() + whole * number for number, answer in enumerate(answers)])
     released = torch.cat([as_tokens(answer.view.smashed).float() for answer in answers])
@@ -88,21 +90,22 @@ def own_tokens(view: View, knowledge: Knowledge, geometry: Geometry, draws: Gene
         raise NotApplicable("jigsaw needs a query that answers with a row of tokens for each image")
     size = rows_a_message(answers[0].view)
     if ordered is not None:
-        return ordered, patches, share_kept(ordered[rows], released, size)
-    own, share = match_own_tokens(*(x.unflatten(0, (-1, size)) for x in (released, patches[rows])))
-    return own.flatten(0, 1), patches[rows], kept_share(share, size)
+        keep, placed = shares_kept(ordered[rows], released, size)
+        return ordered, patches, keep, placed > KEEPS_ALL
+    own, share, placed = match_own_tokens(*(x.unflatten(0, (-1, size)) for x in (released, patches[rows])))
+    return own.flatten(0, 1), patches[rows], kept_share(share, size), placed > KEEPS_ALL
 
 
-def share_kept(ordered: Tensor, released: Tensor, size: int) -> float:
-    """Share of tokens that a shuffle keeps in their row for certain, from own tokens before and after it.
+def shares_kept(ordered: Tensor, released: Tensor, size: int) -> tuple[float, float]:
+    """Share of tokens that a shuffle keeps in their row for certain, and share that came back in their very place.
 
     Args:
         ordered: [N, T, D], what images give without the defense.
         released: [N, T, D], what came back for them.
         size: rows a message.
     """
-    before, after = (x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released))
-    return kept_share(own_share(*nearest(before, after), ordered.shape[1]), size)
+    found = nearest(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
+    return kept_share(own_share(*found, ordered.shape[1]), size), own_share(*found, 1)
 
 
 def kept_share(own: float, batch: int) -> float:

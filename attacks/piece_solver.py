@@ -81,6 +81,7 @@ class Solver:
         keep: share of tokens that stay in their image's row for certain.
         kicks: rounds of ruin and recreate.
         seed: of the search; each view has a stream of its own.
+        in_order: whether the adversary's own tokens came back in order, so that there is nothing to solve.
     """
 
     eyes: Eyes
@@ -89,6 +90,7 @@ class Solver:
     keep: float
     kicks: int
     seed: int
+    in_order: bool = False
 
     def solve(self, view: View, stream: int) -> Tensor:
         """Place of each token among the places of all images of its message, int64 [N, T].
@@ -98,6 +100,8 @@ class Solver:
             stream: ≥ 0, of random numbers.
         """
         tokens, size = as_tokens(view.smashed).float(), rows_a_message(view)
+        if self.in_order:
+            return torch.arange(tokens.shape[0] * tokens.shape[1]).view(tokens.shape[:2]) % (size * tokens.shape[1])
         rng = np.random.default_rng([self.seed, stream])
         if self.members is not None and size > 1:
             return torch.cat([self._message(part, self.members, rng) for part in tokens.split(size)])

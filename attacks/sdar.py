@@ -61,7 +61,8 @@ class SDAR:
     name: ClassVar[str] = "sdar"
     uses: ClassVar[frozenset[str]] = frozenset({"imitate"})
     budgeted: ClassVar[bool] = True
-    control_epochs: ClassVar[int] = 6
+    control_epochs: ClassVar[int] = 10
+    control_side: ClassVar[int] = 8
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "auxiliary_labels", "upper"})
 
     epochs: int | None = None

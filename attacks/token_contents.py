@@ -62,7 +62,7 @@ class Ridge:
         return ((inputs - self.mean) / self.scale) @ self.weight + self.bias
 
 
-def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float]:
+def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, float]:
     """Order the tokens that came back for the adversary's own images, though a shuffle hides whose is whose.
 
     The mean over a row knows no order: how rows differ from their message in tokens, against how they differ in
@@ -75,8 +75,8 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float]:
         patches: [M, B, T, P], the own images' patches in order.
 
     Returns:
-        The token of each patch, [M, B, T, D], and the share of patches whose token lies in its own image's row, among
-        those that no other token would do for.
+        The token of each patch, [M, B, T, D]; the share of patches whose token lies in its own image's row, among
+        those that no other token would do for; and the share of those whose token lies in its own place.
 
     Source: iterative closest points (Besl and McKay 1992) with soft assignments (Gold et al. 1998);
     the start is derived.
@@ -101,7 +101,7 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float]:
         predicted = forward(contents[:few])
     found = [nearest((forward(x) / spread)[None], (z / spread)[None]) for x, z in zip(contents, tokens, strict=True)]
     taken, sure = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return _taken(tokens, taken).view(m, b, t, d), own_share(taken, sure, t)
+    return _taken(tokens, taken).view(m, b, t, d), own_share(taken, sure, t), own_share(taken, sure, 1)
 
 
 def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
@@ -110,7 +110,7 @@ def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
     Args:
         taken: int64 [M, B·T].
         sure: bool [M, B·T]; if hardly any is, all count.
-        tokens: T.
+        tokens: T; 1 for the share whose token lies in its own place.
     """
     rows = torch.arange(taken.shape[1], device=taken.device) // tokens
     at_home = taken // tokens == rows

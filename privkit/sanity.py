@@ -46,24 +46,21 @@ def controls(
     Raises:
         NotApplicable: if there are too few auxiliary images.
     """
-    auxiliary, labels = auxiliary[-CONTROL_IMAGES:], labels[-CONTROL_IMAGES:]
+    if "clients" not in attack.needs:  # whoever trains clients needs all
+        auxiliary, labels = auxiliary[-CONTROL_IMAGES:], labels[-CONTROL_IMAGES:]
+    whole = auxiliary.shape
+    if hasattr(attack, "control_side"):
+        auxiliary = shrunk(auxiliary, attack.control_side)
     shape = (auxiliary.shape[1], auxiliary.shape[2], auxiliary.shape[3])
     quarter = min(len(auxiliary) // 4, max(PLAYED, batch_size)) // batch_size * batch_size
     if quarter == 0:
         raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
     own, played = auxiliary[:-quarter], auxiliary[-quarter:]
     image = plain(release, shape)
+    attack = shortened(attack, len(own), batch_size)
     if "clients" in attack.needs:
-        small = shrunk(auxiliary)
-        given = (small[:-quarter], small[-quarter:], labels[:-quarter], labels[-quarter:])
-        led, noised = hijack_errors(attack, *given, batch_size, seed)
-        return _gates(led, noised, (small[:-quarter].mean(0) - small[-quarter:]).square().mean().item())
-    enough = getattr(attack, "control_epochs", None)
-    if enough is not None:
-        attack = replace(attack, epochs=enough)
-    elif getattr(attack, "epochs", None) is not None:
-        steps = max(1, (len(own) - max(batch_size, len(own) // 10)) // batch_size)
-        attack = replace(attack, epochs=ceil(CONTROL_STEPS / steps))
+        led, noised = hijack_errors(attack, own, played, labels[:-quarter], labels[-quarter:], batch_size, seed)
+        return _gates(led, noised, (own.mean(0) - played).square().mean().item())
 
     def answer(smashed: Tensor) -> Answer:
         members = torch.arange(len(smashed), device=smashed.device).unsqueeze(1)
@@ -73,7 +70,8 @@ def controls(
         return answer(image(images))
 
     def noise(images: Tensor, draws: Generator) -> Answer:
-        shape = image(images).shape if "lower" in attack.needs else (len(images), *release.shape[1:])
+        real = "lower" not in attack.needs and auxiliary.shape == whole
+        shape = (len(images), *release.shape[1:]) if real else image(images).shape
         return answer(torch.randn(shape, generator=draws, device=images.device))
 
     errors = []
@@ -101,6 +99,24 @@ def controls(
     mean_error = (floor - played).square().mean().item()
     identity_error, noise_error = errors
     return _gates(identity_error, noise_error, mean_error)
+
+
+def shortened(attack: Any, own: int, batch_size: int) -> Any:
+    """An attack as its controls mount it: its own `control` or `control_epochs`, or so many steps as all get.
+
+    Args:
+        attack: its specification.
+        own: images that it has.
+        batch_size: images a step.
+    """
+    if (control := getattr(attack, "control", None)) is not None:
+        return control
+    if (enough := getattr(attack, "control_epochs", None)) is not None:
+        return replace(attack, epochs=enough)
+    if getattr(attack, "epochs", None) is None:
+        return attack
+    steps = max(1, (own - max(batch_size, own // 10)) // batch_size)
+    return replace(attack, epochs=ceil(CONTROL_STEPS / steps))
 
 
 def _gates(identity_error: float, noise_error: float, mean_error: float) -> tuple[Gate, Gate]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,18 +12,17 @@ from privkit.attacks.base import Knowledge, View
 from privkit.seeds import derive
 from privkit.training.seeded import seeded
 
-SIDE = 8
 CHANNELS = 4
 RATE = 2e-3
 
 
-def shrunk(images: Tensor) -> Tensor:
-    """Images of at most `SIDE` pixels a side, by means over areas: these controls try the attack, not the data.
+def shrunk(images: Tensor, side: int) -> Tensor:
+    """Images of at most `side` pixels a side, by means over areas: such controls try the attack, not the data.
 
-    >>> shrunk(torch.ones(2, 1, 28, 28)).shape
+    >>> shrunk(torch.ones(2, 1, 28, 28), 8).shape
     torch.Size([2, 1, 8, 8])
     """
-    height, width = (min(SIDE, side) for side in images.shape[2:])
+    height, width = (min(side, pixels) for pixels in images.shape[2:])
     return nn.functional.adaptive_avg_pool2d(images, (height, width))
 
 
@@ -34,7 +32,7 @@ def hijack_errors(
     """MSE of an attack on clients that learn whatever they are taught, and on clients that send noise.
 
     Args:
-        attack: its specification, shortened to its `control_epochs`.
+        attack: its specification, as its `control` has it.
         own: images [M, C, H, W] of the server, which here are the clients', too: nothing is to be generalized.
         played: images of the victim.
         labels: int64 [M].
@@ -42,7 +40,7 @@ def hijack_errors(
         batch_size: images a round.
         seed: of everything random in it.
     """
-    attack, errors = replace(attack, epochs=attack.control_epochs), []
+    errors = []
     shape = (own.shape[1], own.shape[2], own.shape[3])
     for name in ("identity", "noise"):
         clients = Learners(
