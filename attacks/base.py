@@ -219,7 +219,7 @@ class Attack(Protocol):
     `short_of_published`, a sentence where it is mounted below its published strength; `passes`, how often the same
     victims must have crossed the wire (views are then those of pass after pass; 1 without it), and `asks`: "images"
     (without it), "labels", "members" or "canaries", the question that its `Scores` answer. One that trains for `epochs`
-    says `budgeted` where None stands for whatever a run's budget allows, and not for a number of its own;
+    says `budgeted` where None stands for what a run's budget allows (True, or a share of it), not for its own number;
     `control_epochs` where it needs so many to win where winning is easy, or `control`, the specification that does; and
     `control_side` where images of so many pixels a side are enough to show it.
     """

@@ -9,6 +9,7 @@ from privkit.attacks.decoders.assignment import distances
 
 EXACT = 1e-4  # of the mean squared distance; below it, float32 does not tell copies from equal tokens
 SINKHORN_ITERATIONS = 3
+LEAST_ODDS = -60.0
 TABLE_NUMBERS = 2**24  # of all pairs of a group's tokens; more groups than that holds are taken one after another
 IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than others of their row
 SAME = 1.5  # times the distance of copies: what a row may seem to move
@@ -86,7 +87,8 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
         [G, n, n], rows of reference tokens; rows and columns sum to about 1, and equal tokens share alike.
     """
     plan = distances(reference, seen)
-    plan = plan.sub_(plan.amin(2, keepdim=True)).div_(-temperature).exp_()  # every row has a 1: no logarithms needed
+    # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
+    plan = plan.sub_(plan.amin(2, keepdim=True)).div_(-temperature).clamp_min_(LEAST_ODDS).exp_()
     for _ in range(SINKHORN_ITERATIONS):
         plan /= plan.sum(1, keepdim=True).clamp_min(1e-12)
         plan /= plan.sum(2, keepdim=True).clamp_min(1e-12)

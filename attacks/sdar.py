@@ -39,7 +39,7 @@ class SDAR:
     sent: clients cannot notice.
 
     Attributes:
-        epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes the budget's.
+        epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes half the budget's.
         simulator: "generic" (convolutions, which know of the client's architecture only the form of the release), or
             "known" (the client's architecture with weights of one's own, drawn anew as UnSplit does; needs `lower`).
         learning_rate: of Adam on simulator and decoder, > 0.
@@ -60,7 +60,7 @@ class SDAR:
 
     name: ClassVar[str] = "sdar"
     uses: ClassVar[frozenset[str]] = frozenset({"imitate"})
-    budgeted: ClassVar[bool] = True
+    budgeted: ClassVar[float] = 0.5  # an epoch costs twice and more what another attack's does
     control_epochs: ClassVar[int] = 10
     control_side: ClassVar[int] = 8
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "auxiliary_labels", "upper"})

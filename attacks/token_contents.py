@@ -10,6 +10,7 @@ from torch import Tensor
 ROUNDS = 6  # of alternating assignment; the keep share that it finds settles after three or four
 RIDGE = 1e-6
 ROWS_A_COMPONENT = 12  # few rows tell the coarse contents of a patch, not its texture
+LEAST_ODDS = -60.0
 SINKHORN_ROUNDS = 3
 FITTED_TOKENS = 4_000  # that the rounds look at; the last assignment is of all
 NUMBERS_AT_ONCE = 4_000_000  # of inputs in float64; bounds memory, changes nothing
@@ -148,7 +149,7 @@ def _nearest(guess: Tensor, offer: Tensor) -> tuple[Tensor, Tensor]:
     odds -= odds.amax(1, keepdim=True)
     columns = odds.amax(0)
     odds -= columns
-    odds.exp_()
+    odds.clamp_min_(LEAST_ODDS).exp_()  # where exponentials underflow, they are slow
     columns.exp_()  # so that the iteration starts where it would without the shift
     for _ in range(SINKHORN_ROUNDS):
         rows = 1 / (odds @ columns)

@@ -41,7 +41,7 @@ class UnSplit:
     Attributes:
         recipe: "reduced" (25 + 25 steps, 40 epochs, images at 0.03, no L2: seconds on a CPU) or "released" (100 + 100
             steps, 1,000 epochs, images at 1e-3, L2 1, as the authors'). Fields that are None are the recipe's.
-        epochs: alternations, ≥ 0 (0 is the start, mid-grey); in an audit, left out, the budget's.
+        epochs: alternations, ≥ 0 (0 is the start, mid-grey); in an audit, left out, half the budget's.
         learning_rate: of Adam on the images, > 0; the clone's is 1e-3.
         total_variation: weight ≥ 0 of the mean squared differences of neighbours beside the mean squared error.
         l2: weight ≥ 0 of the mean squared pixel.
@@ -58,7 +58,7 @@ class UnSplit:
     """
 
     name: ClassVar[str] = "unsplit"
-    budgeted: ClassVar[bool] = True
+    budgeted: ClassVar[float] = 0.5  # an epoch costs twice and more what another attack's does
     needs: ClassVar[frozenset[str]] = frozenset({"lower"})
 
     recipe: Literal["reduced", "released"] = "reduced"

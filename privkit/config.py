@@ -8,6 +8,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -313,9 +314,10 @@ def _auxiliary(given: Any, dataset: Component) -> str:
 
 
 def _budgeted(attack: Component, budget: Budget) -> Component:
-    """Give an attack that trains on auxiliary images the budget's epochs, unless it named its own."""
-    if getattr(attack.spec, "budgeted", False) and attack.spec.epochs is None:
-        return attack.replace(epochs=budget.attack_epochs)
+    """Give an attack its share of the budget's epochs, unless it named its own."""
+    share = float(getattr(attack.spec, "budgeted", 0))
+    if share and attack.spec.epochs is None:
+        return attack.replace(epochs=ceil(share * budget.attack_epochs))
     return attack
 
 

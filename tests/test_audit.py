@@ -236,6 +236,7 @@ class Spy:
 
     name: ClassVar[str] = "spy"
     needs: ClassVar[frozenset[str]] = frozenset()
+    uses: ClassVar[frozenset[str]] = frozenset({"auxiliary", "auxiliary_labels", "query", "lower", "upper", "imitate"})
     seen: ClassVar[list[tuple[Any, ...]]] = []
 
     def run(
