@@ -79,7 +79,9 @@ class SDAR:
         if self.simulator not in ("generic", "known"):
             raise ValueError(f"simulator must be generic or known, got {self.simulator!r}")
         if self.epochs is not None and self.epochs < 0:
-            raise ValueError(f"epochs must be a whole number >= 0, or left out for the budget's, got {self.epochs}")
+            raise ValueError(
+                f"epochs must be a whole number >= 0, or left out for half the budget's, got {self.epochs}"
+            )
         for name in ("learning_rate", "judge_rate"):
             rate = getattr(self, name)
             if not (isfinite(rate) and rate > 0):
@@ -148,7 +150,7 @@ class SDAR:
     @property
     def short_of_published(self) -> str:
         """What falls short of the authors' experiments, as a sentence."""
-        taken = "the budget's" if self.epochs is None else f"{self.epochs:,}"
+        taken = "half the budget's" if self.epochs is None else f"{self.epochs:,}"
         return (
             f"{taken} epochs on the recorded releases of trained clients, where the authors' attack takes "
             f"{PUBLISHED_STEPS:,} steps of {PUBLISHED_BATCH} images along with training: not the published strength"
