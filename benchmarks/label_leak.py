@@ -30,7 +30,7 @@ from privkit.models.lenet import LENET5
 from privkit.reports.figures import save
 from privkit.reports.score_figures import Told, score_figure
 from privkit.reports.tables import interval
-from privkit.scoring import student
+from privkit.seed_intervals import UNIT, over_values
 from privkit.seeds import derive
 from privkit.training import Edge, Protocol, evaluate
 from privkit.training.seeded import seeded
@@ -145,7 +145,7 @@ def cell(leaks: list[Leak]) -> str:
     """One area with its interval, or the mean over seeds with Student's."""
     if len(leaks) == 1:
         return f"{leaks[0].auc:.3f} [{leaks[0].low:.3f}, {leaks[0].high:.3f}]"
-    return interval(student([leak.auc for leak in leaks], 0.95), 3)
+    return interval(over_values([leak.auc for leak in leaks], 0.95, UNIT), 3)
 
 
 def main() -> None:

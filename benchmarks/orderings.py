@@ -20,7 +20,7 @@ import torch
 
 from privkit.data.splits import split
 from privkit.registry import parse
-from privkit.scoring import student
+from privkit.seed_intervals import UNIT, over_values
 from privkit.training import Edge, Stacked, TrainingSpec, evaluate, train
 
 VIT = "vit_micro:cut=embedding"
@@ -148,7 +148,7 @@ def report(path: Path) -> str:
     for run in EVERY:
         seeds = found.get(run.method, {})
         if len(seeds) > 1:
-            mean = student(list(seeds.values()), 0.95)
+            mean = over_values(list(seeds.values()), 0.95, UNIT)
             lines.append(f"| {run.method} | {len(seeds)} | {mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}] |")
         else:
             lines.append(
@@ -161,7 +161,7 @@ def report(path: Path) -> str:
         if len(shared) < 2:
             lines.append(f"| {claim} | {source} | – | not run |")
             continue
-        gap = student([a[seed] - b[seed] for seed in shared], 0.95)
+        gap = over_values([a[seed] - b[seed] for seed in shared], 0.95, (-1.0, 1.0))
         verdict = "reproduced" if gap.low > 0 else "reversed" if gap.high < 0 else "undecided"
         lines.append(f"| {claim} | {source} | {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] | {verdict} |")
     return "\n".join(lines)

@@ -26,7 +26,7 @@ from privkit.metrics.image import mse, ssim
 from privkit.models.vit import Vit
 from privkit.registry import parse
 from privkit.reports.tables import interval
-from privkit.scoring import student
+from privkit.seed_intervals import over_values
 
 
 def defended(defense: Any, patch: int, cut: str, seed: int) -> Query:
@@ -118,7 +118,7 @@ def _row(rows: np.ndarray) -> str:
     cells = [f"{rows[:, 0].mean():.0f}", f"{rows[:, 1].mean():.0f}"]
     for column, digits in zip(rows[:, 2:].T, (3, 4, 3, 4), strict=True):
         one = f"{column[0]:.{digits}f}"
-        cells.append(interval(student(list(column), 0.95), digits) if len(column) > 1 else one)
+        cells.append(interval(over_values(list(column), 0.95), digits) if len(column) > 1 else one)
     return " | ".join(cells)
 
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from privkit.metrics.image import IMAGE_METRICS, SMALLEST_SSIM_SIDE, Images, Values
-from privkit.reports.schema import Estimate, Interval, Metrics, Row, Summary
+from privkit.reports.schema import Estimate, Metrics, Row, Summary
+from privkit.seed_intervals import RANGES, UNBOUNDED, over_values
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,7 +119,7 @@ def summarise(scores: Mapping[str, Scores], seed: int) -> dict[str, Metrics]:
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
     """What every defense and attack, and every floor, came to over the seeds; empty where there is one seed only.
 
-    Source: Student 1908; the interval is over seeds (splits, initial weights and draws), not over images.
+    The interval (`seed_intervals.over_values`) is over seeds: splits, initial weights and draws; not over images.
     """
     groups: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
     done = [row for row in rows if row.status == "done"]
@@ -137,29 +138,13 @@ def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
             floor=floor,
             seeds=tuple(seeds),
             values={
-                name: student([values[name] for values in seeds.values()], confidence)
+                name: over_values([values[name] for values in seeds.values()], confidence, RANGES.get(name, UNBOUNDED))
                 for name in _common(seeds.values())
             },
         )
         for (defense, attack, floor), seeds in groups.items()
         if len(seeds) > 1
     ]
-
-
-def student(values: Sequence[float], confidence: float) -> Interval:
-    """Mean and Student interval of a few values; infinite values give infinite limits.
-
-    >>> found = student([1.0, 2.0, 3.0], 0.95)
-    >>> round(found.low, 3), found.value, round(found.high, 3)
-    (-0.484, 2.0, 4.484)
-    """
-    from scipy.stats import t
-
-    mean, n = float(np.mean(values)), len(values)
-    if not np.isfinite(mean):
-        return Interval(value=mean, low=float(np.min(values)), high=float(np.max(values)), n=n, confidence=confidence)
-    half = float(t.ppf((1 + confidence) / 2, n - 1) * np.std(values, ddof=1) / n**0.5)
-    return Interval(value=mean, low=mean - half, high=mean + half, n=n, confidence=confidence)
 
 
 def _means(metrics: Mapping[str, Metrics]) -> dict[str, float]:

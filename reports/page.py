@@ -54,7 +54,7 @@ def render(
             write(folder / "tables" / f"{name}.tex", tables.latex(found).encode())
     summary = tables.summary_table(summaries) if summaries else None
     if summary is not None:
-        write(folder / "tables" / "seeds.md", tables.markdown(summary, tables.SUMMARY_NOTE).encode())
+        write(folder / "tables" / "seeds.md", tables.markdown(summary, tables.summary_note(summaries)).encode())
         write(folder / "tables" / "seeds.tex", tables.latex(summary).encode())
 
     images = {}
@@ -95,7 +95,7 @@ def render(
         told={found.row.cell: found.told for found in best_rows},
         elsewhere={found.row.cell: found.elsewhere for found in best_rows},
         summary=summary,
-        summary_note=tables.SUMMARY_NOTE,
+        summary_note=tables.summary_note(summaries),
         images=images,
     )
     path = folder / "index.html"

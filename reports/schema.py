@@ -114,9 +114,10 @@ class Row(_Frozen):
     """One cell: one defense, one attack, one seed.
 
     `recovers` and `floors` are keyed by alignment ("unaligned": guess n against image n; "matched": the best
-    assignment of guesses to images inside each message), `floors` by floor first. `answers` are of attacks that ask for
-    labels, members, canaries or an order ("auc" and so on); `notes` are sentences beside the numbers; `knows` is what
-    the adversary may hold beside the release, by the names of `privkit.attacks.base.Knowledge`.
+    assignment of guesses to images inside each message), `floors` by floor first; its "zero_steps" is the attack's
+    start, no floor. `answers` are of attacks that ask for labels, members, canaries or an order ("auc" and so on);
+    `notes` are sentences beside the numbers; `knows` is what the adversary may hold beside the release, by the names of
+    `privkit.attacks.base.Knowledge`.
     """
 
     schema_version: Literal[4] = 4
@@ -156,10 +157,10 @@ class Row(_Frozen):
 
 
 class Summary(_Frozen):
-    """One defense under one attack over several seeds, or (where `floor` names it) one of its floors.
+    """One defense under one attack over several seeds, or (where `floor` names it) a floor or its start.
 
     `values` holds accuracy and the image metrics (unaligned, and `matched_ssim`): the mean of the seeds' means with
-    its Student interval over seeds.
+    its interval over seeds.
     """
 
     defense: str

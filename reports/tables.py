@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 FLOOR_NAMES = {"mid_grey": "mid-grey", "mean_image": "mean image"}
+START = "zero_steps"
+"""Key of the attack's start among a row's floors."""
 UNKNOWN = "–"
 LATEX = str.maketrans(
     {
@@ -31,7 +33,7 @@ LATEX = str.maketrans(
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Text cells under headers; `floor` marks the rows that are floors and not results."""
+    """Text cells under headers; `floor` marks the rows that are floors or starts, and not results."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -54,7 +56,9 @@ HEADERS = (
 NOTE = (
     "Arrows point to what a defender wishes. Images in [0, 1], PSNR in dB. Brackets are 95 % intervals over images. "
     "Worst is the SSIM of the image that was recovered best; matched is the SSIM after guesses are assigned to images "
-    "inside each message by the truth, an upper bound. kB up: smashed data an image and round."
+    "inside each message by the truth, an upper bound. kB up: smashed data an image and round. A floor is a guess made "
+    "without the release; a start is the attack before its first step, which may know the "
+    "client's segment and then is far above a floor."
 )
 
 
@@ -63,7 +67,7 @@ PERCEIVED = {"f_sim": "F-SIM ↓", "identified": "ID ↓", "lpips": "LPIPS ↑"}
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """One line a row, and the floors of each seed below it; rows of scores have a table of their own."""
+    """One line a row, and the floors and starts of each seed below it; rows of scores have a table of their own."""
     looks = [name for name in PERCEIVED if any(name in row.recovers.get("unaligned", {}) for row in rows)]
     lines: list[tuple[str, ...]] = []
     floor: list[bool] = []
@@ -72,15 +76,19 @@ def table(rows: Sequence[Row]) -> Table:
         lines += [
             (row.defense, row.attack, str(seed), *_numbers(row), *_perceived(row.recovers, looks)) for row in group
         ]
-        floors = {name: metrics for row in group for name, metrics in _floors(row).items()}
+        floors = {
+            floor_name(key, row.defense, row.attack): (key, metrics)
+            for row in group
+            for key, metrics in row.floors.items()
+        }
         lines += [
             (
-                *("floor", name, str(seed), UNKNOWN),
+                *(_kind(key), name, str(seed), UNKNOWN),
                 *_image_numbers(metrics),
                 *(UNKNOWN, UNKNOWN),
                 *_perceived(metrics, looks),
             )
-            for name, metrics in floors.items()
+            for name, (key, metrics) in floors.items()
         ]
         floor += [False] * len(group) + [True] * len(floors)
     headers = (*HEADERS, *(PERCEIVED[name] for name in looks))
@@ -88,14 +96,19 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 SUMMARY_HEADERS = ("defense", "attack", "seeds", "accuracy ↑", "MSE ↑", "PSNR ↓", "SSIM ↓", "matched", "AUC")
-SUMMARY_NOTE = "Means over seeds; brackets are 95 % Student intervals over seeds."
+SUMMARY_NOTE = (
+    "Means over seeds; brackets are 95 % intervals over seeds: Student's, on the logit scale of the quantity's range "
+    "(on the log scale for PSNR)."
+)
+FEW_SEEDS = 5
+"""Below this number of seeds a summary warns."""
 
 
 def summary_table(summaries: Sequence[Summary]) -> Table:
     """One line a defense and attack, over the seeds."""
     lines = [
         (
-            "floor" if summary.floor else summary.defense,
+            _kind(summary.floor) if summary.floor else summary.defense,
             floor_name(summary.floor, summary.defense, summary.attack) if summary.floor else summary.attack,
             str(len(summary.seeds)),
             *(interval(summary.values.get(name), digits) for name, digits in SUMMARY_METRICS.items()),
@@ -103,6 +116,22 @@ def summary_table(summaries: Sequence[Summary]) -> Table:
         for summary in summaries
     ]
     return Table(headers=SUMMARY_HEADERS, rows=tuple(lines), floor=tuple(bool(summary.floor) for summary in summaries))
+
+
+def summary_note(summaries: Sequence[Summary]) -> str:
+    """What the intervals are, and a warning where they are over few seeds.
+
+    >>> row = Summary(defense="none", attack="black_box", seeds=(0, 1), values={})
+    >>> "An interval over 2 seeds is wide" in summary_note([row])
+    True
+    """
+    seeds = min((len(summary.seeds) for summary in summaries), default=FEW_SEEDS)
+    if seeds >= FEW_SEEDS:
+        return SUMMARY_NOTE
+    return (
+        f"{SUMMARY_NOTE} An interval over {seeds} seeds is wide and rests on the assumed shape of their law; use "
+        f"{FEW_SEEDS} seeds or more before you call a difference real."
+    )
 
 
 SUMMARY_METRICS = {"accuracy": 3, "mse": 4, "psnr": 1, "ssim": 3, "matched_ssim": 3, "auc": 3}
@@ -153,7 +182,7 @@ def rich_table(shown: Table) -> RichTable:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """Every number of every row, one column each, unrounded; floors are columns of their row."""
+    """Every number of every row, one column each, unrounded; floors and the start are columns of their row."""
     flat = [_flat(row) for row in rows]
     columns = list(dict.fromkeys(key for line in flat for key in line))
     out = io.StringIO()
@@ -190,14 +219,23 @@ def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
     return [number(metrics.get("unaligned", {}).get(name), 3) for name in names]
 
 
-def _floors(row: Row) -> dict[str, dict[str, Metrics]]:
-    """Floors of a row under their shown names; the one that depends on the row is named after it."""
-    return {floor_name(name, row.defense, row.attack): metrics for name, metrics in row.floors.items()}
-
-
 def floor_name(name: str, defense: str, attack: str) -> str:
-    """How a floor is shown."""
-    return f"untrained {attack} on {defense}" if name == "zero_steps" else FLOOR_NAMES.get(name, name)
+    """How a floor is shown, and the start of an attack, which may know the segment and so be no floor.
+
+    >>> floor_name(START, "none", "white_box")
+    'white_box on none before its first step'
+    """
+    return f"{attack} on {defense} before its first step" if name == START else FLOOR_NAMES.get(name, name)
+
+
+def _kind(name: str) -> str:
+    """What the first column says of a line that is no result: a guess without the release, or an attack's start."""
+    return "start" if name == START else "floor"
+
+
+def _column(name: str) -> str:
+    """A floor's or a start's column in the CSV."""
+    return "start" if name == START else f"floor_{name}"
 
 
 def proven(row: Row) -> str:
@@ -249,7 +287,7 @@ def _flat(row: Row) -> dict[str, object]:
     flat |= {f"{name}_images": count for name, count in row.images.items()}
     if row.accuracy:
         flat |= {"accuracy": row.accuracy.value, "accuracy_low": row.accuracy.low, "accuracy_high": row.accuracy.high}
-    named = {"": row.recovers, **{f"floor_{name}_": metrics for name, metrics in row.floors.items()}}
+    named = {"": row.recovers, **{f"{_column(name)}_": metrics for name, metrics in row.floors.items()}}
     for prefix, alignments in named.items():
         for alignment, metrics in alignments.items():
             for name, estimate in metrics.items():

@@ -84,12 +84,14 @@ def row(seed: int, guess_seed: int, **changes: object) -> Row:
     return Row.model_validate({**fields, "recovers": recovers, **changes})
 
 
-def test_summary_over_seeds_is_students_interval() -> None:
+def test_summary_over_seeds_stays_in_the_range_of_its_quantity() -> None:
     rows = [row(0, 1), row(1, 2), row(2, 3), row(0, 4, defense="other"), row(1, 5, status="error")]
     (summary,) = over_seeds(rows)  # the other defense has one seed only, the failed row does not count
     values = [r.recovers["unaligned"]["ssim"].mean for r in rows[:3]]
-    low, high = student_t.interval(0.95, 2, loc=np.mean(values), scale=np.std(values, ddof=1) / 3**0.5)
+    mean, half = np.mean(values), student_t.ppf(0.975, 2) * np.std(values, ddof=1) / 3**0.5
     found = summary.values["ssim"]
-    assert (found.low, found.value, found.high) == pytest.approx((low, np.mean(values), high))
+    center, spread = np.arctanh(mean), half / (1 - mean**2)  # Fisher's scale: half of the logit of (1 + ssim) / 2
+    expected = (np.tanh(center - spread), mean, np.tanh(center + spread))
+    assert (found.low, found.value, found.high) == pytest.approx(expected)
     assert summary.seeds == (0, 1, 2)
     assert "accuracy" not in summary.values

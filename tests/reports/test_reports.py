@@ -79,6 +79,27 @@ def test_the_same_numbers_in_every_format(small_run: AuditRun) -> None:
     assert records[1]["gate_wins_on_identity"] == "True"
 
 
+def test_a_start_is_no_floor() -> None:
+    """An attack before its first step may know the client's segment: SSIM .857, shown as a start."""
+    best = {"unaligned": {"ssim": Estimate(mean=0.857, low=0.8, high=0.9, worst=0.9, higher_is_closer=True, n=50)}}
+    rows = [made(seed=seed, attack="white_box", floors={"zero_steps": best, "mean_image": best}) for seed in (0, 1)]
+    firsts = {line[1]: line[0] for line in tables.table(rows).rows[1:3]}
+    assert firsts == {"white_box on batch_shuffle before its first step": "start", "mean image": "floor"}
+    assert {line[0] for line in tables.summary_table(over_seeds(rows)).rows} == {"batch_shuffle", "start", "floor"}
+    header = tables.to_csv(rows).splitlines()[0]
+    assert "start_unaligned_ssim" in header
+    assert "zero_steps" not in header
+
+
+def test_few_seeds_are_named_and_their_intervals_stay_in_range() -> None:
+    rows = [made(seed=0, accuracy=Interval(value=0.29, low=0, high=1, n=9))]
+    rows.append(made(seed=1, accuracy=Interval(value=0.395, low=0, high=1, n=9)))
+    summaries = over_seeds(rows)
+    assert "2 seeds is wide" in tables.summary_note(summaries)
+    assert "wide" not in tables.summary_note([summary.model_copy(update={"seeds": range(5)}) for summary in summaries])
+    assert summaries[0].values["accuracy"].low > 0
+
+
 def test_latex_is_a_complete_tabular(small_run: AuditRun) -> None:
     text = tables.latex(tables.table(list(small_run.rows)))
     assert text.startswith(r"\begin{tabular}")
