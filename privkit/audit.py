@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from privkit.caches import use_own_caches
 from privkit.cell import run_cell
 from privkit.config import AuditConfig, resolve
 from privkit.errors import UsageError
@@ -83,7 +83,9 @@ def run_audit(
     progress = progress or Silent()
     with RunFolder(folder_path, fresh) as folder:
         threads, torch_threads = config.threads or folder.manifest.threads, torch.get_num_threads()
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.path / ".cache" / "torchinductor"))
+        if folder.unlocked:
+            progress.note(folder.unlocked)
+        use_own_caches()
         torch.set_num_threads(threads)  # the manifest's on resume: other counts round otherwise
         try:
             rows = _run_cells(config, folder, device, progress)

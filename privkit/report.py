@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from privkit.caches import plain_matplotlib
 from privkit.errors import DamagedFile, RunFolderError
-from privkit.reports.schema import Row
+from privkit.paths import inside
+from privkit.reports.schema import Manifest, Row
 from privkit.run_folder import SCORES, read_manifest, read_rows
-from privkit.storage import write_bytes
+from privkit.storage import make_folder, write_bytes, writing
 
 
 def build(run: Path, rows: list[Row] | None = None) -> Path:
@@ -25,19 +27,29 @@ def build(run: Path, rows: list[Row] | None = None) -> Path:
         RunFolderError: if it is no run folder or no cell is finished.
         DamagedFile: if one of its files is damaged.
     """
+    run = Path(os.path.realpath(run))
     rows = read_rows(run) if rows is None else rows
     manifest = read_manifest(run)
     if manifest is None or not rows:
         raise RunFolderError(f"{run} holds no finished cell; repeat the run's command to go on with it")
-    os.environ.setdefault("MPLCONFIGDIR", str(run / ".cache" / "matplotlib"))  # no write outside the run folder
+    with plain_matplotlib():
+        return _rendered(run, rows, manifest)
+
+
+def _rendered(run: Path, rows: list[Row], manifest: Manifest) -> Path:
+    """Read what the cells stored, and write the report."""
     from privkit.reports import figures, page
     from privkit.scoring import over_seeds
 
-    pictures = {row.cell: found for row in rows if (found := _pictures(run / "cells" / row.cell / "per_example.npz"))}
+    with writing(run / "report"):
+        make_folder(run / "report")
+    pictures = {
+        row.cell: found for row in rows if (found := _pictures(inside(run, "cells", row.cell) / "per_example.npz"))
+    }
     for cell, found in pictures.items():
         strip = figures.save(figures.reconstructions({"reconstruction": found}), "png")
-        write_bytes(run / "cells" / cell / "reconstructions.png", strip)
-    told = {row.cell: found for row in rows if (found := _told(run / "cells" / row.cell / SCORES))}
+        write_bytes(homes[cell] / "reconstructions.png", strip)
+    told = {cell: found for cell, home in homes.items() if (found := _told(home / SCORES))}
     return page.render(rows, over_seeds(rows), manifest, pictures, told, run / "report", write_bytes)
 
 

@@ -13,8 +13,9 @@ from pydantic import BaseModel, ValidationError
 
 from privkit.errors import DamagedFile, RunFolderError
 from privkit.grid import short_hash
+from privkit.paths import MOST_TEXT, inside, open_file, read_bytes
 from privkit.reports.schema import SCHEMA_VERSION, Gate, Manifest, Row
-from privkit.storage import append_line, write_bytes, write_text, writing
+from privkit.storage import append_line, make_folder, write_bytes, write_text, writing
 
 try:
     import fcntl
@@ -35,15 +36,19 @@ class RunFolder:
         path: created if absent; must be empty or hold this configuration's run.
         manifest: of the run that is about to start.
 
+    Attributes:
+        unlocked: why the folder could not be locked, in a sentence; empty where it is.
+
     Raises:
         RunFolderError: if the path is a file, or the folder belongs to another configuration, holds other files or is
             in use.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path = path.resolve()
+        self.path = Path(os.path.realpath(path))
         self.manifest = manifest
         self._lock: Any = None
+        self.unlocked = ""
         there = next(place for place in (self.path, *self.path.parents) if os.path.lexists(place))
         if not os.path.isdir(there):
             raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
@@ -54,15 +59,17 @@ class RunFolder:
         """Lock the folder against a second process, then take it over or go on with its run."""
         with writing(self.path / ".lock"):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("w")
+            self._lock = os.fdopen(open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT), "rb+")
         try:
-            if fcntl is not None:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.unlocked = _lock(self._lock)
             found = self._own()  # again: another process may have begun a run since
             if found is not None:
                 self.manifest = found
             else:
                 self.save_manifest()
+            for part in ("cells", "models", "controls"):
+                with writing(self.path / part):
+                    make_folder(self.path / part)
         except BlockingIOError:
             self._lock.close()
             raise RunFolderError(f"{self.path} is in use by another process; wait for it to end") from None
@@ -81,14 +88,18 @@ class RunFolder:
                     f"{self.path} holds other files ({strangers[0]}); name an empty or new folder with --out"
                 )
         elif found.fingerprint != self.manifest.fingerprint:
-            if not found.datasets:
-                return None  # refused before its first cell, over its data or batch size: the mended command goes on
+            if not self._begun():
+                return None  # refused over its data, batch size or model: the mended command goes on
             differs = _difference(found.config, self.manifest.config)
             raise RunFolderError(
                 f"{self.path} belongs to another configuration (it differs in {differs}); "
                 "name another folder with --out, or repeat that run's command to resume it"
             )
         return found
+
+    def _begun(self) -> bool:
+        """Whether anything was computed: a model, a control experiment or a finished cell."""
+        return any(next(self.path.glob(found), None) for found in ("models/*/*", "controls/*", "cells/*/result.json"))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -98,15 +109,15 @@ class RunFolder:
 
     def cell(self, cell_id: str) -> Path:
         """Folder of a cell."""
-        return self.path / "cells" / cell_id
+        return inside(self.path, "cells", cell_id)
 
     def model(self, model_id: str) -> Path:
         """Folder of a defended model."""
-        return self.path / "models" / model_id
+        return inside(self.path, "models", model_id)
 
     def control(self, attack: dict[str, Any]) -> Path:
         """File of an attack's control experiments."""
-        return self.path / "controls" / f"{attack['name']}-{short_hash(attack)}.json"
+        return inside(self.path, "controls", f"{attack['name']}-{short_hash(attack)}.json")
 
     def read_gates(self, path: Path) -> tuple[Gate, ...] | None:
         """Gates stored by `write_gates`, None where there are none."""
@@ -171,10 +182,8 @@ class RunFolder:
 
     def _lines(self) -> tuple[list[str], list[str]]:
         """Whole lines of `results.jsonl`, and what is wrong with the others."""
-        if not self.results.exists():
-            return [], []
         whole, mended = [], []
-        for number, line in enumerate(self.results.read_bytes().splitlines(), start=1):
+        for number, line in enumerate(_lines_of(self.results), start=1):
             try:
                 Row.model_validate_json(line)
                 whole.append(line.decode())
@@ -199,9 +208,9 @@ def read_manifest(path: Path) -> Manifest | None:
         RunFolderError: if it is not privkit's, of another schema version or damaged. The advice is never to delete
             anything: the folder may be somebody's.
     """
-    file = path / "manifest.json"
+    file = Path(os.path.realpath(path)) / "manifest.json"
     try:
-        data = file.read_bytes()
+        data = read_bytes(file, MOST_TEXT)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -228,9 +237,9 @@ def read_rows(path: Path) -> list[Row]:
     """
     if read_manifest(path) is None:
         raise RunFolderError(f"{path} is no run folder: it has no manifest.json")
-    results = path / "results.jsonl"
+    results = Path(os.path.realpath(path)) / "results.jsonl"
     rows = []
-    for number, line in enumerate(results.read_bytes().splitlines() if results.exists() else [], start=1):
+    for number, line in enumerate(_lines_of(results), start=1):
         try:
             rows.append(Row.model_validate_json(line))
         except ValidationError:
@@ -246,10 +255,39 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
+def _lines_of(results: Path) -> list[bytes]:
+    """Lines of `results.jsonl`, none where there is no such file."""
+    try:
+        return read_bytes(results, MOST_TEXT).splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot read {results} ({error.strerror}); move it away and repeat the run's command to write it anew"
+        ) from None
+
+
+def _lock(file: Any) -> str:
+    """Lock a file, or say in a sentence why this system cannot.
+
+    Raises:
+        BlockingIOError: if another process holds it.
+    """
+    if fcntl is None:
+        return "this system has no file locks; start no second process on this run folder"
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:  # network file systems may have none
+        return f"the run folder cannot be locked ({error.strerror}); start no second process on it"
+    return ""
+
+
 def _read(path: Path, kind: type[Model]) -> Model:
     """Read one of the run's own JSON files below its folder."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, MOST_TEXT)
         return kind.model_validate_json(data)
     except OSError as error:
         raise DamagedFile(f"cannot read {path} ({error.strerror}); delete it to do that part again") from None
@@ -263,7 +301,7 @@ def _other_version(data: bytes) -> object | None:
     """The schema version that a JSON object claims, None if it claims none or this one."""
     try:
         claimed = json.loads(data).get("schema_version")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return None
     return claimed if claimed != SCHEMA_VERSION else None
 

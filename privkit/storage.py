@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privkit.errors import DamagedFile, StorageError
+from privkit.paths import check_folder, open_file, read_bytes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,22 +28,30 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             cure = "free some space and run the same command again; finished cells are kept"
+        elif error.errno == errno.ENOENT:
+            cure = "its folder was removed while the run was under way; run the same command again to begin anew"
+        elif error.errno == errno.ELOOP:
+            cure = "remove the link, or name another folder with --out"
         else:
             cure = "check the folder's permissions, or name another with --out"
         raise StorageError(f"cannot write {path}: {error.strerror or error}; {cure}") from None
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: a temporary file beside it, flushed to disk, then renamed over it."""
+    """Write a file whole or not at all: a temporary file beside it, flushed to disk, then renamed over it.
+
+    Its folder is made, but not the one above: a run folder that was removed does not come back half.
+    """
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary.unlink(missing_ok=True)
         try:
-            with temporary.open("wb") as handle:
+            with os.fdopen(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as handle:
                 handle.write(data)
                 handle.flush()
                 os.fsync(handle.fileno())
-            os.replace(temporary, path)
+            os.replace(temporary, path)  # in place of a link, and not through it
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -56,8 +65,12 @@ def write_text(path: Path, text: str) -> None:
 def append_line(path: Path, line: str) -> None:
     """Append one line with a single write and flush it to disk; a kill leaves at most a truncated last line."""
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        make_folder(path.parent)
+        descriptor = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        if os.fstat(descriptor).st_nlink > 1:  # another name of it may lie outside the run, or in its backup
+            os.close(descriptor)
+            write_bytes(path, read_bytes(path))
+            descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)
         try:
             data = (line + "\n").encode()
             if os.write(descriptor, data) != len(data):
@@ -65,6 +78,14 @@ def append_line(path: Path, line: str) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a file of the run, if it is there."""
+    with writing(path):
+        if path.parent.is_dir():
+            check_folder(path.parent)
+            path.unlink(missing_ok=True)
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
@@ -86,9 +107,11 @@ def load_state(path: Path) -> dict[str, Any] | None:
     import torch
 
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise DamagedFile(f"cannot read the checkpoint {path} ({error.strerror}); delete it") from None
     digest, payload = data[:DIGEST], data[DIGEST:]
     if hashlib.sha256(payload).digest() != digest:
         raise DamagedFile(
@@ -118,7 +141,7 @@ def load_module(path: Path, module: nn.Module) -> None:
     from safetensors.torch import load
 
     try:
-        data, digest = path.read_bytes(), path.with_suffix(".sha256").read_text()
+        data, digest = read_bytes(path), read_bytes(path.with_suffix(".sha256"), 100).decode("ascii", "replace")
     except OSError as error:
         raise DamagedFile(f"cannot read the trained segment {path}: {error.strerror}; delete {path.parent}") from None
     if hashlib.sha256(data).hexdigest() != digest:
@@ -126,3 +149,11 @@ def load_module(path: Path, module: nn.Module) -> None:
             f"the trained segment {path} is damaged; delete {path.parent} and run the same command again to train anew"
         )
     module.load_state_dict(load(data))
+
+
+def make_folder(folder: Path) -> None:
+    """Make one level, after a look at what it lies in."""
+    check_folder(folder.parent)
+    if not folder.is_symlink():
+        folder.mkdir(exist_ok=True)
+    check_folder(folder)

@@ -100,6 +100,8 @@ def test_two_runs_that_start_together_do_not_share_a_folder(tmp_path: Path) -> N
             pass
         assert read_manifest(tmp_path / "run") == first
         one.note_dataset(0, {"private": {"images": 1}})
+        one.model("none-s0").mkdir()
+        (one.model("none-s0") / "training.ckpt").touch()
     with pytest.raises(RunFolderError, match="belongs to another configuration"), two:
         pass
     assert read_manifest(tmp_path / "run") == one.manifest

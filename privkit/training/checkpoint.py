@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from privkit.storage import load_state, save_state
+from privkit.storage import load_state, remove, save_state
 
 SHARE = 0.1  # of the time may go into saving
 
@@ -50,4 +50,4 @@ class Checkpoint:
     def remove(self) -> None:
         """The stage is finished and its result is stored: the checkpoint is of no more use."""
         if self._path is not None:
-            self._path.unlink(missing_ok=True)
+            remove(self._path)

@@ -1,0 +1,63 @@
+"""Where libraries cache and read their own settings: the user's cache folder, never a run or the current folder.
+
+A compiler's cache holds programs and pickles, and a plotting library's settings can name programs to start. A run
+folder may come from somebody else, so neither is ever taken from there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+
+VARIABLES = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor", "TRITON_CACHE_DIR": "triton", "MPLCONFIGDIR": "matplotlib"}
+"""Environment variable -> its folder in our cache; what a user has set stays."""
+
+
+@cache
+def cache_folder() -> Path:
+    """privkit's cache below `XDG_CACHE_HOME` or ~/.cache; a fresh temporary folder if it is not the user's alone."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    folder = (Path(home) if os.path.isabs(home) else Path("~/.cache").expanduser()) / "privkit"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if _own(folder):
+            return folder
+    except (OSError, RuntimeError):  # no home, or one that is read-only
+        pass
+    return Path(tempfile.mkdtemp(prefix="privkit-"))
+
+
+def use_own_caches() -> None:
+    """Point the compilers' and the plotting library's caches there, for this process and its children."""
+    for variable, name in VARIABLES.items():
+        if not os.environ.get(variable):
+            os.environ[variable] = str(cache_folder() / name)
+
+
+@contextmanager
+def plain_matplotlib() -> Iterator[None]:
+    """Inside, matplotlib draws by its defaults, whatever a `matplotlibrc` says; outside, the user's settings hold.
+
+    matplotlib reads a `matplotlibrc` of the current folder first, when it is imported, and stops if it cannot. Where
+    there is one, the import takes place in our cache folder.
+    """
+    use_own_caches()
+    planted = os.path.lexists("matplotlibrc") and "matplotlib" not in sys.modules
+    with chdir(cache_folder()) if planted else nullcontext():
+        import matplotlib
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        yield
+
+
+def _own(folder: Path) -> bool:
+    """Whether only this user can write to a folder, and can."""
+    known = os.lstat(folder)
+    mine = not hasattr(os, "getuid") or (known.st_uid == os.getuid() and not known.st_mode & 0o022)
+    return stat.S_ISDIR(known.st_mode) and mine and os.access(folder, os.W_OK | os.X_OK)

@@ -1,0 +1,94 @@
+"""Paths below a run folder: none leaves it, none goes through a symbolic link, and only plain files are read.
+
+A run folder may come from somebody else. Its own path is resolved once, when it is opened; from there on, a link among
+a path's parts was planted, and so was a name that climbs out.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from privkit.errors import RunFolderError
+
+MOST_TEXT = 1 << 30
+"""Bytes of a text file that are read; a run's largest, `results.jsonl`, has some ten thousand a row."""
+NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+"""Flags under which a link is refused, a pipe without a writer does not block, and a child process inherits nothing."""
+
+
+def inside(root: Path, *names: str) -> Path:
+    """The path of `names` below `root`, each the name of one folder or file.
+
+    Raises:
+        RunFolderError: if a name is empty, climbs out or has several parts.
+
+    >>> inside(Path("/runs/a"), "cells", "none-s0").as_posix()
+    '/runs/a/cells/none-s0'
+    >>> inside(Path("/runs/a"), "cells", "../../b")
+    Traceback (most recent call last):
+    ...
+    privkit.errors.RunFolderError: '../../b' is no name of a file in /runs/a; that row was not written by privkit
+    """
+    for name in names:
+        if name in ("", ".", "..") or set(name) & {"/", "\\", "\0"} or Path(name).name != name:
+            raise RunFolderError(f"{name!r} is no name of a file in {root}; that row was not written by privkit")
+    return root.joinpath(*names)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is reached through a symbolic link, or through "..".
+
+    Raises:
+        OSError: ELOOP.
+    """
+    if ".." in folder.parts or os.path.realpath(folder) != os.path.abspath(folder):
+        raise OSError(errno.ELOOP, "its folder is a symbolic link, which a run folder never holds")
+
+
+def open_file(path: Path, flags: int) -> int:
+    """A descriptor of a plain file, opened without following links.
+
+    Args:
+        path: whose folder has no link among its parts.
+        flags: of `os.open`.
+
+    Raises:
+        OSError: ELOOP for a link, EINVAL for a pipe, a device or a folder, and whatever `os.open` raises.
+    """
+    check_folder(path.parent)
+    try:
+        descriptor = os.open(path, flags | NO_LINK, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link, which a run folder never holds") from None
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, _kind(mode))
+    return descriptor
+
+
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """The content of a plain file of the run.
+
+    Args:
+        path: of the file.
+        most: bytes that are read at most; None for all of it.
+
+    Raises:
+        OSError: if it is missing, no plain file, behind a link, or larger than `most`.
+    """
+    descriptor = open_file(path, os.O_RDONLY)
+    with os.fdopen(descriptor, "rb") as handle:
+        if most is not None and os.fstat(descriptor).st_size > most:
+            raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB")
+        return handle.read()
+
+
+def _kind(mode: int) -> str:
+    """What is there in place of a file."""
+    return os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "it is a pipe, a socket or a device, and not a file"
