@@ -43,9 +43,8 @@ def _rendered(run: Path, rows: list[Row], manifest: Manifest) -> Path:
 
     with writing(run / "report"):
         make_folder(run / "report")
-    pictures = {
-        row.cell: found for row in rows if (found := _pictures(inside(run, "cells", row.cell) / "per_example.npz"))
-    }
+    homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
+    pictures = {cell: found for cell, home in homes.items() if (found := _pictures(home / "per_example.npz"))}
     for cell, found in pictures.items():
         strip = figures.save(figures.reconstructions({"reconstruction": found}), "png")
         write_bytes(homes[cell] / "reconstructions.png", strip)
