@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
-from privkit.accountants import composition, conversions, gaussian, laplace, profiles, subsampled_rdp, validate
+from privkit.accountants import (
+    composition,
+    conversions,
+    gaussian,
+    laplace,
+    profiles,
+    sampled_renyi,
+    subsampled_rdp,
+    validate,
+)
 from privkit.accountants.base import Certificate, RenyiCurve
 from privkit.accountants.mechanism import ShiftLaw, SplitMechanism
 from privkit.accountants.parts import Poisson, PrivateUpdates
@@ -70,7 +79,7 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
     wanted = np.array(validate.orders(orders))
     return RenyiCurve(
         orders=tuple(wanted.tolist()),
-        values=tuple(curve(mechanism, wanted).tolist()),
+        values=tuple(np.minimum(curve(mechanism, wanted), _integrated(mechanism, wanted)).tolist()),
         method=_renyi(mechanism, 0.0, 2.0, False).method,
         relation=mechanism.relation,
         unit=mechanism.unit,
@@ -100,6 +109,17 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
         else:
             once = gaussian.rdp(a, law.constant)
     return np.asarray(mechanism.composed_rounds * once + _lower_model(mechanism, a), float)
+
+
+def _integrated(mechanism: SplitMechanism, orders: Array) -> Array | float:
+    """The curve by integration at every order, where sampled Gaussian releases have one shift; `inf` elsewhere."""
+    rate = mechanism.participation.rate
+    constant = mechanism.shift().constant if mechanism.noise.law == "gaussian" and rate < 1 else None
+    if constant is None:
+        return inf
+    poisson = isinstance(mechanism.participation, Poisson)
+    sampled = sampled_renyi.poisson_gaussian if poisson else sampled_renyi.without_replacement_gaussian
+    return mechanism.composed_rounds * sampled(orders, rate, constant) + _lower_model(mechanism, orders)
 
 
 def law_rdp(orders: ArrayLike, law: ShiftLaw) -> Array:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import isfinite, pi, sqrt
+from math import pi, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, logsumexp
 
-from privkit.accountants import validate
+from privkit.accountants import sampled_renyi, validate
 from privkit.accountants.subsampling import mixture, nonnegative, numbers, rates
 
 Array = NDArray[np.float64]
@@ -92,14 +92,13 @@ def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike, *, e
         orders: [A] α > 1; exact at integers, and between them an upper bound from interpolating (α − 1)ε(α).
         rate: q in [0, 1]; scalar or [R].
         mu: L2 sensitivity under add-or-remove over the noise's standard deviation, ≥ 0; scalar or [R].
-        exact_fractional: take fractional orders up to 256 from opacus (slow: a Python loop for each number), held
-            between the bounds that the convexity of (α − 1)ε(α) gives.
+        exact_fractional: integrate at fractional orders, too (`sampled_renyi`, about 0.1 ms for each number).
 
     Returns:
         [A], or [R, A].
 
     Raises:
-        ValueError: if an argument is out of range (opacus would not return on NaN).
+        ValueError: if an argument is out of range.
 
     Source: Mironov, Talwar and Zhang 2019, §3.3. The sum is taken over e^{j(j−1)μ²/2} − 1, all of one sign.
 
@@ -110,12 +109,12 @@ def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike, *, e
     if not exact_fractional:
         return found
     a, (q, m) = _orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
-    fractional = [i for i, order in enumerate(a.ravel()) if order % 1 and order < 256]
+    fractional = np.flatnonzero(a.ravel() % 1)
     rows = found.reshape(q.size, a.size)
-    for r, (row_rate, row_mu) in enumerate(zip(q.ravel().tolist(), m.ravel().tolist(), strict=True)):
-        if 0 < row_rate < 1 and row_mu > 0:
-            for i in fractional:
-                rows[r, i] = _opacus_rdp(float(a.ravel()[i]), row_rate, row_mu, upper=float(rows[r, i]))
+    if fractional.size:
+        for row, row_rate, row_mu in zip(rows, q.ravel().tolist(), m.ravel().tolist(), strict=True):
+            exact = sampled_renyi.poisson_gaussian(a.ravel()[fractional], row_rate, row_mu)
+            row[fractional] = np.minimum(row[fractional], exact)
     return found
 
 
@@ -257,23 +256,6 @@ def _interpolated(orders: Array, cumulant: Callable[[Array], Array]) -> Array:
     with np.errstate(invalid="ignore"):
         mixed = (1 - part) * values[:, low] + part * values[:, high]
     return np.where(part == 0, values[:, low], mixed)
-
-
-def _opacus_rdp(order: float, rate: float, mu: float, upper: float) -> float:
-    """Opacus' value at a fractional order, in Python floats, where it lies inside the proven bracket."""
-    from opacus.accountants.analysis.rdp import compute_rdp
-
-    if not all(isfinite(value) for value in (order, rate, mu, upper)) or mu < 1e-100:
-        return upper
-    try:
-        with np.errstate(all="ignore"):
-            found = float(compute_rdp(q=rate, noise_multiplier=1 / mu, steps=1, orders=order))
-    except (ValueError, OverflowError, ZeroDivisionError):  # its logarithms of differences can leave their domain
-        return upper
-    above = np.floor(order) + np.array([1.0, 2.0])  # a convex function lies above the line through two later points
-    near, far = (above - 1) * poisson_gaussian_rdp(above, rate, mu)
-    lower = max(0.0, near - (above[0] - order) * (far - near)) / (order - 1)
-    return min(max(found, lower), upper) if isfinite(found) else upper
 
 
 def _log_expm1(x: Array) -> Array:

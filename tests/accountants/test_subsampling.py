@@ -187,7 +187,7 @@ def test_poisson_curve_is_the_renyi_divergence(order: float, rate: float, mu: fl
     at_whole = float(subsampled_rdp.mixture_gaussian_rdp(whole, [0, mu], [1 - rate, rate]))
     assert float(subsampled_rdp.poisson_gaussian_rdp(whole, rate, mu)) == pytest.approx(at_whole, rel=1e-8, abs=1e-13)
     exact = float(subsampled_rdp.poisson_gaussian_rdp(order, rate, mu, exact_fractional=True))
-    assert exact == pytest.approx(true, rel=1e-6, abs=1e-11)
+    assert exact == pytest.approx(true, rel=1e-9, abs=1e-13)
 
 
 @settings(max_examples=25, deadline=None)
@@ -232,12 +232,12 @@ def test_pure_epsilon_tightens_the_general_theorem() -> None:
     assert np.any(tight < 0.9 * loose)
 
 
-def test_reference_table_of_opacus_between_integers() -> None:
+def test_orders_between_integers_are_below_the_interpolation() -> None:
     exact = subsampled_rdp.poisson_gaussian_rdp([1.5, 2.5, 300.5], 0.01, 1.0, exact_fractional=True)
     cheap = subsampled_rdp.poisson_gaussian_rdp([1.5, 2.5, 300.5], 0.01, 1.0)
     assert exact[0] < cheap[0]
     assert exact[1] < cheap[1]
-    assert exact[2] == cheap[2]  # beyond opacus' reach the interpolated bound stays
+    assert exact[2] < cheap[2]
 
 
 BAD: list[Any] = [float("nan"), inf, -inf, -0.5, True, "one", None]
