@@ -152,6 +152,8 @@ def _run_cells(config: AuditConfig, folder: RunFolder, device: torch.device, pro
         folder.note_dataset(seed, setting.hashes)
         if setting.dropped:
             progress.note(f"seed {seed}: {setting.dropped} auxiliary images are private or attacked ones; left out")
+        for warning in setting.warnings:
+            progress.note(f"seed {seed}: {warning}")
         for cell in pending:
             row = run_cell(config, cell, setting, folder, progress)
             folder.finish(row)

@@ -72,6 +72,7 @@ def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolde
         log(traceback.format_exc())
         reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"
         row = base.model_copy(update={"status": "error", "reason": reason})
+    row = row.model_copy(update={"notes": (*setting.warnings, *row.notes)})
     log(f"{row.status} {row.reason}".strip())
     return row
 

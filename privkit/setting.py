@@ -12,6 +12,7 @@ from privkit.attacks.base import Knowledge, View
 from privkit.attacks.floors import MeanImage, MidGrey
 from privkit.config import AuditConfig
 from privkit.data.base import Batch, Pool, Pools
+from privkit.data.checks import clipped
 from privkit.data.partition import Shares, stratified
 from privkit.data.splits import Splits, fit_shape, part_sizes, split, without
 from privkit.errors import DataError, UsageError
@@ -34,6 +35,7 @@ class Setting:
         dropped: auxiliary images left out, because they are private or attacked ones.
         floors: metrics of the constant guesses.
         perception: what reconstructions are looked at with, beside pixels.
+        warnings: of images that look clipped, one sentence each.
         hashes: size and sha256 of every part, for the manifest.
     """
 
@@ -44,6 +46,7 @@ class Setting:
     dropped: int
     floors: dict[str, dict[str, Metrics]]
     perception: Perception
+    warnings: tuple[str, ...] = ()
     hashes: dict[str, dict[str, int | str]]
 
 
@@ -94,6 +97,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
         dropped=dropped,
         floors=floors,
         perception=perception,
+        warnings=tuple(filter(None, (clipped(splits.private),))),
         hashes=hashes,
     )
 

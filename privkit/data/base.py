@@ -12,6 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privkit.data.checks import check_images, check_labels, scale_of
+from privkit.errors import DataError
+
 TEST_ID_OFFSET = 1 << 32
 """Ids of official test images start here, so that no test image shares an id with a training image."""
 
@@ -26,6 +29,9 @@ class Batch:
         ids: int64 [N], the image's index in its official training set, or `TEST_ID_OFFSET` plus its index in the
             official test set; stable over runs and machines.
 
+    Raises:
+        DataError: if shapes, types or ranges are others.
+
     >>> batch = Batch(x=torch.rand(2, 1, 4, 4), y=torch.tensor([0, 1]), ids=torch.tensor([7, 9]))
     >>> batch[:1].ids
     tensor([7])
@@ -36,12 +42,10 @@ class Batch:
     ids: Tensor
 
     def __post_init__(self) -> None:
-        if self.x.ndim != 4 or self.x.dtype != torch.float32:
-            raise ValueError(f"images must be float32 [N, C, H, W], got {self.x.dtype} {list(self.x.shape)}")
+        check_images(self.x)
+        check_labels(self.y)
         if not len(self.x) == len(self.y) == len(self.ids):
-            raise ValueError(f"{len(self.x)} images, {len(self.y)} labels and {len(self.ids)} ids must be as many")
-        if len(self.x) and not (self.x.min() >= 0 and self.x.max() <= 1):  # written so that NaN fails
-            raise ValueError(f"images must lie in [0, 1], got {self.x.min().item()} to {self.x.max().item()}")
+            raise DataError(f"{len(self.x)} images, {len(self.y)} labels and {len(self.ids)} ids must be as many")
 
     def __len__(self) -> int:
         """Number of images."""
@@ -108,8 +112,8 @@ class ArrayPool:
     """A pool in memory.
 
     Attributes:
-        images: uint8 [N, H, W] or [N, H, W, C] in 0..255, or float [N, H, W] in [0, 1].
-        labels: integers [N].
+        images: [N, H, W] or [N, H, W, C]: uint8 in 0..255, uint16 in 0..65535, booleans, or floats in [0, 1].
+        labels: whole numbers from 0, [N].
         first_id: id of row 0.
     """
 
@@ -122,13 +126,15 @@ class ArrayPool:
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
         """The images of these rows, in this order."""
+        scale = scale_of(self.images)
+        labels = np.asarray(self.labels)[rows]
+        check_labels(labels)
         picked = self.images[rows]
         if picked.ndim == 3:
             picked = picked[..., None]
-        scale = 255.0 if picked.dtype == np.uint8 else 1.0
         x = np.ascontiguousarray(picked.transpose(0, 3, 1, 2), dtype=np.float32) / np.float32(scale)
         return Batch(
             x=torch.from_numpy(x),
-            y=torch.from_numpy(np.asarray(self.labels)[rows].astype(np.int64)),
+            y=torch.from_numpy(labels.astype(np.int64)),
             ids=torch.from_numpy(rows.astype(np.int64) + self.first_id),
         )

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privkit.data.base import TEST_ID_OFFSET, ArrayPool, Batch, Pools
+from privkit.data.base import TEST_ID_OFFSET, Batch, Pools
+from privkit.data.modes import NotOnScale, unit_pixels
 from privkit.data.official import advice_on_missing, check_files, check_folder, need_root, one_sentence, reason
 from privkit.errors import DataError
 
@@ -42,23 +43,24 @@ class DecodedPool:
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
         """Decode the pictures of these rows."""
-        from PIL import ImageOps
-
-        images = np.empty((len(rows), self.size, self.size, 3), dtype=np.uint8)
+        images = np.empty((len(rows), 3, self.size, self.size), dtype=np.float32)
         labels = np.empty(len(rows), dtype=np.int64)
         for place, row in enumerate(rows):
             try:
                 picture, target = self.dataset[int(row)]
                 self._check_sides(row, picture.size)
-                images[place] = np.asarray(ImageOps.fit(picture.convert("RGB"), (self.size, self.size)))
+                images[place] = unit_pixels(picture, self.size).transpose(2, 0, 1)
                 labels[place] = self.label(target)
-            except (MemoryError, DataError):
+            except MemoryError:
+                raise
+            except NotOnScale as error:
+                raise DataError(f"picture {row} ({self.file(self.dataset, int(row))}): {error}") from None
+            except DataError:
                 raise
             except Exception as error:  # a decoder raises nearly anything on a damaged file
                 file = self.file(self.dataset, int(row))
                 raise DataError(f"picture {row} ({file}) cannot be decoded ({reason(error)}); replace it") from error
-        batch = ArrayPool(images=images, labels=labels).take(np.arange(len(rows)))
-        return Batch(x=batch.x, y=batch.y, ids=torch.from_numpy(rows + self.first_id))
+        return Batch(x=torch.from_numpy(images), y=torch.from_numpy(labels), ids=torch.from_numpy(rows + self.first_id))
 
     def _check_sides(self, row: np.int64, sides: tuple[int, int]) -> None:
         """A picture enlarged to more than twice its size is mostly invention, and easy to recover."""
@@ -229,7 +231,7 @@ class ImageFolder:
 
         root = need_root(self.name, root, "one folder of pictures a class")
         with one_sentence(self.name, root, "lay the pictures out as DATA_ROOT/<class>/<picture>"):
-            pictures = datasets.ImageFolder(str(root))
+            pictures = datasets.ImageFolder(str(root), loader=_opened)
             return _decoded_pools(
                 pictures,
                 None,
@@ -237,6 +239,16 @@ class ImageFolder:
                 classes=len(pictures.classes),
                 file=lambda pictures, row: pictures.samples[row][0],
             )
+
+
+def _opened(path: str) -> Any:
+    """A decoded picture in its own mode: torchvision's loader turns it into 8-bit color, and clips 16-bit grey."""
+    from PIL import Image
+
+    with open(path, "rb") as file:
+        picture = Image.open(file)
+        picture.load()
+    return picture
 
 
 def _check_size(size: int) -> None:

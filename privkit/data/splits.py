@@ -91,12 +91,19 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int) -
     else:
         test_order = np.random.default_rng(seed).permutation(len(pools.test))
         test_batch = pools.test.take(test_order[: sizes["test"]])
-    return Splits(
+    found = Splits(
         private=pools.train.take(order[: sizes["private"]]),
         auxiliary=pools.train.take(order[end:]),
         test=test_batch,
         classes=pools.classes,
     )
+    for part in (found.private, found.auxiliary, found.test):
+        if int(part.y.max()) >= pools.classes:
+            raise DataError(
+                f"label {int(part.y.max())} is none of the {pools.classes} classes 0 to {pools.classes - 1}; number "
+                "the classes from 0, or raise the dataset's `classes`"
+            )
+    return found
 
 
 def without(batch: Batch, known: Batch) -> Batch:

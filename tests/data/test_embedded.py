@@ -5,6 +5,7 @@ import torch
 
 from privkit.data.base import Batch, DatasetSpec
 from privkit.data.embedded import Digits, LfwSubset, TinyDigits
+from privkit.errors import DataError
 
 
 def batch_of(x: torch.Tensor, rows: int | None = None) -> Batch:
@@ -26,7 +27,7 @@ def batch_of(x: torch.Tensor, rows: int | None = None) -> Batch:
     ],
 )
 def test_batch_refuses_what_breaks_its_contract(x: torch.Tensor, rows: int, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(DataError, match=complaint):
         batch_of(x, rows)
 
 

@@ -1,0 +1,118 @@
+"""Checks of a user's images and labels: what does not fit is refused, what looks clipped is said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privkit.errors import DataError
+
+if TYPE_CHECKING:
+    from privkit.data.base import Batch
+
+CHANNELS = (1, 3, 4)
+SATURATED = 0.5
+"""Share of pixels at pure white from which pictures look clipped."""
+DARK = 0.25
+"""Brightest pixel of all below which the pictures use little of their scale, as 12-bit values in 16-bit files do."""
+
+
+def scale_of(images: NDArray[np.generic]) -> float:
+    """What a user's array must be divided by: 255 for uint8, 65535 for uint16, 1 for booleans and floats.
+
+    Raises:
+        DataError: for other kinds of numbers and for shapes other than [N, H, W] and [N, H, W, C].
+
+    >>> scale_of(np.zeros((2, 8, 8), dtype=np.uint16))
+    65535.0
+    """
+    scales = {"uint8": 255.0, "uint16": 65535.0, "bool": 1.0, "float16": 1.0, "float32": 1.0, "float64": 1.0}
+    if images.dtype.name not in scales:
+        raise DataError(
+            f"images of {images.dtype} have no known scale; give uint8 (0 to 255), uint16 (0 to 65535) or floats in "
+            "[0, 1]"
+        )
+    channels_first = images.ndim == 4 and images.shape[1] in CHANNELS and images.shape[3] not in CHANNELS
+    if images.ndim not in (3, 4) or channels_first:
+        cure = "; move the channels last with images.transpose(0, 2, 3, 1)" if channels_first else ""
+        raise DataError(f"an array of images is [N, H, W] or [N, H, W, C], got {list(images.shape)}{cure}")
+    return scales[images.dtype.name]
+
+
+def check_images(x: Tensor) -> None:
+    """Refuse what is not float32 [N, C, H, W] in [0, 1], with the cure for the usual mistakes.
+
+    Raises:
+        DataError: in one sentence.
+
+    >>> check_images(torch.zeros(2, 28, 28, 1))
+    Traceback (most recent call last):
+    privkit.errors.DataError: images must be [N, C, H, W], got [2, 28, 28, 1]; use x.permute(0, 3, 1, 2)
+    """
+    shape = list(x.shape)
+    if x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS and x.shape[1] == x.shape[2]:
+        raise DataError(f"images must be [N, C, H, W], got {shape}; use x.permute(0, 3, 1, 2)")
+    if x.ndim != 4 or x.dtype != torch.float32:
+        raise DataError(f"images must be float32 [N, C, H, W], got {x.dtype} {shape}")
+    if not len(x):
+        return
+    low, high = x.min().item(), x.max().item()
+    if low != low or high != high:
+        raise DataError("images must lie in [0, 1], got NaN; replace or leave out those pixels")
+    if low < 0 or high > 1:
+        cure = (
+            "divide them by 255" if low >= 0 and 1 < high <= 255 else "rescale them, such as by (x - min) / (max - min)"
+        )
+        raise DataError(f"images must lie in [0, 1], got {low:g} to {high:g}; {cure}")
+
+
+def check_labels(y: Tensor | NDArray[np.generic]) -> None:
+    """Refuse labels that are no class numbers.
+
+    Raises:
+        DataError: in one sentence.
+
+    >>> check_labels(np.array([0, 0.5]))
+    Traceback (most recent call last):
+    privkit.errors.DataError: labels must be whole numbers from 0, got 0.5; number the classes 0, 1, 2, …
+    """
+    values = torch.as_tensor(y)
+    if values.ndim != 1:
+        raise DataError(f"labels must be [N], one class number an image, got {list(values.shape)}")
+    if values.dtype == torch.bool:
+        return
+    wrong = (values != values.floor()) | (values < 0) if values.is_floating_point() else values < 0
+    if bool(wrong.any()):
+        raise DataError(
+            f"labels must be whole numbers from 0, got {values[wrong][0].item():g}; number the classes 0, 1, 2, …"
+        )
+
+
+def clipped(batch: Batch) -> str:
+    """A warning where pictures look clipped at white or use little of their scale; empty where they do not.
+
+    Both make every reconstruction look close: a constant area is easy to guess.
+
+    >>> from privkit.data.base import Batch
+    >>> ids = torch.arange(2)
+    >>> clipped(Batch(x=torch.ones(2, 1, 4, 4), y=ids, ids=ids))[:35]
+    '100 % of the pixels are pure white,'
+    """
+    if not len(batch):
+        return ""
+    white, brightest = (batch.x == 1).float().mean().item(), batch.x.max().item()
+    if white > SATURATED:
+        return (
+            f"{100 * white:.0f} % of the pixels are pure white, so that every attack looks good; check that the "
+            "pictures were not clipped"
+        )
+    if brightest < DARK:
+        return (
+            f"the brightest pixel is {brightest:.3f} of the scale, so that every attack looks good; rescale the "
+            "pictures (12-bit values in 16-bit files must be multiplied by 16)"
+        )
+    return ""
