@@ -23,6 +23,7 @@ from privkit.attacks.base import (
 )
 from privkit.attacks.decoders import DECODERS, build, checked_width
 from privkit.attacks.members import exercise, per_member
+from privkit.attacks.one_cycle import WARM_UP, one_cycle
 from privkit.attacks.rounds import check_numbers
 from privkit.attacks.seeded import seeded
 
@@ -144,13 +145,7 @@ class BlackBox:
         peak = self.learning_rate or network.learning_rate
         optimizer = torch.optim.AdamW(network.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
         total = self.epochs * steps
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer,
-            max_lr=peak,
-            total_steps=total + 1,
-            pct_start=min(WARMUP_STEPS / (total + 1), 0.1),
-            cycle_momentum=False,
-        )
+        schedule = one_cycle(optimizer, peak, total, warm_up=min(WARMUP_STEPS / (total + 1), WARM_UP))
         if device.type == "cuda" and total >= COMPILE_FROM_STEPS:
             network.compile()
 

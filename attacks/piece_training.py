@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged
+from privkit.attacks.one_cycle import one_cycle
 from privkit.attacks.piece_network import MemberNetwork, PieceNetwork, own_prior
 
 IMAGES_A_STEP = 32
@@ -45,9 +46,7 @@ def trained(
         AttackDiverged: if an epoch's loss is not finite.
     """
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, LEARNING_RATE, total_steps=epochs * steps + 1, pct_start=0.1
-    )
+    schedule = one_cycle(optimizer, LEARNING_RATE, epochs * steps, momentum=True)
     if saved is not None:
         network.load_state_dict(saved["network"])
         optimizer.load_state_dict(saved["optimizer"])

@@ -20,6 +20,7 @@ from privkit.seeds import derive
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.distributed import average_gradients, processes
 from privkit.training.edge import Edge
+from privkit.training.one_cycle import one_cycle
 from privkit.training.protocol import Protocol
 from privkit.training.round import Round, split_round
 from privkit.training.seeded import seeded
@@ -181,12 +182,7 @@ def train(
     by_side = [[torch.optim.AdamW(side, **options)] if side else [] for side in sides]  # type: ignore[arg-type]
     optimizers = by_side[0] + by_side[1]
     waiting = by_side[0] if protocol.updates == "message" else optimizers  # the server has stepped already
-    schedules = [
-        torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=spec.learning_rate, total_steps=total + 1, pct_start=0.1, cycle_momentum=False
-        )
-        for optimizer in optimizers
-    ]
+    schedules = [one_cycle(optimizer, spec.learning_rate, total) for optimizer in optimizers]
     stateful: list[Any] = [*optimizers, *schedules]
     if device.type == "cuda" and total >= COMPILE_FROM_STEPS:
         edge.lowers.compile()  # in place: names of parameters stay as they are

@@ -1,0 +1,42 @@
+"""The schedule of the learning rate: one cycle, for any number of steps."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import OneCycleLR
+
+WARM_UP = 0.1
+"""Share of the steps in which the learning rate rises."""
+
+
+def one_cycle(
+    optimizer: Optimizer, peak: float, steps: int, *, warm_up: float = WARM_UP, momentum: bool = False
+) -> OneCycleLR:
+    """Up to `peak` and down to nothing along cosines, in `steps` steps and one more that is never taken.
+
+    torch divides by the length of the rise less one step. A rise of exactly one step is therefore left out.
+
+    Args:
+        optimizer: whose learning rate is set.
+        peak: largest learning rate.
+        steps: of the training, ≥ 0.
+        warm_up: share of the steps in which the rate rises, in [0, 1].
+        momentum: whether the momentum (AdamW's β₁) falls and rises against the rate.
+
+    privkit.attacks, which imports nothing of the training core, has its own copy.
+
+    Source: Smith and Topin 2017, "Super-convergence"; torch `OneCycleLR`.
+
+    >>> import torch
+    >>> optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
+    >>> one_cycle(optimizer, 1.0, 9).total_steps
+    10
+    """
+    total = steps + 1
+    return OneCycleLR(
+        optimizer,
+        max_lr=peak,
+        total_steps=total,
+        pct_start=0.0 if warm_up * total == 1 else warm_up,
+        cycle_momentum=momentum,
+    )
