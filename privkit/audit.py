@@ -155,9 +155,7 @@ def _run_cells(config: AuditConfig, folder: RunFolder, device: torch.device, pro
         for warning in setting.warnings:
             progress.note(f"seed {seed}: {warning}")
         for cell in pending:
-            row = run_cell(config, cell, setting, folder, progress)
-            folder.finish(row)
-            rows[cell.id] = row
+            row = rows[cell.id] = folder.finish(run_cell(config, cell, setting, folder, progress))
             if row.status != "done":
                 progress.note(f"{row.defense} / {row.attack}, seed {row.seed}: {row.status}: {row.reason}")
     return [rows[cell.id] for cell in cells]

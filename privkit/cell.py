@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from privkit.registry import load
 from privkit.reports.schema import Costs, Interval, Proof, Row
 from privkit.run_folder import RunFolder
 from privkit.setting import Setting
-from privkit.storage import append_line, write_text
+from privkit.storage import append_line, write_record
 from privkit.training import exposure
 
 
@@ -54,10 +53,10 @@ def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolde
         features=setting.perception.labels,
     )
     home = folder.cell(cell.id)
-    spec = {"defense": cell.defense.to_json(), "attack": cell.attack.to_json(), "seed": cell.seed}
+    spec = {"cell": cell.id, "defense": cell.defense.to_json(), "attack": cell.attack.to_json(), "seed": cell.seed}
     log = _Log(home / "log.txt")
     log("start")
-    write_text(home / "spec.json", json.dumps(spec, indent=2) + "\n")
+    write_record(home / "spec.json", spec)
     try:
         scene = _scene(config, cell, setting, folder, progress, base, log)
         base = scene.row

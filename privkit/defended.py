@@ -15,10 +15,10 @@ from privkit.data.partition import Shares, rounds_an_epoch
 from privkit.defenses.base import Defense
 from privkit.grid import Cell
 from privkit.progress import Progress
-from privkit.run_folder import RunFolder
+from privkit.run_folder import TRAINED, RunFolder
 from privkit.seeds import derive
 from privkit.setting import Setting
-from privkit.storage import load_module, load_state, save_module, save_state
+from privkit.storage import load_module, read_record, save_module, write_record
 from privkit.training import Checkpoint, Edge, Round, Stacked, evaluate, split_round, train
 from privkit.training.costs import edge_costs
 from privkit.training.loop import learns
@@ -46,10 +46,10 @@ def defended_model(
     splits, seed = setting.splits, cell.seed
     edge, upper, places = untrained(config, cell, setting)
     home = folder.model(cell.model_id)
-    finished = load_state(home / "trained.state")
+    finished = read_record(home / TRAINED, model=cell.model_id)
     if finished is not None:
-        load_module(home / "client.safetensors", edge)
-        load_module(home / "upper.safetensors", upper)
+        for name, module in {"client.safetensors": edge, "upper.safetensors": upper}.items():
+            load_module(home / name, module, finished["files"].get(name))
         log("defended model: taken from the run folder")
         return DefendedModel(edge=edge.eval(), upper=upper.eval(), known=finished)
     progress.stage(f"train {cell.defense.label}, seed {seed}")
@@ -80,10 +80,12 @@ def defended_model(
         ),
         "curve": list(trained.curve),
         "hides_places": places,
+        "files": {
+            "client.safetensors": save_module(home / "client.safetensors", edge),
+            "upper.safetensors": save_module(home / "upper.safetensors", upper),
+        },
     }
-    save_module(home / "client.safetensors", edge)
-    save_module(home / "upper.safetensors", upper)
-    save_state(home / "trained.state", finished)  # last: it marks the model as finished
+    write_record(home / TRAINED, {"model": cell.model_id, **finished})  # last: it marks the model as finished
     checkpoint.remove()
     log(f"defended model: trained {config.budget.epochs} epochs")
     return DefendedModel(edge=edge, upper=upper, known=finished)

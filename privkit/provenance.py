@@ -12,7 +12,8 @@ from pathlib import Path
 
 import privkit
 from privkit.config import AuditConfig
-from privkit.reports.schema import Manifest
+from privkit.grid import plan
+from privkit.reports.schema import Manifest, PlannedCell
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-image", "scikit-learn", "mlxtend", "safetensors")
 MOST_THREADS = 8
@@ -37,6 +38,12 @@ def manifest(config: AuditConfig, *, device: str, threads: int) -> Manifest:
         hardware=hardware(device),
         threads=threads,
         seeds=config.seeds,
+        cells=tuple(
+            PlannedCell(
+                cell=cell.id, model=cell.model_id, defense=cell.defense.label, attack=cell.attack.label, seed=cell.seed
+            )
+            for cell in plan(config)
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from privkit.caches import plain_matplotlib
-from privkit.errors import DamagedFile, RunFolderError
+from privkit.errors import RunFolderError
 from privkit.paths import inside
 from privkit.reports.schema import Manifest, Row
-from privkit.run_folder import SCORES, read_manifest, read_rows
+from privkit.run_folder import PICTURES, SCORES, read_manifest, read_rows
+from privkit.sealed import checked
 from privkit.storage import make_folder, write_bytes, writing
 
 
@@ -44,28 +46,28 @@ def _rendered(run: Path, rows: list[Row], manifest: Manifest) -> Path:
     with writing(run / "report"):
         make_folder(run / "report")
     homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
-    pictures = {cell: found for cell, home in homes.items() if (found := _pictures(home / "per_example.npz"))}
+    pictures = {row.cell: found for row in rows if (found := _pictures(homes[row.cell], row))}
     for cell, found in pictures.items():
         strip = figures.save(figures.reconstructions({"reconstruction": found}), "png")
         write_bytes(homes[cell] / "reconstructions.png", strip)
-    told = {cell: found for cell, home in homes.items() if (found := _told(home / SCORES))}
+    told = {row.cell: found for row in rows if (found := _told(homes[row.cell], row))}
     return page.render(rows, over_seeds(rows), manifest, pictures, told, run / "report", write_bytes)
 
 
-def _pictures(path: Path):  # type: ignore[no-untyped-def]
+def _pictures(cell: Path, row: Row):  # type: ignore[no-untyped-def]
     """The stored pictures of a cell, None where it has none."""
     from privkit.reports.figures import Pictures
 
-    arrays = _arrays(path, "truth", "guess")
+    arrays = _arrays(cell / PICTURES, row, "truth", "guess")
     return None if arrays is None else Pictures(truth=arrays["truth"], guess=arrays["guess"])
 
 
-def _told(path: Path):  # type: ignore[no-untyped-def]
+def _told(cell: Path, row: Row):  # type: ignore[no-untyped-def]
     """The stored scores of a cell as its figure shows them, None where it has none."""
     from privkit.metrics.leakage import pooled_auc, roc_points
     from privkit.reports.score_figures import Told
 
-    arrays = _arrays(path, "values", "positive")
+    arrays = _arrays(cell / SCORES, row, "values", "positive")
     if arrays is None:
         return None
     values, positive = arrays["values"], arrays["positive"]
@@ -74,14 +76,9 @@ def _told(path: Path):  # type: ignore[no-untyped-def]
     return Told(positive=values[positive], negative=values[~positive], false=false, true=true, auc=auc)
 
 
-def _arrays(path: Path, *names: str) -> dict[str, Any] | None:
-    """Arrays of a file, None where there is none."""
-    if not path.exists():
+def _arrays(path: Path, row: Row, *names: str) -> dict[str, Any] | None:
+    """Arrays of a file that the row lists, None where it lists none."""
+    if path.name not in row.files:
         return None
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in names}
-    except MemoryError:
-        raise
-    except Exception:  # zipfile, zlib and numpy each raise their own kind on a damaged file
-        raise DamagedFile(f"{path} is damaged; delete {path.parent} and repeat the run's command") from None
+    with np.load(io.BytesIO(checked(path, row.files[path.name])), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in names}

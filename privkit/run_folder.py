@@ -15,7 +15,8 @@ from privkit.errors import DamagedFile, RunFolderError
 from privkit.grid import short_hash
 from privkit.paths import MOST_TEXT, inside, open_file, read_bytes
 from privkit.reports.schema import SCHEMA_VERSION, Gate, Manifest, Row
-from privkit.storage import append_line, make_folder, write_bytes, write_text, writing
+from privkit.sealed import Broken, altered, digests, opened, sealed
+from privkit.storage import append_line, make_folder, read_record, sweep, write_bytes, write_record, writing
 
 try:
     import fcntl
@@ -25,6 +26,12 @@ except ImportError:  # not on Windows
 
 SCORES = "scores.npz"
 """In a cell's folder: values float64 [N] and positive bool [N], of attacks that tell two kinds of examples apart."""
+PICTURES = "per_example.npz"
+"""In a cell's folder: every image's metrics, and the first images with their guesses."""
+CELL_FILES = ("spec.json", PICTURES, SCORES)
+"""What a cell's record lists, where there is such a file."""
+TRAINED = "trained.json"
+"""In a model's folder: its record, which lists its weights."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -63,6 +70,7 @@ class RunFolder:
         try:
             self.unlocked = _lock(self._lock)
             found = self._own()  # again: another process may have begun a run since
+            sweep(self.path)
             if found is not None:
                 self.manifest = found
             else:
@@ -121,11 +129,12 @@ class RunFolder:
 
     def read_gates(self, path: Path) -> tuple[Gate, ...] | None:
         """Gates stored by `write_gates`, None where there are none."""
-        return _read(path, _Gates).gates if path.exists() else None
+        found = read_record(path, control=path.stem)
+        return None if found is None else tuple(Gate.model_validate(gate) for gate in found["gates"])
 
     def write_gates(self, path: Path, gates: tuple[Gate, ...]) -> None:
         """Store gates."""
-        write_text(path, _Gates(gates=gates).model_dump_json(indent=2) + "\n")
+        write_record(path, {"control": path.stem, "gates": [gate.model_dump(mode="json") for gate in gates]})
 
     @property
     def results(self) -> Path:
@@ -134,7 +143,7 @@ class RunFolder:
 
     def save_manifest(self) -> None:
         """Write the manifest."""
-        write_text(self.path / "manifest.json", self.manifest.model_dump_json(indent=2) + "\n")
+        write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
     def note_dataset(self, seed: int, hashes: dict[str, dict[str, int | str]]) -> None:
         """Put the splits' hashes into the manifest, or refuse data that changed since the run began.
@@ -157,37 +166,50 @@ class RunFolder:
     def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
         """Rows of the finished cells, and a sentence for everything that had to be mended.
 
-        The cells' own `result.json` are the truth; `results.jsonl` is their append-only copy. A line that a kill cut
-        off is written anew. Cells that ended in an error run again.
+        The cells' own `result.json` are the truth; `results.jsonl` is their append-only copy, which is written anew
+        where it differs. A damaged `result.json` is restored from a whole line of the copy. A cell runs again where
+        there is none, where another file of the cell is damaged, or where it ended in an error.
         """
         rows = {}
-        for cell_id in cells:
-            path = self.cell(cell_id) / "result.json"
-            if path.exists():
-                row = _read(path, Row)
-                if row.status != "error":
-                    rows[cell_id] = row
-        wanted = [row.model_dump_json() for row in rows.values()]
         present, mended = self._lines()
-        if mended or sorted(present) != sorted(wanted):
-            kept = [line for line in present if line in wanted]
-            missing = [line for line in wanted if line not in kept]
-            write_bytes(self.results, "".join(line + "\n" for line in (*kept, *missing)).encode())
+        damaged = bool(mended)
+        copies = {row.cell: row for row in map(parse_row, present)}
+        for cell_id in cells:
+            home = self.cell(cell_id)
+            try:
+                row = read_row(home)
+            except DamagedFile as error:
+                row = copies.get(cell_id)
+                mended.append(f"{error}; {'the cell runs again' if row is None else 'restored from results.jsonl'}")
+                if row is not None:
+                    write_record(home / "result.json", row.model_dump(mode="json"))
+            if row is not None and row.status != "error":
+                wrong = altered(home, row.files)
+                mended += [f"{home / name} {what}; the cell runs again" for name, what in wrong]
+                if not wrong:
+                    rows[cell_id] = row
+        wanted = [line(row) for row in rows.values()]
+        if damaged or sorted(present) != sorted(wanted):
+            kept = [text for text in dict.fromkeys(present) if text in wanted]
+            missing = [text for text in wanted if text not in kept]
+            write_bytes(self.results, "".join(text + "\n" for text in (*kept, *missing)).encode())
         return rows, mended
 
-    def finish(self, row: Row) -> None:
-        """Store a finished cell: first its own file, then the line in `results.jsonl`."""
-        write_text(self.cell(row.cell) / "result.json", row.model_dump_json(indent=2) + "\n")
-        append_line(self.results, row.model_dump_json())
+    def finish(self, row: Row) -> Row:
+        """Store a finished cell: first its own file, then the line in `results.jsonl`; the row as it was stored."""
+        row = row.model_copy(update={"files": digests(self.cell(row.cell), CELL_FILES)})
+        write_record(self.cell(row.cell) / "result.json", row.model_dump(mode="json"))
+        append_line(self.results, line(row))
+        return row
 
     def _lines(self) -> tuple[list[str], list[str]]:
         """Whole lines of `results.jsonl`, and what is wrong with the others."""
         whole, mended = [], []
-        for number, line in enumerate(_lines_of(self.results), start=1):
+        for number, data in enumerate(_lines_of(self.results), start=1):
             try:
-                Row.model_validate_json(line)
-                whole.append(line.decode())
-            except ValidationError:
+                parse_row(data)
+                whole.append(data.decode())
+            except Broken:
                 mended.append(
                     f"{self.results} line {number} is truncated or damaged; rewritten from its cell's own result.json, "
                     "or its cell runs again"
@@ -195,10 +217,35 @@ class RunFolder:
         return whole, mended
 
 
-class _Gates(BaseModel):
-    """A list of gates as a file."""
+def line(row: Row) -> str:
+    """A row as it stands in `results.jsonl`."""
+    return sealed(row.model_dump(mode="json"))
 
-    gates: tuple[Gate, ...]
+
+def parse_row(data: bytes | str, **identity: str) -> Row:
+    """A row from its record.
+
+    Raises:
+        Broken: if it is damaged, belongs to another cell, or is of another schema version.
+    """
+    return _parse(Row, data, **identity)
+
+
+def read_row(cell: Path) -> Row | None:
+    """The row of a cell's folder, None where it is not finished.
+
+    Raises:
+        DamagedFile: if it is damaged, or another cell's.
+    """
+    path = cell / "result.json"
+    try:
+        return parse_row(read_bytes(path, MOST_TEXT), cell=cell.name)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedFile(f"cannot read {path} ({error.strerror})") from None
+    except Broken as error:
+        raise DamagedFile(f"{path} {error}") from None
 
 
 def read_manifest(path: Path) -> Manifest | None:
@@ -216,43 +263,44 @@ def read_manifest(path: Path) -> Manifest | None:
     except OSError as error:
         raise RunFolderError(f"cannot read {file} ({error.strerror}); name another folder with --out") from None
     try:
-        return Manifest.model_validate_json(data)
-    except ValidationError:
-        other = _other_version(data)
-        if other is not None:
-            raise RunFolderError(
-                f"{file} has schema version {other}, and this privkit reads version {SCHEMA_VERSION}; read that run "
-                "with the privkit that wrote it, or name another folder with --out to run anew"
-            ) from None
+        return _parse(Manifest, data)
+    except OtherVersion as error:
         raise RunFolderError(
-            f"{file} is no manifest of privkit's, or it is damaged; name another folder with --out"
+            f"{file} {error}; read that run with the privkit that wrote it, or name another folder with --out to run "
+            "anew"
+        ) from None
+    except Broken as error:
+        raise RunFolderError(
+            f"{file} is no manifest of privkit's, or it {error}; restore it, or name another folder with --out"
         ) from None
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a run folder, for reading it without resuming it.
+    """All rows of a run folder in the order of its plan, for reading it without resuming it.
 
     Raises:
         RunFolderError: if it is no run folder.
+        DamagedFile: if a line is damaged, or is of no cell of this run, or tells otherwise than another line.
     """
-    if read_manifest(path) is None:
+    manifest = read_manifest(path)
+    if manifest is None:
         raise RunFolderError(f"{path} is no run folder: it has no manifest.json")
+    rows: dict[str, Row] = {}
+    places = {planned.cell: number for number, planned in enumerate(manifest.cells)}
     results = Path(os.path.realpath(path)) / "results.jsonl"
-    rows = []
-    for number, line in enumerate(_lines_of(results), start=1):
+    for number, data in enumerate(_lines_of(results), start=1):
+        where = f"{results} line {number}"
         try:
-            rows.append(Row.model_validate_json(line))
-        except ValidationError:
-            other = _other_version(line)
-            if other is not None:
-                raise DamagedFile(
-                    f"{results} line {number} has schema version {other}, and this privkit reads version "
-                    f"{SCHEMA_VERSION}; repeat the run's command to do that cell again"
-                ) from None
-            raise DamagedFile(
-                f"{results} line {number} is truncated or damaged; repeat the run's command to mend it"
-            ) from None
-    return rows
+            row = parse_row(data)
+        except OtherVersion as error:
+            raise DamagedFile(f"{where} {error}; repeat the run's command to do that cell again") from None
+        except Broken:
+            raise DamagedFile(f"{where} is truncated or damaged; repeat the run's command to mend it") from None
+        if row.cell not in places:
+            raise DamagedFile(f"{where} is of {row.cell}, which is no cell of this run; repeat the run's command")
+        if rows.setdefault(row.cell, row) != row:
+            raise DamagedFile(f"{where} tells otherwise of {row.cell} than a line before; repeat the run's command")
+    return sorted(rows.values(), key=lambda row: places[row.cell])
 
 
 def _lines_of(results: Path) -> list[bytes]:
@@ -284,24 +332,35 @@ def _lock(file: Any) -> str:
     return ""
 
 
-def _read(path: Path, kind: type[Model]) -> Model:
-    """Read one of the run's own JSON files below its folder."""
+class OtherVersion(Broken):
+    """A whole record of another schema version."""
+
+
+def _parse(kind: type[Model], data: bytes | str, **identity: str) -> Model:
+    """A record as what it is to be."""
     try:
-        data = read_bytes(path, MOST_TEXT)
-        return kind.model_validate_json(data)
-    except OSError as error:
-        raise DamagedFile(f"cannot read {path} ({error.strerror}); delete it to do that part again") from None
-    except ValidationError:
+        fields = opened(data, **identity)
+        return kind.model_validate_json(json.dumps(fields))
+    except (Broken, ValidationError) as error:
         other = _other_version(data)
-        what = "is damaged" if other is None else f"has schema version {other}, not {SCHEMA_VERSION}"
-        raise DamagedFile(f"{path} {what}; delete it and run the same command again to do that part anew") from None
+        if other is not None:
+            raise OtherVersion(f"has schema version {other}, and this privkit reads version {SCHEMA_VERSION}") from None
+        if isinstance(error, Broken):
+            raise
+        raise Broken("is damaged: its fields are not those of a " + kind.__name__.lower()) from None
 
 
-def _other_version(data: bytes) -> object | None:
-    """The schema version that a JSON object claims, None if it claims none or this one."""
+def _other_version(data: bytes | str) -> object | None:
+    """The schema version that a whole JSON object claims, None if it claims none or this one.
+
+    Versions before 5 had no checksum.
+    """
     try:
-        claimed = json.loads(data).get("schema_version")
-    except (ValueError, AttributeError, RecursionError):
+        fields = json.loads(data)
+        if "sha256" in fields:
+            opened(data)
+        claimed = fields.get("schema_version")
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return None
     return claimed if claimed != SCHEMA_VERSION else None
 

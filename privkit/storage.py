@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privkit.errors import DamagedFile, StorageError
-from privkit.paths import check_folder, open_file, read_bytes
+from privkit.paths import MOST_TEXT, check_folder, open_file, read_bytes
+from privkit.sealed import AGAIN, Broken, checked, digest, opened, sealed
 
 if TYPE_CHECKING:
     from torch import nn
 
-DIGEST = hashlib.sha256().digest_size
+TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+"""Names of files that are being written."""
 
 
 @contextmanager
@@ -62,6 +64,31 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+def write_record(path: Path, fields: Mapping[str, Any]) -> None:
+    """Write a record of `privkit.sealed`."""
+    write_text(path, sealed(fields, indent=2) + "\n")
+
+
+def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
+    """Fields of a record, None where there is none.
+
+    Args:
+        path: the file.
+        **identity: fields with the values that the reader expects.
+
+    Raises:
+        DamagedFile: if it is no longer what was written, or belongs to something else.
+    """
+    try:
+        return opened(read_bytes(path, MOST_TEXT), **identity)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedFile(f"cannot read {path} ({error.strerror}); move it away and {AGAIN}") from None
+    except Broken as error:
+        raise DamagedFile(f"{path} {error}; delete it and {AGAIN}") from None
+
+
 def append_line(path: Path, line: str) -> None:
     """Append one line with a single write and flush it to disk; a kill leaves at most a truncated last line."""
     with writing(path):
@@ -88,67 +115,91 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def sweep(folder: Path) -> int:
+    """Delete what killed writes left below a folder and say how many files; call it under the folder's lock only."""
+    swept = 0
+    for place, _, names in os.walk(folder):
+        for name in filter(TEMPORARY.fullmatch, names):
+            with writing(path := Path(place) / name):
+                path.unlink(missing_ok=True)
+                swept += 1
+    return swept
+
+
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write tensors, numbers, strings, lists and dicts, behind their SHA-256."""
+    """Write tensors, numbers, strings, lists and dicts, behind a line with their checksum and what they belong to."""
     import torch
 
     buffer = io.BytesIO()
     torch.save(state, buffer)
     payload = buffer.getvalue()
-    write_bytes(path, hashlib.sha256(payload).digest() + payload)
+    header = sealed({"file": _unit(path), "payload": digest(payload)})
+    write_bytes(path, header.encode() + b"\n" + payload)
+
+
+def read_state(path: Path) -> bytes | None:
+    """The checked payload of what `save_state` wrote, None where there is nothing.
+
+    Raises:
+        DamagedFile: if the file was damaged since, or was written for another cell or model.
+    """
+    try:
+        header, _, payload = read_bytes(path).partition(b"\n")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedFile(f"cannot read the checkpoint {path} ({error.strerror}); delete it") from None
+    try:
+        if opened(header, file=_unit(path)).get("payload") != digest(payload):
+            raise Broken("is damaged: its checksum does not match")
+    except Broken as error:
+        raise DamagedFile(
+            f"the checkpoint {path} {error}; delete it and run the same command again: only this stage starts over"
+        ) from None
+    return payload
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
     """Read what `save_state` wrote, None where there is nothing. Never unpickles an object.
 
     Raises:
-        DamagedFile: if the file was damaged since.
+        DamagedFile: if the file was damaged since, or was written for another cell or model.
     """
     import torch
 
-    try:
-        data = read_bytes(path)
-    except FileNotFoundError:
+    payload = read_state(path)
+    if payload is None:
         return None
-    except OSError as error:
-        raise DamagedFile(f"cannot read the checkpoint {path} ({error.strerror}); delete it") from None
-    digest, payload = data[:DIGEST], data[DIGEST:]
-    if hashlib.sha256(payload).digest() != digest:
-        raise DamagedFile(
-            f"the checkpoint {path} is damaged; delete it and run the same command again: only this stage starts over"
-        )
     state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     return state
 
 
-def save_module(path: Path, module: nn.Module) -> None:
-    """Write a module's weights as safetensors, with their SHA-256 beside them; tied weights are written twice."""
+def save_module(path: Path, module: nn.Module) -> str:
+    """Write a module's weights as safetensors and return their SHA-256; tied weights are written twice."""
     import torch
     from safetensors.torch import save
 
     weights = module.state_dict()  # safetensors refuses tensors that share memory, as tied ones do
-    data = save({name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()})
+    tensors = {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()}
+    data = save(tensors, metadata={"file": _unit(path)})
     write_bytes(path, data)
-    write_text(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest())
+    return digest(data)
 
 
-def load_module(path: Path, module: nn.Module) -> None:
+def load_module(path: Path, module: nn.Module, known: str | None) -> None:
     """Read weights into a module.
 
+    Args:
+        path: of the safetensors.
+        module: of the same shape.
+        known: what `save_module` returned.
+
     Raises:
-        DamagedFile: if the file is missing or was damaged since.
+        DamagedFile: if the file is missing or no longer what was written.
     """
     from safetensors.torch import load
 
-    try:
-        data, digest = read_bytes(path), read_bytes(path.with_suffix(".sha256"), 100).decode("ascii", "replace")
-    except OSError as error:
-        raise DamagedFile(f"cannot read the trained segment {path}: {error.strerror}; delete {path.parent}") from None
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise DamagedFile(
-            f"the trained segment {path} is damaged; delete {path.parent} and run the same command again to train anew"
-        )
-    module.load_state_dict(load(data))
+    module.load_state_dict(load(checked(path, known)))
 
 
 def make_folder(folder: Path) -> None:
@@ -157,3 +208,8 @@ def make_folder(folder: Path) -> None:
     if not folder.is_symlink():
         folder.mkdir(exist_ok=True)
     check_folder(folder)
+
+
+def _unit(path: Path) -> str:
+    """What a file belongs to: its cell's or model's id, and its own name."""
+    return f"{path.parent.name}/{path.name}"

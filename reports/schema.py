@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = 4
-"""Raised whenever a row or a manifest of before can no longer be read: 4 gave rows answers and an empirical bound."""
+SCHEMA_VERSION = 5
+"""Raised whenever a row or a manifest of before can no longer be read: 5 gave every record a checksum."""
 
 Status = Literal["done", "not_applicable", "error"]
 
@@ -117,10 +117,10 @@ class Row(_Frozen):
     assignment of guesses to images inside each message), `floors` by floor first; its "zero_steps" is the attack's
     start, no floor. `answers` are of attacks that ask for labels, members, canaries or an order ("auc" and so on);
     `notes` are sentences beside the numbers; `knows` is what the adversary may hold beside the release, by the names of
-    `privkit.attacks.base.Knowledge`.
+    `privkit.attacks.base.Knowledge`; `files` are the SHA-256 of the files that lie beside the row's own.
     """
 
-    schema_version: Literal[4] = 4
+    schema_version: Literal[5] = 5
     cell: str
     status: Status
     reason: str = ""
@@ -149,6 +149,7 @@ class Row(_Frozen):
     costs: Costs | None = None
     training_curve: tuple[float, ...] = ()
     attack_curve: tuple[float, ...] = ()
+    files: dict[str, str] = {}
 
     @property
     def caveats(self) -> list[str]:
@@ -170,10 +171,20 @@ class Summary(_Frozen):
     values: dict[str, Interval]
 
 
-class Manifest(_Frozen):
-    """Where a run's numbers come from."""
+class PlannedCell(_Frozen):
+    """One cell that a run is to finish: its id, its model's, and what it is."""
 
-    schema_version: Literal[4] = 4
+    cell: str
+    model: str
+    defense: str
+    attack: str
+    seed: int
+
+
+class Manifest(_Frozen):
+    """Where a run's numbers come from, and the cells that it is to finish, in their order."""
+
+    schema_version: Literal[5] = 5
     privkit: str
     created: str
     argv: tuple[str, ...]
@@ -184,4 +195,5 @@ class Manifest(_Frozen):
     hardware: dict[str, str | int | float | None]
     threads: int
     seeds: tuple[int, ...]
+    cells: tuple[PlannedCell, ...]
     datasets: dict[str, dict[str, dict[str, int | str]]] = {}

@@ -1,6 +1,6 @@
 """An audit end to end: what it stores, how it resumes, and that the attack never meets the truth."""
 
-import json
+import re
 import resource
 import shutil
 from dataclasses import dataclass, replace
@@ -23,6 +23,7 @@ from privkit.estimate import preview
 from privkit.registry import TABLES, Component, parse, table
 from privkit.reports.schema import Manifest, Row
 from privkit.run_folder import read_rows
+from privkit.sealed import opened, sealed
 from privkit.setting import prepare
 from privkit.training import Edge
 
@@ -88,7 +89,7 @@ def test_rows_hold_the_whole_story(small_run: AuditRun) -> None:
 
 def test_the_run_on_disk(small_run: AuditRun) -> None:
     folder = small_run.folder
-    manifest = Manifest.model_validate_json((folder / "manifest.json").read_text())
+    manifest = Manifest.model_validate(opened((folder / "manifest.json").read_bytes()))
     assert manifest.threads == 1
     assert len(str(manifest.datasets["0"]["private"]["sha256"])) == 64
     assert manifest.packages["torch"]
@@ -102,7 +103,7 @@ def test_the_run_on_disk(small_run: AuditRun) -> None:
             "result.json",
             "spec.json",
         ]
-        assert Row.model_validate_json((cell / "result.json").read_text()) == row
+        assert Row.model_validate(opened((cell / "result.json").read_bytes(), cell=row.cell)) == row
         with np.load(cell / "per_example.npz", allow_pickle=False) as arrays:
             assert arrays["unaligned_ssim"].mean() == pytest.approx(row.recovers["unaligned"]["ssim"].mean)
             assert len(np.unique(arrays["ids"])) == row.images["victims"]
@@ -144,27 +145,45 @@ def test_a_lost_cell_is_done_again_from_its_trained_model(copied: Path, small_ru
     assert len((copied / "results.jsonl").read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize("name", ["client.safetensors", "trained.state"])
+@pytest.mark.parametrize("name", ["client.safetensors", "trained.json"])
 def test_a_damaged_model_is_an_error_row_and_the_rest_stays(copied: Path, small_run: AuditRun, name: str) -> None:
     none, batch = small_run.rows
     shutil.rmtree(copied / "cells" / batch.cell)
     (home,) = (copied / "models").glob("batch_shuffle-*")
     data = bytearray((home / name).read_bytes())
-    data[-1] ^= 1
+    data[-9] ^= 1
     (home / name).write_bytes(data)
     run, _ = again(copied)
     assert run.exit_code == 3
     assert run.rows[0] == none
     assert run.rows[1].status == "error"
-    assert f"{name} is damaged; delete" in run.rows[1].reason
+    assert re.search(rf"{name} is damaged.*; delete", run.rows[1].reason)
     shutil.rmtree(home)
     assert again(copied)[0].rows == small_run.rows
 
 
-def test_a_damaged_result_is_named(copied: Path, small_run: AuditRun) -> None:
-    (copied / "cells" / small_run.rows[0].cell / "result.json").write_text("{")
-    with pytest.raises(DamagedFile, match=r"result\.json is damaged; delete it and run"):
-        again(copied)
+def test_a_damaged_result_is_restored_from_its_line_or_its_cell_runs_again(copied: Path, small_run: AuditRun) -> None:
+    """It never stops the run: the first has a whole line in `results.jsonl`, the second has none."""
+    lines = (copied / "results.jsonl").read_text().splitlines()
+    (copied / "results.jsonl").write_text(lines[0] + "\n")
+    for row in small_run.rows:
+        (copied / "cells" / row.cell / "result.json").write_text("{")
+    run, notes = again(copied)
+    assert run.rows == small_run.rows
+    assert notes.stages == ["attack black_box on batch_shuffle, seed 0"]
+    first, second = notes.notes
+    assert "result.json is damaged: it is no JSON; restored from results.jsonl" in first
+    assert "result.json is damaged: it is no JSON; the cell runs again" in second
+    assert again(copied)[1].notes == []
+
+
+def test_a_damaged_picture_file_is_done_again(copied: Path, small_run: AuditRun) -> None:
+    path = copied / "cells" / small_run.rows[1].cell / "per_example.npz"
+    path.write_bytes(path.read_bytes()[:-1])
+    run, notes = again(copied)
+    assert run.rows == small_run.rows
+    assert notes.stages == ["attack black_box on batch_shuffle, seed 0"]
+    assert "per_example.npz is damaged" in notes.notes[0]
 
 
 def test_a_folder_of_another_configuration(copied: Path) -> None:
@@ -195,9 +214,9 @@ def test_a_folder_in_use(copied: Path) -> None:
 
 def test_data_that_changed_since_are_refused(copied: Path, small_run: AuditRun) -> None:
     shutil.rmtree(copied / "cells" / small_run.rows[1].cell)
-    manifest = json.loads((copied / "manifest.json").read_text())
+    manifest = opened((copied / "manifest.json").read_bytes())
     manifest["datasets"]["0"]["private"]["sha256"] = "0" * 64
-    (copied / "manifest.json").write_text(json.dumps(manifest))
+    (copied / "manifest.json").write_text(sealed(manifest))
     with pytest.raises(RunFolderError, match="not those that"):
         again(copied)
 

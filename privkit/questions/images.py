@@ -21,6 +21,7 @@ from privkit.metrics.arrangement import arrangement_scores, true_arrangement
 from privkit.metrics.puzzle import kinds_of
 from privkit.questions.scene import Scene
 from privkit.reports.schema import Gate, Interval, Row
+from privkit.run_folder import PICTURES
 from privkit.sanity import controls, judge
 from privkit.scoring import Scores, match, scored, summarise
 from privkit.seeds import derive
@@ -183,7 +184,7 @@ def _keep(scene: Scene, victims: Batch, result: Reconstruction, scores: dict[str
     shown = {name: _to_uint8(images[:SHOWN]) for name, images in pictures.items()}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, ids=victims.ids.cpu().numpy(), **values, **shown)
-    write_bytes(scene.folder.cell(scene.cell.id) / "per_example.npz", buffer.getvalue())
+    write_bytes(scene.folder.cell(scene.cell.id) / PICTURES, buffer.getvalue())
 
 
 def _to_uint8(images: NDArray[np.float32]) -> NDArray[np.uint8]:

@@ -17,6 +17,7 @@ from privkit.channel import Recording
 from privkit.config import AuditConfig
 from privkit.defended import DefendedModel
 from privkit.defenses.base import Exposure
+from privkit.errors import DamagedFile
 from privkit.grid import Cell
 from privkit.metrics.leakage import Leak, per_batch_auc, pooled_auc, tpr_at
 from privkit.progress import Progress
@@ -91,8 +92,11 @@ class Scene:
         """The attack's control experiments, done once a run for every form of a release."""
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form})
-        if (known := self.folder.read_gates(path)) is not None:
-            return known
+        try:
+            if (known := self.folder.read_gates(path)) is not None:
+                return known
+        except DamagedFile:
+            self.progress.note(f"{path} is damaged; these control experiments are done again")
         self.progress.stage(f"controls of {self.cell.attack.label}", unit="experiments")
         found = mount()
         self.progress.step(len(found), len(found))

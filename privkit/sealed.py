@@ -1,0 +1,120 @@
+"""Records of a run folder as JSON: each says what it belongs to and carries a checksum over all its fields.
+
+One record stands for one unit (a run, a cell, a model, an attack's controls). It is written last, and it lists the
+checksums of the other files of its unit, so that nothing needs a checksum file of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from privkit.errors import DamagedFile, RunFolderError
+from privkit.paths import inside, read_bytes
+
+SEAL = "sha256"
+"""The field that holds the checksum."""
+AGAIN = "repeat the run's command to do that part anew"
+"""What to do once a damaged file is gone."""
+
+
+class Broken(ValueError):
+    """Bytes that are no record, or not the one that was written; the message completes "FILE ..."."""
+
+
+def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
+    """JSON text of the fields and, last, of the SHA-256 of their canonical JSON.
+
+    Args:
+        fields: JSON-able.
+        indent: spaces a level; None for one line.
+
+    >>> sealed({"cell": "c", "mse": 0.25})[:53]
+    '{"cell": "c", "mse": 0.25, "sha256": "d0010522289dba8'
+    """
+    plain = json.loads(json.dumps(fields))  # as a reader will have it: lists for tuples, text for keys
+    return json.dumps({**plain, SEAL: _checksum(plain)}, indent=indent)
+
+
+def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
+    """Fields of a sealed record, its checksum checked and taken off.
+
+    Args:
+        data: JSON text. Its spacing and the order of its keys are free.
+        **identity: fields that say what the record belongs to, with the values that the reader expects.
+
+    Raises:
+        Broken: if it is no JSON object, its checksum is missing or differs, or it belongs to something else.
+
+    >>> opened(sealed({"cell": "c", "mse": 0.25}), cell="c")
+    {'cell': 'c', 'mse': 0.25}
+    """
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Broken("is damaged: it is no JSON") from None
+    if not isinstance(fields, dict):
+        raise Broken("is damaged: it is no JSON object")
+    found = fields.pop(SEAL, None)
+    if found is None:
+        raise Broken("is damaged: it has no checksum")
+    if found != _checksum(fields):
+        raise Broken("is damaged: its checksum does not match")
+    for name, value in identity.items():
+        if fields.get(name) != value:
+            raise Broken(f"belongs to another {name}, {fields.get(name)!r}")
+    return fields
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Name -> SHA-256, of those files that there are."""
+    return {name: digest(read_bytes(path)) for name in names if (path := folder / name).exists()}
+
+
+def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Files that are no longer what a record lists, each with what is wrong; empty where all are whole.
+
+    Args:
+        folder: where they lie.
+        files: name -> SHA-256, from the record.
+    """
+    found = []
+    for name, known in files.items():
+        try:
+            if digest(read_bytes(inside(folder, name))) != known:
+                found.append((name, "is damaged, or is another unit's file: its checksum does not match"))
+        except FileNotFoundError:
+            found.append((name, "is missing"))
+        except OSError as error:
+            found.append((name, f"cannot be read ({error.strerror})"))
+        except RunFolderError as error:
+            found.append((name, f"is no file of this folder: {error}"))
+    return found
+
+
+def checked(path: Path, known: str | None) -> bytes:
+    """Bytes of a file that a record lists.
+
+    Raises:
+        DamagedFile: if the record lists no such file (`known` is None), or the bytes are not those that it lists.
+    """
+    try:
+        data = read_bytes(path)
+    except OSError as error:
+        raise DamagedFile(f"cannot read {path} ({error.strerror}); delete {path.parent} and {AGAIN}") from None
+    if digest(data) != known:
+        raise DamagedFile(f"{path} is damaged; delete {path.parent} and {AGAIN}")
+    return data
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    """Of the JSON with sorted keys and no spaces."""
+    return digest(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
