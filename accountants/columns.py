@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
+from re import fullmatch, split
 from typing import Any
 
 from privkit.accountants import validate
@@ -36,6 +37,8 @@ def _number(name: str, value: Any) -> float:
         try:
             value = float(top) / float(bottom) if slash else float(top)
         except (ValueError, ZeroDivisionError):
+            if fullmatch(r"\s*-?\d*,\d+\s*", value):
+                raise ValueError(f"{name} must have a decimal point, such as 0.5, got {value!r}") from None
             raise ValueError(f"{name} must be a number such as 0.5 or 16/255, got {value!r}") from None
     return value if type(value) is float and isfinite(value) else validate.real(name, value)
 
@@ -49,8 +52,13 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _word(*allowed: str) -> Callable[[str, Any], str]:
-    """One of a few words."""
-    return lambda name, value: validate.choice(name, value.strip() if isinstance(value, str) else value, allowed)
+    """One of a few words, in any spelling of capitals, spaces and hyphens."""
+
+    def parsed(name: str, value: Any) -> str:
+        word = "_".join(value.lower().replace("-", " ").split()) if isinstance(value, str) else value
+        return validate.choice(name, word if word in allowed else value, allowed)
+
+    return parsed
 
 
 def _text(name: str, value: Any) -> str:
@@ -59,10 +67,10 @@ def _text(name: str, value: Any) -> str:
 
 
 def _list(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
-    """Values with semicolons between them, or a JSON list."""
+    """Values with semicolons or spaces between them, or a JSON list."""
 
     def parsed(name: str, value: Any) -> tuple[Any, ...]:
-        parts = value.split(";") if isinstance(value, str) else value
+        parts = split(r"\s*;\s*|\s+", value.strip()) if isinstance(value, str) else value
         if not isinstance(parts, list):
             raise ValueError(f"{name} must be a list such as 0.7;0.3, got {value!r}")
         return tuple(parse(name, part) for part in parts)

@@ -1,15 +1,11 @@
-"""Parameter tables: one row a mechanism, read from CSV, TOML or JSON, each row checked on its own."""
+"""Parameter tables: one row a mechanism, each row checked on its own."""
 
 from __future__ import annotations
 
-import csv
-import json
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from privkit.accountants import validate
 from privkit.accountants.columns import BY_NAME, DEFAULTS
@@ -17,6 +13,8 @@ from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, Ratio
 from privkit.accountants.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, Poisson, WithoutReplacement
 from privkit.accountants.sensitivity import Ball, BoxLabels, Clamp, ClipSet, Known, OneHot, PatchBall
+from privkit.accountants.spelling import translated
+from privkit.accountants.table_files import load as load  # a part of this module's interface
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +24,7 @@ class Entry:
     Attributes:
         row: 1-based, without the header.
         name: its name, or "row N".
-        cells: what was read.
+        cells: what was read; under the names of columns where the row was not refused.
         mechanism: None where the row was refused.
         delta: δ of the row, or the default.
         error: why it was refused; empty otherwise.
@@ -49,7 +47,7 @@ def mechanism_of(cells: Mapping[str, Any]) -> SplitMechanism:
     """The mechanism that one row describes.
 
     Args:
-        cells: column name -> value; missing ones take the column's default.
+        cells: column name -> value, words of other libraries among the names; missing ones take the column's default.
 
     Raises:
         ValueError: naming the column, what is allowed and what was given.
@@ -57,11 +55,9 @@ def mechanism_of(cells: Mapping[str, Any]) -> SplitMechanism:
     >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law
     'gaussian'
     """
-    given = {name: value for name, value in cells.items() if value is not None and value != ""}
+    given = translated(cells)
     if "variance" in given:
         raise ValueError("noise is given as a standard deviation: put the square root of the variance into sigma")
-    if unknown := [name for name in given if name not in BY_NAME]:
-        raise ValueError(f"unknown column {unknown[0]!r} (allowed: {', '.join(BY_NAME)})")
     values = DEFAULTS | {name: BY_NAME[name].parse(name, value) for name, value in given.items()}
     get = values.__getitem__
     for name in ("mechanism", "sigma"):
@@ -103,61 +99,16 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
         name = cells.get("name")
         called = str(name) if name else f"row {number}"
         try:
-            given = cells.get("delta")
+            row = translated(cells)
+            given = row.get("delta")
             delta = BY_NAME["delta"].parse("delta", given) if given not in (None, "") else default_delta
             if delta is None:
                 raise ValueError("delta is empty; fill the column or give --delta")
-            mechanism = mechanism_of(cells)
-            yield Entry(row=number, name=called, cells=cells, mechanism=mechanism, delta=validate.delta(delta))
+            mechanism = mechanism_of(row)
+            yield Entry(row=number, name=called, cells=row, mechanism=mechanism, delta=validate.delta(delta))
         except ValueError as error:
             refused = Entry(row=number, name=called, cells=cells)
             yield replace(refused, error=f"{refused.where}: {error}")
-
-
-def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
-    """Rows of a file, one after the other: CSV, or TOML and JSON by the name's ending; CSV from a stream.
-
-    TOML holds `[[row]]` tables, JSON a list of objects.
-
-    Raises:
-        ValueError: if the file cannot be read as what its name says.
-    """
-    where = "standard input" if path is None else str(path)
-    try:
-        if path is None:
-            assert stream is not None
-            yield from _csv(stream, where)
-        elif path.suffix == ".toml":
-            yield from _objects(tomllib.loads(path.read_text(encoding="utf-8")).get("row"), path)
-        elif path.suffix == ".json":
-            yield from _objects(json.loads(path.read_text(encoding="utf-8")), path)
-        else:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                yield from _csv(file, where)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
-    except OSError as error:
-        raise ValueError(f"{where} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, csv.Error, RecursionError) as error:
-        raise ValueError(f"{where}: {error}") from error
-
-
-def _csv(file: TextIO, where: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of a CSV file; a row with more cells than the header keeps them under a name that is refused."""
-    reader = csv.DictReader(file, restkey="more cells than the header has")
-    if not reader.fieldnames:
-        raise ValueError(f"{where} is empty; its first line must name columns (see privkit epsilon --schema)")
-    if twice := [name for name in reader.fieldnames if reader.fieldnames.count(name) > 1]:
-        raise ValueError(f"{where} names the column {twice[0]!r} twice")
-    yield from reader
-
-
-def _objects(value: Any, path: Path) -> Iterator[Mapping[str, Any]]:
-    """A list of tables."""
-    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
-        wanted = "[[row]] tables" if path.suffix == ".toml" else "a list of objects"
-        raise ValueError(f"{path} must hold {wanted}, one a row")
-    yield from value
 
 
 def _clip(get: Callable[[str], Any], norm: str) -> ClipSet:

@@ -71,7 +71,8 @@ def _row(entry: Entry, found: Certificate | str, compare: bool) -> Budget:
     """A certificate, or why there is none, as a row of a report."""
     kind = str(entry.cells.get("mechanism") or "")
     if isinstance(found, str) or entry.mechanism is None or entry.delta is None:
-        row = BudgetRow(row=entry.row, name=entry.name, mechanism=kind, status="error", error=str(found))
+        error = str(found).removeprefix(f"{entry.where}: ")
+        row = BudgetRow(row=entry.row, name=entry.name, mechanism=kind, status="error", error=error, sound=False)
         return Budget(row=row)
     published, objection = None, ""
     notes = warnings(entry.mechanism, entry.delta)

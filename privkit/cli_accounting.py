@@ -8,14 +8,17 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import ROUND_CEILING, Context, Decimal
 from io import TextIOWrapper
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privkit.accountants.columns import COLUMNS, schema
-from privkit.errors import StorageError, UsageError, tell
+from privkit.errors import StorageError, UsageError, tell, unknown
+from privkit.refusals import Refusals
 
 if TYPE_CHECKING:
     from privkit.accountants.base import Certificate
@@ -26,6 +29,7 @@ SHOWN = 100
 """Rows that are printed; a longer table belongs into a file."""
 
 Delta = Annotated[float | None, typer.Option(help="δ in (0, 1) for rows that name none.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")]
 Fast = Annotated[bool, typer.Option("--fast", help="Closed forms and Rényi bounds only: no numerical composition.")]
 
 
@@ -65,6 +69,7 @@ def epsilon(
     ] = False,
     fast: Fast = False,
     out: Annotated[Path | None, typer.Option(help="Write .csv, .json, .md or .tex.")] = None,
+    as_json: Json = False,
     show_schema: Annotated[bool, typer.Option("--schema", help="Print the columns of a table.")] = False,
     **columns: str | None,
 ) -> None:
@@ -85,7 +90,7 @@ def epsilon(
 
     shown: list[BudgetRow] = []
     last: Certificate | None = None
-    count = {"ok": 0, "error": 0}
+    refusals = Refusals()
 
     def told() -> Iterator[BudgetRow]:
         nonlocal last
@@ -95,60 +100,77 @@ def epsilon(
             last = budget.certificate
             yield budget.row
 
-    for row in _write(told(), out, compare):
-        count[row.status] += 1
-        if sys.stderr.isatty() and sum(count.values()) % 50 == 0:
-            print(f"\r{sum(count.values()):,} rows", end="", file=sys.stderr, flush=True)
-        if row.status == "error":
-            tell(row.error)
-        elif len(shown) < SHOWN:
-            shown.append(row)
-    if not any(count.values()):
+    def counted() -> Iterator[BudgetRow]:
+        for row in _write(told(), out, compare):
+            refusals.see(row)
+            if sys.stderr.isatty() and refusals.rows % 50 == 0:
+                print(f"\r{refusals.rows:,} rows", end="", file=sys.stderr, flush=True)
+            if row.status == "ok" and len(shown) < SHOWN:
+                shown.append(row)
+            yield row
+
+    if as_json:
+        from privkit.reports.budgets import json_text
+
+        for text in json_text(counted()):
+            typer.echo(text, nl=False)
+    else:
+        deque(counted(), maxlen=0)
+    for sentence in refusals.sentences():
+        tell(sentence)
+    if not refusals.rows:
         raise UsageError(f"{table} holds no rows below its header")
-    if shown:
-        _print_table(shown, compare, count["ok"], out)
-    if last is not None and sum(count.values()) == 1:
-        print_certificate(last)
-    if count["error"]:
-        raise typer.Exit(3 if count["ok"] else 2)
+    computed = refusals.rows - refusals.refused
+    if shown and not as_json:
+        _print_table(shown, compare, computed, out)
+        if last is not None and refusals.rows == 1:
+            print_certificate(last)
+    if refusals.refused:
+        raise typer.Exit(3 if computed else 2)
 
 
 @_with_columns
 def calibrate(
-    parameter: Annotated[str, typer.Argument(help="sigma, rounds or group.")],
+    parameter: Annotated[str, typer.Argument(help="sigma, rounds, group or delta.")],
     epsilon: Annotated[float, typer.Option(help="Target ε.")],
-    delta: Annotated[float, typer.Option(help="δ in (0, 1).")],
+    delta: Annotated[float | None, typer.Option(help="δ in (0, 1); not where δ itself is wanted.")] = None,
     fast: Fast = False,
+    as_json: Json = False,
     **columns: str | None,
 ) -> None:
-    """The smallest σ, the largest number of rounds or the smallest group that reaches a target ε.
+    """The smallest σ, the largest number of rounds, the smallest group or the smallest δ that reaches a target ε.
 
     The flags describe the mechanism; its own value of the parameter is where the search starts.
     """
+    from privkit.accountants import account
     from privkit.accountants.calibration import calibrate as solve
     from privkit.accountants.table import mechanism_of
 
     given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
     if parameter == "sigma" and "sigma_labels" in given and "sigma" not in given:
         raise UsageError("sigma_labels keeps its proportion to sigma: give --sigma, too, as the start of the search")
-    start: dict[str, Any] = {parameter: 1} if parameter in ("sigma", "rounds", "group") else {}
+    if (delta is None) != (parameter == "delta"):
+        asked = "leave --delta out: δ is what is searched" if parameter == "delta" else "give --delta, in (0, 1)"
+        raise UsageError(f"calibrate {parameter}: {asked}")
+    if parameter not in ("sigma", "rounds", "group", "delta"):
+        raise unknown("parameter", parameter, ["sigma", "rounds", "group", "delta"])
     try:
-        found = solve(mechanism_of({**start, **given}), parameter, epsilon=epsilon, delta=delta, tight=not fast)  # type: ignore[arg-type]
+        if parameter == "delta":
+            least = account.delta(mechanism_of(given), epsilon, tight=not fast)
+            return _print_found("delta", least.delta, least, as_json)
+        found = solve(mechanism_of({parameter: 1, **given}), parameter, epsilon=epsilon, delta=delta, tight=not fast)  # type: ignore[arg-type]
     except ValueError as error:
         raise UsageError(str(error)) from error
-    value = f"{found.value:.6g}" if parameter == "sigma" else f"{int(found.value):,}"
-    typer.echo(f"{parameter} = {value}")
-    if parameter == "sigma" and (labels := found.mechanism.noise.labels) is not None:
-        typer.echo(f"sigma_labels = {labels:.6g}")
-    print_certificate(found.certificate)
+    labels = found.mechanism.noise.labels if parameter == "sigma" else None
+    _print_found(parameter, found.value, found.certificate, as_json, labels)
 
 
 def permutations(
     tokens: Annotated[int, typer.Option(help="N, patches an image.")],
     batch: Annotated[int, typer.Option(help="B, images a batch; 1 is patch shuffling.")] = 1,
-    keep: Annotated[float, typer.Option(help="k, share of patches that stay with their image.")] = 0.4,
+    keep: Annotated[float | None, typer.Option(help="k, share of patches that stay with their image. [0.4]")] = None,
     reading: Annotated[str, typer.Option(help="algorithm_2, final_shuffle or kept_in_place.")] = "final_shuffle",
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Permutation counts of patch and batch shuffling (σ-privacy), and why they are no differential privacy."""
     from dataclasses import asdict
@@ -156,11 +178,12 @@ def permutations(
     from privkit.accountants import permutations as counts
     from privkit.accountants import shuffle_certificates
 
+    _check_keep(keep, tokens, batch)
     try:
         if batch == 1:
             found = shuffle_certificates.patch_shuffle(tokens=tokens)
         else:
-            kept = counts.kept_tokens(tokens, keep)
+            kept = counts.kept_tokens(tokens, 0.4 if keep is None else keep)
             found = shuffle_certificates.batch_shuffle(tokens=tokens, batch=batch, kept=kept, reading=reading)  # type: ignore[arg-type]
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -191,6 +214,48 @@ def doctor(
 
 
 COMMANDS = (epsilon, calibrate, permutations, doctor)
+
+
+def _check_keep(keep: float | None, tokens: int, batch: int) -> None:
+    """Refuse a share that is none, or one that patch shuffling does not have."""
+    if keep is None:
+        return
+    if not 0 <= keep <= 1:
+        meant = keep.is_integer() and 1 < keep <= tokens
+        hint = f"; {keep:g} of {tokens} patches are --keep {keep / tokens:.6g}" if meant else ""
+        raise UsageError(f"--keep is the share of patches that stay with their image, from 0 to 1, got {keep:g}{hint}")
+    if batch == 1:
+        raise UsageError("--keep is of batch shuffling: give --batch, too (2 or more images), or leave --keep out")
+
+
+def _print_found(name: str, value: Any, certificate: Certificate, as_json: bool, labels: float | None = None) -> None:
+    """What a search found, with its certificate; noise and δ are rounded up, so that what is printed holds, too."""
+    from dataclasses import asdict
+
+    if as_json:
+        found = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": asdict(certificate)}
+        typer.echo(json.dumps(_without_infinities(found), indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"{name} = {int(value):,}" if name in ("rounds", "group") else f"{name} = {_up(value)}")
+    if labels is not None:
+        typer.echo(f"sigma_labels = {_up(labels)}")
+    print_certificate(certificate)
+
+
+def _up(value: float, digits: int = 6) -> str:
+    """A number with so many digits, rounded up.
+
+    >>> _up(3.7306316348)
+    '3.73064'
+    """
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))):.{digits}g}"
+
+
+def _without_infinities(value: Any) -> Any:
+    """The same value for JSON, which has no infinity: None in its place."""
+    if isinstance(value, dict):
+        return {key: _without_infinities(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _loaded(table: str) -> Iterator[Mapping[str, Any]]:

@@ -30,14 +30,14 @@ class BudgetRow:
         name: of the row.
         mechanism: of the row; empty where it could not be read.
         status: "ok" or "error".
-        error: why the row was refused, where it was.
+        error: why the row was refused, where it was, without the number of the row.
         epsilon: proven upper bound ≥ 0; `inf` where nothing is proven; None where the row was refused.
         delta: that goes with it.
         lower: proven lower bound, where one is known.
         method: that gave `epsilon`.
         order: Rényi order behind it, where there is one.
         at_grid_edge: whether that order is the first or last tried.
-        sound: whether `epsilon` is a bound.
+        sound: whether `epsilon` is a bound; False where the row was refused.
         statement: the claim in a sentence.
         published: ε as the paper's own formula has it, where there is one; `inf` is allowed.
         objection: why the published value is no bound; empty where it is one, or where there is none.
@@ -74,6 +74,8 @@ class BudgetRow:
                 f"row {self.row}: a row has either an epsilon or status='error' with its sentence, got "
                 f"status={self.status!r}, error={self.error!r}, epsilon={self.epsilon!r}"
             )
+        if self.status == "error" and self.sound:
+            raise ValueError(f"row {self.row}: a refused row has no epsilon that could be sound; give sound=False")
 
     @property
     def kind(self) -> Kind | None:

@@ -186,6 +186,75 @@ def test_permutation_counts(privkit_cli: CLI) -> None:
     assert (done.returncode, "tokens" in one_line(done.stderr)) == (2, True)
 
 
+def table_of(tmp_path: Path, text: str, name: str = "table.csv") -> str:
+    (tmp_path / name).write_text(text)
+    return str(tmp_path / name)
+
+
+def epsilons(done: subprocess.CompletedProcess[str]) -> list[float]:
+    return [row["epsilon"] for row in json.loads(done.stdout)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mechanism;sigma;sensitivity\ngaussian;2;1\n",
+        "mechanism\tsigma\tsensitivity\ngaussian\t2\t1\n",
+        "# from the paper's table 3\n\n Mechanism , SIGMA,Sensitivity\n# the first row\nGaussian, 2, 1\n,,\n",
+        '"mechanism","sigma","name","sensitivity"\n"gaussian","2","a, ""b""\n# no comment","1"\n',
+    ],
+    ids=["semicolons", "tabs", "comments and capitals", "quotes"],
+)
+def test_tables_as_people_write_them(privkit_cli: CLI, tmp_path: Path, text: str) -> None:
+    done = privkit_cli("epsilon", table_of(tmp_path, text), "--delta", "1e-5", "--json")
+    assert done.returncode == 0, done.stderr
+    assert epsilons(done) == [pytest.approx(gaussian.epsilon(1e-5, 0.5), rel=1e-12)]
+
+
+def test_one_message_a_table_for_a_fault_of_all_rows(privkit_cli: CLI, tmp_path: Path) -> None:
+    many = "".join(f"r{n},gaussian,1,1\n" for n in range(50))
+    done = privkit_cli("epsilon", table_of(tmp_path, HEADER + many), "--json")
+    assert (done.returncode, one_line(done.stderr)) == (
+        2,
+        "privkit: all 50 rows: delta is empty; fill the column or give --delta",
+    )
+    rows = json.loads(done.stdout)
+    assert [row["status"] for row in rows] == ["error"] * 50
+    assert not any(row["sound"] for row in rows)
+    done = privkit_cli("epsilon", table_of(tmp_path, HEADER.replace("sigma", "sgima") + many), "--delta", "1e-5")
+    assert (done.returncode, "unknown column 'sgima'; did you mean 'sigma'?" in one_line(done.stderr)) == (2, True)
+    some = many.replace("gaussian,1,", "gaussian,0,", 5)
+    done = privkit_cli("epsilon", table_of(tmp_path, HEADER + some), "--delta", "1e-5", "--fast")
+    assert "rows 1 (r0), 2 (r1), 3 (r2) and 2 more: sigma must be" in one_line(done.stderr)
+
+
+def test_calibrating_delta_gives_the_smallest(privkit_cli: CLI) -> None:
+    flags = ("--mechanism", "gaussian", "--sensitivity", "1", "--sigma", "2", "--json")
+    done = privkit_cli("calibrate", "delta", "--epsilon", "1.9930913687", *flags)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["value"] == pytest.approx(1e-5, rel=1e-4)
+    done = privkit_cli("calibrate", "delta", "--epsilon", "1", "--delta", "1e-5", *flags)
+    assert (done.returncode, "leave --delta out" in one_line(done.stderr)) == (2, True)
+    done = privkit_cli("calibrate", "sigma", "--epsilon", "1", *flags)
+    assert (done.returncode, "give --delta" in one_line(done.stderr)) == (2, True)
+
+
+def test_the_noise_that_is_printed_reaches_the_target(privkit_cli: CLI) -> None:
+    """3.73063 was printed where 3.7306316 is needed: rounded down, below the noise of the claim."""
+    done = privkit_cli(
+        *("calibrate", "sigma", "--epsilon", "1", "--delta", "1e-5", "--mechanism", "gaussian", "--sensitivity", "1")
+    )
+    sigma = float(done.stdout.split("=")[1].split()[0])
+    assert gaussian.epsilon(1e-5, 1 / sigma) <= 1
+
+
+def test_a_share_of_patches_that_is_none(privkit_cli: CLI) -> None:
+    done = privkit_cli("permutations", "--tokens", "16", "--keep", "2")
+    assert (done.returncode, "2 of 16 patches are --keep 0.125" in one_line(done.stderr)) == (2, True)
+    done = privkit_cli("permutations", "--tokens", "16", "--keep", "0.5")
+    assert (done.returncode, "give --batch" in one_line(done.stderr)) == (2, True)
+
+
 COLUMN = st.sampled_from([column.name for column in COLUMNS])
 VALUE = st.one_of(
     st.text(max_size=8),

@@ -156,6 +156,50 @@ def test_fractions_are_divided(top: int, bottom: int) -> None:
     assert table.mechanism_of(PLAIN | {"sigma": f" {top} / {bottom} "}).noise.smashed == top / bottom
 
 
+# other libraries' words
+
+
+def test_the_words_of_opacus_mean_what_opacus_computes() -> None:
+    """A noise multiplier is relative to the clipping norm, for adding or removing a record, under Poisson sampling."""
+    from dp_accounting import dp_event
+    from dp_accounting.pld import pld_privacy_accountant
+
+    found = table.mechanism_of({"noise_multiplier": "1.1", "sample_rate": "0.01", "steps": "1000"})
+    library = pld_privacy_accountant.PLDAccountant()
+    one = dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.1))
+    library.compose(dp_event.SelfComposedDpEvent(one, 1000))
+    assert account.epsilon(found, 1e-5).epsilon == pytest.approx(library.get_epsilon(1e-5), rel=2e-3)
+    clipped = {"noise_multiplier": 1.1, "max_grad_norm": 3, "sampling_probability": 0.01, "num_steps": 1000}
+    other = account.epsilon(table.mechanism_of(clipped), 1e-5)
+    assert other.epsilon == pytest.approx(account.epsilon(found, 1e-5).epsilon, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"noise_multiplier": 1, "sigma": 1}, ["leave sigma empty"]),
+        ({"noise_multiplier": 1, "sensitivity": 1}, ["leave sensitivity empty"]),
+        ({"noise_multiplier": 1, "relation": "replace_one"}, ["defined for relation = add_or_remove_one"]),
+        ({"noise_multiplier": 1, "mechanism": "laplace"}, ["Gaussian noise without mixing", "laplace"]),
+        ({"noise_multiplier": 0}, ["noise_multiplier must be a finite number > 0"]),
+        ({"noise_multiplier": "x"}, ["noise_multiplier must be a number"]),
+        ({"noise_multiplier": 1, "steps": 3, "rounds": 3}, ["rounds is given twice"]),
+        ({"noise_multiplier": 1, "sample_rate": 0.1, "sampling": "every_round", "rate": 1}, ["rate is given twice"]),
+        (PLAIN | {"sensitivty": 1}, ["did you mean 'sensitivity'?"]),
+        (PLAIN | {"sigma": "0,5"}, ["decimal point"]),
+    ],
+)
+def test_words_that_contradict_each_other(cells: dict[str, Any], words: list[str]) -> None:
+    said = error(**cells)
+    for word in words:
+        assert word in said, said
+
+
+def test_a_target_delta_and_capitals_are_read() -> None:
+    (entry,) = table.read([PLAIN | {"target_delta": "1e-6", "relation": "Replace One"}], None)
+    assert (entry.error, entry.delta) == ("", 1e-6)
+
+
 # files
 
 

@@ -28,7 +28,7 @@ GOOD = BudgetRow(
     row=1, name="DP-MixSL", mechanism="dp_mixsl", epsilon=4.377178095681228, delta=1e-5, lower=4.377178095681228,
     method="exact Gaussian profile", statement="(ε = 4.377, δ = 1e-05)", published=2.0, objection="λ is random",
 )  # fmt: skip
-BAD = BudgetRow(row=2, name="mine", status="error", error="row 2 (mine): sigma must be a finite number > 0, got -1.0")
+BAD = BudgetRow(row=2, name="mine", status="error", error="sigma must be a finite number > 0, got -1.0", sound=False)
 NOTHING = BudgetRow(row=3, name="none", mechanism="gaussian", epsilon=inf)
 ROWS = [GOOD, BAD, NOTHING]
 
@@ -44,6 +44,7 @@ def rows(draw: st.DrawFn) -> BudgetRow:
         name=draw(TEXT),
         mechanism=draw(TEXT),
         status="error" if failed else "ok",
+        sound=not failed,
         error="row 1: no" if failed else "",
         epsilon=None if failed else draw(st.floats(0, allow_nan=False)),
         delta=draw(st.one_of(st.none(), st.floats(1e-300, 0.9))),
@@ -111,7 +112,7 @@ def test_what_the_table_says() -> None:
     assert nothing["ε"] == "∞"
     assert budgets.remarks(ROWS, compare=True) == ["as published no bound: λ is random", BAD.error]
     assert budgets.remarks(ROWS) == [BAD.error]
-    assert "[2] row 2 (mine)" in budgets.markdown(ROWS, compare=True)
+    assert "[2] sigma must be" in budgets.markdown(ROWS, compare=True)
     assert "ε published" not in budgets.budget_table(ROWS).headers
 
 

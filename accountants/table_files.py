@@ -1,0 +1,87 @@
+"""Files of parameter tables: CSV with commas, semicolons or tabs, comments and loose headers; TOML; JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from privkit.accountants.spelling import TOO_MANY, check_known, known, spelled
+
+DELIMITERS = (",", ";", "\t")
+
+
+def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
+    """Rows of a file, one after the other: CSV, or TOML and JSON by the name's ending; CSV from a stream.
+
+    TOML holds `[[row]]` tables, JSON a list of objects. In CSV the delimiter is the one of `,`, `;` and tab under which
+    most headers are columns; lines that begin with # and empty lines are left out.
+
+    Raises:
+        ValueError: if the file cannot be read as what its name says, or its header names an unknown column.
+    """
+    where = "standard input" if path is None else str(path)
+    try:
+        if path is None:
+            assert stream is not None
+            yield from _csv(stream, where)
+        elif path.suffix == ".toml":
+            yield from _objects(tomllib.loads(path.read_text(encoding="utf-8")).get("row"), path)
+        elif path.suffix == ".json":
+            yield from _objects(json.loads(path.read_text(encoding="utf-8")), path)
+        else:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                yield from _csv(file, where)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+    except OSError as error:
+        raise ValueError(f"{where} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, csv.Error, RecursionError) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
+    """Rows of a CSV file; a row with more cells than the header keeps them under a name that is refused."""
+    lines = _content(file)
+    first = next(lines, "")
+    if not first.strip():
+        raise ValueError(f"{where} is empty; its first line must name columns (see privkit epsilon --schema)")
+    headers = {mark: [spelled(name) for name in next(csv.reader([first], delimiter=mark))] for mark in DELIMITERS}
+    delimiter = max(DELIMITERS, key=lambda mark: sum(known(name) for name in headers[mark]))
+    names = headers[delimiter]
+    while names and not names[-1]:  # a delimiter at the end of the line
+        names.pop()
+    try:
+        check_known(names)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{where} names the column {twice[0]!r} twice")
+    for cells in csv.reader(lines, delimiter=delimiter):
+        values = [cell.strip() for cell in cells]
+        if any(values):
+            row: dict[str, Any] = dict(zip(names, values, strict=False))
+            yield row | {TOO_MANY: values[len(names) :]} if any(values[len(names) :]) else row
+
+
+def _content(file: Iterable[str]) -> Iterator[str]:
+    """The lines without comments and without empty lines before the header; a line inside quotes is no comment."""
+    quoted, begun = False, False
+    for line in file:
+        if not quoted and (line.lstrip().startswith("#") or not (begun or line.strip())):
+            continue
+        begun = True
+        quoted ^= line.count('"') % 2 == 1
+        yield line
+
+
+def _objects(value: Any, path: Path) -> Iterator[Mapping[str, Any]]:
+    """A list of tables."""
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        wanted = "[[row]] tables" if path.suffix == ".toml" else "a list of objects"
+        raise ValueError(f"{path} must hold {wanted}, one a row")
+    for row in value:
+        yield {spelled(name): cell for name, cell in row.items()}
