@@ -14,6 +14,7 @@ from privkit.cli_accounting import COMMANDS
 from privkit.config import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 from privkit.errors import PrivkitError, unknown
 from privkit.registry import TABLES, describe
+from privkit.reports.escape import terminal
 
 app = typer.Typer(
     add_completion=False,
@@ -189,15 +190,14 @@ for command in COMMANDS:
 
 def _print_run(rows: list[Any], page: Path) -> None:
     """The table, the strongest attacks, what is proven, the caveats, and where the page lies."""
-    from rich.console import Console
-
+    from privkit.reports import escape
     from privkit.reports.answers import NOTE as ANSWERS_NOTE
     from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table
     from privkit.reports.strongest import strongest
     from privkit.reports.tables import NOTE, rich_table, summary_note, summary_table, table
     from privkit.scoring import over_seeds
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = escape.console(width=None if sys.stdout.isatty() else 160)
     summaries = over_seeds(rows)
     console.print(rich_table(summary_table(summaries) if summaries else table(rows)))
     note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}" if summaries else NOTE
@@ -230,7 +230,7 @@ def _print_run(rows: list[Any], page: Path) -> None:
 
 def _error(text: str) -> None:
     """One line on standard error."""
-    typer.echo(f"privkit: {text}", err=True)
+    typer.echo(f"privkit: {terminal(text)}", err=True)
 
 
 def main() -> None:

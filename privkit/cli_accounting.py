@@ -309,11 +309,10 @@ def _written(path: Path) -> Iterator[Callable[[str], object]]:
 
 def _print_table(rows: list[BudgetRow], compare: bool, total: int, out: Path | None) -> None:
     """The first rows and what is to be said about them."""
-    from rich.console import Console
-
+    from privkit.reports import escape
     from privkit.reports.budgets import NOTE, remarks, rich_table
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = escape.console(width=None if sys.stdout.isatty() else 160)
     console.print(rich_table(rows, compare))
     for line in (NOTE, *(f"[{number}] {remark}" for number, remark in enumerate(remarks(rows, compare), start=1))):
         console.print(line, style="dim", highlight=False, markup=False)

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from privkit.reports.escape import terminal
+
 
 class PrivkitError(Exception):
     """Base of every error that the command line prints without a traceback.
@@ -61,4 +63,4 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UsageError:
 
 def tell(text: str) -> None:
     """One line on standard error."""
-    print(f"privkit: {text}", file=sys.stderr, flush=True)
+    print(f"privkit: {terminal(text)}", file=sys.stderr, flush=True)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Protocol
 
+from privkit.reports.escape import terminal
+
 
 class Progress(Protocol):
     """What a run tells while it works."""
@@ -46,7 +48,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Print it."""
-        print(text, file=sys.stderr, flush=True)
+        print(terminal(text), file=sys.stderr, flush=True)
 
     def stage(self, name: str, unit: str = "epochs") -> None:
         """Remember the stage and its start."""
@@ -69,11 +71,13 @@ class Bar:
 
     def note(self, text: str) -> None:
         """Print above the bar."""
-        self._live.console.print(text, highlight=False, markup=False)  # type: ignore[attr-defined]
+        self._live.console.print(terminal(text), highlight=False, markup=False)  # type: ignore[attr-defined]
 
     def stage(self, name: str, unit: str = "epochs") -> None:
         """Start a new bar."""
-        self._name = name
+        from rich.markup import escape
+
+        self._name = name = escape(terminal(name))  # a column reads markup
         self._task = self._live.add_task(name, total=None)  # type: ignore[attr-defined]
 
     def step(self, done: int, total: int, value: float | None = None) -> None:

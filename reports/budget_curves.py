@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from privkit.reports import escape
 from privkit.reports.figures import COLORS, MUTED
 
 WIDE = 20.0
@@ -85,7 +86,7 @@ def curves(
             elif whole or np.isfinite(shown).sum() == 1:
                 axis.plot(curve.values, shown, "o", ms=3.5, color=color, zorder=2)
             if (finite := np.flatnonzero(np.isfinite(shown))).size:
-                ends.append((curve.values[finite[-1]], shown[finite[-1]], curve.label + suffix, color))
+                ends.append((curve.values[finite[-1]], shown[finite[-1]], escape.figure(curve.label) + suffix, color))
     _scales(axis, np.concatenate(heights), log_x, whole, drawn)
     _labels(axis, ends)
     axis.set_xlabel(xlabel, fontsize=9)

@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decima
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any, Literal
 
-from privkit.reports import tables
+from privkit.reports import escape, tables
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -110,7 +110,8 @@ def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
         out.truncate()
         cells = ("; ".join(value) if isinstance(value, tuple) else value for value in _record(row).values())
         # A lone carriage return would not be quoted, and read as the end of the line.
-        writer.writerow([cell.replace("\r", "\n") if isinstance(cell, str) else cell for cell in cells])
+        plain = (cell.replace("\r", "\n") if isinstance(cell, str) else cell for cell in cells)
+        writer.writerow(map(escape.csv_cell, plain))
         yield out.getvalue()
 
 
@@ -168,55 +169,20 @@ def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
 
 def markdown(rows: Sequence[BudgetRow], compare: bool = False) -> str:
     """GitHub Markdown with the remarks below."""
-    escaped = _translated(budget_table(rows, compare), str.maketrans({"|": r"\|", "<": "&lt;"}))
-    return tables.markdown(escaped, "\n".join([NOTE, *(f"\n{line}" for line in _numbered(rows, compare))]))
-
-
-LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "{": r"\{",
-        "}": r"\}",
-        "$": r"\$",
-        "~": r"\textasciitilde{}",
-        "[": "{[}",  # after a line break a bracket would be read as a length
-        "∞": r"$\infty$",
-        "ε": r"$\varepsilon$",
-        "δ": r"$\delta$",
-        "σ": r"$\sigma$",
-        "λ": r"$\lambda$",
-        "γ": r"$\gamma$",
-        "α": r"$\alpha$",
-        "μ": r"$\mu$",
-        "⌈": r"$\lceil$",
-        "⌉": r"$\rceil$",
-        "≥": r"$\geq$",
-        "≤": r"$\leq$",
-        "√": r"$\surd$",
-        "₁": r"$_1$",
-        "₂": r"$_2$",
-        "₃": r"$_3$",
-        "−": "$-$",
-        "²": r"$^2$",
-    }
-)
-"""What `tables.LATEX` leaves as it is."""
+    said = [f"\n{escape.markdown(line)}" for line in _numbered(rows, compare)]
+    return tables.markdown(budget_table(rows, compare), "\n".join([NOTE, *said]))
 
 
 def latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
     """A booktabs tabular with the remarks below."""
-    body = tables.latex(_translated(budget_table(rows, compare), LATEX))
-    said = [_tex(line) for line in (NOTE, *_numbered(rows, compare))]
+    body = tables.latex(budget_table(rows, compare))
+    said = [escape.latex(line) for line in (NOTE, *_numbered(rows, compare))]
     return body + "".join(rf"\par{{\footnotesize {line}}}" + "\n" for line in said)
 
 
 def rich_table(rows: Sequence[BudgetRow], compare: bool = False) -> RichTable:
     """For a terminal; `remarks` go below."""
-    from rich.markup import escape
-
-    shown = budget_table(rows, compare)
-    cells = tuple(tuple(escape(cell) for cell in line) for line in shown.rows)
-    return tables.rich_table(tables.Table(headers=shown.headers, rows=cells, floor=shown.floor))
+    return tables.rich_table(budget_table(rows, compare))
 
 
 def _kind(epsilon: float | None) -> Kind | None:
@@ -248,20 +214,6 @@ def _marked(sentences: Sequence[str], numbers: dict[str, int]) -> str:
 def _numbered(rows: Sequence[BudgetRow], compare: bool) -> list[str]:
     """The remarks under the numbers that the table points to."""
     return [f"[{number}] {sentence}" for number, sentence in enumerate(remarks(rows, compare), 1)]
-
-
-def _translated(shown: tables.Table, mapping: dict[int, Any]) -> tables.Table:
-    """The same table with characters replaced in every cell and header."""
-    return tables.Table(
-        headers=tuple(header.translate(mapping) for header in shown.headers),
-        rows=tuple(tuple(cell.translate(mapping) for cell in row) for row in shown.rows),
-        floor=shown.floor,
-    )
-
-
-def _tex(sentence: str) -> str:
-    """A sentence in LaTeX."""
-    return sentence.translate(LATEX).translate(tables.LATEX).replace("^", r"\textasciicircum{}")
 
 
 def _shown(value: float | None, rounding: str, digits: int = 5) -> str:

@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from privkit.reports import escape
 from privkit.reports.schema import Row
 
 Pixels = NDArray[np.uint8]
@@ -113,7 +114,8 @@ def curves(rows: Sequence[Row]) -> Figure:
 def _line(axis: Any, values: Sequence[float], label: str, number: int, dash: str = "-") -> None:
     """One curve, epochs counted from 1."""
     color = COLORS[number % len(COLORS)]
-    axis.plot(range(1, len(values) + 1), values, dash, color=color, lw=1.6, marker=".", ms=4, label=label)
+    shown = escape.figure(label)
+    axis.plot(range(1, len(values) + 1), values, dash, color=color, lw=1.6, marker=".", ms=4, label=shown)
 
 
 def save(figure: Figure, kind: str) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from privkit.reports import answers, figures, tables
+from privkit.reports import answers, escape, figures, tables
 from privkit.reports.figures import Pictures
 from privkit.reports.schema import Manifest, Row, Summary
 from privkit.reports.score_figures import Told, score_figure
@@ -110,4 +110,4 @@ def _label(row: Row, rows: Sequence[Row]) -> str:
         label += f"\n{row.attack}"
     if len({other.seed for other in rows}) > 1:
         label += f"\nseed {row.seed}"
-    return label
+    return escape.figure(label)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from privkit.reports import escape
 from privkit.reports.schema import Estimate, Interval, Metrics, Row, Summary
 
 if TYPE_CHECKING:
@@ -17,18 +18,6 @@ FLOOR_NAMES = {"mid_grey": "mid-grey", "mean_image": "mean image"}
 START = "zero_steps"
 """Key of the attack's start among a row's floors."""
 UNKNOWN = "–"
-LATEX = str.maketrans(
-    {
-        "_": r"\_",
-        "%": r"\%",
-        "#": r"\#",
-        "&": r"\&",
-        "↑": r"$\uparrow$",
-        "↓": r"$\downarrow$",
-        "–": "--",
-        "×": r"$\times$",
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,18 +130,18 @@ SUMMARY_METRICS = {"accuracy": 3, "mse": 4, "psnr": 1, "ssim": 3, "matched_ssim"
 def markdown(shown: Table, note: str = NOTE) -> str:
     """GitHub Markdown."""
     lines = ["| " + " | ".join(shown.headers) + " |", "|" + " --- |" * len(shown.headers)]
-    lines += ["| " + " | ".join(row) + " |" for row in shown.rows]
+    lines += ["| " + " | ".join(map(escape.markdown, row)) + " |" for row in shown.rows]
     return "\n".join(lines) + f"\n\n{note}\n"
 
 
 def latex(shown: Table) -> str:
     """A booktabs tabular."""
-    body = [" & ".join(cell.translate(LATEX).replace("^", r"\textasciicircum{}") for cell in row) for row in shown.rows]
+    body = [" & ".join(map(escape.latex, row)) for row in shown.rows]
     first_floor = shown.floor.index(True) if True in shown.floor else len(body)
     lines = [line + r" \\" for line in body]
     if 0 < first_floor < len(lines):
         lines.insert(first_floor, r"\midrule")
-    head = " & ".join(header.translate(LATEX) for header in shown.headers)
+    head = " & ".join(map(escape.latex, shown.headers))
     columns = "ll" + "r" * (len(shown.headers) - 2)
     return "\n".join(
         [
@@ -172,18 +161,20 @@ def rich_table(shown: Table) -> RichTable:
     """For a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
+    from rich.text import Text
 
     result = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     for number, header in enumerate(shown.headers):
         result.add_column(header, justify="left" if number < 2 else "right", overflow="fold")
     for row, is_floor in zip(shown.rows, shown.floor, strict=True):
-        result.add_row(*row, style="dim" if is_floor else None)
+        cells = (Text(escape.terminal(cell)) for cell in row)  # no markup in a name
+        result.add_row(*cells, style="dim" if is_floor else None)
     return result
 
 
 def to_csv(rows: Sequence[Row]) -> str:
     """Every number of every row, one column each, unrounded; floors and the start are columns of their row."""
-    flat = [_flat(row) for row in rows]
+    flat = [{str(escape.csv_cell(key)): escape.csv_cell(value) for key, value in _flat(row).items()} for row in rows]
     columns = list(dict.fromkeys(key for line in flat for key in line))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")

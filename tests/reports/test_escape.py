@@ -1,0 +1,104 @@
+"""Names that act: a formula in a spreadsheet, a command in LaTeX, an escape sequence, markup, a figure's formula."""
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privkit.audit import AuditRun
+from privkit.errors import tell
+from privkit.progress import Lines
+from privkit.reports import budget_curves, budgets, escape, figures, page, tables
+from privkit.reports.budgets import BudgetRow
+from privkit.reports.schema import Row
+
+HOSTILE = [
+    "[/bold]",
+    "[bold",
+    r"$\frac$",
+    r"$\frac{1}{2",
+    "=cmd|' /C calc'!A0",
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    r"\input{/etc/passwd}",
+    r"\write18{touch x}",
+    "[1]",
+    "50% #1 & ~ ^ _ {",
+    "\x1b[2J\x1b]0;title\x07",
+    "\x9b31m",
+    "\u202egnp.exe",
+    "a\nb",
+    "a|b",
+    "<script>alert(1)</script>",
+    "![x](http://a.b)",
+    "_hidden",
+]
+
+
+def named(row: Row, name: str) -> Row:
+    """The same row of a defense and an attack of this name."""
+    return row.model_copy(update={"defense": name, "attack": name, "reason": name, "notes": (name,)})
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_names_in_every_writer(small_run: AuditRun, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    rows = [named(row, name) for row in small_run.rows]
+    shown = tables.table(rows)
+    budget = [BudgetRow(row=1, name=name, epsilon=1.0, mechanism=name, notes=(name,))]
+    escape.console(200).print(tables.rich_table(shown))
+    escape.console(200).print(budgets.rich_table(budget))
+    escape.console(200).print(name, highlight=False, markup=False)
+    tell(name)
+    Lines().note(name)
+    printed = "".join(capsys.readouterr())
+    assert not set(printed) & {chr(code) for code in escape.CONTROLS} - {"\n", "\t"}
+    for text in (tables.to_csv(rows), "".join(budgets.csv_text(budget))):
+        for record in csv.reader(io.StringIO(text, newline="")):
+            assert not [cell for cell in record if cell.startswith(("=", "+", "@", "\t", "\r", "-1"))]
+    for text in (tables.latex(shown), budgets.latex(budget)):
+        assert not re.search(r"\\(input|write|frac)", text)
+        assert not re.search(r"^\[", text, re.MULTILINE)
+    for text in (tables.markdown(shown), budgets.markdown(budget)):
+        assert "<script" not in text
+        assert "](" not in text
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_names_in_figures(small_run: AuditRun, name: str) -> None:
+    rows = [named(row, name) for row in small_run.rows]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a missing glyph
+        figures.save(figures.curves(rows), "svg")
+        picture = figures.Pictures(truth=np.zeros((1, 4, 4, 1), np.uint8), guess=np.ones((1, 4, 4, 1), np.uint8))
+        strips = {page._label(row, rows): picture for row in rows}
+        figures.save(figures.reconstructions(strips), "svg")
+        curve = budget_curves.BudgetCurve(label=name, values=np.arange(1.0, 3), epsilon=np.arange(1.0, 3))
+        drawn = budget_curves.curves([curve], title="", subtitle="", xlabel="")
+        figures.save(drawn, "svg")
+
+
+@given(text=st.text())
+def test_latex_of_any_text_has_no_open_command(text: str) -> None:
+    found = escape.latex(text)
+    bare = re.sub(r"\\(textbackslash|textasci\w+|text\w+)\{\}|\\[{}$_%#&]|\$\\?[\w_^]+\$|\$-\$|^\{\[\}", "", found)
+    assert not set(bare) & set("\\{}$_%#&^~")
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_latex_compiles(small_run: AuditRun, tmp_path: Path) -> None:
+    rows = [named(small_run.rows[0], name) for name in HOSTILE if name.isascii()]
+    body = tables.latex(tables.table(rows))
+    (tmp_path / "t.tex").write_text(
+        r"\documentclass{article}\usepackage{booktabs,textcomp}\begin{document}" + body + r"\end{document}"
+    )
+    done = subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stdout[-2000:]
