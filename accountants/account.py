@@ -31,6 +31,9 @@ Array = NDArray[np.float64]
 SAMPLED_ORDERS = np.arange(2.0, 65.0)
 """Orders at which subsampled curves are tried."""
 
+BLOCK = 1 << 20
+"""Orders × points of a law that are held at a time."""
+
 SMALLEST = 5e-324
 """Smallest positive float."""
 
@@ -134,8 +137,22 @@ def law_rdp(orders: ArrayLike, law: ShiftLaw) -> Array:
     0.30986807184
     """
     a = np.asarray(orders, float)
-    exponent = law.log_weight + ((a - 1) * a / 2)[..., None] * law.mu**2
-    return np.asarray(logsumexp(exponent, axis=-1) / (a - 1), float)
+    flat, found = a.ravel(), np.empty(a.size)
+    squared, step = law.mu**2, max(1, BLOCK // law.mu.size)
+    with np.errstate(under="ignore"):
+        for start in range(0, flat.size, step):
+            some = flat[start : start + step]
+            found[start : start + step] = _log_mean_exp(((some - 1) * some / 2)[:, None] * squared, law.log_weight)
+    return (found / (flat - 1)).reshape(a.shape)
+
+
+def _log_mean_exp(exponents: Array, log_weight: Array) -> Array:
+    """ln E e^y for y ≥ 0, [A, J] -> [A]: ln(1 + E(e^y − 1)), so that a tiny value keeps its digits."""
+    if exponents.max() < 1:
+        return np.log1p(np.einsum("aj,j->a", np.expm1(exponents), np.exp(log_weight)))
+    with np.errstate(divide="ignore"):
+        gains = np.where(exponents > 40, exponents, np.log(np.expm1(np.minimum(exponents, 40))))
+    return np.logaddexp(0, logsumexp(gains + log_weight, axis=1))
 
 
 def epsilon(

@@ -28,9 +28,18 @@ def rdp(orders: ArrayLike, shift: ArrayLike) -> Array:
     0.619124
     """
     a, t = np.asarray(orders, float), np.asarray(shift, float)
-    first = np.log(a / (2 * a - 1)) + (a - 1) * t
-    second = np.log((a - 1) / (2 * a - 1)) - a * t
-    return np.maximum(np.logaddexp(first, second), 0.0) / (a - 1)
+    up, down = (a - 1) * t, -a * t
+    with np.errstate(over="ignore", invalid="ignore"):
+        # p·up + (1 − p)·down = 0 with p = α/(2α − 1): without the linear terms nothing cancels.
+        small = np.log1p((a * _beyond_linear(up) + (a - 1) * _beyond_linear(down)) / (2 * a - 1))
+        large = np.logaddexp(np.log(a / (2 * a - 1)) + up, np.log((a - 1) / (2 * a - 1)) + down)
+    return np.where(up < 1, small, large) / (a - 1)
+
+
+def _beyond_linear(x: Array) -> Array:
+    """e^x − 1 − x ≥ 0, without cancellation."""
+    series = x * x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6 * (1 + x / 7)))))
+    return np.where(np.abs(x) < 0.01, series, np.expm1(x) - x)
 
 
 def delta(epsilon: float, shift: float) -> float:

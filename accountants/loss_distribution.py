@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, exp, expm1, inf, sqrt
 from typing import TypeAlias
 
@@ -33,6 +34,14 @@ class GridTooLarge(ValueError):
         self.nodes = nodes
 
 
+class TooManyRounds(GridTooLarge):
+    """Rounding errors of so many rounds would add up to more than the answer."""
+
+    def __init__(self, rounds: int) -> None:
+        ValueError.__init__(self, f"{rounds:,} rounds are too many to compose numerically: use a Rényi curve")
+        self.nodes = inf
+
+
 @dataclass(frozen=True, kw_only=True)
 class LossDistribution:
     """Distribution of the privacy loss ln(P/Q) under P on a grid, at least as bad as the mechanism's.
@@ -55,6 +64,12 @@ class LossDistribution:
     def losses(self) -> Array:
         """[n] the nodes."""
         return np.arange(self.lowest, self.lowest + self.masses.size, dtype=np.float64) * self.interval
+
+    @cached_property
+    def log_masses(self) -> Array:
+        """[n] logarithms of the masses; −inf where there is none."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.masses)
 
 
 Parts: TypeAlias = list[tuple[LossDistribution, int]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import ClassVar, Literal
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from privkit.accountants import validate
 from privkit.accountants.base import Relation, Unit
 from privkit.accountants.mixing import (
+    EXACT_PATCHES,
     DirichletCounts,
     DirichletRatio,
     FixedCounts,
@@ -58,6 +59,17 @@ class ShiftLaw:
     def constant(self) -> float | None:
         """μ, where it is no random variable."""
         return float(self.mu[0]) if self.mu.size == 1 else None
+
+    def merged(self) -> ShiftLaw:
+        """Neighboring points of one μ as one point: nodes of a quadrature inside one number of patches.
+
+        >>> ShiftLaw(mu=np.array([1.0, 1.0, 2.0]), log_weight=np.log([0.25, 0.25, 0.5])).merged().mu.tolist()
+        [1.0, 2.0]
+        """
+        starts = np.flatnonzero(np.append(True, np.diff(self.mu) != 0))
+        if starts.size == self.mu.size:
+            return self
+        return replace(self, mu=self.mu[starts], log_weight=np.logaddexp.reduceat(self.log_weight, starts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,13 +226,17 @@ class SplitMechanism:
         """Whether the accounted shift is that of the worst neighbors, so that an exact ε is a lower bound, too.
 
         Not so for hidden ratios, accounted for as if published, and for Dirichlet ratios of more than two clients that
-        add their noise themselves, where ‖λ‖² is bounded from below.
+        add their noise themselves, where ‖λ‖² is bounded from below, nor for a density of ratios over more than
+        `EXACT_PATCHES` patches.
         """
         ratio = getattr(self.mixing, "ratio", None)
         if self.uneven:
             return False
         if not isinstance(ratio, DirichletRatio | DirichletCounts):
             return True
+        coarse = isinstance(ratio, DirichletRatio) and isinstance(self.mixing, CutMix)
+        if coarse and self.mixing.patches > EXACT_PATCHES:
+            return False
         return ratio.published and not (self.noise.site == "client" and ratio.group > 2)
 
     @property
@@ -260,7 +276,7 @@ class SplitMechanism:
         # One λ for all releases of a round has the larger Rényi divergence (Jensen), but no order of the profiles.
         profile = law.ratio.size == 1 or self.releases == 1
         mu = np.sqrt(self.releases * (s * whole**2 + y * label**2))
-        return ShiftLaw(mu=mu, log_weight=law.log_weight, profile=profile)
+        return ShiftLaw(mu=mu, log_weight=law.log_weight, profile=profile).merged()
 
     def laplace_shift(self) -> tuple[float, int]:
         """L1 sensitivity over the scale of one round's releases, and the number of coordinates if it is 1 (else 0)."""

@@ -7,19 +7,22 @@ one point, a count law has N + 1, and a density has the nodes of a quadrature.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, isclose, sqrt
+from math import ceil, isclose, log, sqrt
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaln, expit, gammaln, log_expit
+from scipy.special import betaln, expit, log_expit, logsumexp
 
 from privkit.accountants import validate
 
 Array = NDArray[np.float64]
 
 MOST_PIECES = 100_000
-"""Pieces of a quadrature over ratios, ten nodes each."""
+"""Pieces of a quadrature over ratios, at most ten nodes each."""
+
+EXACT_PATCHES = 4096
+"""Patches up to which a density of ratios is rounded exactly; more are rounded up to one of about this many counts."""
 
 LARGEST = 1_000_000
 """Clients in a group and patches of an image that are accounted for, since laws are held as arrays."""
@@ -70,7 +73,8 @@ class FixedRatio:
         ratios: λ of every client of the group; they sum to 1.
 
     With CutMix, client i fills ⌈λ_i·N⌉ patches, and N_i/N is what counts. These counts sum to more than N unless all
-    λ_i·N are whole: such masks cannot be exclusive (use `FixedCounts`).
+    λ_i·N are whole: such masks cannot be exclusive (use `FixedCounts`). A ratio within two rounding errors of a
+    fraction m/N stands for it.
 
     >>> FixedRatio.equal(2).ratios
     (0.5, 0.5)
@@ -100,7 +104,7 @@ class FixedRatio:
     def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
         """The client with the largest ratio loses most."""
         largest = max(self.ratios)
-        share = largest if patches is None else ceil(round(largest * patches, 9)) / patches
+        share = largest if patches is None else float(rounded_up(np.array(largest), patches))
         return _point(largest, share, sum(ratio**2 for ratio in self.ratios))
 
 
@@ -173,7 +177,7 @@ class RealizedRatios:
     def per_round(self, patches: int | None) -> RatioLaw:
         """Arrays [rounds, clients]; the weights have no meaning here, every round counts once."""
         ratio = np.array(self.ratios)
-        share = ratio if patches is None else np.ceil(np.round(ratio * patches, 9)) / patches
+        share = ratio if patches is None else rounded_up(ratio, patches)
         norm = np.broadcast_to((ratio**2).sum(1, keepdims=True), ratio.shape)
         return RatioLaw(ratio=ratio, share=share, norm=norm, log_weight=np.zeros_like(ratio))
 
@@ -216,13 +220,13 @@ class DirichletRatio(_Dirichlet):
     kind: ClassVar[str] = "dirichlet"
 
     def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
-        """Quadrature of the Beta law, piece by piece where patches round it."""
+        """Quadrature of the Beta law, piece by piece between the shares that patches round it up to."""
         if self.clients == 1:
             return _point(1.0, 1.0, 1.0)
         a, b = self.concentration, (self.clients - 1) * self.concentration
-        breaks = np.arange(1, patches) / patches if patches else np.array([])
-        ratio, log_weight = beta_nodes(a, b, breaks, sharpness)
-        share = ratio if patches is None else np.ceil(ratio * patches).clip(1, patches) / patches
+        edges = np.array([1.0]) if patches is None else _edges(patches)
+        ratio, log_weight = beta_nodes(a, b, edges[:-1], sharpness)
+        share = ratio if patches is None else edges[np.searchsorted(edges, ratio).clip(max=edges.size - 1)]
         # Noise before mixing has variance ∝ ‖λ‖² ≥ λ² + (1−λ)²/(k−1), with equality for two clients.
         norm = ratio**2 + (1 - ratio) ** 2 / (self.clients - 1)
         return RatioLaw(ratio=ratio, share=share, norm=norm, log_weight=log_weight)
@@ -254,8 +258,8 @@ class DirichletCounts(_Dirichlet):
             return _point(1.0, 1.0, 1.0)
         a, b, n = self.concentration, (self.clients - 1) * self.concentration, patches
         j = np.arange(n + 1.0)
-        log_choose = gammaln(n + 1) - gammaln(j + 1) - gammaln(n - j + 1)
-        log_weight = log_choose + betaln(j + a, n - j + b) - betaln(a, b)
+        log_weight = betaln(j + a, n - j + b) - betaln(j + 1, n - j + 1)
+        log_weight -= logsumexp(log_weight)
         ratio = j / n
         norm = ratio**2 + (1 - ratio) ** 2 / (self.clients - 1)
         return RatioLaw(ratio=ratio, share=ratio, norm=norm, log_weight=log_weight)
@@ -265,12 +269,22 @@ RATIOS = (FixedRatio, FixedCounts, RealizedRatios, DirichletRatio, DirichletCoun
 """Laws of mixing ratios."""
 
 
+def rounded_up(ratio: Array, patches: int) -> Array:
+    """⌈λN⌉/N; a ratio within two rounding errors of m/N counts as m/N.
+
+    >>> rounded_up(np.array([0.5, 0.1 + 0.2, 0.5 + 2e-10]), 10).tolist()
+    [0.5, 0.3, 0.6]
+    """
+    return np.ceil(np.nextafter(ratio, 0) * patches) / patches
+
+
 def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tuple[Array, Array]:
     """Nodes and log weights of a quadrature for Beta(a, b), exact to rounding for exp(tλ²) or δ(ε; μλ).
 
-    In x = logit λ the density has tails e^{ax} and e^{−bx} and no singularity for any a, b > 0; an integrand that is
-    huge near λ = 1 becomes a bump of width 1/√b; Gauss–Legendre on short pieces takes it. Pieces are at most 1 long in
-    x, a standard deviation of x, and 1/μ in λ, since δ(ε; μλ) turns within 1/μ; none crosses a jump of the integrand.
+    In x = logit λ the density has tails e^{ax} and e^{−bx} and no singularity for any a, b > 0. Wherever an integrand
+    like exp(tλ²) times the density peaks, its curvature is at most about 2(a + b): Gauss–Legendre on short pieces takes
+    it, however far out the peak lies. Pieces are at most 1 long in x, a standard deviation of x, and 1/μ in λ, since
+    δ(ε; μλ) turns within 1/μ; none crosses a jump of the integrand. What lies beyond the last piece counts as λ = 1.
 
     Args:
         a: > 0.
@@ -279,27 +293,52 @@ def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tup
         sharpness: μ.
 
     Returns:
-        λ and the logarithm of its weight.
+        λ, increasing, and the logarithm of its weight, which may lie far below that of the smallest float.
     """
     low, high = -45 / a - 5, 45 / b + 30
-    if sharpness + (high - low) / min(1.0, 2 / sqrt(a + b)) > MOST_PIECES:
+    longest = min(1.0, 2 / sqrt(a + b))
+    if sharpness + (high - low) / longest > MOST_PIECES:
         raise ValueError(
             f"ratios with concentration={a:g} under a shift of {sharpness:.3g} are too uneven to integrate: raise the "
             "concentration or sigma, or give fixed ratios"
         )
-    inner = np.concatenate([breaks, np.arange(1, ceil(sharpness)) / ceil(sharpness)])
-    inner = np.unique(np.log(inner) - np.log1p(-inner))
+    turns = np.arange(1, ceil(sharpness)) / ceil(sharpness)
+    inner = np.unique(np.concatenate([breaks, turns]))
+    inner = np.log(inner) - np.log1p(-inner)
     edges = np.concatenate([[low], inner[(inner > low) & (inner < high)], [high]])
-    counts = np.maximum(1, np.ceil(np.diff(edges) / min(1.0, 2 / sqrt(a + b))).astype(int))
+    counts = np.maximum(1, np.ceil(np.diff(edges) / longest).astype(int))
     widths = np.repeat(np.diff(edges) / counts, counts)
     first = np.repeat(np.cumsum(counts) - counts, counts)
     starts = np.repeat(edges[:-1], counts) + (np.arange(widths.size) - first) * widths
-    node, weight = np.polynomial.legendre.leggauss(10)
-    x = (starts[:, None] + widths[:, None] * (node + 1) / 2).ravel()
-    log_weight = np.log(np.outer(widths / 2, weight).ravel())
+    # Four nodes are as exact as ten on pieces that are a sixteenth of what the integrand asks for.
+    short = widths < longest / 16
+    short &= np.diff(expit(np.append(starts, high))) * ceil(sharpness) < 1 / 16
+    x, weight = (
+        np.concatenate(both)
+        for both in zip(
+            *(_legendre(starts[kind], widths[kind], size) for kind, size in ((short, 4), (~short, 10))), strict=True
+        )
+    )
+    order = np.argsort(x)
+    x, log_weight = x[order], np.log(weight[order])
     log_weight += a * log_expit(x) + b * log_expit(-x) - betaln(a, b)
-    keep = log_weight > -745
-    return expit(x[keep]), log_weight[keep]
+    ratio, log_weight = np.append(expit(x), 1.0), np.append(log_weight, -b * high - log(b) - betaln(a, b))
+    return ratio, log_weight - logsumexp(log_weight)
+
+
+def _legendre(starts: Array, widths: Array, size: int) -> tuple[Array, Array]:
+    """Gauss–Legendre nodes and weights of all pieces, flat."""
+    node, weight = np.polynomial.legendre.leggauss(size)
+    return (starts[:, None] + widths[:, None] * (node + 1) / 2).ravel(), np.outer(widths / 2, weight).ravel()
+
+
+def _edges(patches: int) -> Array:
+    """Shares that a ratio is rounded up to: all j/N, or only some where N is large, so that arrays stay small."""
+    counts = np.arange(1, patches + 1)
+    if patches > EXACT_PATCHES:
+        growing = EXACT_PATCHES * (patches / EXACT_PATCHES) ** np.linspace(0, 1, 2 * EXACT_PATCHES)
+        counts = np.unique(np.append(counts[:EXACT_PATCHES], np.ceil(growing).clip(max=patches))).astype(int)
+    return counts / patches
 
 
 def _point(ratio: float, share: float, norm: float) -> RatioLaw:

@@ -21,6 +21,7 @@ from privkit.accountants.loss_distribution import (
     Pair,
     Parts,
     Profile,
+    TooManyRounds,
     directions,
     dot,
     grid_interval,
@@ -28,6 +29,12 @@ from privkit.accountants.loss_distribution import (
 )
 
 Array = NDArray[np.float64]
+
+MOST_ROUNDS = 10**11
+"""Rounds whose rounding errors, of about 1e-14 each, stay below a thousandth of δ."""
+
+UNSEEN = 4e-261
+"""Above e^−600: what all masses below that can add to δ."""
 
 LOST = 1e-14
 """Tilted mass that may fall outside the window of a composition; it is added to δ."""
@@ -38,7 +45,7 @@ def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interva
 
     Args:
         profile: of one round, as in `from_profile`.
-        rounds: T ≥ 1; 10⁶ is fine.
+        rounds: T in 1..10¹¹; 10⁶ is fine.
         delta: in (0, 1).
         interval: of the grid; chosen from the spread of one round's loss where it is not given.
 
@@ -59,7 +66,7 @@ def composed_delta(profile: Profile | Pair, rounds: int, epsilon: float, interva
 
     Args:
         profile: of one round, as in `from_profile`.
-        rounds: T ≥ 1.
+        rounds: T in 1..10¹¹.
         epsilon: ε ≥ 0.
         interval: of the grid.
 
@@ -138,7 +145,7 @@ class ComposedLosses:
 
     def slack(self, epsilon: float) -> float:
         """What that mass can change in δ(ε): nothing beyond ε weighs more than e^{K − λε}."""
-        return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700))
+        return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700)) + UNSEEN
 
     def plain(self, epsilon: float) -> float:
         """Σ (1 − e^{ε − loss}) over larger losses inside the window."""
@@ -221,6 +228,8 @@ def _compositions(
     steps: Sequence[tuple[Profile | Pair, int]], tail: float, interval: float | None, **target: float
 ) -> list[tuple[Parts, ComposedLosses]]:
     """Either direction's parts and their composition; a grid that was not asked for is made coarser until it fits."""
+    if (rounds := sum(count for _, count in steps)) > MOST_ROUNDS:
+        raise TooManyRounds(rounds)
     d = grid_interval(steps, tail, interval)
     for _ in range(5):
         try:
@@ -255,7 +264,9 @@ def _tilted_composition(parts: Parts, tilt: float) -> ComposedLosses:
     weight = 1 / sqrt(max(-expm1(-2 * tilt * d), 1 / composed.size))
     rounding = (rounds + 30) * np.finfo(float).eps * sqrt(dot(composed, composed)) * weight
     each = 1e-11 + 1e-14 * rounds
-    masses = np.maximum(composed, 0) * np.exp(np.clip(cumulant - tilt * losses, -600, 700)) * (1 + each)
+    untilted = cumulant - tilt * losses
+    masses = np.maximum(composed, 0) * np.exp(np.clip(untilted, -600, 700)) * (1 + each)
+    masses[untilted < -600] = 0.0  # below 1e-260: `UNSEEN` stands for all of them
     return ComposedLosses(
         interval=d,
         lowest=low,
@@ -276,9 +287,11 @@ def _cumulant(parts: Parts, tilt: float) -> float:
     total = 0.0
     for part, count in parts:
         exponents = tilt * part.losses
-        peak = max(exponents[0], exponents[-1])
-        np.maximum(exponents - peak, -300, out=exponents)  # results below 1e-308 cost a hundred times as much
-        total += count * (peak + log(dot(part.masses, np.exp(exponents, out=exponents))))
+        exponents += part.log_masses  # a mass may be tiny and its weight huge: their product is what counts
+        peak = float(exponents.max())
+        exponents -= peak
+        np.maximum(exponents, -300, out=exponents)  # results below 1e-308 cost a hundred times as much
+        total += count * (peak + log(float(np.exp(exponents, out=exponents).sum())))
     return float(total)
 
 
@@ -337,9 +350,9 @@ def _window(parts: Parts, tilt: float, cumulant: float) -> tuple[int, int, list[
     """Nodes outside which the tilted composition has at most `LOST` mass on either side, and the tilted parts."""
     tilted, variance = [], 0.0
     for part, count in parts:
-        exponents = tilt * part.losses
-        exponents -= exponents[-1]
-        masses = part.masses * np.where(exponents > -600, np.exp(np.maximum(exponents, -600)), 0.0)
+        exponents = tilt * part.losses + part.log_masses
+        exponents -= exponents.max()
+        masses = np.where(exponents > -600, np.exp(np.maximum(exponents, -600)), 0.0)
         tilted.append(masses / masses.sum())
         variance += count * moments(tilted[-1], part.losses)[1]
     scale, unlikely = log(sqrt(-2 * log(LOST) / max(variance, 1e-30))), -log(LOST)

@@ -30,14 +30,15 @@ def mixture(law: ShiftLaw) -> Profile:
     """
 
     weight = np.exp(law.log_weight)
+    mu, weight = law.mu[weight > 0], weight[weight > 0]  # what is left out is below the smallest float
 
     def delta(epsilon: ArrayLike) -> Array:
         e = np.asarray(epsilon, float)
         flat, found = e.ravel(), np.empty(e.size)
-        step = max(1, CHUNK // law.mu.size)
+        step = max(1, CHUNK // mu.size)
         for start in range(0, flat.size, step):
             part = flat[start : start + step, None]
-            found[start : start + step] = gaussian.fast_delta(part, law.mu) @ weight
+            found[start : start + step] = gaussian.fast_delta(part, mu) @ weight
         return np.minimum(found, 1.0).reshape(e.shape)
 
     return delta

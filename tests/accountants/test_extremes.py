@@ -1,0 +1,227 @@
+"""Answers where numbers are tiny or huge: laws far out in their tails, small δ, many rounds, many patches."""
+
+import subprocess
+import sys
+from math import log, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.special import betaln, expit, log_expit, logsumexp
+
+from privkit.accountants import account, gaussian, laplace, pld, round_profiles
+from privkit.accountants.mechanism import SplitMechanism
+from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
+from privkit.accountants.parts import CutMix, Mixup, Noise, WithoutReplacement
+from privkit.accountants.sensitivity import Clamp, OneHot, PatchBall
+
+Array = NDArray[np.float64]
+
+MANY = 9 * 10**15
+
+
+def release(mu: float, **changes: Any) -> SplitMechanism:
+    """A release whose unmixed shift is μ under replace-one."""
+    given: dict[str, Any] = {
+        "smashed": Clamp(low=0, high=mu, dimensions=1),
+        "noise": Noise(smashed=1.0),
+        "lower_model": "frozen",
+    }
+    return SplitMechanism(**(given | changes))
+
+
+def log_mean_exp(exponents: Array, log_weight: Array) -> float:
+    """ln E e^y for y ≥ 0 with all digits, in logarithms throughout."""
+    with np.errstate(divide="ignore"):
+        gains = np.where(exponents > 30, exponents, np.log(np.expm1(np.minimum(exponents, 30))))
+    return float(np.logaddexp(0, logsumexp(gains + log_weight)))
+
+
+def kept(ratio: Array, clients: int, site: str) -> Array:
+    """What noise at this place leaves of a squared distance that is scaled by λ."""
+    if site == "mixer":
+        return ratio**2
+    return ratio**2 / (ratio**2 + (1 - ratio) ** 2 / (clients - 1))
+
+
+# random ratios
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    a=st.floats(-1.5, 3).map(lambda x: 10.0**x),
+    clients=st.integers(2, 7),
+    mu=st.floats(-10, 4).map(lambda x: 10.0**x),
+    order=st.floats(-3, 4).map(lambda x: 1 + 10.0**x),
+    site=st.sampled_from(["mixer", "client"]),
+)
+@example(a=300.0, clients=4, mu=50.0, order=8.0, site="mixer")  # weights below e^−745 hold all of the integral
+def test_renyi_of_dirichlet_ratios_by_the_trapezoidal_rule(
+    a: float, clients: int, mu: float, order: float, site: Any
+) -> None:
+    """In logit λ the trapezoidal rule converges geometrically; the peak may lie far beyond the law's own."""
+    b, height = (clients - 1) * a, (order - 1) * order * mu**2 / 2
+    x = np.linspace(-60 / a - 5, max(50 / b, log(2 * height / b + 1)) + 40, 200_001)
+    log_weight = a * log_expit(x) + b * log_expit(-x) - betaln(a, b) + log(x[1] - x[0])
+    if x[1] - x[0] > 0.15 / sqrt(2 * (a + b)):
+        return  # too coarse to be a reference
+    expected = log_mean_exp(height * kept(expit(x), clients, site), log_weight) / (order - 1)
+    mixing = Mixup(ratio=DirichletRatio(concentration=a, clients=clients))
+    found = account.rdp(release(mu, mixing=mixing, noise=Noise(smashed=1.0, site=site)), [order]).values[0]
+    assert found == pytest.approx(expected, rel=1e-8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    a=st.floats(-1.5, 3).map(lambda x: 10.0**x),
+    clients=st.integers(2, 7),
+    patches=st.integers(1, 300),
+    mu=st.floats(-10, 4).map(lambda x: 10.0**x),
+    order=st.floats(-3, 4).map(lambda x: 1 + 10.0**x),
+    site=st.sampled_from(["mixer", "client"]),
+    labels=st.booleans(),
+)
+def test_renyi_of_dirichlet_counts_by_enumeration(
+    a: float, clients: int, patches: int, mu: float, order: float, site: Any, labels: bool
+) -> None:
+    b, j = (clients - 1) * a, np.arange(patches + 1.0)
+    odds = np.log((patches - j[:-1]) * (j[:-1] + a)) - np.log((j[:-1] + 1) * (patches - j[:-1] - 1 + b))
+    log_weight = np.append(0.0, np.cumsum(odds))
+    log_weight -= logsumexp(log_weight)
+    squared = mu**2 * (j / patches + labels * kept(j / patches, clients, site))
+    expected = log_mean_exp((order - 1) * order / 2 * squared, log_weight) / (order - 1)
+    mechanism = release(
+        mu,
+        smashed=PatchBall(radius=mu / 2 / sqrt(patches), patches=patches),
+        labels=OneHot() if labels else None,
+        noise=Noise(smashed=1.0, labels=sqrt(2) / mu if labels else None, site=site),
+        mixing=CutMix(ratio=DirichletCounts(concentration=a, clients=clients), patches=patches),
+    )
+    assert account.rdp(mechanism, [order]).values[0] == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("order", [1.5, 20.0, 3000.0])
+def test_more_patches_than_are_rounded_exactly_are_rounded_up(order: float) -> None:
+    """A million patches cost a little more than none, and never less; nothing is then said to be attained."""
+    ratio = DirichletRatio(concentration=2, clients=3)
+    smashed = PatchBall(radius=0.5e-3, patches=10**6)
+    rounded = release(1.0, smashed=smashed, mixing=CutMix(ratio=ratio, patches=10**6))
+    node, log_weight = np.linspace(0, 1, 200_001), np.empty(0)
+    middle = (node[1:] + node[:-1]) / 2
+    log_weight = log(node[1]) + np.log(middle) + 3 * np.log1p(-middle) - betaln(2, 4)
+    smooth = log_mean_exp((order - 1) * order / 2 * middle, log_weight) / (order - 1)
+    assert smooth < account.rdp(rounded, [order]).values[0] < smooth * 1.001
+    assert account.epsilon(rounded, 1e-5).lower is None
+
+
+def test_a_ratio_just_above_a_fraction_fills_one_more_patch() -> None:
+    above = 0.5 + 2e-10
+    for ratios, patches, filled in (
+        ((above, 1 - above), 64, 33),
+        ((0.5, 0.5), 64, 32),
+        ((0.1 + 0.2, 0.7), 10, 7),
+        ((1 / 3, 1 / 3, 1 / 3), 3, 1),
+    ):
+        mixing = CutMix(ratio=FixedRatio(ratios=ratios), patches=patches)
+        smashed = PatchBall(radius=1.0, patches=patches)
+        shift = release(1.0, smashed=smashed, mixing=mixing).shift().constant
+        assert shift == pytest.approx(2 * sqrt(filled))
+        realized = CutMix(ratio=RealizedRatios(ratios=(ratios,)), patches=patches)
+        assert release(1.0, smashed=smashed, mixing=realized).shift().constant == pytest.approx(shift)
+    for clients in range(1, 200):
+        assert FixedRatio.equal(clients).law(clients).share == 1 / clients
+
+
+# many rounds of little
+
+
+def test_tiny_shifts_add_up() -> None:
+    """T·μ² = .9: by the central limit theorem every sum of losses is that of one Gaussian release."""
+    shift = sqrt(MANY) * 1e-8
+    half = 0.3  # E λ² of Dirichlet(2) ratios of two clients
+    counts = half + (0.5 - half) / 64  # of their counts: E (N_i/N)
+    cases = [
+        (release(1e-8, rounds=MANY), shift),
+        (release(1e-8, rounds=MANY, noise=Noise(law="laplace", smashed=1.0)), shift),
+        (release(1e-8, rounds=MANY, mixing=Mixup(ratio=DirichletRatio(concentration=2, clients=2))), shift * half**0.5),
+        (release(1e-8, rounds=MANY, participation=WithoutReplacement(chosen=1, clients=10)), shift / 10),
+    ]
+    assert counts > half
+    for mechanism, total in cases:
+        for tight in (False, True):
+            found = account.epsilon(mechanism, 1e-5, tight=tight)
+            truth = gaussian.epsilon(1e-5, total)
+            assert found.epsilon >= truth * (1 - 1e-9)
+            assert found.lower is None or found.lower <= truth * (1 + 1e-9)
+        proven = account.delta(mechanism, 1.0).delta
+        assert proven is not None
+        assert proven >= gaussian.delta(1.0, total) * (1 - 1e-9)
+
+
+def test_laplace_curves_of_tiny_shifts_keep_their_digits() -> None:
+    for order in (1.001, 2.0, 64.0):
+        for shift in (1e-12, 1e-8, 1e-4):
+            assert float(laplace.rdp(order, shift)) == pytest.approx(order * shift**2 / 2, rel=1e-2)
+
+
+# tiny δ
+
+
+@pytest.mark.parametrize("exponent", [30, 100, 200, 250, 255, 260, 270, 290, 300, 305])
+@pytest.mark.parametrize(("mu", "rounds"), [(1.0, 1), (0.1, 100), (0.001, 10**6), (5.0, 1), (0.5, 50)])
+def test_tiny_deltas_are_bracketed(exponent: int, mu: float, rounds: int) -> None:
+    truth = gaussian.epsilon(10.0**-exponent, mu * sqrt(rounds))
+    low, high = pld.composed_bounds([(round_profiles.gaussian_profile(mu), rounds)], 10.0**-exponent)
+    assert low <= truth <= high
+    if exponent <= 255:
+        assert high <= truth * 1.0001
+
+
+@pytest.mark.parametrize("exponent", [100, 260, 280, 300])
+def test_certificates_at_tiny_deltas(exponent: int) -> None:
+    delta = 10.0**-exponent
+    sampled = release(1.0, rounds=100, participation=WithoutReplacement(chosen=1, clients=10))
+    mixed = release(1.0, rounds=3, mixing=Mixup(ratio=DirichletRatio(concentration=2, clients=2)))
+    for mechanism in (sampled, mixed):
+        found = account.epsilon(mechanism, delta)
+        assert found.epsilon is not None
+        assert found.lower is None or found.lower <= found.epsilon
+        assert found.epsilon <= account.epsilon(mechanism, delta, tight=False).epsilon
+
+
+# memory
+
+ROWS = """
+from pathlib import Path
+from privkit.accountants import account, calibration, table
+cells = {{"mechanism": "dp_cutmixsl", "sensitivity": 3, "ratio": "{law}", "concentration": 2, "group": 2,
+         "patches": 1_000_000, "labels": "one_hot"}}
+rows = [table.mechanism_of(cells | {{"sigma": sigma, "rounds": rounds}}) for sigma, rounds in ((2.0, 1), (3.0, 4))]
+for tight in (False, True):
+    assert all(one.epsilon > 0 for one in account.epsilons(rows, [1e-5] * 2, tight=tight))
+assert all(account.delta(row, 1.0).delta > 0 for row in rows)
+{more}
+peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(int(peak.split()[1]) // 1024)
+"""
+SEARCH = "calibration.calibrate(rows[0], 'sigma', epsilon=2.0, delta=1e-5, tight=False)"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux' /proc")
+@pytest.mark.parametrize(
+    ("law", "more"),
+    [
+        ("dirichlet", ""),
+        pytest.param("dirichlet", SEARCH, marks=pytest.mark.slow),
+        pytest.param("dirichlet_counts", "", marks=pytest.mark.slow),
+    ],
+)
+def test_a_million_patches_take_little_memory(law: str, more: str) -> None:
+    """Megabytes of a process that answers every question about two such rows; they were 24,000."""
+    program = ROWS.format(law=law, more=more)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 500
