@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -15,15 +16,15 @@ from privkit.config import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 from privkit.errors import PrivkitError, unknown
 from privkit.registry import TABLES, describe
 from privkit.reports.escape import terminal
+from privkit.stopping import Stopped, finished_cells, heeded, keeping
 
 app = typer.Typer(
     add_completion=False,
-    no_args_is_help=True,
     rich_markup_mode=None,  # plain help: rich's takes longer to import than the help may
     pretty_exceptions_enable=False,
     help="What a split-learning defense proves, what attacks recover from it, and what it costs.\n\n"
     "Exit codes: 0 clean, 1 a gate failed, 2 bad usage or configuration, "
-    "3 some cells errored or a file could not be written.",
+    "3 some cells errored or a file could not be written, 130, 143 and 129 stopped by Ctrl-C, SIGTERM and SIGHUP.",
 )
 
 
@@ -42,13 +43,16 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Options before the command; without a command, the help."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command()
@@ -142,10 +146,12 @@ def audit(
 
         typer.echo(preview(resolved))
         return
-    from privkit.audit import run_audit
+    from privkit.audit import default_folder, run_audit
+    from privkit.grid import plan
     from privkit.progress import shown
 
-    with shown() as progress:
+    folder = out or default_folder(resolved)
+    with keeping(lambda: finished_cells(folder, len(plan(resolved)))), shown() as progress:
         run = run_audit(resolved, out=out, progress=progress)
     _print_run(list(run.rows), run.report)
     for failure in run.failures:
@@ -236,7 +242,8 @@ def _error(text: str) -> None:
 def main() -> None:
     """Run the command line; every error that is the user's becomes one sentence and its exit code."""
     try:
-        status = app(standalone_mode=False)
+        with heeded():
+            status = app(standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
         _reader_gone()
@@ -248,9 +255,10 @@ def main() -> None:
     except PrivkitError as error:
         _error(str(error))
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        _error("interrupted; run the same command again to go on")
-        sys.exit(130)
+    except Stopped as stopped:
+        with suppress(OSError):  # the terminal may be gone
+            _error(stopped.sentence)
+        sys.exit(stopped.exit_code)
     except Exception as error:
         if not hasattr(error, "format_message"):  # not click's: a fault of ours, or of a user's own module
             raise

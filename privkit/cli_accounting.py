@@ -19,6 +19,7 @@ import typer
 from privkit.accountants.columns import COLUMNS, schema
 from privkit.errors import StorageError, UsageError, tell, unknown
 from privkit.refusals import Refusals
+from privkit.stopping import keeping
 
 if TYPE_CHECKING:
     from privkit.accountants.base import Certificate
@@ -301,7 +302,8 @@ def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterat
 def _written(path: Path) -> Iterator[Callable[[str], object]]:
     """Write a file line by line: what was computed before an interruption stays."""
     try:
-        with path.open("w", encoding="utf-8", newline="") as file:
+        told = keeping(lambda: f"{path} keeps the rows before this one")
+        with told, path.open("w", encoding="utf-8", newline="") as file:
             yield file.write
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error

@@ -12,6 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from privkit import early
 from privkit.errors import UsageError, unknown
 from privkit.registry import Component, parse, read_options, specify, table
 
@@ -204,8 +205,6 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     >>> resolve({"defense": "patch_shuffle", "budget": "smoke:epochs=3"}).budget.epochs
     3
     """
-    from privkit.training.loop import TrainingSpec
-
     for key in settings:
         if key not in KEYS:
             raise unknown("setting", str(key), KEYS)
@@ -213,22 +212,26 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     for key, (kinds, what) in TYPES.items():
         if key in s and not isinstance(s[key], kinds):
             raise UsageError(f"{key} must be {what}, got {s[key]!r}")
-    defenses = _unique(parse("defenses", given) for given in _many(s["defense"]))
-    baseline = parse("defenses", "none")
-    if baseline not in defenses:
-        defenses = (baseline, *defenses)
-    budget_name, budget = _budget(s["budget"])
-    attacks = _unique(_budgeted(parse("attacks", given), budget) for given in _attacks(_many(s["attack"])))
-    dataset, victims, device = parse("datasets", s["dataset"]), s.get("victims"), s["device"]
+    victims, device, seeds, threads = s.get("victims"), s["device"], _seeds(s["seed"]), _threads(s.get("threads"))
     if victims not in (None, "private", "test"):
         raise unknown("victims", str(victims), ["private", "test"])
     if device not in ("auto", "cpu", "cuda"):
         raise unknown("device", str(device), ["auto", "cpu", "cuda"])
-    gates = tuple(_gate(text) for text in _many(s.get("gate", [])))
-    if gates and all(defense.name == "none" for defense in defenses):
-        raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
     if not 0 < s["delta"] < 1:
         raise UsageError(f"delta must lie in (0, 1), got {s['delta']}")
+    gates = tuple(_gate(text) for text in _many(s.get("gate", [])))
+    budget_name, budget = _budget(s["budget"])
+    early.check(s)  # what follows imports torch
+    from privkit.training.loop import TrainingSpec
+
+    defenses = _unique(parse("defenses", given) for given in _many(s["defense"]))
+    baseline = parse("defenses", "none")
+    if baseline not in defenses:
+        defenses = (baseline, *defenses)
+    attacks = _unique(_budgeted(parse("attacks", given), budget) for given in _attacks(_many(s["attack"])))
+    dataset = parse("datasets", s["dataset"])
+    if gates and all(defense.name == "none" for defense in defenses):
+        raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
     protocol = parse("protocols", s.get("protocol") or _natural_protocol(defenses))
     for defense in defenses:
         protocol.spec.check_group(defense.name, defense.spec.group)
@@ -242,7 +245,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         protocol=protocol,
         partition=parse("partitions", s["partition"]),
         delta=s["delta"],
-        seeds=_seeds(s["seed"]),
+        seeds=seeds,
         budget=budget,
         budget_name=budget_name,
         training=specify("training", TrainingSpec, training),
@@ -252,7 +255,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         device=device,
         data_root=Path(root).expanduser() if root else None,
         download=s.get("download", False),
-        threads=_threads(s.get("threads")),
+        threads=threads,
         gates=gates,
     )
 

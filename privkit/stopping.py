@@ -1,0 +1,99 @@
+"""Signals that stop a command: it says what is kept and which command goes on, and exits with 128 plus the signal."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)  # no SIGHUP on Windows
+
+
+class Stopped(BaseException):
+    """Somebody stopped the command.
+
+    No `KeyboardInterrupt`, which the command-line library turns into a silent exit, and no `Exception`, so that a cell
+    that is stopped is not taken for one that failed.
+
+    Attributes:
+        signal: the signal.
+        kept: what is kept, in a few words; empty where nothing is.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = signal.Signals(number)
+        self.kept = ""
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell says it: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
+        return 128 + self.signal
+
+    @property
+    def sentence(self) -> str:
+        """What happened, what is kept and how to go on."""
+        by = "Ctrl-C (SIGINT)" if self.signal == signal.SIGINT else self.signal.name
+        return f"stopped by {by}; {self.kept or 'nothing is kept'}; go on with: {command()}"
+
+
+@contextmanager
+def heeded() -> Iterator[None]:
+    """Raise `Stopped` on SIGINT, SIGTERM and SIGHUP; the third signal ends the process at once.
+
+    A signal that the parent process told to ignore, as `nohup` does with SIGHUP, stays ignored.
+    """
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    count = 0
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        nonlocal count
+        count += 1
+        if count == 2:
+            for other in SIGNALS:
+                signal.signal(other, signal.SIG_DFL)
+        raise Stopped(number)
+
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def keeping(kept: Callable[[], str]) -> Iterator[None]:
+    """Tell what a block keeps where it is stopped."""
+    try:
+        yield
+    except Stopped as stopped:
+        stopped.kept = kept()
+        raise
+
+
+def finished_cells(folder: Path, planned: int) -> str:
+    """How far a run has come, for `keeping`.
+
+    >>> finished_cells(Path("absent"), 4)
+    'nothing was begun'
+    """
+    if not folder.is_dir():
+        return "nothing was begun"
+    done = sum(1 for _ in folder.glob("cells/*/result.json"))
+    return f"{folder} keeps {done} of {planned} cells and the last epochs of the one that was running"
+
+
+def command() -> str:
+    """The command line of this process, as it can be pasted into a shell."""
+    program = ["python", "-m", "privkit"] if Path(sys.argv[0]).name == "__main__.py" else ["privkit"]
+    return shlex.join([*program, *sys.argv[1:]])
