@@ -44,7 +44,7 @@ SAMPLED = {
     "every_round": "Mironov 2017",
 }
 BALLE_BARTHE_GABOARDI = "Balle, Barthe and Gaboardi 2018, Theorem 9, attained"
-MIXTURE = "derived: E_λ of the exact Gaussian profile"
+MIXTURE = "derived: mean of the exact Gaussian profile over the public coins"
 CONVERSION = "Canonne, Kamath and Steinke 2020, Proposition 12"
 
 
@@ -87,15 +87,22 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
         relation=mechanism.relation,
         unit=mechanism.unit,
         assumptions=assumptions(mechanism),
-        source=SAMPLED[mechanism.participation.kind],
+        source=SAMPLED[mechanism.sampling.kind],
         versions=library_versions(),
     )
 
 
 def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
     """The numbers of `rdp` alone, [A]."""
+    found = releases_curve(mechanism, orders)
+    lower = mechanism.lower_model
+    return found + updates_curve(lower, orders) if isinstance(lower, PrivateUpdates) else found
+
+
+def releases_curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
+    """What the releases of all rounds cost, [A], without the lower model's updates."""
     a = np.asarray(orders, float)
-    rate = mechanism.participation.rate
+    rate = mechanism.sampling.rate
     if mechanism.noise.law == "laplace":
         shift, _ = mechanism.laplace_shift()
         base: Callable[[Array], Array] = lambda order: laplace.rdp(order, shift)  # noqa: E731
@@ -105,24 +112,32 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
         if law.constant is None:
             base = lambda order: law_rdp(order, law)  # noqa: E731
             once = base(a) if rate == 1 else subsampled_rdp.without_replacement_rdp(a, rate, base)
-        elif isinstance(mechanism.participation, Poisson):
+        elif isinstance(mechanism.sampling, Poisson):
             once = subsampled_rdp.poisson_gaussian_rdp(a, rate, law.constant)
         elif rate < 1:
             once = subsampled_rdp.without_replacement_gaussian_rdp(a, rate, law.constant)
         else:
             once = gaussian.rdp(a, law.constant)
-    return np.asarray(mechanism.composed_rounds * once + _lower_model(mechanism, a), float)
+    return np.asarray(mechanism.composed_rounds * once, float)
 
 
 def _integrated(mechanism: SplitMechanism, orders: Array) -> Array | float:
     """The curve by integration at every order, where sampled Gaussian releases have one shift; `inf` elsewhere."""
-    rate = mechanism.participation.rate
+    rate = mechanism.sampling.rate
     constant = mechanism.shift().constant if mechanism.noise.law == "gaussian" and rate < 1 else None
     if constant is None:
         return inf
-    poisson = isinstance(mechanism.participation, Poisson)
+    poisson = isinstance(mechanism.sampling, Poisson)
     sampled = sampled_renyi.poisson_gaussian if poisson else sampled_renyi.without_replacement_gaussian
-    return mechanism.composed_rounds * sampled(orders, rate, constant) + _lower_model(mechanism, orders)
+    found = mechanism.composed_rounds * sampled(orders, rate, constant)
+    lower = mechanism.lower_model
+    return found + updates_curve(lower, orders) if isinstance(lower, PrivateUpdates) else found
+
+
+def updates_curve(updates: PrivateUpdates, orders: ArrayLike) -> Array:
+    """What noisy updates of the lower model cost, [A]."""
+    step = subsampled_rdp.without_replacement_gaussian_rdp(orders, updates.rate, 1 / updates.noise_multiplier)
+    return np.asarray(updates.steps * step, float)
 
 
 def law_rdp(orders: ArrayLike, law: ShiftLaw) -> Array:
@@ -260,7 +275,7 @@ def _epsilon_bounds(mechanisms: Sequence[SplitMechanism], deltas: Array) -> list
         if constant is None:
             found[row] = _single(mechanism, float(deltas[row]))
         else:
-            groups.setdefault(mechanism.participation.kind, []).append((row, constant))
+            groups.setdefault(mechanism.sampling.kind, []).append((row, constant))
     for kind, members in groups.items():
         rows = [row for row, _ in members]
         mu = np.array([shift for _, shift in members])
@@ -273,7 +288,7 @@ def _epsilon_bounds(mechanisms: Sequence[SplitMechanism], deltas: Array) -> list
 def _constant(kind: str, mechanisms: Sequence[SplitMechanism], mu: Array, deltas: Array) -> list[list[Bound]]:
     """Bounds for Gaussians of constant shift that share a way of participation, all rows at once."""
     rounds = np.array([mechanism.composed_rounds for mechanism in mechanisms], float)
-    rate = np.array([mechanism.participation.rate for mechanism in mechanisms])
+    rate = np.array([mechanism.sampling.rate for mechanism in mechanisms])
     updates = np.array([mechanism.update_shift or 0.0 for mechanism in mechanisms])
     whole = gaussian.epsilon(deltas, np.sqrt(rounds * mu**2 + updates))
     found = [
@@ -314,7 +329,7 @@ def _single(mechanism: SplitMechanism, delta: float) -> list[Bound]:
         return found
     if mechanism.noise.law == "laplace":
         shift, one = mechanism.laplace_shift()
-        rate, rounds = mechanism.participation.rate, mechanism.composed_rounds
+        rate, rounds = mechanism.sampling.rate, mechanism.composed_rounds
         pure = rounds * float(amplify(shift, rate))
         found.append(Bound(value=pure, method="pure ε, δ not used", source="Dwork et al. 2006"))
         if one and rounds == 1 and rate == 1:
@@ -324,7 +339,7 @@ def _single(mechanism: SplitMechanism, delta: float) -> list[Bound]:
     profile = profiles.one_round(mechanism)
     if profile is not None and mechanism.composed_rounds == 1:
         value = profiles.invert(profile, delta)
-        found.append(Bound(value=value, method="exact mixture over the ratios", source=MIXTURE, exact=True))
+        found.append(Bound(value=value, method="exact mixture over the public coins", source=MIXTURE, exact=True))
     return found
 
 
@@ -336,7 +351,7 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
     updated = isinstance(mechanism.lower_model, PrivateUpdates)
     if updated and (mechanism.noise.law == "laplace" or not _unsampled(mechanism)):
         return found
-    rate, rounds = mechanism.participation.rate, mechanism.composed_rounds
+    rate, rounds = mechanism.sampling.rate, mechanism.composed_rounds
     if mechanism.noise.law == "laplace":
         shift, one = mechanism.laplace_shift()
         pure = -inf if epsilon >= rounds * float(amplify(shift, rate)) else 0.0
@@ -368,27 +383,18 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
 
 def _unsampled(mechanism: SplitMechanism) -> bool:
     """Whether neither releases nor updates of the lower model are sampled, so that constant shifts add up."""
-    return mechanism.participation.rate == 1 and mechanism.update_shift is not None
-
-
-def _lower_model(mechanism: SplitMechanism, orders: Array) -> Array | float:
-    """What noisy updates of the lower model add to the curve."""
-    lower = mechanism.lower_model
-    if not isinstance(lower, PrivateUpdates):
-        return 0.0
-    step = subsampled_rdp.without_replacement_gaussian_rdp(orders, lower.rate, 1 / lower.noise_multiplier)
-    return lower.steps * np.asarray(step)
+    return mechanism.sampling.rate == 1 and mechanism.update_shift is not None
 
 
 def _orders(mechanism: SplitMechanism) -> Array:
     """Orders worth trying: subsampled curves are known at whole ones."""
-    sampled = mechanism.participation.rate < 1 or isinstance(mechanism.lower_model, PrivateUpdates)
+    sampled = mechanism.sampling.rate < 1 or isinstance(mechanism.lower_model, PrivateUpdates)
     return SAMPLED_ORDERS if sampled else np.array(conversions.ORDERS)
 
 
 def _renyi(mechanism: SplitMechanism, value: float, order: float, at_edge: bool) -> Bound:
     """A bound by Rényi composition and the tighter conversion."""
-    kind = mechanism.participation.kind
+    kind = mechanism.sampling.kind
     sampled = {"poisson": ", Poisson-sampled", "without_replacement": ", sampled k of n"}.get(kind, "")
     return Bound(
         value=value,

@@ -126,6 +126,12 @@ COLUMNS: tuple[Column, ...] = (
     Column(name="ratios", parse=_list(_number), what="for ratio = fixed: 0.7;0.3"),
     Column(name="counts", parse=_list(_whole), what="for ratio = counts: 32;32"),
     Column(name="concentration", parse=_number, what="α_M, for ratio = dirichlet and dirichlet_counts"),
+    Column(
+        name="drawn",
+        parse=_word("every_round", "once"),
+        default="every_round",
+        what="when ratio = dirichlet and dirichlet_counts are drawn: every_round, or once and kept for all rounds",
+    ),
     Column(name="patches", parse=_whole, what="N, for dp_cutmixsl and clip_patch"),
     Column(name="noise_site", parse=_word("mixer", "client"), default="mixer", what="where noise is added"),
     Column(name="source", parse=_text, what="any text; copied to the answer"),

@@ -40,10 +40,10 @@ def steps(mechanism: SplitMechanism) -> Steps | None:
     [10]
     """
     profile: Profile | Pair | None
-    if isinstance(mechanism.participation, Poisson):
+    if isinstance(mechanism.sampling, Poisson):
         constant = mechanism.shift().constant
         assert constant is not None  # Poisson subsets are not mixed
-        profile = round_profiles.poisson_gaussian(mechanism.participation.rate, constant)
+        profile = round_profiles.poisson_gaussian(mechanism.sampling.rate, constant)
     else:
         profile = profiles.one_round(mechanism)
     if profile is None or (mechanism.composed_rounds > 1 and mechanism.shift().mu.size > MOST_NODES):
@@ -69,11 +69,11 @@ def epsilon(mechanism: SplitMechanism, delta: float) -> Composed | None:
         lower, upper = pld.composed_bounds(found, delta)
         if len(found) > 1:
             return Composed(upper=upper)
-        if isinstance(mechanism.participation, WithoutReplacement) and mechanism.participation.rate < 1:
+        if isinstance(mechanism.sampling, WithoutReplacement) and mechanism.sampling.rate < 1:
             constant = mechanism.shift().constant
             if constant is None:
                 return Composed(upper=upper)
-            pair = round_profiles.poisson_gaussian(mechanism.participation.rate, constant)
+            pair = round_profiles.poisson_gaussian(mechanism.sampling.rate, constant)
             lower = pld.composed_bounds([(pair, found[0][1])], delta)[0]
     except GridTooLarge:
         return None  # the Rényi bound stands

@@ -72,7 +72,7 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     accountants: tuple[Accountant, ...] = ("rdp", "pld")
     one = _laplace(mechanism) if mechanism.noise.law == "laplace" else _gaussian(mechanism)
     event: DpEvent = SelfComposedDpEvent(one, mechanism.composed_rounds)
-    sampled = isinstance(mechanism.participation, WithoutReplacement)
+    sampled = isinstance(mechanism.sampling, WithoutReplacement)
     if isinstance(updates := mechanism.lower_model, PrivateUpdates):
         event = ComposedDpEvent([event, _updates(updates)])
         sampled = sampled or updates.chosen is not None
@@ -93,11 +93,12 @@ def _gaussian(mechanism: SplitMechanism) -> DpEvent:
     constant = mechanism.shift().constant
     if constant is None:
         raise ValueError(
-            "dp_accounting has no event for a shift that is drawn at random and told with the release (its mixture of "
-            "Gaussians hides the draw): use fixed or realized ratios"
+            "dp_accounting has no event for a shift that is drawn at random and told with the release, such as random "
+            "ratios or a participation that shows (its mixture of Gaussians hides the draw): use fixed or realized "
+            "ratios, and everyone in every round"
         )
     event = GaussianDpEvent(_multiplier(constant))
-    part = mechanism.participation
+    part = mechanism.sampling
     if isinstance(part, Poisson):
         return PoissonSampledDpEvent(float(part.rate), event)
     if isinstance(part, WithoutReplacement):
@@ -115,7 +116,7 @@ def _laplace(mechanism: SplitMechanism) -> DpEvent:
             "dp_accounting prices its Laplace event as one coordinate, and this mechanism has several: its ε would be "
             "that of another mechanism"
         )
-    if isinstance(mechanism.participation, WithoutReplacement):
+    if isinstance(mechanism.sampling, WithoutReplacement):
         raise ValueError(
             "dp_accounting samples without replacement before Gaussian noise only, not before Laplace noise"
         )

@@ -69,7 +69,8 @@ class Charge:
         number: 1, 2, 3, …
         rounds: that were charged.
         note: free text.
-        mechanism: what one round releases; its `rounds` is 1, except for realized ratios, which name their rounds.
+        mechanism: what one round releases; its `rounds` is 1, except for realized ratios and for ratios that are drawn
+            once, which belong to all their rounds.
     """
 
     number: int
@@ -155,13 +156,17 @@ class Ledger:
         except TypeError as error:
             raise ValueError(f"a specification holds tuples, not lists or arrays: {error}") from None
         count = validate.whole("rounds", mechanism.rounds if rounds is None else rounds, most=MOST)
-        realized = ledger_cost.realized(mechanism)
-        if realized and count != mechanism.rounds:
-            raise ValueError(f"realized ratios name their {mechanism.rounds} rounds, so rounds={count} has no meaning")
-        text, one = _written(mechanism if realized or mechanism.rounds == 1 else replace(mechanism, rounds=1))
+        if mechanism.joint and count != mechanism.rounds:
+            raise ValueError(f"the ratios are those of {mechanism.rounds} rounds, so rounds={count} has no meaning")
+        text, one = _written(mechanism if mechanism.joint or mechanism.rounds == 1 else replace(mechanism, rounds=1))
         with self._one_at_a_time:
             self._file.check()
             self._check_kind(one)
+            if one.drawn_once and any(kept.drawn_once for kept in self._counts):
+                raise ValueError(
+                    "ratios that were drawn once are the same in every charge, so that their costs do not add up: "
+                    "charge all their rounds at once, or the ratios that were drawn (RealizedRatios)"
+                )
             if self.budget is not None:
                 self._afford(one, count, self.budget)
             try:
@@ -282,7 +287,7 @@ class Ledger:
         if (needed := after(rounds)) <= budget.epsilon:
             return
         spent = self.epsilon(budget.delta).epsilon
-        left = 0 if ledger_cost.realized(one) else _largest(rounds - 1, lambda fewer: after(fewer) <= budget.epsilon)
+        left = 0 if one.joint else _largest(rounds - 1, lambda fewer: after(fewer) <= budget.epsilon)
         raise BudgetSpent(
             f"{rounds:,} more round{'s' * (rounds > 1)} would bring ε from {spent:.4g} to {needed:.4g} at δ = "
             f"{budget.delta:g}, above the budget of {budget.epsilon:g}, so nothing was charged: "

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from privkit.accountants import account, composition, conversions, gaussian, pld, round_profiles
 from privkit.accountants.loss_distribution import GridTooLarge
 from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import RealizedRatios
 from privkit.accountants.parts import PrivateUpdates
 
 Array = NDArray[np.float64]
 Counts = Mapping[SplitMechanism, tuple[int, int]]
-"""One round's mechanism -> rounds charged (1 for a realized sequence) and number of charges."""
+"""One round's mechanism -> units charged (1 for rounds that share their ratios) and number of charges."""
 
 ORDERS = np.array(conversions.ORDERS)
 """Orders at which the curves of all charges are added up."""
@@ -70,25 +69,28 @@ def cost(one: SplitMechanism, units: int, charges: int) -> Array:
 
     The lower model's updates come with the first unit of each charge.
     """
-    if not isinstance(one.lower_model, PrivateUpdates):
-        return units * unit_cost(one)
-    releases = unit_cost(replace(one, lower_model="frozen"))
-    return charges * unit_cost(one) + (releases * (units - charges) if units > charges else 0.0)
+    updates = charges * updates_cost(one.lower_model) if isinstance(one.lower_model, PrivateUpdates) else 0.0
+    return units * unit_cost(one) + updates
 
 
 @lru_cache(maxsize=256)
 def unit_cost(one: SplitMechanism) -> Array:
-    """[1 + A] of one unit; not to be changed."""
+    """[1 + A] of the releases of one unit; not to be changed."""
     constant = one.shift().constant if one.noise.law == "gaussian" else None
     squared = inf if constant is None else constant**2
-    if isinstance(updates := one.lower_model, PrivateUpdates):
-        squared += updates.steps / updates.noise_multiplier**2
-    return np.concatenate([[squared], account.curve(one, ORDERS)])
+    return np.concatenate([[squared], account.releases_curve(one, ORDERS)])
+
+
+@lru_cache(maxsize=256)
+def updates_cost(updates: PrivateUpdates) -> Array:
+    """[1 + A] of one charge's updates; not to be changed."""
+    squared = updates.steps / updates.noise_multiplier**2
+    return np.concatenate([[squared], account.updates_curve(updates, ORDERS)])
 
 
 def counted(one: SplitMechanism, rounds: int) -> tuple[int, int]:
-    """Units and charges of one charge: a realized sequence is one unit, whatever its length."""
-    return (1 if realized(one) else rounds), 1
+    """Units and charges of one charge: ratios that belong to all its rounds make it one unit, whatever its length."""
+    return (1 if one.joint else rounds), 1
 
 
 def plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int]:
@@ -97,23 +99,18 @@ def plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int
     return units + more[0], charges + more[1]
 
 
-def realized(mechanism: SplitMechanism) -> bool:
-    """Whether its ratios are a sequence that has happened."""
-    return isinstance(getattr(mechanism.mixing, "ratio", None), RealizedRatios)
-
-
 def _unsampled(one: SplitMechanism) -> bool:
     """Whether nothing of it is sampled."""
     updates = one.lower_model.rate if isinstance(one.lower_model, PrivateUpdates) else 1
-    return one.participation.rate == updates == 1
+    return one.sampling.rate == updates == 1
 
 
 def _whole(counts: Counts) -> SplitMechanism | None:
     """All charges as one mechanism, where they are of one kind."""
     (one, (units, charges)), *others = counts.items()
-    if others or (charges > 1 and (realized(one) or isinstance(one.lower_model, PrivateUpdates))):
+    if others or (charges > 1 and (one.joint or isinstance(one.lower_model, PrivateUpdates))):
         return None
-    return one if realized(one) else replace(one, rounds=units)
+    return one if one.joint else replace(one, rounds=units)
 
 
 def _composed(counts: Counts, delta: float) -> float | None:

@@ -19,6 +19,7 @@ from privkit.accountants.mixing import (
     FixedRatio,
     RatioLaw,
     RealizedRatios,
+    kept_share,
 )
 from privkit.accountants.parts import (
     ALWAYS,
@@ -173,6 +174,11 @@ class SplitMechanism:
         if isinstance(self.participation, WithoutReplacement):
             if self.relation != "replace_one":
                 raise ValueError("sampling k of n fixes the number of clients, so use relation='replace_one'")
+            if self.drawn_once and self.participation.rate < 1:
+                raise ValueError(
+                    "ratios that are drawn once belong to a group that stays together, which k of n clients do not: "
+                    "use every_round, or ratios that are drawn in every round"
+                )
             if ratio is not None and self.participation.chosen != ratio.group:
                 raise ValueError(
                     f"the {self.participation.chosen} sampled clients form one mixing group, but the ratios are for "
@@ -183,6 +189,11 @@ class SplitMechanism:
                 raise ValueError("realized ratios show who took part, so no sampling amplifies; use every_round")
             if ratio.rounds != self.rounds:
                 raise ValueError(f"realized ratios hold {ratio.rounds} rounds, but rounds={self.rounds}")
+        if self.drawn_once and self._one_patch:
+            raise ValueError(
+                "masks that are fresh in every round under a clip of the whole release have no derivation for ratios "
+                "that are drawn once: clip every coordinate or patch, or draw the ratios in every round"
+            )
 
     def _check_noise(self) -> None:
         """Laplace noise is accounted for where its shift is fixed."""
@@ -200,18 +211,44 @@ class SplitMechanism:
                 raise ValueError("a sum of Laplace variables is not Laplace; add the noise at the mixer")
 
     @property
-    def composed_rounds(self) -> int:
-        """Rounds that one round is composed over: 1 for realized ratios, whose shift is that of all rounds."""
-        return 1 if isinstance(getattr(self.mixing, "ratio", None), RealizedRatios) else self.rounds
+    def drawn_once(self) -> bool:
+        """Whether random ratios are drawn once and kept for all rounds."""
+        return getattr(getattr(self.mixing, "ratio", None), "drawn", "every_round") == "once"
 
     @property
-    def uneven(self) -> bool:
-        """Whether there are fewer coordinates than patches, as in DP-CutMixSL's Table 1 (D_s = 10, N = 64).
+    def joint(self) -> bool:
+        """Whether the shift is that of all rounds together: for realized ratios, and for those that are drawn once."""
+        return self.drawn_once or isinstance(getattr(self.mixing, "ratio", None), RealizedRatios)
 
-        No mask of whole patches keeps N_i/N of them; the paper's share is then an assumption, which is said.
+    @property
+    def composed_rounds(self) -> int:
+        """Rounds that one round is composed over: 1 where the shift is that of all rounds."""
+        return 1 if self.joint else self.rounds
+
+    @property
+    def participation_shows(self) -> bool:
+        """Whether somebody may learn who took part, so that sampling hides nobody and only makes releases rarer.
+
+        Clients that collude know it. A lower model that learns remembers it: what other clients release later then
+        depends on a secret that the proof of amplification draws anew in every round.
+        """
+        shows = getattr(self.mixing, "colluding", False) or self.lower_model != "frozen"
+        return self.participation.rate < 1 and shows
+
+    @property
+    def sampling(self) -> EveryRound | WithoutReplacement | Poisson:
+        """Who takes part as far as that is a secret: what amplification is credited to."""
+        return ALWAYS if self.participation_shows else self.participation
+
+    @property
+    def ragged(self) -> bool:
+        """Whether patches hold different numbers of coordinates, as in DP-CutMixSL's Table 1 (D_s = 10, N = 64).
+
+        How the coordinates lie in the patches is then open, but for a largest number in each.
         """
         dimensions = getattr(self.smashed, "dimensions", None)
-        return isinstance(self.mixing, CutMix) and dimensions is not None and dimensions < self.mixing.patches
+        mixed = isinstance(self.mixing, CutMix) and self.mixing.group > 1
+        return mixed and dimensions is not None and dimensions % self.mixing.patches != 0
 
     @property
     def update_shift(self) -> float | None:
@@ -225,13 +262,19 @@ class SplitMechanism:
     def attained(self) -> bool:
         """Whether the accounted shift is that of the worst neighbors, so that an exact ε is a lower bound, too.
 
-        Not so for hidden ratios, accounted for as if published, and for Dirichlet ratios of more than two clients that
-        add their noise themselves, where ‖λ‖² is bounded from below, nor for a density of ratios over more than
-        `EXACT_PATCHES` patches.
+        Not so for hidden ratios, accounted for as if published; for Dirichlet ratios of more than two clients that add
+        their noise themselves, where ‖λ‖² is bounded from below; for a density of ratios over more than `EXACT_PATCHES`
+        patches; where it is open which coordinates or whose noise a mask keeps; for drawn clients of unequal shares,
+        who are charged as if they always had the largest; and where lower models only might show who took part.
         """
-        ratio = getattr(self.mixing, "ratio", None)
-        if self.uneven:
+        mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
+        if self.ragged or (self.participation_shows and not getattr(mixing, "colluding", False)):
             return False
+        if isinstance(mixing, CutMix) and mixing.overfull and self.noise.site == "client":
+            return False
+        if isinstance(ratio, FixedRatio | FixedCounts) and self.participation.rate < 1:
+            shares = ratio.ratios if isinstance(ratio, FixedRatio) else ratio.counts
+            return max(shares) == min(shares)
         if not isinstance(ratio, DirichletRatio | DirichletCounts):
             return True
         coarse = isinstance(ratio, DirichletRatio) and isinstance(self.mixing, CutMix)
@@ -248,12 +291,25 @@ class SplitMechanism:
         return ratio.law(self.mixing.patches if isinstance(self.mixing, CutMix) else None)
 
     def shift(self) -> ShiftLaw:
-        """μ of one round's releases of one unit, for Gaussian noise; of all rounds together for realized ratios.
+        """μ of one round's releases of one unit, for Gaussian noise; of all rounds together where `joint`.
 
-        μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves.
+        μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. Where it shows who takes part, μ = 0
+        with the probability of being left out: a public coin that no data enter.
 
         Source: DP-CutMixSL Eq. 19 and 20, with realized counts, the noise's site and the neighbor's own λ put right.
         """
+        law = self._taking_part()
+        if not self.participation_shows:
+            return law
+        rate = self.participation.rate
+        return ShiftLaw(
+            mu=np.concatenate([[0.0], law.mu]),
+            log_weight=np.concatenate([[np.log1p(-rate)], np.log(rate) + law.log_weight]),
+            profile=law.profile,
+        )
+
+    def _taking_part(self) -> ShiftLaw:
+        """μ of a unit that takes part."""
         whole, label = self._scaled("l2")
         if isinstance(self.mixing, NoMixing):
             return ShiftLaw(mu=np.array([sqrt(self.releases * (whole**2 + label**2))]), log_weight=np.zeros(1))
@@ -264,18 +320,19 @@ class SplitMechanism:
             s, y = self._shares(every)
             squared = self.releases * (s * whole**2 + y * label**2).sum(0)
             return ShiftLaw(mu=np.array([sqrt(squared.max())]), log_weight=np.zeros(1))
-        law = ratio.law(patches, sqrt(self.releases * (whole**2 + label**2)))
+        releases = self.releases * (self.rounds if self.drawn_once else 1)
+        law = ratio.law(patches, sqrt(releases * (whole**2 + label**2)))
         s, y = self._shares(law)
-        if isinstance(self.mixing, CutMix) and not self.smashed.additive and self.random_masks:
+        if self._one_patch:
             # All of the distance may lie in one patch, which a uniform mask keeps with probability q.
             with np.errstate(divide="ignore"):
                 kept, dropped = np.log(law.share), np.log1p(-law.share)
             squared = np.concatenate([whole**2 + y * label**2, y * label**2])
             log_weight = np.concatenate([law.log_weight + kept, law.log_weight + dropped])
-            return ShiftLaw(mu=np.sqrt(self.releases * squared), log_weight=log_weight, profile=False)
+            return ShiftLaw(mu=np.sqrt(releases * squared), log_weight=log_weight, profile=False)
         # One λ for all releases of a round has the larger Rényi divergence (Jensen), but no order of the profiles.
-        profile = law.ratio.size == 1 or self.releases == 1
-        mu = np.sqrt(self.releases * (s * whole**2 + y * label**2))
+        profile = law.ratio.size == 1 or self.releases == 1 or self.drawn_once
+        mu = np.sqrt(releases * (s * whole**2 + y * label**2))
         return ShiftLaw(mu=mu, log_weight=law.log_weight, profile=profile).merged()
 
     def laplace_shift(self) -> tuple[float, int]:
@@ -305,15 +362,18 @@ class SplitMechanism:
             )
         return whole, label
 
+    @property
+    def _one_patch(self) -> bool:
+        """Whether the clip bounds the whole release only, under masks that are uniform and fresh."""
+        return isinstance(self.mixing, CutMix) and self.random_masks and not self.smashed.additive
+
     def _kept(self, share: Array) -> Array:
         """Largest share of the squared (or absolute) distance that a share of whole patches can hold."""
         assert isinstance(self.mixing, CutMix)
         if not self.smashed.additive:
             return np.where(share > 0, 1.0, 0.0)
-        dimensions, patches = getattr(self.smashed, "dimensions", None), self.mixing.patches
-        if dimensions is None or self.uneven or dimensions % patches == 0:
-            return share
-        return np.minimum(1.0, share * patches * (dimensions // patches + 1) / dimensions)
+        dimensions = getattr(self.smashed, "dimensions", None)
+        return share if dimensions is None else kept_share(share, self.mixing.patches, dimensions)
 
     def _shares(self, law: RatioLaw) -> tuple[Array, Array]:
         """Shares of the squared distance that are left in smashed data and label, in units of the noise's variance."""

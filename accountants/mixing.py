@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, isclose, log, sqrt
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,24 @@ class RatioLaw:
     share: Array
     norm: Array
     log_weight: Array
+
+
+def kept_share(share: Array, patches: int, dimensions: int) -> Array:
+    """Largest share of D coordinates that lie in N_i of N patches: min(D, N_i·⌈D/N⌉)/D.
+
+    Args:
+        share: N_i/N of whole patches.
+        patches: N.
+        dimensions: D, spread so that no patch holds more than ⌈D/N⌉ of them.
+
+    Source: derived. DP-CutMixSL counts N_i/N, although its Table 1 lays 10 coordinates into 64 patches.
+
+    >>> kept_share(np.array([0.5, 0.5]), 64, 10).tolist(), kept_share(np.array([0.5]), 64, 65).round(4).tolist()
+    ([1.0, 1.0], [0.9846])
+    """
+    if dimensions % patches == 0:
+        return share
+    return np.minimum(1.0, np.round(share * patches) * ceil(dimensions / patches) / dimensions)
 
 
 class Ratio(Protocol):
@@ -189,8 +207,10 @@ class _Dirichlet:
     concentration: float
     clients: int
     published: bool = True
+    drawn: Literal["every_round", "once"] = "every_round"
 
     def __post_init__(self) -> None:
+        validate.choice("drawn", self.drawn, ("every_round", "once"))
         validate.fields(self, concentration=validate.real("concentration", self.concentration, above=0))
         validate.whole("clients", self.clients, most=LARGEST)
 
@@ -202,13 +222,15 @@ class _Dirichlet:
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletRatio(_Dirichlet):
-    """λ ~ Dirichlet(α_M, …, α_M), drawn afresh every round, so that one client's λ is Beta(α_M, (k−1)·α_M).
+    """λ ~ Dirichlet(α_M, …, α_M), so that one client's λ is Beta(α_M, (k−1)·α_M).
 
     Attributes:
         concentration: α_M > 0.
         clients: k ≥ 1.
         published: whether the server learns λ. Hidden λ are accounted for as if published: that stays an upper bound
             by joint convexity, and other clients' data can reveal λ.
+        drawn: "every_round" for fresh ratios in each round, "once" for ratios that every client keeps for all rounds.
+            Once costs more over many rounds: a client with a large λ then has it every time.
 
     Source: Dirichlet masks of DP-CutMixSL §III.C; the law of the marginal is derived.
 
@@ -240,6 +262,7 @@ class DirichletCounts(_Dirichlet):
         concentration: α_M > 0.
         clients: k ≥ 1.
         published: as in `DirichletRatio`.
+        drawn: as in `DirichletRatio`; masks of the kept counts may be fresh all the same.
 
     Source: CutMixSL §3.2; one client's count is Beta-binomial(N, α_M, (k−1)·α_M).
 

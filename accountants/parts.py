@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import InitVar, dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
+
 from privkit.accountants import validate
 from privkit.accountants.mixing import (
     LARGEST,
@@ -14,6 +16,7 @@ from privkit.accountants.mixing import (
     FixedRatio,
     Ratio,
     RealizedRatios,
+    rounded_up,
 )
 
 
@@ -71,7 +74,8 @@ class Mixup:
     Attributes:
         ratio: law of the λ_i.
         colluding: whether the group's other clients may hand their data and their noise to the server. Noise added by
-            the clients then leaves the neighbor's own noise alone, and mixing amplifies nothing.
+            the clients then leaves the neighbor's own noise alone, and mixing amplifies nothing. They also tell who
+            took part, so that sampling is no secret.
 
     >>> Mixup(ratio=FixedRatio.equal(5)).group
     5
@@ -118,6 +122,18 @@ class CutMix:
     def group(self) -> int:
         """k."""
         return self.ratio.group
+
+    @property
+    def overfull(self) -> bool:
+        """Whether ⌈λN⌉ patches for every client are more than there are, so that masks may overlap."""
+        if self.ratio.group == 1:
+            return False
+        if isinstance(self.ratio, DirichletRatio):
+            return True
+        if not isinstance(self.ratio, FixedRatio | RealizedRatios):
+            return False
+        filled = rounded_up(np.array(self.ratio.ratios), self.patches)
+        return bool(np.any(filled.sum(-1) > 1 + 1e-9))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,12 +51,12 @@ def one_round(mechanism: SplitMechanism) -> Profile | None:
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9, attained where the others' data are zero.
     """
-    if mechanism.noise.law != "gaussian" or isinstance(mechanism.participation, Poisson):
+    if mechanism.noise.law != "gaussian" or isinstance(mechanism.sampling, Poisson):
         return None
     law = mechanism.shift()
     if not law.profile:
         return None
-    base, rate = mixture(law), mechanism.participation.rate
+    base, rate = mixture(law), mechanism.sampling.rate
     if rate == 1:
         return base
     return lambda epsilon: subsampling.without_replacement_delta(epsilon, rate, base)

@@ -159,7 +159,7 @@ def _ratio(get: Callable[[str], Any]) -> Ratio:
         return FixedRatio.equal(group)
     concentration = _needed(get, "concentration", f"ratio = {law}")
     cls = DirichletRatio if law == "dirichlet" else DirichletCounts
-    return cls(concentration=concentration, clients=group)
+    return cls(concentration=concentration, clients=group, drawn=get("drawn"))
 
 
 def _participation(get: Callable[[str], Any]) -> EveryRound | WithoutReplacement | Poisson:

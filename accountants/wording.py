@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from math import ceil
 
 from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
+from privkit.accountants.mixing import DirichletCounts, DirichletRatio, RealizedRatios
 from privkit.accountants.parts import CutMix, EveryRound, NoMixing, Poisson, PrivateUpdates
 
 LARGE_DELTA = 1e-3
@@ -40,7 +39,7 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     relation = mechanism.relation.replace("_one", "").replace("_", "-") + "-one"
     rounds = f"{mechanism.rounds:,} round{'s' if mechanism.rounds > 1 else ''}"
     claim = f"(ε = {epsilon:.4g}, δ = {delta:.3g})-differential privacy"
-    return f"{claim} of one {mechanism.unit} under {relation}, over {rounds}"
+    return f"{claim} of one {mechanism.unit} under {relation}, over {rounds}{_drawn(mechanism)}"
 
 
 def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
@@ -58,6 +57,14 @@ def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
     if units and delta > 1 / units:
         return (f"δ = {delta:g} is above 1/n = {1 / units:g}: publishing one unit of n in full would satisfy it, too",)
     return ()
+
+
+def _drawn(mechanism: SplitMechanism) -> str:
+    """How random ratios of several rounds hang together."""
+    random = isinstance(getattr(mechanism.mixing, "ratio", None), DirichletRatio | DirichletCounts)
+    if not random or mechanism.rounds == 1:
+        return ""
+    return f" with mixing ratios drawn {'once for all of them' if mechanism.drawn_once else 'afresh in each'}"
 
 
 @cache
@@ -110,18 +117,26 @@ def _mixing(mechanism: SplitMechanism) -> list[str]:
         "whoever mixes is trusted, or the sum is computed under encryption",
         "mixing ratios and masks are drawn independently of the data",
     ]
+    if isinstance(ratio, DirichletRatio | DirichletCounts):
+        said.append(
+            "ratios are drawn once, and every client keeps its own for all rounds"
+            if mechanism.drawn_once
+            else "ratios are drawn afresh in every round"
+        )
     if isinstance(ratio, DirichletRatio | DirichletCounts) and not ratio.published:
         said.append("ratios are hidden, but accounted for as if published: other clients' data can reveal them")
     if isinstance(ratio, RealizedRatios):
         said.append("ratios are public; the number is for the ratios that were realized")
-    if isinstance(mixing, CutMix) and _overfull(mixing):
+    if isinstance(mixing, CutMix) and mixing.overfull:
         said.append("a client fills ⌈λN⌉ patches; such counts sum to more than N, so masks may overlap")
-    if isinstance(mixing, CutMix) and mechanism.uneven:
+    if isinstance(mixing, CutMix) and (dimensions := getattr(mechanism.smashed, "dimensions", None)) is not None:
+        most = -(-dimensions // mixing.patches)
         said.append(
-            f"the {getattr(mechanism.smashed, 'dimensions', 0)} coordinates are taken to be spread evenly over "
-            f"{mixing.patches} patches, although a coordinate lies in one patch: a mask of whole patches can keep more"
+            f"every patch holds at most {most:,} of the {dimensions:,} coordinates"
+            if mechanism.ragged
+            else f"every patch holds {most:,} of the {dimensions:,} coordinates"
         )
-    if mechanism.releases > 1 and isinstance(ratio, DirichletRatio | DirichletCounts):
+    if mechanism.releases > 1 and isinstance(ratio, DirichletRatio | DirichletCounts) and not mechanism.drawn_once:
         said.append("ratios are drawn once a round or once a release; the bound holds for either")
     if not mechanism.smashed.additive and isinstance(mixing, CutMix):
         said.append(
@@ -138,24 +153,26 @@ def _mixing(mechanism: SplitMechanism) -> list[str]:
     return said
 
 
-def _overfull(mixing: CutMix) -> bool:
-    """Whether ⌈λN⌉ patches for everyone are more than there are."""
-    if isinstance(mixing.ratio, FixedRatio):
-        return sum(ceil(round(ratio * mixing.patches, 9)) for ratio in mixing.ratio.ratios) > mixing.patches
-    return isinstance(mixing.ratio, DirichletRatio)
-
-
 def _participation(mechanism: SplitMechanism) -> list[str]:
     """Sampling and what it needs."""
     part = mechanism.participation
     if isinstance(part, EveryRound):
         said = ["every client takes part in every round: nothing is credited to sampling"]
+    elif mechanism.participation_shows:
+        how = f"with probability {part.rate:g} in each round, by coins that are independent of the data"
+        why = (
+            "colluding clients know who takes part"
+            if getattr(mechanism.mixing, "colluding", False)
+            else "lower models that learn show who took part"
+        )
+        said = [f"each unit takes part {how}", f"{why}: releases are rarer, but nothing is credited to a secret sample"]
     elif isinstance(part, Poisson):
         said = [f"each unit takes part by an independent secret coin of probability {part.rate:g}"]
     else:
         said = [
-            f"{part.chosen} of {part.clients} clients are drawn uniformly and secretly each round; messages carry no "
-            "identity"
+            f"{part.chosen} of {part.clients} clients are drawn uniformly and secretly each round and seated at "
+            "random; messages carry no identity",
+            "what a client would release in a round does not depend on the rounds in which it was drawn",
         ]
     if mechanism.relation == "add_or_remove_one":
         said.append(

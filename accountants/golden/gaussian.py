@@ -122,11 +122,6 @@ def _curve(orders: object, mu: float) -> Callable[[], object]:
     return lambda: gaussian.rdp(orders, mu)  # type: ignore[arg-type]
 
 
-def _cutmix(group: int) -> CutMix:
-    """Equal ratios over 64 patches."""
-    return CutMix(ratio=FixedRatio.equal(group), patches=64)
-
-
 def _mixup(*ratios: float) -> Mixup:
     """Fixed ratios."""
     return Mixup(ratio=FixedRatio(ratios=ratios))
@@ -162,20 +157,9 @@ _REFERENCE = (
         1e-8,
         _SAMPLED,
     ),
-    _case("B07", "DP-CutMixSL, 3 of 10", _epsilon(table_1(_cutmix(3), chosen=3)), 70.805830735935, 1e-8, _SAMPLED),
-    _case("B08", "DP-CutMixSL, 10 of 10", _epsilon(table_1(_cutmix(10), chosen=10)), 19.3786259362126, 1e-8, _SAMPLED),
-    _case("B09", "DP-CutMixSL, round-robin pairs", _epsilon(table_1(_cutmix(2))), 130.12578534187287, 1e-9, _DERIVED),
     _case("B10", "DP-SL, D_s = 3072", _epsilon(table_1(dimensions=3072)), 9604.617961737713, 1e-9, _DERIVED),
     _case("B11", "DP-SL, D_s = 12480", _epsilon(table_1(dimensions=12480)), 37058.21703152744, 1e-9, _DERIVED),
     _case("B12", "DP-SL, 600 releases", _epsilon(table_1(rounds=600)), 172030.13726619192, 1e-9, _DERIVED),
-    _case(
-        "B13",
-        "DP-CutMixSL, round-robin pairs, 23,400 rounds",
-        _epsilon(table_1(_cutmix(2), rounds=23400)),
-        1828391.958428264,
-        1e-8,
-        _DERIVED,
-    ),
     _case(
         "B14",
         "σ for ε = 8 in one release, D_s = 3072",

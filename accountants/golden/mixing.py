@@ -23,10 +23,10 @@ _LAW = ShiftLaw(mu=np.array([0.3, 0.7]), log_weight=np.log([0.5, 0.5]))
 
 
 def _mixed(mixing: Mixup | CutMix, mu: float) -> SplitMechanism:
-    """One release without labels whose unmixed shift is μ."""
-    return SplitMechanism(
-        smashed=Clamp(low=0, high=mu, dimensions=1), noise=Noise(smashed=1.0), lower_model="frozen", mixing=mixing
-    )
+    """One release without labels whose unmixed shift is μ; one coordinate a patch."""
+    coordinates = mixing.patches if isinstance(mixing, CutMix) else 1
+    clip = Clamp(low=0, high=mu / sqrt(coordinates), dimensions=coordinates)
+    return SplitMechanism(smashed=clip, noise=Noise(smashed=1.0), lower_model="frozen", mixing=mixing)
 
 
 def _dirichlet(concentration: float, clients: int, patches: int | None = None) -> Mixup | CutMix:
@@ -35,11 +35,16 @@ def _dirichlet(concentration: float, clients: int, patches: int | None = None) -
     return Mixup(ratio=ratio) if patches is None else CutMix(ratio=ratio, patches=patches)
 
 
-def _unrounded(clients: int) -> ShiftLaw:
-    """CutMix at α_M = 2 if a share of exactly λ were kept, in the setting of Table 1."""
-    law = DirichletRatio(concentration=2, clients=clients).law(None)
+def _assumed(concentration: float, clients: int, patches: int | None) -> ShiftLaw:
+    """CutMix in the setting of Table 1 if the published share of the coordinates were kept: λ, or ⌈λN⌉/N."""
+    law = DirichletRatio(concentration=concentration, clients=clients).law(patches)
     whole = table_1().smashed.sensitivity("replace_one", "l2").value * 255 / 16
-    return ShiftLaw(mu=np.sqrt(law.ratio * whole**2 + law.ratio**2 * 2 * (255 / 16) ** 2), log_weight=law.log_weight)
+    return ShiftLaw(mu=np.sqrt(law.share * whole**2 + law.ratio**2 * 2 * (255 / 16) ** 2), log_weight=law.log_weight)
+
+
+def _assumed_rdp(concentration: float, clients: int, patches: int | None = 64) -> Callable[[], float]:
+    """Its Rényi divergence of order 2."""
+    return lambda: float(account.law_rdp(2, _assumed(concentration, clients, patches)))
 
 
 def _shares(concentration: float, clients: int, c: float) -> ShiftLaw:
@@ -93,14 +98,14 @@ CASES: tuple[Case, ...] = (
     _case(
         "D02",
         "CutMix if a share of exactly λ were kept",
-        lambda: float(account.law_rdp(2, _unrounded(2))),
+        _assumed_rdp(2, 2, None),
         552.9944975216669,
         1e-8,
     ),
-    _case("D03", "CutMix, ⌈64λ⌉ patches", _rdp(table_1(_dirichlet(2, 2, 64))), 553.1041480937132, 1e-8),
+    _case("D03", "CutMix at its share, ⌈64λ⌉ patches", _assumed_rdp(2, 2), 553.1041480937132, 1e-8),
     _case("D04", "Mixup, k = 5", _rdp(table_1(_dirichlet(2, 5))), 521.7434495305412, 1e-8),
-    _case("D05", "CutMix, k = 10, ⌈64λ⌉ patches", _rdp(table_1(_dirichlet(2, 10, 64))), 479.496423578306, 1e-8),
-    _case("D06", "CutMix, k = 4, α_M = 6", _rdp(table_1(_dirichlet(6, 4, 64))), 486.9089680130175, 1e-8),
+    _case("D05", "CutMix at its share, k = 10, ⌈64λ⌉ patches", _assumed_rdp(2, 10), 479.496423578306, 1e-8),
+    _case("D06", "CutMix at its share, k = 4, α_M = 6", _assumed_rdp(6, 4), 486.9089680130175, 1e-8),
     _case(
         "D07", "Mixup, k = 3, α = 5, c = 0.4", _rdp(_mixed(_dirichlet(2, 3), sqrt(0.8)), 5), 0.5490369297254349, 1e-9
     ),
@@ -134,8 +139,8 @@ CASES: tuple[Case, ...] = (
     ),
     _case(
         "D12",
-        "exact ε, DP-CutMixSL of Table 1, k = 2, α_M = 2",
-        lambda: account.epsilon(table_1(_dirichlet(2, 2, 64)), 1e-5).epsilon,
+        "exact ε, DP-CutMixSL of Table 1 at its share, k = 2, α_M = 2",
+        lambda: profiles.invert(profiles.mixture(_assumed(2, 2, 64)), 1e-5),
         337.00321498209223,
         1e-6,
     ),

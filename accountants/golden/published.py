@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
 
+from privkit.accountants import gaussian
 from privkit.accountants.golden.case import Case
 from privkit.accountants.published import accurate_sl
 from privkit.accountants.published.composition import theorem_a7_epsilon
-from privkit.accountants.published.dp_cutmixsl import corollary_1_epsilon, rdp
+from privkit.accountants.published.dp_cutmixsl import assumed_shift, corollary_1_epsilon, rdp
 from privkit.accountants.published.group_size import best_group, exact_group_size, published_group_size
 from privkit.accountants.published.setting import Mechanism, table_1
+from privkit.accountants.subsampling import without_replacement_epsilon
 
 _SOURCE = "Oh et al., DP-CutMixSL, Corollary 1, with the parameters of Table 1"
 
@@ -38,9 +40,21 @@ def _case(
     return Case(id=name, what=what, compute=compute, expected=expected, rel=rel, source=source)
 
 
+def _assumed(group: int, *, rounds: int = 1, sampled: bool = False) -> Callable[[], float]:
+    """Exact ε at δ = 1e-5, σ = 16/255, if the kept patches held the published share of DP-CutMixSL's coordinates."""
+
+    def compute() -> float:
+        mu = assumed_shift(table_1("dp_cutmixsl", group=group, sigma=16 / 255)) * sqrt(rounds)
+        rate = group / 10 if sampled else 1.0
+        return without_replacement_epsilon(1e-5, rate, lambda delta: gaussian.epsilon(delta, mu))
+
+    return compute
+
+
 _SL: Mechanism = "dp_sl"
 _MIX: Mechanism = "dp_mixsl"
 _CUT: Mechanism = "dp_cutmixsl"
+_ASSUMED = "derived; the published share is an assumption, which no layout of 10 coordinates on 64 patches meets"
 _A7 = "Xu et al., Accurate Split Learning on Noisy Signals, Theorem A.7"
 
 CASES: tuple[Case, ...] = (
@@ -78,6 +92,10 @@ CASES: tuple[Case, ...] = (
     _case("A33", "Eq. 24, δ = 1e-5", _size(exact_group_size, _CUT, 16 / 255, 1e-5), 71.38422448926687, 1e-5),
     _case("A34", "whole minimizer of Eq. 23, n = 1000", _size(best_group, _MIX, 16 / 255), 42, 0.0),
     _case("A35", "whole minimizer of Eq. 24, n = 1000", _size(best_group, _CUT, 16 / 255), 91, 0.0),
+    _case("B07", "DP-CutMixSL at its share, 3 of 10", _assumed(3, sampled=True), 70.805830735935, 1e-8, _ASSUMED),
+    _case("B08", "DP-CutMixSL at its share, 10 of 10", _assumed(10, sampled=True), 19.3786259362126, 1e-8, _ASSUMED),
+    _case("B09", "DP-CutMixSL at its share, round-robin pairs", _assumed(2), 130.12578534187287, 1e-9, _ASSUMED),
+    _case("B13", "the same, 23,400 rounds", _assumed(2, rounds=23_400), 1828391.958428264, 1e-8, _ASSUMED),
     _case(
         "G01",
         "Theorem 3.5, sensitivity 16, σ = 0.3 (printed: 260)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite, log
+from math import isfinite, log, sqrt
 
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
@@ -68,6 +68,21 @@ def rdp(setting: Setting, order: float) -> float:
     ratio = setting.ratio
     smashed = ratio if setting.mechanism == "dp_cutmixsl" else ratio * ratio
     return smashed * smashed_rdp(setting, order) + ratio * ratio * label_rdp(setting, order)
+
+
+def assumed_shift(setting: Setting) -> float:
+    """μ of one release if its patches held the share ⌈λN⌉/N of the coordinates that the paper counts: no bound.
+
+    With more patches than coordinates no such layout exists; where D_s is a multiple of N, it is what is kept.
+
+    Source: the DP-CutMixSL paper, Eqs. 19 and 20, with whole patches.
+
+    >>> round(assumed_shift(table_1("dp_cutmixsl", group=10, sigma=16 / 255)), 6)
+    3.366148
+    """
+    ratio = setting.ratio
+    smashed = setting.kept if setting.mechanism == "dp_cutmixsl" else ratio * ratio
+    return sqrt(smashed * smashed_rdp(setting, 2) + ratio * ratio * label_rdp(setting, 2))
 
 
 def conversion(order: float, delta: float) -> float:
@@ -201,8 +216,8 @@ def _objections(setting: Setting, order: float) -> list[str]:
     # What a fixed-ratio release really has: shares of the squared diameters, over the variance that is there (λ_max < 1
     # and k known: the mixed noise is least when the others share the rest evenly).
     noise = ratio**2 + (1 - ratio) ** 2 / (setting.group - 1) if mixes and setting.noise_site == "client" else 1.0
-    diameter, kept = setting.label_diameter, setting.kept
-    smashed = kept if setting.mechanism == "dp_cutmixsl" else ratio**2 / noise
+    diameter, kept, held = setting.label_diameter, setting.kept, setting.held
+    smashed = held if setting.mechanism == "dp_cutmixsl" else ratio**2 / noise
     labels = ratio**2 / noise * diameter / setting.label_dimensions
     true = smashed * smashed_rdp(setting, order) + labels * label_rdp(setting, order)
     if true <= rdp(setting, order) * (1 + 1e-12):
@@ -218,6 +233,11 @@ def _objections(setting: Setting, order: float) -> list[str]:
         found.append(
             f"it counts λN patches, but whole patches are kept: a share of {kept:.4g} where λ = {ratio:.4g} (and the "
             "masks cannot be exclusive)"
+        )
+    if held > kept * (1 + 1e-12):
+        found.append(
+            f"it counts that share of the {setting.dimensions} coordinates, too, but a coordinate lies in one of the "
+            f"{setting.patches} patches: those kept can hold a share of {held:.4g}"
         )
     if diameter > setting.label_dimensions:
         found.append(f"labels can differ by {diameter} in squared distance, but D_y = {setting.label_dimensions}")

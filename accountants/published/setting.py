@@ -7,7 +7,10 @@ from fractions import Fraction
 from math import ceil, sqrt
 from typing import Literal, get_args
 
+import numpy as np
+
 from privkit.accountants import validate
+from privkit.accountants.mixing import kept_share
 from privkit.accountants.published.tables import TABLE_1
 
 Mechanism = Literal["dp_sl", "dp_mixsl", "dp_cutmixsl"]
@@ -122,6 +125,13 @@ class Setting:
             written = exact.limit_denominator(10**6)  # 0.07 was written for 7/100: ⌈0.07·100⌉ is 7, not 8
             exact = written if float(written) == self.mixing_ratio else exact
         return ceil(exact * self.patches) / self.patches
+
+    @property
+    def held(self) -> float:
+        """Share of the D_s coordinates that the kept patches can hold, ⌈D_s/N⌉ at most in each."""
+        if self.patches is None or self.mechanism != "dp_cutmixsl":
+            return self.kept
+        return float(kept_share(np.array(self.kept), self.patches, self.dimensions))
 
 
 def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> Setting:

@@ -88,6 +88,7 @@ class Defense(ABC):
         published: whether the server learns the coins in `Release.share`.
         keeps_cells: whether cell t of a message lies where cell t of its members' smashed data lay; not after a
             shuffle.
+        drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
         noise_fields: names of the fields that scale noise on what this defense releases.
     """
 
@@ -102,6 +103,7 @@ class Defense(ABC):
     frozen_block: bool = False
     published: bool = True
     keeps_cells: ClassVar[bool] = True
+    drawn: str = "every_round"
     noise_fields: ClassVar[tuple[str, ...]] = ()
 
     def quiet(self) -> Defense:
@@ -126,6 +128,9 @@ class Defense(ABC):
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Receipt]:
         """Defend one round.
+
+        A defense that can draw its ratios once takes `kept`, too: a generator in the same state in every round, on the
+        device of `smashed`, from which it draws them; None for one of its own.
 
         Args:
             smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...]: the

@@ -68,7 +68,8 @@ class NoiseReceipt:
 def charge(receipt: NoiseReceipt, exposure: Exposure) -> Certificate:
     """Certificate of a run whose rounds were all made as the receipt says.
 
-    Ratios are charged by their law, since every round draws them anew; what was drawn stands in the quantities.
+    Ratios are charged by their law, which says whether every round draws them anew; what was drawn stands in the
+    quantities.
 
     Args:
         receipt: clip set, noise, mixing and who did what.

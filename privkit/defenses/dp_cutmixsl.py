@@ -34,6 +34,8 @@ class DpCutMixSl(Defense):
         patch: side of a cell of a feature map or an image; tokens are cells. None is 2 at the input layer.
         level: "smashed", or "input" to mix images.
         published: whether the server learns masks and λ; the proof charges hidden ones as if it did.
+        drawn: "every_round" for fresh counts in each round; "once" for counts that every client keeps for the whole
+            run, in fresh masks. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
 
     Source: DP-CutMixSL Eq. 5-7 and 16; counts of CutMixSL §3.2, since ⌈λ_i·N⌉ cells for each would overlap.
     """
@@ -53,6 +55,7 @@ class DpCutMixSl(Defense):
     patch: int | None = None
     level: Literal["smashed", "input"] = "smashed"
     published: bool = True
+    drawn: Literal["every_round", "once"] = "every_round"
 
     def __post_init__(self) -> None:
         validate.whole("group", self.group)
@@ -65,10 +68,16 @@ class DpCutMixSl(Defense):
             raise ValueError(
                 "level=input with applied_by=server would send the server the images; use applied_by=mixer"
             )
+        validate.choice("drawn", self.drawn, ("every_round", "once"))
         self._channel()  # refuses its own
 
     def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+        self,
+        smashed: Tensor,
+        labels: Tensor,
+        generator: Generator,
+        present: Tensor | None = None,
+        kept: Generator | None = None,
     ) -> tuple[Release, NoiseReceipt]:
         """Clamp, mask, mix and add noise.
 
@@ -77,6 +86,7 @@ class DpCutMixSl(Defense):
             labels: one-hot, float [G, k, B, L]; [M, B, L] where k = 1.
             generator: the only source of randomness, on the device of `smashed`.
             present: bool [G, k], seats that are taken; None for all.
+            kept: as for `Defense.apply`.
 
         Returns:
             The release [G, B, ...] with labels [G, B, L] and masks as share [G, k, T], and its receipt.
@@ -96,10 +106,11 @@ class DpCutMixSl(Defense):
         patch = masks.INPUT_PATCH if self.patch is None and self.level == "input" else self.patch
         cells = masks.cells(self.name, smashed, patch, leading=3)
         clipped, label = channel.before(smashed, labels, generator)
-        counts = mixing.dirichlet_counts(present, cells, self.concentration, generator)
-        kept = mixing.exclusive_masks(counts, generator, cells=cells)
+        coins = mixing.ratio_coins(self.drawn, generator, kept)
+        counts = mixing.dirichlet_counts(present, cells, self.concentration, coins)
+        owned = mixing.exclusive_masks(counts, generator, cells=cells)
         ratios = counts.double() / cells
-        mixed = mixing.mix(clipped, masks.spread(kept, clipped, patch, leading=3))
+        mixed = mixing.mix(clipped, masks.spread(owned, clipped, patch, leading=3))
         mixed, label = channel.after(mixed, mixing.mix_labels(label, ratios), generator)
         receipt = channel.receipt(
             mixed[0, 0].numel(),
@@ -110,7 +121,7 @@ class DpCutMixSl(Defense):
             present=present,
         )
         release = Release(
-            smashed=mixed.to(smashed.dtype), labels=label, share=kept.to(clipped.dtype), apart=channel.apart(clipped)
+            smashed=mixed.to(smashed.dtype), labels=label, share=owned.to(clipped.dtype), apart=channel.apart(clipped)
         )
         return release, receipt
 
@@ -133,5 +144,7 @@ class DpCutMixSl(Defense):
             return UNMIXED
         if self.concentration == float("inf"):
             return CutMix(ratio=FixedCounts(counts=equal_counts(cells, self.group)), patches=cells)
-        law = DirichletCounts(concentration=self.concentration, clients=self.group, published=self.published)
+        law = DirichletCounts(
+            concentration=self.concentration, clients=self.group, published=self.published, drawn=self.drawn
+        )
         return CutMix(ratio=law, patches=cells)

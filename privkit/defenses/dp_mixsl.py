@@ -32,6 +32,8 @@ class DpMixSl(Defense):
         applied_by: "mixer", whom the clients trust, or "server", which then gets each client's own message.
         level: "smashed", or "input" to mix images.
         published: whether the server learns λ; the proof charges hidden ratios as if it did.
+        drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
+            run. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
 
     Source: DP-CutMixSL Eq. 15 and §3.C; its Theorem 1 holds for fixed λ and noise at the mixer.
     """
@@ -50,6 +52,7 @@ class DpMixSl(Defense):
     applied_by: Literal["mixer", "server"] = "mixer"
     level: Literal["smashed", "input"] = "smashed"
     published: bool = True
+    drawn: Literal["every_round", "once"] = "every_round"
 
     def __post_init__(self) -> None:
         validate.whole("group", self.group)
@@ -60,10 +63,16 @@ class DpMixSl(Defense):
             raise ValueError(
                 "level=input with applied_by=server would send the server the images; use applied_by=mixer"
             )
+        validate.choice("drawn", self.drawn, ("every_round", "once"))
         self._channel()  # refuses its own
 
     def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+        self,
+        smashed: Tensor,
+        labels: Tensor,
+        generator: Generator,
+        present: Tensor | None = None,
+        kept: Generator | None = None,
     ) -> tuple[Release, NoiseReceipt]:
         """Clamp, mix and add noise.
 
@@ -72,6 +81,7 @@ class DpMixSl(Defense):
             labels: one-hot, float [G, k, B, L]; [M, B, L] where k = 1.
             generator: the only source of randomness, on the device of `smashed`.
             present: bool [G, k], seats that are taken; None for all.
+            kept: as for `Defense.apply`.
 
         Returns:
             The release [G, B, ...] with labels [G, B, L] and λ as share [G, k, 1], and its receipt.
@@ -89,7 +99,8 @@ class DpMixSl(Defense):
         smashed, labels, present = seated(self.name, smashed, labels, self.group, present)
         channel = self._channel()
         clipped, label = channel.before(smashed, labels, generator)
-        ratios = mixing.dirichlet_ratios(present, self.concentration, generator)
+        coins = mixing.ratio_coins(self.drawn, generator, kept)
+        ratios = mixing.dirichlet_ratios(present, self.concentration, coins)
         share = ratios.unsqueeze(2).to(clipped.dtype)
         mixed = mixing.mix(clipped, masks.spread(share, clipped, None, leading=3))
         mixed, label = channel.after(mixed, mixing.mix_labels(label, ratios), generator)
@@ -118,5 +129,7 @@ class DpMixSl(Defense):
             return UNMIXED
         if self.concentration == float("inf"):
             return Mixup(ratio=FixedRatio.equal(self.group))
-        law = DirichletRatio(concentration=self.concentration, clients=self.group, published=self.published)
+        law = DirichletRatio(
+            concentration=self.concentration, clients=self.group, published=self.published, drawn=self.drawn
+        )
         return Mixup(ratio=law)

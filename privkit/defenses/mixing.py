@@ -90,6 +90,24 @@ def exclusive_masks(counts: Tensor, generator: Generator, *, cells: int) -> Tens
     return owner.unsqueeze(1) == torch.arange(members, device=counts.device).view(1, -1, 1)
 
 
+def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
+    """Where ratios are drawn from: the round's generator or, for ratios that are drawn once, the same coins every time.
+
+    Args:
+        drawn: "every_round" or "once".
+        generator: of the round.
+        kept: in the same state in every round; None for seed 0.
+
+    >>> rounds, taken = Generator().manual_seed(3), torch.ones(1, 2, dtype=bool)
+    >>> once = [dirichlet_ratios(taken, 2.0, ratio_coins("once", rounds, None)) for _ in range(2)]
+    >>> torch.equal(*once)
+    True
+    """
+    if drawn == "every_round":
+        return generator
+    return Generator(generator.device).manual_seed(0) if kept is None else kept
+
+
 def mix(smashed: Tensor, weight: Tensor) -> Tensor:
     """Σ_i w_i ⊙ s_i over the members of every group.
 

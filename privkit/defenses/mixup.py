@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
 from privkit.accountants import validate
 from privkit.defenses import masks
 from privkit.defenses.base import Defense, Release
-from privkit.defenses.mixing import check_concentration, check_group, dirichlet_ratios, mix, mix_labels
+from privkit.defenses.mixing import check_concentration, check_group, dirichlet_ratios, mix, mix_labels, ratio_coins
 from privkit.defenses.receipts import MixingReceipt
 
 
@@ -23,6 +23,8 @@ class Mixup(Defense):
         concentration: α_M ≥ 1e-6 of the ratios; inf for 1/k each.
         level: "smashed", or "input" to mix images (Mixup itself; the first is Manifold Mixup).
         published: whether the server learns the ratios.
+        drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
+            run. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
 
     Source: DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup") and appendix C; CutMixSL appendix B,
     Eq. 6 to 8.
@@ -37,14 +39,21 @@ class Mixup(Defense):
     concentration: float = 2.0
     level: str = "smashed"
     published: bool = True
+    drawn: Literal["every_round", "once"] = "every_round"
 
     def __post_init__(self) -> None:
         validate.whole("group", self.group)
         validate.fields(self, concentration=check_concentration(self.concentration))
         masks.check(self.level, None)
+        validate.choice("drawn", self.drawn, ("every_round", "once"))
 
     def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+        self,
+        smashed: Tensor,
+        labels: Tensor,
+        generator: Generator,
+        present: Tensor | None = None,
+        kept: Generator | None = None,
     ) -> tuple[Release, MixingReceipt]:
         """Mix every group with ratios of its own, which its images share.
 
@@ -53,6 +62,7 @@ class Mixup(Defense):
             labels: float [G, k, B, L]; [M, B, L] where k = 1.
             generator: the only source of randomness, on the device of `smashed`.
             present: bool [G, k]; None for all.
+            kept: as for `Defense.apply`.
 
         Returns:
             The release, [G, B, ...] with `share` [G, k, 1], and its receipt.
@@ -68,8 +78,9 @@ class Mixup(Defense):
         """
         smashed, labels, present = check_group(self.name, smashed, labels, self.group, present)
         # In the dtype of the smashed data at once, so that release and receipt have the same ratios.
-        share = dirichlet_ratios(present, self.concentration, generator).to(smashed.dtype).unsqueeze(2)
+        coins = ratio_coins(self.drawn, generator, kept)
+        share = dirichlet_ratios(present, self.concentration, coins).to(smashed.dtype).unsqueeze(2)
         ratios = share.squeeze(2).double()
         mixed = mix(smashed, masks.spread(share, smashed, None, leading=3))
-        receipt = MixingReceipt(ratios=ratios, present=present, masks=None, published=self.published)
+        receipt = MixingReceipt(ratios=ratios, present=present, masks=None, published=self.published, drawn=self.drawn)
         return Release(smashed=mixed, labels=mix_labels(labels, ratios), share=share), receipt

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
 from privkit.accountants import validate
 from privkit.defenses.base import Defense, Release
 from privkit.defenses.masks import INPUT_PATCH, cells, check, spread
-from privkit.defenses.mixing import check_concentration, check_group, dirichlet_counts, exclusive_masks, mix, mix_labels
+from privkit.defenses.mixing import (
+    check_concentration,
+    check_group,
+    dirichlet_counts,
+    exclusive_masks,
+    mix,
+    mix_labels,
+    ratio_coins,
+)
 from privkit.defenses.receipts import MixingReceipt
 
 
@@ -25,6 +33,9 @@ class RandomCutMix(Defense):
         patch: side of a cell of a feature map or an image; tokens are cells themselves. At the input layer, None is 2.
         published: whether the server learns the masks; it shares the pseudo-random sequence in CutMixSL, and needs it
             to send each client its own part of the gradient.
+        drawn: "every_round" for fresh numbers of cells in each round; "once" for numbers that every client keeps for
+            the whole run, at fresh places, which needs groups that stay together (a protocol with
+            grouping=fixed).
 
     Source: CutMixSL §3.2, Eq. 2 (Smashed Patch CutMix); DP-CutMixSL §3.C and, for images, appendix C.
     """
@@ -40,28 +51,37 @@ class RandomCutMix(Defense):
     level: str = "smashed"
     patch: int | None = None
     published: bool = True
+    drawn: Literal["every_round", "once"] = "every_round"
 
     def __post_init__(self) -> None:
         validate.whole("group", self.group)
         validate.fields(self, concentration=check_concentration(self.concentration))
         check(self.level, self.patch)
+        validate.choice("drawn", self.drawn, ("every_round", "once"))
 
     @property
     def side(self) -> int | None:
         """Side of a cell, with the default of the input layer."""
         return self.input_patch if self.patch is None and self.level == "input" else self.patch
 
-    def masks(self, smashed: Tensor, present: Tensor, generator: Generator) -> Tensor:
-        """Exclusive masks bool [G, k, T] of every group, which its images share."""
+    def masks(self, smashed: Tensor, present: Tensor, generator: Generator, coins: Generator | None = None) -> Tensor:
+        """Exclusive masks bool [G, k, T] of every group, which its images share; `coins` draw their sizes, if given."""
         total = cells(self.name, smashed, self.side, leading=3)
-        return exclusive_masks(dirichlet_counts(present, total, self.concentration, generator), generator, cells=total)
+        return exclusive_masks(
+            dirichlet_counts(present, total, self.concentration, coins or generator), generator, cells=total
+        )
 
     def fill(self, smashed: Tensor, masks: Tensor, generator: Generator) -> Tensor:
         """Messages [G, B, ...] of the cells that masks [G, k, T] give to each member."""
         return mix(smashed, spread(masks, smashed, self.side, leading=3))
 
     def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+        self,
+        smashed: Tensor,
+        labels: Tensor,
+        generator: Generator,
+        present: Tensor | None = None,
+        kept: Generator | None = None,
     ) -> tuple[Release, MixingReceipt]:
         """Mix every group by masks of its own; labels are mixed with λ_i = N_i/N.
 
@@ -70,6 +90,7 @@ class RandomCutMix(Defense):
             labels: float [G, k, B, L]; [M, B, L] where k = 1.
             generator: the only source of randomness, on the device of `smashed`.
             present: bool [G, k]; None for all. A seat that is not taken fills no cell.
+            kept: as for `Defense.apply`.
 
         Returns:
             The release, [G, B, ...] with `share` [G, k, T], and its receipt.
@@ -84,8 +105,9 @@ class RandomCutMix(Defense):
         (torch.Size([3, 4, 16, 6]), [16, 16, 16])
         """
         smashed, labels, present = check_group(self.name, smashed, labels, self.group, present)
-        masks = self.masks(smashed, present, generator)
+        masks = self.masks(smashed, present, generator, ratio_coins(self.drawn, generator, kept))
         ratios = masks.double().mean(2)
         mixed = self.fill(smashed, masks, generator)
         release = Release(smashed=mixed, labels=mix_labels(labels, ratios), share=masks.to(smashed.dtype))
-        return release, MixingReceipt(ratios=ratios, present=present, masks=masks, published=self.published)
+        receipt = MixingReceipt(ratios=ratios, present=present, masks=masks, published=self.published, drawn=self.drawn)
+        return release, receipt

@@ -12,6 +12,12 @@ from privkit.defenses.base import ONE_RELEASE, Exposure
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
 
 
+DRAWN = {
+    "every_round": "ratios are drawn afresh in every round",
+    "once": "ratios are drawn once, and every client keeps its own for all rounds",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class CutoutReceipt:
     """What a call of a Cutout really did.
@@ -64,6 +70,7 @@ class MixingReceipt:
         masks: bool [G, k, T], the cells that each seat filled; None where the data were superposed.
         published: whether the server learns ratios and masks.
         shuffled: whether the mixed cells were permuted afterwards.
+        drawn: "every_round" or "once": whether the next round has new ratios or these.
     """
 
     ratios: Tensor
@@ -71,6 +78,7 @@ class MixingReceipt:
     masks: Tensor | None
     published: bool = True
     shuffled: bool = False
+    drawn: str = "every_round"
 
     @property
     def counts(self) -> Tensor | None:
@@ -98,7 +106,7 @@ class MixingReceipt:
             how = f"cells that masks kept are released as they are, and a sum of labels, {NOT_DP}"
             quantities |= {"cells_seen": 1 - (1 - own) ** exposure.epochs}
             known = "who owns a cell may be read from what fits together, and labels of other members reveal this one's"
-        said = ["whoever mixes is trusted: it sees each client's own message", known]
+        said = ["whoever mixes is trusted: it sees each client's own message", known, DRAWN[self.drawn]]
         if largest == 1 or exposure.unmatched == 1:
             said.append("some message holds one client's data alone")
         if not self.published:

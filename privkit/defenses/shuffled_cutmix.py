@@ -50,13 +50,18 @@ class ShuffledCutMix(RandomCutMix):
         return as_maps(pick_rows(as_tokens(smashed, self.side), owner, order), self.side, (c, h, w))
 
     def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+        self,
+        smashed: Tensor,
+        labels: Tensor,
+        generator: Generator,
+        present: Tensor | None = None,
+        kept: Generator | None = None,
     ) -> tuple[Release, MixingReceipt]:
         """Mix as `RandomCutMix`, and shuffle every image; arguments and errors are the same.
 
         Returns:
             The release, [G, B, ...] with `share` [G, k, 1], and its receipt.
         """
-        release, receipt = super().apply(smashed, labels, generator, present)
+        release, receipt = super().apply(smashed, labels, generator, present, kept)
         share = receipt.ratios.to(release.smashed.dtype).unsqueeze(2)
         return replace(release, share=share), replace(receipt, shuffled=True)

@@ -29,6 +29,7 @@ class VanillaCutMix(RandomCutMix):
         patch: side of a cell of a feature map; 1 cuts between any two pixels. Tokens are cells, and must form a square
             grid. At the input layer, None is 1.
         published: whether the server learns the masks.
+        drawn: as for `RandomCutMix`: the areas are kept, up to whole cells, and the places are fresh.
 
     Source: CutMixSL appendix B, Eq. 10; DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup"). The papers
     have two clients; boxes inside boxes are ours.
@@ -37,10 +38,10 @@ class VanillaCutMix(RandomCutMix):
     name: ClassVar[str] = "vanilla_cutmix"
     input_patch: ClassVar[int] = 1
 
-    def masks(self, smashed: Tensor, present: Tensor, generator: Generator) -> Tensor:
-        """Exclusive masks bool [G, k, T] of every group."""
+    def masks(self, smashed: Tensor, present: Tensor, generator: Generator, coins: Generator | None = None) -> Tensor:
+        """Exclusive masks bool [G, k, T] of every group; `coins` draw the ratios, if given."""
         rows, columns = box_grid(self.name, smashed, self.side, leading=3)
-        ratios = dirichlet_ratios(present, self.concentration, generator)
+        ratios = dirichlet_ratios(present, self.concentration, coins or generator)
         groups, members = ratios.shape
         order = permutations(groups, members, generator)
         areas = ratios.gather(1, order).flip(1).cumsum(1).flip(1)

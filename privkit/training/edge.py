@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.defenses.base import Defense, Receipt, Release
 from privkit.errors import UsageError
+from privkit.seeds import derive
 from privkit.training.protocol import Protocol
 from privkit.training.seeded import seeded
 from privkit.training.stacked import Stacked
@@ -87,6 +88,7 @@ class Edge(nn.Module):
         classes: number of labels.
         block: the frozen block, or None.
         companion: a network of the defense's that each client trains beside the task, stacked, or None.
+        seed: of the ratios that a mixing defense draws once.
     """
 
     def __init__(
@@ -97,10 +99,11 @@ class Edge(nn.Module):
         classes: int,
         block: nn.Module | None = None,
         companion: Stacked | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         self.lowers, self.block, self.companion = lowers, block, companion
-        self.defense, self.protocol, self.classes = defense, protocol, classes
+        self.defense, self.protocol, self.classes, self.seed = defense, protocol, classes, seed
 
     @classmethod
     def build(
@@ -120,7 +123,7 @@ class Edge(nn.Module):
             defense: the defense.
             image_shape: (C, H, W).
             classes: number of labels.
-            seed: of the frozen block and the companion.
+            seed: of the frozen block, the companion, and ratios that are drawn once.
             protocol: None for one client.
 
         Raises:
@@ -132,6 +135,11 @@ class Edge(nn.Module):
         if defense.group > 1 and protocol.gradient != "unicast" and not defense.keeps_cells:
             raise UsageError(
                 f"{defense.name} moves cells, so that one gradient for all members fits none; use gradient=unicast"
+            )
+        if defense.drawn == "once" and defense.group > 1 and protocol.grouping != "fixed":
+            raise UsageError(
+                f"{defense.name} draws ratios once, so that every client keeps its own and groups must stay together, "
+                f"but the protocol has grouping={protocol.grouping}; use grouping=fixed, or drawn=every_round"
             )
         training = lower.training
         with torch.no_grad():  # in eval mode, so that a look at the shape draws nothing and moves no running mean
@@ -145,7 +153,7 @@ class Edge(nn.Module):
             block = frozen_block(shape[-1], seed)
         if (own := defense.companion(shape, image_shape, seed)) is not None:
             companion = Stacked(own, protocol.active)
-        edge = cls(lowers, defense, protocol, classes, block, companion)
+        edge = cls(lowers, defense, protocol, classes, block, companion, seed)
         edge._probe(image_shape)
         return edge
 
@@ -189,17 +197,26 @@ class Edge(nn.Module):
             labels = nn.functional.one_hot(labels, self.classes).to(images.dtype)
         penalty = None
         if defense.level == "input":
-            release, receipt = defense.apply(_seated(images, groups), _seated(labels, groups), generator, present)
+            release, receipt = self._defended(_seated(images, groups), _seated(labels, groups), generator, present)
             smashed = self.lowers(release.smashed, groups[:, 0] if defense.group > 1 else None)
             release = replace(release, smashed=smashed)
         else:
             smashed = self.lowers(images)
             penalty = defense.penalty(images, smashed, None if self.companion is None else self._companion)
-            release, receipt = defense.apply(_seated(smashed, groups), _seated(labels, groups), generator, present)
+            release, receipt = self._defended(_seated(smashed, groups), _seated(labels, groups), generator, present)
         if self.block is not None:
             m, b = release.smashed.shape[:2]
             release = replace(release, smashed=self.block(release.smashed.flatten(0, 1)).unflatten(0, (m, b)))
         return Sent(smashed=smashed, labels=own, release=release, receipt=receipt, groups=groups, penalty=penalty)
+
+    def _defended(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None
+    ) -> tuple[Release, Receipt]:
+        """The defense's round, with the coins of what it draws once."""
+        kept = {}
+        if self.defense.drawn == "once":
+            kept = {"kept": Generator(smashed.device).manual_seed(derive(self.seed, "ratios"))}
+        return self.defense.apply(smashed, labels, generator, present, **kept)
 
     def _companion(self, smashed: Tensor) -> Tensor:
         """Every client's own companion on its own part of [n·B, ...]."""

@@ -25,7 +25,8 @@ class Protocol:
             its mixing group's: the CutMix gradient) or "average" (over all messages, the same for everybody: SplitAvg).
         updates: the server's steps a round: one for all messages together ("round"), or one for each ("message",
             CutMixSL's ×n variant).
-        grouping: how mixing groups are drawn every round: "random", or "round_robin" (everybody meets everybody).
+        grouping: how mixing groups are made: "random" (drawn every round), "round_robin" (everybody meets everybody) or
+            "fixed" (neighbors in number stay together, each on its own seat).
 
     Source: Gupta and Raskar 2018 (SL); Thapa et al. 2020 (SplitFed); Pal et al. 2021 (SplitAvg); CutMixSL §3.3 and
     appendix C; DP-CutMixSL Eq. 3, 10 and 11.
@@ -37,7 +38,7 @@ class Protocol:
     average: Literal["never", "round", "epoch"] = "never"
     gradient: Literal["unicast", "broadcast", "average"] = "unicast"
     updates: Literal["round", "message"] = "round"
-    grouping: Literal["random", "round_robin"] = "random"
+    grouping: Literal["random", "round_robin", "fixed"] = "random"
 
     def __post_init__(self) -> None:
         if self.clients < 1:
@@ -93,7 +94,7 @@ class Protocol:
         Args:
             group: k.
             number: of the round, 0-based.
-            generator: draws them; a round-robin draws nothing.
+            generator: draws them; for round_robin and fixed nothing is drawn.
 
         Returns:
             int64 [⌈n/k⌉, k], the client on each seat, −1 on an empty one (in the last group only).
@@ -104,8 +105,10 @@ class Protocol:
         n, device = self.active, generator.device
         if self.grouping == "random":
             order = torch.randperm(n, generator=generator, device=device)
-        else:
+        elif self.grouping == "round_robin":
             order = _round_robin(n, number).to(device)
+        else:
+            order = torch.arange(n, device=device)
         seats = -(-n // group) * group
         return torch.nn.functional.pad(order, (0, seats - n), value=-1).view(-1, group)
 

@@ -40,9 +40,10 @@ Array = NDArray[np.float64]
 
 
 def one_release(mu: float = 1.0, **changes: Any) -> SplitMechanism:
-    """A Gaussian release whose unmixed shift is μ under replace-one."""
+    """A Gaussian release whose unmixed shift is μ under replace-one, of one coordinate a patch."""
+    coordinates = getattr(changes.get("mixing"), "patches", 1)
     given: dict[str, Any] = {
-        "smashed": Clamp(low=0, high=mu, dimensions=1),
+        "smashed": Clamp(low=0, high=mu / sqrt(coordinates), dimensions=coordinates),
         "noise": Noise(smashed=1.0),
         "lower_model": "frozen",
     }
@@ -517,8 +518,8 @@ def test_updates_of_the_lower_model_are_added() -> None:
     updates = PrivateUpdates(noise_multiplier=2.0, chosen=10, records=100, steps=50)
     alone, charged = one_release(0.5), one_release(0.5, lower_model=updates)
     steps = one_release(0.5, participation=WithoutReplacement(chosen=10, clients=100), rounds=50)
-    both = np.array(account.rdp(alone, [4]).values) + np.array(account.rdp(steps, [4]).values)
-    assert account.rdp(charged, [4]).values == pytest.approx(both, rel=1e-12)
+    both = account.curve(alone, [4]) + account.curve(steps, [4])
+    assert account.curve(charged, [4]) == pytest.approx(both, rel=1e-12)
     assert account.epsilon(charged, 1e-5).epsilon > account.epsilon(alone, 1e-5).epsilon
 
 

@@ -74,11 +74,11 @@ def test_the_largest_number_of_rounds_within_the_target(kind: str, epsilon: floa
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("epsilon", [20.0, 60.0, 200.0])
 def test_the_smallest_group(sampled: bool, epsilon: float) -> None:
-    start = table_1(CutMix(ratio=FixedRatio.equal(2), patches=64), chosen=2 if sampled else None)
+    start = table_1(CutMix(ratio=FixedRatio.equal(2), patches=10), chosen=2 if sampled else None)
     found = calibrate(start, "group", epsilon=epsilon, delta=DELTA)
     sizes = []
     for group in range(1, 11):
-        mixing = CutMix(ratio=FixedRatio.equal(group), patches=64)
+        mixing = CutMix(ratio=FixedRatio.equal(group), patches=10)
         sizes.append(account.epsilon(table_1(mixing, chosen=group if sampled else None), DELTA).epsilon)
     assert found.value == 1 + [value <= epsilon for value in sizes].index(True)
     assert found.certificate.epsilon == sizes[int(found.value) - 1]
@@ -102,7 +102,7 @@ def test_numerical_composition_needs_less_noise() -> None:
         (spec(), "sigma", True, "epsilon must be"),
         (spec(), "group", 1, "group needs mixing"),
         (spec(), "rounds", 1, "a single round already costs epsilon=4.377"),
-        (table_1(CutMix(ratio=FixedRatio.equal(2), patches=64), chosen=2), "group", 1, "10 give 19.38"),
+        (table_1(CutMix(ratio=FixedRatio.equal(2), patches=10), chosen=2), "group", 1, "10 give 18.77"),
         (spec(mixing=Mixup(ratio=FixedRatio(ratios=(0.7, 0.3)))), "group", 1, "use equal or Dirichlet"),
         (
             spec(lower_model=PrivateUpdates(noise_multiplier=0.1, chosen=9, records=10, steps=100)),

@@ -242,13 +242,13 @@ def test_updates_of_the_lower_model_are_charged_with_every_call(path: Path) -> N
 
 @pytest.mark.usefixtures("quick")
 def test_many_charges_compute_each_curve_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, curve = [], account.curve
+    asked, curve = [], account.releases_curve
 
     def counted(one: SplitMechanism, orders: Any) -> Any:
         asked.append(one)
         return curve(one, orders)
 
-    monkeypatch.setattr(account, "curve", counted)
+    monkeypatch.setattr(account, "releases_curve", counted)
     ledger_cost.unit_cost.cache_clear()
     with Ledger(path, budget=Budget(epsilon=500, delta=DELTA)) as book:
         for number in range(3000):

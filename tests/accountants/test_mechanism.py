@@ -350,23 +350,7 @@ def test_random_ratios_of_several_releases_rest_on_the_renyi_bound_that_holds_fo
     assert any("once a round or once a release" in sentence for sentence in shared.assumptions)
 
 
-def test_a_mask_of_whole_patches_keeps_whole_coordinates() -> None:
-    def shift(dimensions: int) -> float:
-        mechanism = SplitMechanism(
-            smashed=Clamp(low=0, high=1, dimensions=dimensions),
-            noise=Noise(smashed=1.0),
-            lower_model="frozen",
-            mixing=CutMix(ratio=FixedCounts(counts=(2, 2)), patches=4),
-        )
-        assert mechanism.uneven == (dimensions < 4)
-        certificate = account.epsilon(mechanism, 1e-5)
-        assert (certificate.lower is None) == mechanism.uneven
-        assert any("spread evenly" in sentence for sentence in certificate.assumptions) == mechanism.uneven
-        return float(mechanism.shift().mu[0] ** 2)
-
-    assert shift(8) == pytest.approx(4)  # two coordinates a patch
-    assert shift(10) == pytest.approx(6)  # patches of 3, 3, 2, 2: two of them hold six
-    assert shift(2) == pytest.approx(1)  # fewer than patches: the published share, said to be an assumption
+def test_patches_of_the_clip_set_are_those_of_the_masks() -> None:
     with pytest.raises(ValueError, match="patches of the clip set"):
         SplitMechanism(
             smashed=PatchBall(radius=1, patches=1),

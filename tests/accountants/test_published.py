@@ -306,9 +306,23 @@ def test_what_holds_is_not_objected_to() -> None:
         {"mechanism": "dp_mixsl", "group": 2, "mixing_ratio": 0.7},
         {"mechanism": "dp_mixsl", "group": 2, "mixing_ratio": 1.0, "concentration": 2.0},
         {"mechanism": "dp_cutmixsl", "group": 2, "noise_site": "client"},  # no labels: each coordinate has one noise
-        {"mechanism": "dp_cutmixsl", "group": 4, "patches": 64},
-        {"mechanism": "dp_cutmixsl", "group": 2, "patches": 100, "mixing_ratio": 0.55},  # 0.55·100 > 55 in floats
-        {"mechanism": "dp_cutmixsl", "group": 11, "clients": 11, "patches": 66, "mixing_ratio": 1 / 11},
+        {"mechanism": "dp_cutmixsl", "group": 4, "patches": 64, "dimensions": 64},
+        {"mechanism": "dp_cutmixsl", "group": 4, "patches": 64, "dimensions": 640},
+        {
+            "mechanism": "dp_cutmixsl",
+            "group": 2,
+            "patches": 100,
+            "dimensions": 100,
+            "mixing_ratio": 0.55,
+        },  # 0.55·100 > 55 in floats
+        {
+            "mechanism": "dp_cutmixsl",
+            "group": 11,
+            "clients": 11,
+            "patches": 66,
+            "dimensions": 66,
+            "mixing_ratio": 1 / 11,
+        },
         {"labels": "one_hot", "label_dimensions": 2, "classes": 10},
     ):
         assert dp_cutmixsl.theorem_1(one_number(**changes), order=2, delta=1e-5).sound, changes

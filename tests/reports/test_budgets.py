@@ -259,6 +259,6 @@ def test_command_writes_four_pictures_and_the_numbers(tmp_path: Path) -> None:
     names = {"group", "sigma", "rounds", "group_dirichlet"}
     pictures = {f"epsilon_against_{name}.{kind}" for name in names for kind in ("png", "svg")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == pictures | {"budgets.csv"}
-    for number in ("372.54", "114.42", "123.84", "29.422", "12.396", "37.732", "19.379", "337.01"):
+    for number in ("372.54", "114.42", "142.39", "29.422", "12.396", "73.377", "50.408", "337.57"):
         assert f" {number} " in done.stdout
     assert "they are drawn from Dir(2)" in done.stdout
