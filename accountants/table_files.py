@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +13,9 @@ from typing import Any, TextIO
 
 from privkit.accountants.spelling import TOO_MANY, check_known, known, spelled
 
+MOST_BYTES = 1 << 26
+"""Of a table that is read whole."""
+MOST_DOTS = 200
 DELIMITERS = (",", ";", "\t")
 
 
@@ -29,18 +34,42 @@ def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[st
             assert stream is not None
             yield from _csv(stream, where)
         elif path.suffix == ".toml":
-            yield from _objects(tomllib.loads(path.read_text(encoding="utf-8")).get("row"), path)
+            yield from _objects(tomllib.loads(_text(path)).get("row"), path)
         elif path.suffix == ".json":
-            yield from _objects(json.loads(path.read_text(encoding="utf-8")), path)
+            yield from _objects(json.loads(_text(path)), path)
         else:
+            _check_kind(path)
             with path.open(encoding="utf-8-sig", newline="") as file:
                 yield from _csv(file, where)
     except UnicodeDecodeError as error:
         raise ValueError(f"{where} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
     except OSError as error:
         raise ValueError(f"{where} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, csv.Error, RecursionError) as error:
+    except RecursionError as error:
+        raise ValueError(f"{where} is nested too deeply") from error
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, csv.Error) as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def _check_kind(path: Path) -> None:
+    """Refuse a device: it may never end."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no file")
+
+
+def _text(path: Path) -> str:
+    """A file that is read whole, as TOML and JSON are."""
+    _check_kind(path)
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{path} has more than {MOST_BYTES >> 20} MiB; save it as CSV, which is read row by row")
+    text = data.decode()
+    for number, line in enumerate(text.splitlines() if path.suffix == ".toml" else (), start=1):
+        if line.count(".") > MOST_DOTS:  # a dotted key takes time and memory in the square of its parts
+            raise ValueError(f"{path} line {number} has more than {MOST_DOTS} dots")
+    return text
 
 
 def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:

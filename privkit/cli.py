@@ -72,7 +72,10 @@ def audit(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="NAME or NAME:key=value,…, or your own LOWER:UPPER by import path." + _default("model")),
+        typer.Option(
+            help="NAME or NAME:key=value,…, or your own LOWER:UPPER by import path, which is imported."
+            + _default("model")
+        ),
     ] = None,
     protocol: Annotated[
         str | None,
@@ -99,7 +102,7 @@ def audit(
         list[str] | None,
         typer.Option(
             help="Network for F-SIM and identification (embedded, dlib, timm:MODEL, torchvision:MODEL, file:PATH), or "
-            "lpips:alex; repeatable."
+            "lpips:alex; repeatable. A file: is a TorchScript program, and it is run."
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads. [all usable, at most 8]")] = None,
@@ -112,7 +115,8 @@ def audit(
         Path | None, typer.Option(help="Run folder; the same command resumes it. [privkit-runs/DATASET-HASH]")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the cells and an estimate, and run nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print the cells and an estimate; train nothing. Your own --model is imported."),
     ] = False,
 ) -> None:
     """Train the defended models, attack them, account for them and write a report.

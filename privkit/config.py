@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
@@ -13,13 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from privkit import early
-from privkit.errors import UsageError, unknown
+from privkit.errors import LONGEST, UsageError, shortened, unknown
 from privkit.registry import Component, parse, read_options, specify, table
+from privkit.toml_text import TomlError, parse_toml, read_text
 
 if TYPE_CHECKING:
     from privkit.reports.gate import Condition
     from privkit.training.loop import TrainingSpec
 
+MOST = 1_000_000_000
+"""Images or epochs of a budget: far beyond what anybody computes, and small enough for every formula."""
+MOST_THREADS = 1024
 DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
 
 
@@ -48,6 +51,8 @@ class Budget:
             least = 1 if name in ("private", "auxiliary", "test", "victims") else 0
             if value < least:
                 raise ValueError(f"{name} must be a whole number >= {least}, got {value}")
+            if value > MOST:
+                raise ValueError(f"{name} must be at most {MOST:,}, got {shortened(value)}")
 
 
 BUDGETS = {
@@ -185,10 +190,10 @@ DEFAULTS: dict[str, Any] = {
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a configuration file; unknown keys are errors with a suggestion."""
     try:
-        settings = tomllib.loads(path.read_bytes().decode())
+        settings = parse_toml(read_text(path))
     except OSError as error:
         raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except TomlError as error:
         raise UsageError(f"{path} is no valid TOML: {error}") from None
     for key in settings:
         if key not in KEYS:
@@ -211,7 +216,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     s = {**DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
     for key, (kinds, what) in TYPES.items():
         if key in s and not isinstance(s[key], kinds):
-            raise UsageError(f"{key} must be {what}, got {s[key]!r}")
+            raise UsageError(f"{key} must be {what}, got {shortened(s[key])}")
     victims, device, seeds, threads = s.get("victims"), s["device"], _seeds(s["seed"]), _threads(s.get("threads"))
     if victims not in (None, "private", "test"):
         raise unknown("victims", str(victims), ["private", "test"])
@@ -266,7 +271,7 @@ def _features(given: Any) -> tuple[str, ...]:
 
     names = _many(given)
     if not all(isinstance(name, str) for name in names):
-        raise UsageError(f"features must be names of networks, got {given!r}")
+        raise UsageError(f"features must be names of networks, got {shortened(given)}")
     check_names(names)
     return tuple(names)
 
@@ -342,7 +347,7 @@ def _table(what: str, given: Any) -> dict[str, Any]:
     if isinstance(given, str):
         return read_options(given, given)
     if not isinstance(given, Mapping):
-        raise UsageError(f"{what} is a table of options, got {given!r}")
+        raise UsageError(f"{what} is a table of options, got {shortened(given)}")
     return dict(given)
 
 
@@ -351,7 +356,7 @@ def _seeds(given: Any) -> tuple[int, ...]:
     seeds = _many(given)
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-            raise UsageError(f"a seed is a whole number from 0 to 2^32 - 1, got {seed!r}")
+            raise UsageError(f"a seed is a whole number from 0 to 2^32 - 1, got {shortened(seed)}")
     if not seeds:
         raise UsageError("name at least one seed")
     return tuple(dict.fromkeys(seeds))
@@ -361,8 +366,8 @@ def _gate(text: Any) -> Condition:
     """A condition on the rows."""
     from privkit.reports.gate import Condition, ConditionError
 
-    if not isinstance(text, str):
-        raise UsageError(f"a gate is a text such as 'ssim<=0.4', got {text!r}")
+    if not isinstance(text, str) or len(text) > LONGEST:
+        raise UsageError(f"a gate is a text such as 'ssim<=0.4', got {shortened(text)}")
     try:
         return Condition.parse(text)
     except ConditionError as error:
@@ -370,9 +375,9 @@ def _gate(text: Any) -> Condition:
 
 
 def _threads(given: Any) -> int | None:
-    """CPU threads, ≥ 1."""
+    """CPU threads, 1 to `MOST_THREADS`."""
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise UsageError(f"threads must be a whole number >= 1, got {given!r}")
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_THREADS:
+        raise UsageError(f"threads must be a whole number from 1 to {MOST_THREADS}, got {shortened(given)}")
     return given

@@ -8,6 +8,9 @@ from difflib import get_close_matches
 
 from privkit.reports.escape import terminal
 
+LONGEST = 200
+"""Characters of a value that an error repeats."""
+
 
 class PrivkitError(Exception):
     """Base of every error that the command line prints without a traceback.
@@ -49,6 +52,21 @@ class TrainingDiverged(PrivkitError):
     exit_code = 3
 
 
+def shortened(value: object) -> str:
+    """A value as Python writes it, but no longer than a sentence bears.
+
+    >>> shortened("a" * 1000)[-9:], shortened(10**5000)
+    ("aaaaa...'", 'a number of 16610 bits')
+    """
+    if isinstance(value, int) and value.bit_length() > 1000:  # Python refuses to write out very long ones
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = repr(value[:LONGEST] + "..." if isinstance(value, str) and len(value) > LONGEST else value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]}..."
+
+
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> UsageError:
     """Error for a name that does not exist, with the nearest one that does.
 
@@ -56,9 +74,9 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UsageError:
     unknown defense 'batch_shufle'; did you mean 'batch_shuffle'? (allowed: batch_shuffle, none)
     """
     names = sorted(allowed)
-    near = get_close_matches(given, names, n=1)
+    near = get_close_matches(given[:LONGEST], names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return UsageError(f"unknown {kind} {given!r}{hint} (allowed: {', '.join(names) or 'none'})")
+    return UsageError(f"unknown {kind} {shortened(given)}{hint} (allowed: {', '.join(names) or 'none'})")
 
 
 def tell(text: str) -> None:

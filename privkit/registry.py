@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +11,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, get_args, get_type_hints
 
-from privkit.errors import UsageError, unknown
+from privkit.errors import PrivkitError, UsageError, shortened, unknown
+from privkit.toml_text import TomlError, TooMuch, parse_toml
 
 TABLES = {
     "defenses": "privkit.defenses:DEFENSES",
@@ -24,6 +25,10 @@ TABLES = {
     "accountants": "privkit.accountants:ACCOUNTANTS",
 }
 """Kind -> its table; a third party adds names by entry points in the group `privkit.<kind>`."""
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+"""What a plug-in may be called: its name stands in paths, tables and commands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +55,21 @@ class Component:
 
 
 def load(target: str) -> Any:
-    """The object behind "module:object"."""
+    """The object behind "module:object".
+
+    Raises:
+        UsageError: if it cannot be imported, whatever its module does.
+    """
     module, _, name = target.partition(":")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except (MemoryError, PrivkitError):
+        raise
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+        raise UsageError(
+            f"cannot import {target}: {shortened(reason)[1:-1]}; repair or uninstall the package that brings it"
+        ) from error
 
 
 @cache
@@ -60,8 +77,13 @@ def table(kind: str) -> Mapping[str, str]:
     """Name -> "module:object" of one kind, entry points included; privkit's own names win."""
     if kind not in TABLES:
         raise unknown("kind", kind, TABLES)
-    foreign = {entry.name: entry.value for entry in entry_points(group=f"privkit.{kind}")}
+    foreign = {entry.name: entry.value for entry in entry_points(group=f"privkit.{kind}") if NAME.match(entry.name)}
     return {**foreign, **load(TABLES[kind])}
+
+
+def misnamed(kind: str) -> list[str]:
+    """Plug-ins of one kind that are left out: their names would not fit into paths, tables or commands."""
+    return sorted({entry.name for entry in entry_points(group=f"privkit.{kind}") if not NAME.match(entry.name)})
 
 
 def describe(kind: str) -> list[dict[str, Any]]:
@@ -72,16 +94,26 @@ def describe(kind: str) -> list[dict[str, Any]]:
     """
     rows = []
     for name, target in sorted(table(kind).items()):
-        found = load(target)
-        spec = found if dataclasses.is_dataclass(found) else None
-        options = {f.name: getattr(spec, f.name, None) for f in dataclasses.fields(spec)} if spec else {}
-        own = found.__doc__ if isinstance(found, type) or callable(found) else _size(found)
-        rows.append({"name": name, "summary": (own or "").strip().split("\n")[0], "options": options})
-    return rows
+        try:
+            rows.append(_described(name, load(target)))
+        except UsageError as error:  # one broken plug-in hides no other
+            rows.append({"name": name, "summary": f"broken: {error}", "options": {}})
+    allowed = "a name has letters, digits, _ and -, at most 64 of them"
+    return rows + [{"name": repr(name), "summary": f"left out: {allowed}", "options": {}} for name in misnamed(kind)]
+
+
+def _described(name: str, found: Any) -> dict[str, Any]:
+    """One part; a plug-in may be anything."""
+    spec = found if dataclasses.is_dataclass(found) else None
+    options = {f.name: getattr(spec, f.name, None) for f in dataclasses.fields(spec)} if spec else {}
+    own = found.__doc__ if isinstance(found, type) or callable(found) else _size(found)
+    return {"name": name, "summary": (own or "").strip().split("\n")[0], "options": options}
 
 
 def _size(spec: Any) -> str:
     """One line for a registered instance, which has no docstring of its own."""
+    if not dataclasses.is_dataclass(spec):
+        raise UsageError("it is neither a class, a function nor a dataclass")
     first = (type(spec).__doc__ or "").strip().split("\n")[0]
     shown = ", ".join(f"{f.name}={getattr(spec, f.name)}" for f in dataclasses.fields(spec)[:3])
     return f"{first} ({shown})"
@@ -112,9 +144,9 @@ def parse(kind: str, given: str | Mapping[str, Any]) -> Component:
         options = dict(given)
         name = options.pop("name", None)
         if not isinstance(name, str):
-            raise UsageError(f"a {singular} given as a table needs a name, got {dict(given)}")
+            raise UsageError(f"a {singular} given as a table needs a name, got {shortened(dict(given))}")
     else:
-        raise UsageError(f"a {singular} is a name or a table, got {given!r}")
+        raise UsageError(f"a {singular} is a name or a table, got {shortened(given)}")
     if name not in table(kind):
         raise unknown(singular, name, table(kind))
     spec = specify(singular + " " + name, load(table(kind)[name]), options)
@@ -138,6 +170,8 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
     cls = template if isinstance(template, type) else type(template)
+    if not dataclasses.is_dataclass(cls):
+        raise UsageError(f"{what} is no dataclass, as a part of a run must be; repair the package that brings it")
     types = get_type_hints(cls)
     fields = [field.name for field in dataclasses.fields(cls)]
     values = {}  # as the field's own type: 1 and 1.0 are one number and make one specification
@@ -150,7 +184,9 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
             values[key] = TypeAdapter(types[key]).validate_python(value, strict=True)
         except ValidationError as error:
             reason = error.errors()[0]["msg"].removeprefix("Input ")
-            raise UsageError(f"{what}: {key} {reason}, got {value!r}") from None
+            raise UsageError(f"{what}: {key} {reason}, got {shortened(value)}") from None
+        if isinstance(value, int) and value.bit_length() > 63:
+            raise UsageError(f"{what}: {key} must have at most 64 bits, got {shortened(value)}")
     try:
         return cls(**values) if isinstance(template, type) else dataclasses.replace(template, **values)
     except (ValueError, TypeError) as error:
@@ -163,12 +199,26 @@ def read_options(given: str, text: str) -> dict[str, Any]:
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
-            raise UsageError(f"cannot read {part!r} in {given!r}; write options as name:key=value,key=value")
-        try:
-            options[key.strip()] = tomllib.loads(f"v = {value}")["v"]
-        except tomllib.TOMLDecodeError:
-            options[key.strip()] = value.strip()
+            raise UsageError(
+                f"cannot read {shortened(part)} in {shortened(given)}; write options as name:key=value,key=value"
+            )
+        options[key.strip()] = _value(value)
     return options
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or the text itself where it is none.
+
+    Raises:
+        UsageError: if it is nested too deeply, or a number beyond 64 bits.
+    """
+    try:
+        found = parse_toml(f"v = {text}")
+    except TooMuch as error:
+        raise UsageError(f"cannot read the value {shortened(text)}: {error}") from None
+    except TomlError:
+        return text.strip()
+    return found["v"] if set(found) == {"v"} else text.strip()
 
 
 def _shown(value: Any) -> str:
@@ -183,6 +233,7 @@ def _imported(given: str) -> Component:
     lower, colon, upper = given.partition(":")
     if not colon or "." not in upper:
         raise UsageError(
-            f"{given!r} is no pair of segments; name both by import path, package.module.Lower:package.module.Upper"
+            f"{shortened(given)} is no pair of segments; name both by import path, "
+            "package.module.Lower:package.module.Upper"
         )
     return Component(name="imported", spec=ImportedPair(lower=lower, upper=upper), label=given)

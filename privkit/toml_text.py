@@ -1,0 +1,85 @@
+"""TOML from a user: as much as a configuration needs, and a sentence for anything that would take minutes to read."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 1 << 18
+"""Of a configuration file; those in this repository have less than one kibibyte."""
+MOST_DOTS = 100
+"""In a line: reading a dotted key takes time and memory in the square of its parts."""
+WHOLE = 1 << 63
+"""Whole numbers of TOML have 64 bits."""
+
+
+class TomlError(ValueError):
+    """Text that is no TOML, or too much of it; the message completes "FILE is no valid TOML: ..."."""
+
+
+class TooMuch(TomlError):
+    """Text that may be TOML, but would take too long to read."""
+
+
+def read_text(path: Path) -> str:
+    """Text of a file, or of a pipe such as `<(command)`.
+
+    Raises:
+        OSError: if it cannot be read, or is a device or a folder.
+        TooMuch: if it is larger than `MOST_BYTES`.
+        TomlError: if it is no UTF-8.
+    """
+    with path.open("rb") as handle:
+        mode = os.fstat(handle.fileno()).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise OSError(None, "it is a device or a socket, and not a file")
+        data = handle.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise TooMuch(f"it has more than {MOST_BYTES >> 10} KiB")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise TomlError(f"it is not UTF-8 (byte {error.start})") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text.
+
+    Raises:
+        TomlError: if it is no TOML.
+        TooMuch: if it is nested too deeply, or holds a number beyond 64 bits.
+
+    >>> parse_toml("seed = 3")
+    {'seed': 3}
+    >>> parse_toml("epochs = 1" + "0" * 400)
+    Traceback (most recent call last):
+    ...
+    privkit.toml_text.TooMuch: a whole number must have at most 64 bits, and one has 1329
+    """
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.count(".") > MOST_DOTS:
+            raise TooMuch(f"line {number} has more than {MOST_DOTS} dots")
+    try:
+        found = tomllib.loads(text)
+        _check(found)
+    except RecursionError:
+        raise TooMuch("it is nested too deeply") from None
+    except tomllib.TOMLDecodeError as error:
+        raise TomlError(str(error)) from None
+    except TomlError:
+        raise
+    except ValueError:  # more digits than Python reads
+        raise TooMuch("a whole number must have at most 64 bits, and one has thousands of digits") from None
+    return found
+
+
+def _check(value: Any) -> None:
+    """Refuse whole numbers beyond 64 bits, wherever they stand."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            _check(part)
+    elif isinstance(value, int) and not -WHOLE <= value < WHOLE:
+        raise TooMuch(f"a whole number must have at most 64 bits, and one has {value.bit_length()}")
