@@ -13,12 +13,15 @@ from privkit.cell import run_cell
 from privkit.config import AuditConfig, resolve
 from privkit.errors import UsageError
 from privkit.grid import plan
+from privkit.ingredients import ingredients
+from privkit.metrics.perception import Perception
 from privkit.progress import Progress, Silent
-from privkit.provenance import default_threads, manifest
+from privkit.provenance import circumstances, default_threads, manifest
 from privkit.report import build
 from privkit.reports.schema import Row
 from privkit.run_folder import RunFolder
 from privkit.setting import prepare
+from privkit.stale import refresh
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,7 @@ def run_audit(
     *,
     out: Path | str | None = None,
     progress: Progress | None = None,
+    again: bool = False,
     **settings: Any,
 ) -> AuditRun:
     """Run an audit, or go on with one that was interrupted.
@@ -58,6 +62,8 @@ def run_audit(
         config: what to run; or give its settings as keywords, as in a configuration file (`defense="batch_shuffle"`).
         out: the run folder; None for one named after the configuration under ./privkit-runs.
         progress: told what happens; silent by default.
+        again: whether models and cells whose data, code, versions or device changed since are made anew; where not,
+            they are refused.
         **settings: keys of `privkit.config.KEYS`.
 
     Returns:
@@ -79,7 +85,7 @@ def run_audit(
     check_batches(config)
     device = pick_device(config.device)
     folder_path = Path(out) if out is not None else default_folder(config)
-    fresh = manifest(config, device=device.type, threads=config.threads or default_threads())
+    fresh = manifest(config, threads=config.threads or default_threads())
     progress = progress or Silent()
     with RunFolder(folder_path, fresh) as folder:
         threads, torch_threads = config.threads or folder.manifest.threads, torch.get_num_threads()
@@ -88,7 +94,7 @@ def run_audit(
         use_own_caches()
         torch.set_num_threads(threads)  # the manifest's on resume: other counts round otherwise
         try:
-            rows = _run_cells(config, folder, device, progress)
+            rows = _run_cells(config, folder, device, threads, progress, again)
             page = build(folder.path, rows)
         finally:
             torch.set_num_threads(torch_threads)
@@ -138,24 +144,31 @@ def check_batches(config: AuditConfig) -> None:
             )
 
 
-def _run_cells(config: AuditConfig, folder: RunFolder, device: torch.device, progress: Progress) -> list[Row]:
-    """Every cell of the plan, skipping what is finished."""
-    cells = plan(config)
+def _run_cells(
+    config: AuditConfig, folder: RunFolder, device: torch.device, threads: int, progress: Progress, again: bool
+) -> list[Row]:
+    """Every cell of the plan, skipping what is finished and still is what this command would compute."""
+    cells, perception = plan(config), Perception.of(config.features, device)
+    made_of = ingredients(config, cells, perception, circumstances(device.type, threads))
     rows, mended = folder.finished(cell.id for cell in cells)
     for sentence in mended:
         progress.note(sentence)
+    if superseded := refresh(config, folder, cells, rows, made_of, again=again):
+        progress.note(superseded)
+        rows, _ = folder.finished(cell.id for cell in cells)
+    folder.take(threads)
     for seed in config.seeds:
         pending = [cell for cell in cells if cell.seed == seed and cell.id not in rows]
         if not pending:
             continue
-        setting = prepare(config, seed, device)
-        folder.note_dataset(seed, setting.hashes)
+        setting = prepare(config, seed, device, perception)
         if setting.dropped:
             progress.note(f"seed {seed}: {setting.dropped} auxiliary images are private or attacked ones; left out")
         for warning in setting.warnings:
             progress.note(f"seed {seed}: {warning}")
         for cell in pending:
-            row = rows[cell.id] = folder.finish(run_cell(config, cell, setting, folder, progress))
+            row = run_cell(config, cell, setting, folder, progress, made_of[cell.id].on(setting.hashes))
+            rows[cell.id] = folder.finish(row)
             if row.status != "done":
                 progress.note(f"{row.defense} / {row.attack}, seed {row.seed}: {row.status}: {row.reason}")
     return [rows[cell.id] for cell in cells]

@@ -13,6 +13,7 @@ from privkit.config import AuditConfig
 from privkit.defended import defended_model
 from privkit.errors import DataError, PrivkitError, StorageError, UsageError
 from privkit.grid import Cell
+from privkit.ingredients import Ingredients
 from privkit.progress import Progress
 from privkit.questions import QUESTIONS
 from privkit.questions.images import passes
@@ -25,8 +26,11 @@ from privkit.storage import append_line, write_record
 from privkit.training import exposure
 
 
-def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolder, progress: Progress) -> Row:
+def run_cell(
+    config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolder, progress: Progress, made_of: Ingredients
+) -> Row:
     """One cell; whatever goes wrong in its computation becomes a row with a reason, and the other cells go on."""
+    folder.begin(cell, made_of)
     splits = setting.splits
     base = Row(
         cell=cell.id,
@@ -51,6 +55,7 @@ def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolde
         },
         floors=setting.floors,
         features=setting.perception.labels,
+        provenance=made_of.cell,
     )
     home = folder.cell(cell.id)
     spec = {"cell": cell.id, "defense": cell.defense.to_json(), "attack": cell.attack.to_json(), "seed": cell.seed}
@@ -58,7 +63,7 @@ def run_cell(config: AuditConfig, cell: Cell, setting: Setting, folder: RunFolde
     log("start")
     write_record(home / "spec.json", spec)
     try:
-        scene = _scene(config, cell, setting, folder, progress, base, log)
+        scene = _scene(config, cell, setting, folder, progress, made_of, base, log)
         base = scene.row
         row = load(QUESTIONS[getattr(cell.attack.spec, "asks", "images")])(scene)
     except NotApplicable as error:
@@ -82,6 +87,7 @@ def _scene(
     setting: Setting,
     folder: RunFolder,
     progress: Progress,
+    made_of: Ingredients,
     base: Row,
     log: _Log,
 ) -> Scene:
@@ -118,6 +124,7 @@ def _scene(
         folder=folder,
         progress=progress,
         log=log,
+        made_of=made_of,
         model=model,
         recording=recording,
         exposure=often,

@@ -114,6 +114,9 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(help="Run folder; the same command resumes it. [privkit-runs/DATASET-HASH]")
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Recompute what changed since: data, code, versions, device or threads.")
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Print the cells and an estimate; train nothing. Your own --model is imported."),
@@ -156,7 +159,7 @@ def audit(
 
     folder = out or default_folder(resolved)
     with keeping(lambda: finished_cells(folder, len(plan(resolved)))), shown() as progress:
-        run = run_audit(resolved, out=out, progress=progress)
+        run = run_audit(resolved, out=out, progress=progress, again=again)
     _print_run(list(run.rows), run.report)
     for failure in run.failures:
         _error(f"gate failed: {failure}")

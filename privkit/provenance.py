@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: versions, source revision, hardware."""
+"""Where a run's numbers come from: versions, source revision, device and threads."""
 
 from __future__ import annotations
 
@@ -6,16 +6,29 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 
 import privkit
 from privkit.config import AuditConfig
 from privkit.grid import plan
-from privkit.reports.schema import Manifest, PlannedCell
+from privkit.reports.schema import Manifest, PlannedCell, Provenance
+from privkit.sources import own_source
 
-PACKAGES = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-image", "scikit-learn", "mlxtend", "safetensors")
+PACKAGES = {
+    "torch": "torch",
+    "torchvision": "torchvision",
+    "timm": "timm",
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "scikit-image": "skimage",
+    "scikit-learn": "sklearn",
+}
+"""The libraries that compute in an audit -> what they are imported as."""
+
 MOST_THREADS = 8
 
 
@@ -25,17 +38,14 @@ def default_threads() -> int:
     return min(MOST_THREADS, usable)
 
 
-def manifest(config: AuditConfig, *, device: str, threads: int) -> Manifest:
-    """Describe a run before it starts; the datasets' hashes are added as they are read."""
+def manifest(config: AuditConfig, *, threads: int) -> Manifest:
+    """Describe a run before it starts."""
     return Manifest(
         privkit=privkit.__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=tuple(sys.argv),
         config=config.answers(),
         fingerprint=config.fingerprint,
-        git=git_revision(),
-        packages={name: found for name in PACKAGES if (found := _version(name))},
-        hardware=hardware(device),
         threads=threads,
         seeds=config.seeds,
         cells=tuple(
@@ -47,27 +57,46 @@ def manifest(config: AuditConfig, *, device: str, threads: int) -> Manifest:
     )
 
 
-def hardware(device: str) -> dict[str, str | int | float | None]:
-    """Processor, memory, accelerator and system."""
-    import torch
+def circumstances(device: str, threads: int) -> Provenance:
+    """What all numbers of this process share: privkit and its libraries, the device, the threads.
 
-    name = torch.cuda.get_device_name() if device == "cuda" else None
-    return {
-        "device": device,
-        "accelerator": name,
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "memory_gib": round(_memory() / 2**30, 1),
-        "system": platform.platform(),
+    Args:
+        device: "cpu" or "cuda".
+        threads: of the CPU.
+    """
+    packages = {
+        "privkit": f"{privkit.__version__}, source {own_source()[:12]}",
         "python": platform.python_version(),
+        **{name: found for name, module in PACKAGES.items() if (found := _version(name, module))},
     }
+    if device == "cuda":
+        import torch
+
+        device = f"cuda, {torch.cuda.get_device_name()}"
+    return Provenance(
+        packages=packages,
+        machine={"device": device, "threads": str(threads)},
+        noted={"commit": git_revision(), "processor": _processor(), "system": _system()},
+    )
 
 
-def git_revision() -> dict[str, str | bool | None]:
-    """Commit of privkit's own checkout and whether it was changed; None for an installed wheel."""
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of installed packages, given by what they are imported as; those of no distribution are left out.
+
+    >>> sorted(versions({"numpy", "json"}))
+    ['numpy']
+    """
+    names = set(packages)
+    known = packages_distributions() if names else {}
+    return {name: found for top in names for name in known.get(top, ()) if (found := _version(name, top))}
+
+
+@cache
+def git_revision() -> str:
+    """Commit of privkit's own checkout, and whether it was changed; "none" for an installed wheel."""
     home = Path(privkit.__file__).resolve().parent.parent
     if not (home / ".git").exists():
-        return {"commit": None, "dirty": None}
+        return "none"
 
     def git(*arguments: str) -> str | None:
         try:
@@ -77,17 +106,24 @@ def git_revision() -> dict[str, str | bool | None]:
         return done.stdout.strip() if done.returncode == 0 else None
 
     commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+    return f"{commit or 'unknown'}{', with changes' if changes else ''}"
 
 
-def _version(package: str) -> str | None:
-    """Installed version, None where it is not installed."""
+def _version(package: str, module: str) -> str | None:
+    """Installed version, None where it is not installed; a loaded one that is another is told, too."""
     try:
-        return version(package)
+        installed = version(package)
     except PackageNotFoundError:
         return None
+    loaded = getattr(sys.modules.get(module), "__version__", None)
+    if not isinstance(loaded, str) or loaded == installed:
+        return installed
+    if loaded.partition("+")[0] == installed.partition("+")[0]:
+        return str(loaded) if package == "torch" else installed  # torch's own tells its build, such as +cpu
+    return f"{loaded} loaded, {installed} installed"
 
 
+@cache
 def _processor() -> str:
     """Model name of the processor."""
     try:
@@ -97,9 +133,6 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _memory() -> int:
-    """Physical memory in bytes, 0 where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return 0
+def _system() -> str:
+    """Operating system and architecture."""
+    return f"{platform.system()} {platform.machine()}"

@@ -86,6 +86,16 @@ def misnamed(kind: str) -> list[str]:
     return sorted({entry.name for entry in entry_points(group=f"privkit.{kind}") if not NAME.match(entry.name)})
 
 
+def distribution(kind: str, name: str) -> dict[str, str]:
+    """The installed package that brings a name by an entry point -> its version; nothing for privkit's own names.
+
+    >>> distribution("defenses", "batch_shuffle")
+    {}
+    """
+    found = [] if name in load(TABLES[kind]) else [e.dist for e in entry_points(group=f"privkit.{kind}", name=name)]
+    return {dist.name: dist.version for dist in found if dist is not None}
+
+
 def describe(kind: str) -> list[dict[str, Any]]:
     """What `privkit list` shows: name, first line of the docstring and the options with their defaults.
 

@@ -7,22 +7,29 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from privkit.errors import DamagedFile, RunFolderError
-from privkit.grid import short_hash
+from privkit.grid import Cell, short_hash
 from privkit.paths import MOST_TEXT, inside, open_file, read_bytes
-from privkit.reports.schema import SCHEMA_VERSION, Gate, Manifest, Row
+from privkit.reports.origins import differences
+from privkit.reports.schema import SCHEMA_VERSION, Gate, Manifest, Provenance, Row
 from privkit.sealed import Broken, altered, digests, opened, sealed
 from privkit.storage import append_line, make_folder, read_record, sweep, write_bytes, write_record, writing
+
+if TYPE_CHECKING:
+    from privkit.ingredients import Ingredients
 
 try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
+
+MADE_OF = "made_of.json"
+"""In the folder of a model or a cell: its provenance, written before its first number."""
 
 SCORES = "scores.npz"
 """In a cell's folder: values float64 [N] and positive bool [N], of attacks that tell two kinds of examples apart."""
@@ -107,7 +114,8 @@ class RunFolder:
 
     def _begun(self) -> bool:
         """Whether anything was computed: a model, a control experiment or a finished cell."""
-        return any(next(self.path.glob(found), None) for found in ("models/*/*", "controls/*", "cells/*/result.json"))
+        some = any(next(self.path.glob(found), None) for found in ("controls/*", "cells/*/result.json"))
+        return some or any(map(holds, self.path.glob("models/*")))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -127,14 +135,60 @@ class RunFolder:
         """File of an attack's control experiments."""
         return inside(self.path, "controls", f"{attack['name']}-{short_hash(attack)}.json")
 
-    def read_gates(self, path: Path) -> tuple[Gate, ...] | None:
-        """Gates stored by `write_gates`, None where there are none."""
-        found = read_record(path, control=path.stem)
-        return None if found is None else tuple(Gate.model_validate(gate) for gate in found["gates"])
+    def read_gates(self, path: Path, seed: int, made_of: Provenance) -> tuple[Gate, ...] | None:
+        """Gates stored by `write_gates`, None where there are none, or they are made of something else.
 
-    def write_gates(self, path: Path, gates: tuple[Gate, ...]) -> None:
-        """Store gates."""
-        write_record(path, {"control": path.stem, "gates": [gate.model_dump(mode="json") for gate in gates]})
+        Control experiments are done once a run, on the images of the seed that comes to them first.
+        """
+        found = read_record(path, control=path.stem)
+        if found is None:
+            return None
+        past = Provenance.model_validate(found["made_of"])
+        if found["seed"] != seed:
+            past = past.model_copy(update={"data": made_of.data})
+        return None if differences(past, made_of) else tuple(Gate.model_validate(gate) for gate in found["gates"])
+
+    def write_gates(self, path: Path, seed: int, made_of: Provenance, gates: tuple[Gate, ...]) -> None:
+        """Store gates with what they are made of."""
+        found = {"made_of": made_of.model_dump(), "gates": [gate.model_dump(mode="json") for gate in gates]}
+        write_record(path, {"control": path.stem, "seed": seed, **found})
+
+    def made_of(self, home: Path) -> Provenance | None:
+        """What a model or a cell that began is made of, None where nothing says so.
+
+        Args:
+            home: its folder.
+        """
+        try:
+            found = read_record(home / MADE_OF, of=home.name)
+        except DamagedFile:
+            return None
+        return None if found is None else Provenance.model_validate(found["made_of"])
+
+    def begin(self, cell: Cell, made_of: Ingredients) -> None:
+        """Store what a cell and its model are made of, before they are made.
+
+        Raises:
+            RunFolderError: if the images changed since this command looked at them.
+        """
+        for home, provenance in ((self.model(cell.model_id), made_of.model), (self.cell(cell.id), made_of.cell)):
+            known = self.made_of(home)
+            if known is not None and not (changes := differences(known, provenance, seed=cell.seed)):
+                continue
+            if known is not None and holds(home):
+                raise RunFolderError(f"{', '.join(changes)} changed while this command ran; run it again")
+            write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
+
+    def set_aside(self, homes: Iterable[Path]) -> None:
+        """Move models and cells that are to be made anew to RUN/superseded: nothing finished is lost."""
+        past = self.path / "superseded"
+        numbers = [int(there.name) for there in past.glob("*") if there.name.isdigit()]
+        here = past / str(max(numbers, default=0) + 1)
+        with writing(past):
+            for folder in (past, here, here / "cells", here / "models"):
+                make_folder(folder)
+            for home in homes:
+                os.replace(home, here / home.relative_to(self.path))
 
     @property
     def results(self) -> Path:
@@ -145,23 +199,11 @@ class RunFolder:
         """Write the manifest."""
         write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
-    def note_dataset(self, seed: int, hashes: dict[str, dict[str, int | str]]) -> None:
-        """Put the splits' hashes into the manifest, or refuse data that changed since the run began.
-
-        Raises:
-            RunFolderError: if a resumed run reads other images than before.
-        """
-        known = self.manifest.datasets.get(str(seed))
-        if known == hashes:
-            return
-        if known is not None:
-            raise RunFolderError(
-                f"the images of seed {seed} are not those that {self.path} began with; "
-                "restore the data, or name another folder with --out"
-            )
-        datasets = {**self.manifest.datasets, str(seed): hashes}
-        self.manifest = self.manifest.model_copy(update={"datasets": datasets})
-        self.save_manifest()
+    def take(self, threads: int) -> None:
+        """Note in the manifest with how many threads the run goes on."""
+        if self.manifest.threads != threads:
+            self.manifest = self.manifest.model_copy(update={"threads": threads})
+            self.save_manifest()
 
     def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
         """Rows of the finished cells, and a sentence for everything that had to be mended.
@@ -246,6 +288,11 @@ def read_row(cell: Path) -> Row | None:
         raise DamagedFile(f"cannot read {path} ({error.strerror})") from None
     except Broken as error:
         raise DamagedFile(f"{path} {error}") from None
+
+
+def holds(home: Path) -> bool:
+    """Whether the folder of a model or a cell holds something that a run would go on with."""
+    return any((home / name).exists() for name in (TRAINED, "training.ckpt", "attack.ckpt"))
 
 
 def read_manifest(path: Path) -> Manifest | None:

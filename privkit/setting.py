@@ -36,7 +36,7 @@ class Setting:
         floors: metrics of the constant guesses.
         perception: what reconstructions are looked at with, beside pixels.
         warnings: of images that look clipped, one sentence each.
-        hashes: size and sha256 of every part, for the manifest.
+        hashes: part -> SHA-256 of its images.
     """
 
     splits: Splits
@@ -47,10 +47,22 @@ class Setting:
     floors: dict[str, dict[str, Metrics]]
     perception: Perception
     warnings: tuple[str, ...] = ()
-    hashes: dict[str, dict[str, int | str]]
+    hashes: dict[str, str]
 
 
-def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """The images of one seed: who holds them, and which are attacked. See `Setting`."""
+
+    splits: Splits
+    shares: Shares
+    victims: Batch
+    auxiliary: Batch
+    dropped: int
+    hashes: dict[str, str]
+
+
+def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
     """Open the data, split them and choose the attacked and the auxiliary images.
 
     Raises:
@@ -72,33 +84,52 @@ def prepare(config: AuditConfig, seed: int, device: torch.device) -> Setting:
     )
     protocol = config.protocol.spec
     shares = config.partition.spec.assign(cpu.private.y, protocol.clients, derive(seed, "partition"))
-    batch = protocol.active * config.training.batch_size
     victims = _victims(config, splits, shares)
     auxiliary, dropped = _auxiliary(config, splits, victims, other, seed)
     if dropped:
         check_sizes(config, private=len(splits.private), auxiliary=len(auxiliary), test=len(splits.test))
+    hashes = splits.hashes()
+    if config.auxiliary not in ("disjoint", "training"):
+        hashes[config.auxiliary] = auxiliary.sha256()
+    return Images(splits=splits, shares=shares, victims=victims, auxiliary=auxiliary, dropped=dropped, hashes=hashes)
+
+
+def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Perception | None = None) -> Setting:
+    """Everything that cells of one seed share.
+
+    Args:
+        config: of the run.
+        seed: of the splits.
+        device: where the images go.
+        perception: what the configuration's feature networks are, where they are loaded already.
+
+    Raises:
+        UsageError: if the parts are too small for the batch size.
+        DataError: if files are missing, damaged or too few.
+    """
+    images = read_images(config, seed, device)
+    splits, victims, auxiliary = images.splits, images.victims, images.auxiliary
+    batch = config.protocol.spec.active * config.training.batch_size
     knowledge = Knowledge(image_shape=splits.image_shape, batch_size=batch, auxiliary=auxiliary.x)
     nothing = [View(round=0, smashed=torch.empty(len(victims), 0, device=device))]
-    perception = Perception.of(config.features, device)
+    if perception is None:
+        perception = Perception.of(config.features, device)
     floors = {
         floor.name: summarise(
             scored(victims.x, floor.run(nothing, knowledge, Generator()).images, batch, perception), seed
         )
         for floor in (MidGrey(), MeanImage())
     }
-    hashes = splits.hashes()
-    if config.auxiliary not in ("disjoint", "training"):
-        hashes[config.auxiliary] = {"images": len(auxiliary), "sha256": auxiliary.sha256()}
     return Setting(
         splits=splits,
-        shares=shares,
+        shares=images.shares,
         victims=victims,
         auxiliary=auxiliary,
-        dropped=dropped,
+        dropped=images.dropped,
         floors=floors,
         perception=perception,
         warnings=tuple(filter(None, (clipped(splits.private),))),
-        hashes=hashes,
+        hashes=images.hashes,
     )
 
 

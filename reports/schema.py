@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMA_VERSION = 5
-"""Raised whenever a row or a manifest of before can no longer be read: 5 gave every record a checksum."""
+"""Raised whenever a row or a manifest of before can no longer be read: 5 gave records checksums and provenance."""
 
 Status = Literal["done", "not_applicable", "error"]
 
@@ -110,6 +110,22 @@ class Empirical(_Frozen):
     statement: str
 
 
+class Provenance(_Frozen):
+    """What numbers are made of. A run folder goes on only where all of it but `noted` is as it was.
+
+    `data`: part of the images -> SHA-256 of ids, labels and pixels. `code`: module outside privkit -> SHA-256 of its
+    source. `files`: checkpoints and feature networks -> their content. `packages`: privkit, Python and the libraries
+    that compute -> version. `machine`: device and threads. `noted`: commit, processor and system, which may change.
+    """
+
+    data: dict[str, str] = {}
+    code: dict[str, str] = {}
+    files: dict[str, str] = {}
+    packages: dict[str, str] = {}
+    machine: dict[str, str] = {}
+    noted: dict[str, str] = {}
+
+
 class Row(_Frozen):
     """One cell: one defense, one attack, one seed.
 
@@ -117,7 +133,8 @@ class Row(_Frozen):
     assignment of guesses to images inside each message), `floors` by floor first; its "zero_steps" is the attack's
     start, no floor. `answers` are of attacks that ask for labels, members, canaries or an order ("auc" and so on);
     `notes` are sentences beside the numbers; `knows` is what the adversary may hold beside the release, by the names of
-    `privkit.attacks.base.Knowledge`; `files` are the SHA-256 of the files that lie beside the row's own.
+    `privkit.attacks.base.Knowledge`; `files` are the SHA-256 of the files that lie beside the row's own; `provenance` is
+    what the numbers are made of.
     """
 
     schema_version: Literal[5] = 5
@@ -150,6 +167,7 @@ class Row(_Frozen):
     training_curve: tuple[float, ...] = ()
     attack_curve: tuple[float, ...] = ()
     files: dict[str, str] = {}
+    provenance: Provenance = Provenance()
 
     @property
     def caveats(self) -> list[str]:
@@ -182,7 +200,10 @@ class PlannedCell(_Frozen):
 
 
 class Manifest(_Frozen):
-    """Where a run's numbers come from, and the cells that it is to finish, in their order."""
+    """Which run a folder holds, and the cells that it is to finish, in their order.
+
+    What its numbers are made of stands in its rows and models.
+    """
 
     schema_version: Literal[5] = 5
     privkit: str
@@ -190,10 +211,6 @@ class Manifest(_Frozen):
     argv: tuple[str, ...]
     config: dict[str, object]
     fingerprint: str
-    git: dict[str, str | bool | None]
-    packages: dict[str, str]
-    hardware: dict[str, str | int | float | None]
     threads: int
     seeds: tuple[int, ...]
     cells: tuple[PlannedCell, ...]
-    datasets: dict[str, dict[str, dict[str, int | str]]] = {}

@@ -226,7 +226,7 @@ def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
 
     config = resolve({"defense": "none", **SETTINGS})
     setting, cell = prepare(config, 0, torch.device("cpu")), plan(config)[0]
-    with RunFolder(tmp_path / "run", manifest(config, device="cpu", threads=1)) as folder:
+    with RunFolder(tmp_path / "run", manifest(config, threads=1)) as folder:
         model = defended_model(config, cell, setting, folder, Silent(), lambda text: None)
     watched = []
 

@@ -16,7 +16,7 @@ from privkit.sealed import opened, sealed
 
 
 def described(**settings: object) -> Manifest:
-    return manifest(resolve(settings), device="cpu", threads=1)
+    return manifest(resolve(settings), threads=1)
 
 
 @pytest.fixture
@@ -97,7 +97,6 @@ def test_two_runs_that_start_together_do_not_share_a_folder(tmp_path: Path) -> N
         with pytest.raises(PrivkitError, match="in use by another process"), two:
             pass
         assert read_manifest(tmp_path / "run") == first
-        one.note_dataset(0, {"private": {"images": 1}})
         one.model("none-s0").mkdir()
         (one.model("none-s0") / "training.ckpt").touch()
     with pytest.raises(RunFolderError, match="belongs to another configuration"), two:

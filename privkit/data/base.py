@@ -60,8 +60,8 @@ class Batch:
         return Batch(x=self.x.to(device), y=self.y.to(device), ids=self.ids.to(device))
 
     def sha256(self) -> str:
-        """Hash of ids, labels and pixels, for the manifest."""
-        digest = hashlib.sha256()
+        """Hash of shape, ids, labels and pixels."""
+        digest = hashlib.sha256(str(list(self.x.shape)).encode())
         for part in (self.ids, self.y, self.x):
             digest.update(part.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()

@@ -205,12 +205,21 @@ def _module(
 ) -> FeatureNetwork:
     """A frozen module as a feature network."""
     model = model.to(device).eval().requires_grad_(False)
+    label = f"{name} {hash_weights(model)[:12]}"
+    return FeatureNetwork(label=label, body=model, size=size, mean=tuple(mean), std=tuple(std))
+
+
+def hash_weights(model: nn.Module) -> str:
+    """SHA-256 of a module's names and weights.
+
+    >>> hash_weights(nn.Identity()) == hashlib.sha256().hexdigest()
+    True
+    """
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         digest.update(key.encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    label = f"{name} {digest.hexdigest()[:12]}"
-    return FeatureNetwork(label=label, body=model, size=size, mean=tuple(mean), std=tuple(std))
+    return digest.hexdigest()
 
 
 def _no_model(kind: str, name: str, known: Sequence[str]) -> UsageError:

@@ -11,9 +11,11 @@ from torch import Tensor
 from privkit.errors import UsageError
 from privkit.metrics.feature_networks import FeatureNetwork, feature_network
 from privkit.metrics.image import Values
-from privkit.metrics.perceptual import f_sim, f_sim_floors, identity, lpips
+from privkit.metrics.perceptual import f_sim, f_sim_floors, identity, lpips, lpips_weights
 
 TRUNKS = ("alex", "vgg", "squeeze")
+PACKAGES = {"embedded": ("efficientnet_lite_pytorch",), "dlib": ("dlib",)}
+"""Packages that compute a kind of network, beside torch, torchvision and timm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,25 @@ class Perception:
         """Names with their weights' hash or version, for the row."""
         found = [] if self.network is None else [self.network.label]
         return tuple(found + ([f"lpips:{self.trunk} 0.1"] if self.trunk else []))
+
+    def contents(self) -> dict[str, str]:
+        """What was named -> the hash of its weights.
+
+        Raises:
+            DataError: if LPIPS or its weights cannot be had.
+        """
+        found = {}
+        if self.network is not None:
+            name, digest = self.network.label.rsplit(" ", 1)
+            found[name] = digest
+        if self.trunk:
+            found[f"lpips:{self.trunk}"] = lpips_weights(self.trunk)
+        return found
+
+    def packages(self) -> set[str]:
+        """Packages that compute the metrics, beside torch."""
+        kind = "" if self.network is None else self.network.label.partition(":")[0]
+        return set(PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
         """Metric -> one value an image.

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from privkit.errors import DataError, UsageError
-from privkit.metrics.feature_networks import FeatureNetwork
+from privkit.metrics.feature_networks import FeatureNetwork, hash_weights
 from privkit.metrics.image import Values
 
 CHUNK = 1_000
@@ -153,6 +153,18 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
     with torch.no_grad():
         found = [model(_lpips_input(a), _lpips_input(b)) for a, b in zip(truth.split(64), guess.split(64), strict=True)]
     return _values(torch.cat(found).flatten())
+
+
+def lpips_weights(net: str) -> str:
+    """First digits of the SHA-256 of LPIPS's weights, for what a row is made of.
+
+    Args:
+        net: "alex", "vgg" or "squeeze".
+
+    Raises:
+        DataError: as `lpips`.
+    """
+    return hash_weights(_lpips_model(net))[:12]
 
 
 @cache

@@ -40,6 +40,11 @@ class ImportedPair:
     lower: str
     upper: str
 
+    def imports(self) -> set[str]:
+        """Import both segments and return the names of their modules."""
+        places = {path.rpartition(".")[0] for path in (self.lower, self.upper)}
+        return places | {str(getattr(_import(path), "__module__", "")) for path in (self.lower, self.upper)} - {""}
+
     def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Import and build both segments; see `ModelSpec.build`."""
         offered = {"image_shape": image_shape, "classes": classes, "positions": positions}

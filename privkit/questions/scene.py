@@ -19,6 +19,7 @@ from privkit.defended import DefendedModel
 from privkit.defenses.base import Exposure
 from privkit.errors import DamagedFile
 from privkit.grid import Cell
+from privkit.ingredients import Ingredients
 from privkit.metrics.leakage import Leak, per_batch_auc, pooled_auc, tpr_at
 from privkit.progress import Progress
 from privkit.reports.schema import Gate, Interval, Row
@@ -44,6 +45,7 @@ class Scene:
         folder: the run on disk.
         progress: told what happens.
         log: the cell's log.
+        made_of: the cell's provenance, and that of what it shares.
         model: the trained edge and server.
         recording: the attacked images as they crossed the wire after training.
         exposure: how often the run released what belongs to one record.
@@ -57,6 +59,7 @@ class Scene:
     folder: RunFolder
     progress: Progress
     log: Callable[[str], None]
+    made_of: Ingredients
     model: DefendedModel
     recording: Recording
     exposure: Exposure
@@ -92,15 +95,16 @@ class Scene:
         """The attack's control experiments, done once a run for every form of a release."""
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form})
+        seed, made_of = self.cell.seed, self.made_of.control
         try:
-            if (known := self.folder.read_gates(path)) is not None:
+            if (known := self.folder.read_gates(path, seed, made_of)) is not None:
                 return known
         except DamagedFile:
             self.progress.note(f"{path} is damaged; these control experiments are done again")
         self.progress.stage(f"controls of {self.cell.attack.label}", unit="experiments")
         found = mount()
         self.progress.step(len(found), len(found))
-        self.folder.write_gates(path, found)
+        self.folder.write_gates(path, seed, made_of, found)
         return found
 
     def told(self, scores: Scores, positive: Any, batches: Any = None) -> dict[str, Interval]:

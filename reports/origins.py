@@ -1,0 +1,89 @@
+"""What rows are made of, in words: what changed between two of them, and rows of one table that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from privkit.reports.schema import Provenance, Row
+
+COMPARED = ("data", "code", "files", "packages", "machine")
+"""What must be as it was for a run to go on."""
+
+CODES = ("data", "code", "files")
+"""What is given by a hash, of which a few digits are shown."""
+
+
+def differences(there: Provenance, here: Provenance, *, seed: int | None = None) -> list[str]:
+    """What changed, a few words each; nothing where the numbers would be the same.
+
+    Args:
+        there: what a stored number is made of.
+        here: what it would be made of now.
+        seed: of the number, for the images.
+
+    >>> old = Provenance(packages={"torch": "2.14.0"}, code={"mine": "ab"})
+    >>> differences(old, Provenance(packages={"torch": "2.15.0"}, code={"mine": "cd"}))
+    ['the source of mine', 'torch (2.14.0 there, 2.15.0 here)']
+    """
+    found = [
+        _change(section, key, before.get(key), after.get(key), seed)
+        for section in COMPARED
+        for before, after in [(getattr(there, section), getattr(here, section))]
+        for key in dict.fromkeys((*before, *after))
+        if before.get(key) != after.get(key)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _change(section: str, key: str, before: str | None, after: str | None, seed: int | None) -> str:
+    """One difference in words."""
+    if section == "data":
+        return "the images" if seed is None else f"the images of seed {seed}"
+    if section == "code":
+        return f"the source of {key}"
+    if section == "files":
+        return f"the file {key}" if after is not None else f"the file {key}, which is gone"
+    if before and after and before.partition(",")[0] == after.partition(",")[0] and key == "privkit":
+        return f"privkit's own source (both {before.partition(',')[0]})"
+    return f"{key} ({before or 'none'} there, {after or 'none'} here)"
+
+
+def origins(rows: Sequence[Row]) -> dict[str, str]:
+    """Cell -> in what the row's provenance differs from another row's; empty where all rows are made alike.
+
+    Rows of other seeds have other images, and rows of other attacks other sources: only what two rows both have, and
+    images of one seed, are held against each other.
+
+    >>> from privkit.reports.schema import Provenance
+    >>> shared = dict(status="done", defense="none", dataset="d", model="m", protocol="sl", partition="iid", seed=0)
+    >>> shared |= dict(auxiliary="disjoint", victims="private", batch_size=5, attack="a")
+    >>> made = [Provenance(machine={"device": device, "threads": "1"}) for device in ("cpu", "cuda")]
+    >>> origins([Row(cell=str(i), provenance=p, **shared) for i, p in enumerate(made)])
+    {'0': 'device cpu', '1': 'device cuda'}
+    """
+    values: dict[tuple[str, str, int | None], dict[str, str]] = {}
+    for row in rows:
+        for section in Provenance.model_fields:
+            for key, value in getattr(row.provenance, section).items():
+                place = (section, key, row.seed if section == "data" else None)
+                values.setdefault(place, {})[row.cell] = value
+    mixed = {place: found for place, found in values.items() if len(set(found.values())) > 1}
+    told: dict[str, list[str]] = {row.cell: [] for row in rows} if mixed else {}
+    for (section, key, _), found in mixed.items():
+        for cell, value in found.items():
+            told[cell].append(f"{NAMES.get(section, '')}{key} {value[:8] if section in CODES else value}")
+    return {cell: ", ".join(words) for cell, words in told.items()}
+
+
+NAMES = {"data": "images ", "code": "source ", "files": "file "}
+"""What stands before a key."""
+
+
+def mixture(rows: Sequence[Row], found: Mapping[str, str] | None = None) -> str:
+    """A sentence on rows that are not made alike, empty where all are."""
+    found = origins(rows) if found is None else found
+    counts = {origin: list(found.values()).count(origin) for origin in dict.fromkeys(found.values())}
+    if not counts:
+        return ""
+    told = "; ".join(f"{origin or 'others'} ({count} row{'s' * (count > 1)})" for origin, count in counts.items())
+    return f"These rows are not made alike, so that they differ by more than their defense and attack: {told}."
