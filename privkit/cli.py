@@ -206,6 +206,7 @@ def _print_run(rows: list[Any], page: Path) -> None:
     from privkit.reports import escape
     from privkit.reports.answers import NOTE as ANSWERS_NOTE
     from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table
+    from privkit.reports.origins import mixture
     from privkit.reports.strongest import strongest
     from privkit.reports.tables import NOTE, rich_table, summary_note, summary_table, table
     from privkit.scoring import over_seeds
@@ -213,6 +214,8 @@ def _print_run(rows: list[Any], page: Path) -> None:
     console = escape.console(width=None if sys.stdout.isatty() else 160)
     summaries = over_seeds(rows)
     console.print(rich_table(summary_table(summaries) if summaries else table(rows)))
+    if mixed := mixture(rows):
+        console.print(mixed, highlight=False, markup=False)
     note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}" if summaries else NOTE
     console.print(note, style="dim", highlight=False, markup=False)
     for other, text in ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE)):

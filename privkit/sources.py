@@ -123,15 +123,12 @@ def _digest(name: str, module: ModuleType | None, path: Path) -> str:
         digest = hash_file(path)
     except OSError as error:
         raise UsageError(f"cannot read the source of {name}, {path} ({error.strerror}); restore the file") from None
-    if module is not None:
-        spec = getattr(module, "__spec__", None)
-        first = _seen.setdefault(name, (spec, digest))
-        if first[0] is not spec:  # imported anew since
-            _seen[name] = (spec, digest)
-        elif first[1] != digest:
-            raise UsageError(
-                f"{path} was edited after this process imported it, and the old code would run; start Python anew"
-            )
+    spec, (known, first) = getattr(module, "__spec__", None), _seen.get(name, (None, digest))
+    if spec is not None and known in (None, spec) and first != digest:  # reloading a module gives it another one
+        raise UsageError(
+            f"{path} was edited after this process imported it, and the old code would run; start Python anew"
+        )
+    _seen[name] = (spec, digest)
     return digest
 
 

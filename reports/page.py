@@ -10,9 +10,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from privkit.reports import answers, escape, figures, tables
 from privkit.reports.figures import Pictures
-from privkit.reports.schema import Manifest, Row, Summary
+from privkit.reports.origins import mixture
+from privkit.reports.schema import Manifest, Provenance, Row, Summary
 from privkit.reports.score_figures import Told, score_figure
 from privkit.reports.strongest import strongest
+from privkit.reports.tables import Table
 
 Write = Callable[[Path, bytes], None]
 
@@ -40,22 +42,20 @@ def render(
     Returns:
         The page's path.
     """
-    table = tables.table(rows)
-    write(folder / "tables" / "audit.md", tables.markdown(table).encode())
-    write(folder / "tables" / "audit.tex", tables.latex(table).encode())
+    table, mixed = tables.table(rows), mixture(rows)
+    summary = tables.summary_table(summaries) if summaries else None
+    summary_note = tables.summary_note(summaries) if summaries else ""
     write(folder / "tables" / "audit.csv", tables.to_csv(rows).encode())
-    others = {
+    others: dict[str, tuple[Table | None, str]] = {
         "answers": (answers.answers_table(rows), answers.NOTE),
         "orders": (answers.orders_table(rows), answers.ORDER_NOTE),
     }
-    for name, (found, note) in others.items():
+    every = {"audit": (table, tables.NOTE), **others, "seeds": (summary, summary_note)}
+    for name, (found, note) in every.items():
         if found is not None:
-            write(folder / "tables" / f"{name}.md", tables.markdown(found, note).encode())
-            write(folder / "tables" / f"{name}.tex", tables.latex(found).encode())
-    summary = tables.summary_table(summaries) if summaries else None
-    if summary is not None:
-        write(folder / "tables" / "seeds.md", tables.markdown(summary, tables.summary_note(summaries)).encode())
-        write(folder / "tables" / "seeds.tex", tables.latex(summary).encode())
+            write(folder / "tables" / f"{name}.md", tables.markdown(found, f"{note} {mixed}".strip()).encode())
+            comment = f"% {mixed}\n" if mixed else ""
+            write(folder / "tables" / f"{name}.tex", (comment + tables.latex(found)).encode())
 
     images = {}
     strips = {_label(row, rows): pictures[row.cell] for row in rows if row.cell in pictures}
@@ -89,18 +89,33 @@ def render(
         baselines={found.row.seed: found.row for found in best_rows if found.row.defense == "none"},
         floor_names=tables.FLOOR_NAMES,
         manifest=manifest,
+        mixed=mixed,
+        made_of=_made_of(rows),
         table=table,
         note=tables.NOTE,
         others=others,
         told={found.row.cell: found.told for found in best_rows},
         elsewhere={found.row.cell: found.elsewhere for found in best_rows},
         summary=summary,
-        summary_note=tables.summary_note(summaries),
+        summary_note=summary_note,
         images=images,
     )
     path = folder / "index.html"
     write(path, page.encode())
     return path
+
+
+def _made_of(rows: Sequence[Row]) -> list[tuple[str, Provenance]]:
+    """What rows are made of, once for all rows that are made of the same, with their names."""
+    found: list[tuple[list[str], Provenance]] = []
+    for row in rows:
+        name = f"{row.defense} / {row.attack}, seed {row.seed}"
+        same = next((names for names, provenance in found if provenance == row.provenance), None)
+        if same is None:
+            found.append(([name], row.provenance))
+        else:
+            same.append(name)
+    return [("; ".join(names), provenance) for names, provenance in found]
 
 
 def _label(row: Row, rows: Sequence[Row]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privkit.reports import escape
+from privkit.reports.origins import origins
 from privkit.reports.schema import Estimate, Interval, Metrics, Row, Summary
 
 if TYPE_CHECKING:
@@ -56,14 +57,22 @@ PERCEIVED = {"f_sim": "F-SIM ↓", "identified": "ID ↓", "lpips": "LPIPS ↑"}
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """One line a row, and the floors and starts of each seed below it; rows of scores have a table of their own."""
+    """One line a row, and the floors and starts of each seed below it; rows of scores have a table of their own.
+
+    Where rows are not made alike (another device, another version), a last column says in what they differ.
+    """
     looks = [name for name in PERCEIVED if any(name in row.recovers.get("unaligned", {}) for row in rows)]
+    made = origins(rows)
     lines: list[tuple[str, ...]] = []
     floor: list[bool] = []
     for seed in dict.fromkeys(row.seed for row in rows):
         group = [row for row in rows if row.seed == seed and not (row.answers and not row.recovers)]
         lines += [
-            (row.defense, row.attack, str(seed), *_numbers(row), *_perceived(row.recovers, looks)) for row in group
+            (
+                *(row.defense, row.attack, str(seed), *_numbers(row), *_perceived(row.recovers, looks)),
+                *([made[row.cell] or UNKNOWN] if made else []),
+            )
+            for row in group
         ]
         floors = {
             floor_name(key, row.defense, row.attack): (key, metrics)
@@ -76,11 +85,12 @@ def table(rows: Sequence[Row]) -> Table:
                 *_image_numbers(metrics),
                 *(UNKNOWN, UNKNOWN),
                 *_perceived(metrics, looks),
+                *([UNKNOWN] if made else []),
             )
             for name, (key, metrics) in floors.items()
         ]
         floor += [False] * len(group) + [True] * len(floors)
-    headers = (*HEADERS, *(PERCEIVED[name] for name in looks))
+    headers = (*HEADERS, *(PERCEIVED[name] for name in looks), *(["made of"] if made else []))
     return Table(headers=headers, rows=tuple(lines), floor=tuple(floor))
 
 
@@ -298,4 +308,7 @@ def _flat(row: Row) -> dict[str, object]:
     if row.costs:
         flat |= row.costs.model_dump()
     flat |= {f"gate_{gate.name}": gate.passed for gate in row.gates}
-    return flat
+    made = row.provenance
+    flat |= made.machine | made.packages | {f"sha256_of_{name}": digest for name, digest in made.data.items()}
+    flat |= {f"sha256_of_source_{name}": digest for name, digest in made.code.items()}
+    return flat | {f"content_of_{name}": digest for name, digest in made.files.items()}
