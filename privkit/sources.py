@@ -124,7 +124,8 @@ def _digest(name: str, module: ModuleType | None, path: Path) -> str:
     except OSError as error:
         raise UsageError(f"cannot read the source of {name}, {path} ({error.strerror}); restore the file") from None
     spec, (known, first) = getattr(module, "__spec__", None), _seen.get(name, (None, digest))
-    if spec is not None and known in (None, spec) and first != digest:  # reloading a module gives it another one
+    same = known is None or known is spec  # a module that is imported anew has another one
+    if spec is not None and same and first != digest:
         raise UsageError(
             f"{path} was edited after this process imported it, and the old code would run; start Python anew"
         )
