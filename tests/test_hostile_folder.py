@@ -235,4 +235,4 @@ def test_a_mistyped_model_does_not_hold_the_folder(tmp_path: Path) -> None:
 
 
 def _described(**settings: object):  # type: ignore[no-untyped-def]
-    return manifest(resolve(settings), device="cpu", threads=1)
+    return manifest(resolve(settings), threads=1)
