@@ -133,8 +133,8 @@ class Row(_Frozen):
     assignment of guesses to images inside each message), `floors` by floor first; its "zero_steps" is the attack's
     start, no floor. `answers` are of attacks that ask for labels, members, canaries or an order ("auc" and so on);
     `notes` are sentences beside the numbers; `knows` is what the adversary may hold beside the release, by the names of
-    `privkit.attacks.base.Knowledge`; `files` are the SHA-256 of the files that lie beside the row's own; `provenance` is
-    what the numbers are made of.
+    `privkit.attacks.base.Knowledge`; `files` are the SHA-256 of the files that lie beside the row's own, and
+    `provenance` is what the numbers are made of.
     """
 
     schema_version: Literal[5] = 5

@@ -23,7 +23,7 @@ from privkit.estimate import preview
 from privkit.registry import TABLES, Component, parse, table
 from privkit.reports.schema import Manifest, Row
 from privkit.run_folder import read_rows
-from privkit.sealed import opened, sealed
+from privkit.sealed import opened
 from privkit.setting import prepare
 from privkit.training import Edge
 

@@ -143,7 +143,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 def trained(home: Path) -> dict[str, int]:
     """When each model was stored."""
-    return {path.parent.name: path.stat().st_mtime_ns for path in (home / "run" / "models").glob("*/trained.state")}
+    return {path.parent.name: path.stat().st_mtime_ns for path in (home / "run" / "models").glob("*/trained.json")}
 
 
 def test_the_same_command_with_the_same_things_does_nothing(home: Path) -> None:
