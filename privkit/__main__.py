@@ -1,6 +1,6 @@
 """`python -m privkit`."""
 
-from privkit.cli import main
+from privkit.start import main
 
 if __name__ == "__main__":
     main()

@@ -7,11 +7,12 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from privkit.allocation import ran_out, shortage
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to
 from privkit.channel import record
 from privkit.config import AuditConfig
 from privkit.defended import defended_model
-from privkit.errors import DataError, PrivkitError, StorageError, UsageError
+from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, UsageError
 from privkit.grid import Cell
 from privkit.ingredients import Ingredients
 from privkit.progress import Progress
@@ -73,6 +74,11 @@ def run_cell(
     except (PrivkitError, AttackDiverged) as error:
         row = base.model_copy(update={"status": "error", "reason": str(error)})
     except Exception as error:
+        if ran_out(error):
+            raise OutOfMemory(
+                f"memory ran out in {base.defense} / {base.attack}, seed {base.seed} ({shortage(error)}); free some, "
+                "or raise the limit (ulimit -v), and run the same command again: finished cells are kept"
+            ) from None
         log(traceback.format_exc())
         reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"
         row = base.model_copy(update={"status": "error", "reason": reason})

@@ -1,11 +1,9 @@
-"""The command line: parse, dispatch, exit codes; nothing else."""
+"""The command line: parse and dispatch; nothing else."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -13,18 +11,19 @@ import typer
 
 from privkit.cli_accounting import COMMANDS
 from privkit.config import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
-from privkit.errors import PrivkitError, unknown
+from privkit.errors import tell, unknown
 from privkit.registry import TABLES, describe
 from privkit.reports.escape import terminal
-from privkit.stopping import Stopped, finished_cells, heeded, keeping
+from privkit.stopping import finished_cells, keeping
 
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # plain help: rich's takes longer to import than the help may
     pretty_exceptions_enable=False,
     help="What a split-learning defense proves, what attacks recover from it, and what it costs.\n\n"
-    "Exit codes: 0 clean, 1 a gate failed, 2 bad usage or configuration, "
-    "3 some cells errored or a file could not be written, 130, 143 and 129 stopped by Ctrl-C, SIGTERM and SIGHUP.",
+    "Exit codes: 0 clean, 1 a gate failed, 2 bad usage or configuration, 3 cells errored or are missing, a file is "
+    "damaged or could not be written, or memory ran out, 70 an internal fault, 130, 143 and 129 stopped by Ctrl-C, "
+    "SIGTERM and SIGHUP.",
 )
 
 
@@ -162,7 +161,7 @@ def audit(
         run = run_audit(resolved, out=out, progress=progress, again=again)
     _print_run(list(run.rows), run.report)
     for failure in run.failures:
-        _error(f"gate failed: {failure}")
+        tell(terminal(f"gate failed: {failure}"))
     raise typer.Exit(run.exit_code)
 
 
@@ -244,48 +243,8 @@ def _print_run(rows: list[Any], page: Path) -> None:
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _error(text: str) -> None:
-    """One line on standard error."""
-    typer.echo(f"privkit: {terminal(text)}", err=True)
+def main() -> NoReturn:
+    """Run the command line; see `privkit.start`."""
+    from privkit.start import main as start
 
-
-def main() -> None:
-    """Run the command line; every error that is the user's becomes one sentence and its exit code."""
-    try:
-        with heeded():
-            status = app(standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _reader_gone()
-    except SystemExit as error:  # typer's own come as a return value
-        if isinstance(error.__context__, BrokenPipeError):
-            _reader_gone()
-        _error(f"an imported module ended the program (sys.exit({error.code!r})); remove that call and run it again")
-        sys.exit(2)
-    except PrivkitError as error:
-        _error(str(error))
-        sys.exit(error.exit_code)
-    except Stopped as stopped:
-        with suppress(OSError):  # the terminal may be gone
-            _error(stopped.sentence)
-        sys.exit(stopped.exit_code)
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # not click's: a fault of ours, or of a user's own module
-            raise
-        _error(_usage(error))
-        sys.exit(2)
-    sys.exit(status if isinstance(status, int) else 0)
-
-
-def _reader_gone() -> NoReturn:
-    """End quietly: the reader wanted no more, as in `privkit list | head -1`."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]  # for the last flush
-    sys.exit(141)  # what a shell says of a program that SIGPIPE ended
-
-
-def _usage(error: Any) -> str:
-    """Click's message as one sentence with a suggestion."""
-    message = " ".join(error.format_message().split())
-    context = getattr(error, "ctx", None)
-    where = context.command_path.replace("python -m privkit", "privkit") if context else "privkit"
-    return f"{message.rstrip('.')}; see {where} --help"
+    start()

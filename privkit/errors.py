@@ -46,6 +46,12 @@ class DamagedFile(PrivkitError):
     exit_code = 3
 
 
+class OutOfMemory(PrivkitError):
+    """An allocation that failed: the run stops, what was finished stays."""
+
+    exit_code = 3
+
+
 class TrainingDiverged(PrivkitError):
     """The task's loss became NaN or infinite; the message says at which step."""
 

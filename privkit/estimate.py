@@ -8,6 +8,7 @@ from time import perf_counter
 import torch
 from torch import Generator, Tensor
 
+from privkit.allocation import ran_out
 from privkit.attacks.base import Knowledge, NotApplicable
 from privkit.attacks.floors import MeanImage, MidGrey
 from privkit.audit import check_batches, default_folder, pick_device
@@ -95,6 +96,8 @@ def _step_times(
         except PrivkitError:
             raise
         except Exception as error:  # a user's own part may raise anything
+            if ran_out(error):
+                raise
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise UsageError(
                 f"{cell.defense.label} / {cell.attack.label} on {config.model.label} fails on random images "

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from privkit.allocation import ran_out
 from privkit.errors import DataError
 
 
@@ -53,6 +54,8 @@ def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
     except (DataError, MemoryError):
         raise
     except Exception as error:  # pickle, csv, tarfile, gzip and h5py each raise their own kind
+        if ran_out(error):
+            raise
         # torchvision turns the ImportError of an optional package into a RuntimeError
         cause = error.__context__ if isinstance(error.__context__, ImportError) else error
         if isinstance(cause, ImportError) and cause.name:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from privkit.allocation import ran_out
 from privkit.errors import DataError, PrivkitError, UsageError, unknown
 
 CHUNK = 64
@@ -247,6 +248,8 @@ def _checked(network: FeatureNetwork, device: torch.device) -> FeatureNetwork:
         sound = found.ndim == 2 and len(found) == 2 and bool(found.isfinite().all())
         given = f"{list(found.shape)}" if not sound else ""
     except Exception as error:  # whatever a user's file does
+        if ran_out(error):
+            raise
         sound, given = False, _short(error)
     if not sound:
         raise UsageError(f"{network.label} must give finite features [N, F] of images [N, 3, H, W], but gave {given}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from privkit.allocation import ran_out
 from privkit.errors import UsageError
 
 
@@ -27,6 +28,8 @@ def read_weights(path: str) -> dict[str, Tensor]:
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
+        if ran_out(error):
+            raise
         raise UsageError(f"checkpoint {path} cannot be read as safetensors or plain tensors: {error}") from None
     for wrapper in ("state_dict_ema", "state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):

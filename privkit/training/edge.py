@@ -8,6 +8,7 @@ from typing import Protocol as TypingProtocol
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.allocation import ran_out
 from privkit.defenses.base import Defense, Receipt, Release
 from privkit.errors import UsageError
 from privkit.seeds import derive
@@ -171,6 +172,8 @@ class Edge(nn.Module):
         except (ValueError, UsageError) as error:
             raise UsageError(str(error)) from None
         except Exception as error:
+            if ran_out(error):
+                raise
             reason = " ".join(str(error).split())[:200]
             raise UsageError(
                 f"the lower segment cannot be evaluated for {self.lowers.copies} clients at once (torch.func.vmap): "

@@ -1,0 +1,43 @@
+"""Memory that runs out: how Python, NumPy, torch and the system's loader say it."""
+
+from __future__ import annotations
+
+import errno
+
+PHRASES = (
+    "can't allocate memory",  # torch on a CPU
+    "Cannot allocate memory",  # the system's loader and mmap
+    "out of memory",  # torch on a GPU
+    "bad_alloc",
+    "failed to map segment",  # a shared library under a limit
+    "can't start new thread",
+)
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, for this process or for what it was caused by.
+
+    >>> ran_out(MemoryError()), ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
+    (True, True)
+    >>> ran_out(RuntimeError("shapes do not fit"))
+    False
+    """
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    said = isinstance(error, RuntimeError | ImportError | SystemError | OSError)
+    if said and any(phrase in str(error) for phrase in PHRASES):
+        return True
+    return error.__cause__ is not None and ran_out(error.__cause__)
+
+
+def shortage(error: BaseException) -> str:
+    """How much was asked for, as far as the error tells, in a few words.
+
+    >>> shortage(RuntimeError("alloc_cpu.cpp: can't allocate memory: you tried to allocate 800 bytes. Error code 12"))
+    'you tried to allocate 800 bytes'
+    """
+    text = " ".join(str(error).split())
+    for mark in ("you tried to allocate", "Tried to allocate", "Unable to allocate"):
+        if mark in text:
+            return text[text.index(mark) :].split(". ")[0].rstrip(".")
+    return text[:120] or "an allocation failed"
