@@ -13,7 +13,6 @@ from privkit.cli_accounting import COMMANDS
 from privkit.config import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 from privkit.errors import tell, unknown
 from privkit.registry import TABLES, describe
-from privkit.reports.escape import terminal
 from privkit.stopping import finished_cells, keeping
 
 app = typer.Typer(
@@ -161,7 +160,7 @@ def audit(
         run = run_audit(resolved, out=out, progress=progress, again=again)
     _print_run(list(run.rows), run.report)
     for failure in run.failures:
-        tell(terminal(f"gate failed: {failure}"))
+        tell(f"gate failed: {failure}")
     raise typer.Exit(run.exit_code)
 
 

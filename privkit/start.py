@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 from privkit.allocation import ran_out, shortage
 from privkit.errors import PrivkitError, tell
-from privkit.reports.escape import terminal
 from privkit.stopping import Stopped, heeded
 
 INTERNAL_FAULT = 70
@@ -66,7 +65,7 @@ def main() -> NoReturn:
     with suppress(BrokenPipeError):
         sys.stdout.flush()
         if output.failed is not None:
-            _say(f"cannot write to standard output ({output.failed.strerror}); what was stored in files is whole")
+            tell(f"cannot write to standard output ({output.failed.strerror}); what was stored in files is whole")
             code = code or 3
         sys.exit(code)
     _reader_gone()
@@ -79,34 +78,29 @@ def _told(error: BaseException) -> int:
     ):
         _reader_gone()
     if isinstance(error, SystemExit):  # the command line's own come as a return value
-        _say(f"an imported module ended the program (sys.exit({error.code!r})); remove that call and run it again")
+        tell(f"an imported module ended the program (sys.exit({error.code!r})); remove that call and run it again")
         return 2
     if isinstance(error, PrivkitError):
-        _say(str(error))
+        tell(str(error))
         return error.exit_code
     if isinstance(error, Stopped):
-        _say(error.sentence)
+        tell(error.sentence)
         return error.exit_code
     if ran_out(error):
-        _say(
+        tell(
             f"memory ran out ({shortage(error)}); free some, or raise the limit (ulimit -v), and run the same command "
             "again: what was finished is kept"
         )
         return 3
     if hasattr(error, "format_message"):  # click's
-        _say(_usage(error))
+        tell(_usage(error))
         return 2
     traceback.print_exception(error)
-    _say(
+    tell(
         f"internal fault ({type(error).__name__}), which is privkit's and not yours; what was finished is kept. Please "
         "report it with the trace above, your command and the output of privkit --version"
     )
     return INTERNAL_FAULT
-
-
-def _say(text: str) -> None:
-    """One line on standard error, in which names of other people do nothing."""
-    tell(terminal(text))
 
 
 def _streams() -> Output:

@@ -55,7 +55,7 @@ def test_characters_that_a_terminal_lacks_are_replaced(encoding: str) -> None:
 
 
 def test_a_closed_output_stops_nothing_and_lends_its_number_to_no_file() -> None:
-    body = "print(1); privkit.start.tell(open('/dev/null').fileno() > 2); return 1"
+    body = "print(1); privkit.start.tell(str(open('/dev/null').fileno() > 2)); return 1"
     for redirect in (">&-", "<&- >&-"):
         done = started(body, redirect)
         assert (done.returncode, done.stderr) == (1, "privkit: True\n")
