@@ -452,6 +452,23 @@ def test_epsilon_inverts_delta(mu: float, epsilon: float, kind: str) -> None:
         assert account.epsilon(mechanism, delta).epsilon == pytest.approx(epsilon, rel=1e-6, abs=1e-9)
 
 
+def test_realized_ratios_are_no_lower_bound_where_fresh_masks_may_miss_the_patch_that_differs() -> None:
+    half = RealizedRatios(ratios=((0.5, 0.5),) * 9)
+    for random, proven in ((True, False), (False, True)):
+        found = account.epsilon(
+            SplitMechanism(
+                smashed=Ball(radius=1),
+                noise=Noise(smashed=2),
+                mixing=CutMix(ratio=half, patches=16),
+                lower_model="frozen",
+                rounds=9,
+                random_masks=random,
+            ),
+            1e-5,
+        )
+        assert (found.lower == found.epsilon) is proven
+
+
 def test_realized_rounds_are_summed_for_each_client_and_then_the_largest_taken() -> None:
     ratios = ((0.9, 0.1), (0.1, 0.9), (0.5, 0.5))
     mechanism = one_release(2.0, mixing=Mixup(ratio=RealizedRatios(ratios=ratios)), rounds=3)

@@ -1,0 +1,364 @@
+"""A random campaign: what privkit proves about random mechanisms, against an oracle that shares no code with it.
+
+    python benchmarks/campaign.py --seed 1 --count 10000 --rows FOLDER/rows.jsonl --record
+
+Each specification follows from (seed, index) alone: `--show INDEX` asks one again and prints everything. Rows that are
+in the file already are not computed again, so a campaign that was stopped goes on. A violation is an upper bound below
+what two neighboring datasets really give away (`campaign_worlds`), a lower bound above it, a published claim that is
+called sound and is none, an answer that contradicts another, or an exception that is no sentence; with any, the exit
+code is 1. `--record` appends a summary to `benchmarks/results/campaign.jsonl`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from datetime import date
+from math import inf, log
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")  # before numpy is loaded
+sys.path.insert(0, str(Path(__file__).parent))
+
+import numpy as np  # noqa: E402
+from campaign_draw import Draw, Question  # noqa: E402
+from campaign_worlds import log_delta, renyi_curve, truth  # noqa: E402
+
+from privkit.accountants import account, calibration, ledger, specs  # noqa: E402
+from privkit.accountants.mechanism import SplitMechanism  # noqa: E402
+from privkit.accountants.wording import library_versions  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results" / "campaign.jsonl"
+CLOSE = 1e-6
+"""Relative difference that rounding may make; the oracle's own bounds on compositions need none of it."""
+
+
+def _shows(spec: dict[str, Any]) -> bool:
+    """Whether somebody but the client may learn when it takes part."""
+    return bool(spec["mixing"].get("colluding")) or spec["lower_model"] != "frozen"
+
+
+SAID = (
+    (lambda s: s["participation"]["kind"] == "poisson" and not _shows(s), "secret coin"),
+    (lambda s: s["participation"]["kind"] == "without_replacement" and not _shows(s), "secretly"),
+    (lambda s: isinstance(s["lower_model"], dict), "updates"),
+    (lambda s: s["mixing"].get("ratio", {}).get("published") is False, "hidden"),
+    (lambda s: s["mixing"].get("ratio", {}).get("kind") == "realized", "realized"),
+    (lambda s: s["mixing"].get("ratio", {}).get("drawn") == "once", "drawn once"),
+    (lambda s: s["mixing"].get("ratio", {}).get("drawn") == "every_round", "afresh"),
+    (lambda s: s["mixing"].get("colluding") and s["noise"]["site"] == "client", "collude"),
+    (lambda s: s["lower_model"] == "frozen", "frozen"),
+    (lambda s: s["relation"] == "add_or_remove_one", "absent"),
+    (lambda s: s["participation"]["kind"] == "random_allocation", "exactly"),
+    (lambda s: s["mixing"]["kind"] == "hidden_mask", "mask"),
+)
+"""What a certificate must mention among its assumptions, and when."""
+
+
+class Verdict:
+    """What was compared for one specification."""
+
+    def __init__(self) -> None:
+        self.checked: Counter[str] = Counter()
+        self.violations: list[dict[str, Any]] = []
+        self.tight: float | None = None
+        self.refused = ""
+
+    def hold(self, check: str, holds: bool, **numbers: object) -> None:
+        """One comparison."""
+        self.checked[check] += 1
+        if not holds:
+            self.violations.append({"check": check, **numbers})
+
+
+def judge(question: Question) -> Verdict:
+    """Every comparison of one specification."""
+    verdict = Verdict()
+    try:
+        mechanism = specs.from_json(question.spec)
+    except ValueError as refusal:
+        verdict.refused = str(refusal)
+        return verdict
+    try:
+        _epsilon(question, mechanism, verdict)
+        _published(question, mechanism, verdict)
+        _round_trip(question, mechanism, verdict)
+        _renyi(question, mechanism, verdict)
+        {"none": lambda *_: None, "monotone": _monotone, "ledger": _ledger, "calibrate": _calibrate}[question.extra](
+            question, mechanism, verdict
+        )
+    except ValueError as refusal:
+        if "math domain" in str(refusal):
+            verdict.hold("no exception", False, fault=str(refusal))
+        verdict.refused = str(refusal)
+    except Exception as fault:
+        verdict.hold("no exception", False, fault=f"{type(fault).__name__}: {fault}")
+    return verdict
+
+
+def _epsilon(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
+    """ε at δ and δ at ε, against the worst world."""
+    spec, delta = question.spec, question.delta
+    found = account.epsilon(mechanism, delta, tight=question.deep)
+    true = truth(spec, delta, question.deep, most=found.lower is not None)
+    allowed = true.low * (1 - CLOSE) - 1e-9
+    verdict.hold(
+        "epsilon", found.epsilon >= allowed, claimed=found.epsilon, true=true.low, world=true.world, by=found.method
+    )
+    if found.lower is not None and found.sound:
+        most = true.high * (1 + CLOSE) + 1e-9
+        verdict.hold(
+            "lower", found.lower <= most, claimed=found.lower, true=true.high, world=true.world, by=found.method
+        )
+    if true.low > 1e-6 and found.epsilon < inf:
+        verdict.tight = found.epsilon / true.low
+    said = " ".join(found.assumptions)
+    for applies, word in SAID:
+        if applies(spec) and found.kind == "differential_privacy":
+            verdict.hold("wording", word in said, missing=word)
+    at, least = (true.low, log(delta)) if true.deep else (question.epsilon, log_delta(spec, question.epsilon))
+    answer = account.delta(mechanism, at, tight=question.deep)
+    proven = 0.0 if answer.delta is None else log(answer.delta) if answer.delta > 0 else -inf
+    if at > 0:
+        near = least - CLOSE * (1 + abs(least)) if least > -700 else -inf
+        verdict.hold("delta", proven >= near, at=at, claimed=proven, true=least, world=true.world, by=answer.method)
+    if 0 < found.epsilon < inf and found.lower == found.epsilon:  # both ways are exact: they must be inverse
+        back = account.delta(mechanism, found.epsilon, tight=question.deep).delta
+        inverse = back is not None and abs(log(back) - log(delta)) < 1e-4 * (1 + abs(log(delta)))
+        verdict.hold("inverse", inverse, at=found.epsilon, delta=delta, back=back)
+
+
+def _published(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
+    """A published claim that is called sound must be."""
+    try:
+        found = account.epsilon(mechanism, question.delta, accounting="as_published")
+    except ValueError:
+        verdict.checked["published, refused"] += 1
+        return
+    if found.sound:
+        true = truth(question.spec, question.delta, question.deep)
+        verdict.hold(
+            "published",
+            found.epsilon >= true.low * (1 - CLOSE) - 1e-9,
+            claimed=found.epsilon,
+            true=true.low,
+            by=found.method,
+        )
+    else:
+        verdict.hold("published, objection", bool(found.objection))
+
+
+def _round_trip(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
+    """JSON and back is the same mechanism."""
+    text = json.dumps(specs.to_json(mechanism))
+    verdict.hold("round trip", specs.from_json(json.loads(text)) == mechanism, spec=text)
+
+
+def _renyi(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
+    """A Rényi curve is above the divergence of every pair."""
+    least = renyi_curve(question.spec, np.array(question.orders))
+    found = np.array(account.rdp(mechanism, question.orders).values)
+    for order, claimed, true in zip(question.orders, found.tolist(), least.tolist(), strict=True):
+        verdict.hold("renyi", claimed >= true * (1 - CLOSE) - 1e-12, order=order, claimed=claimed, true=true)
+
+
+def _monotone(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
+    """ε grows with rounds, and falls with noise and with δ."""
+    ask = lambda m, delta: account.epsilon(m, delta, tight=False).epsilon  # noqa: E731
+    delta, noise = question.delta, mechanism.noise
+    here, more = ask(mechanism, delta), 1.1
+    labels = None if noise.labels is None else noise.labels * more
+    quieter = replace(mechanism, noise=replace(noise, smashed=noise.smashed * more, labels=labels))
+    verdict.hold("falls with noise", ask(quieter, delta) <= here * (1 + CLOSE) + 1e-9, here=here)
+    verdict.hold("falls with delta", ask(mechanism, (1 + delta) / 2) <= here * (1 + CLOSE) + 1e-9, here=here)
+    if question.spec["mixing"].get("ratio", {}).get("kind") != "realized":
+        longer = ask(replace(mechanism, rounds=mechanism.rounds + 1 + mechanism.rounds // 2), delta)
+        verdict.hold("grows with rounds", longer >= here * (1 - CLOSE) - 1e-9, here=here, longer=longer)
+
+
+def _ledger(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
+    """Two charges cost at least what either of them gives away."""
+    true = truth(question.spec, question.delta, False).low
+    with tempfile.TemporaryDirectory() as folder, ledger.Ledger(Path(folder) / "ledger.jsonl") as book:
+        book.charge(mechanism)
+        once = book.epsilon(question.delta).epsilon
+        book.charge(mechanism)
+        twice = book.epsilon(question.delta).epsilon
+    verdict.hold("ledger", once >= true * (1 - CLOSE) - 1e-9, claimed=once, true=true)
+    verdict.hold("ledger, twice", twice >= once * (1 - CLOSE) - 1e-9, once=once, twice=twice)
+
+
+def _calibrate(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
+    """What is calibrated to a target reaches it, and not by luck: the oracle agrees."""
+    target = min(max(question.epsilon, 0.1), 20.0)
+    parameter = (
+        "sigma"
+        if question.spec["mixing"].get("ratio", {}).get("kind") == "realized" or question.delta > 1e-3
+        else "rounds"
+    )
+    try:
+        found = calibration.calibrate(mechanism, parameter, epsilon=target, delta=question.delta, tight=False)
+    except ValueError:
+        verdict.checked["calibrate, refused"] += 1
+        return
+    spec = specs.to_json(found.mechanism)
+    true = truth(spec, question.delta, False).low
+    verdict.hold("calibrate", true <= target * (1 + CLOSE), target=target, true=true, parameter=parameter)
+    verdict.hold(
+        "calibrate, certificate", found.certificate.epsilon <= target * (1 + CLOSE), got=found.certificate.epsilon
+    )
+
+
+def features(spec: dict[str, Any]) -> str:
+    """What is special about a specification, for the counts."""
+    mixing, clip, taking = spec["mixing"], spec["smashed"], spec["participation"]
+    ratio, kind = mixing.get("ratio", {}), spec["mixing"]["kind"]
+    marks = {
+        "laplace": spec["noise"]["law"] == "laplace",
+        "D<N": kind == "cutmix" and clip.get("dimensions", inf) < mixing["patches"],
+        "N∤D": kind == "cutmix"
+        and clip.get("dimensions", 0) > mixing["patches"]
+        and clip["dimensions"] % mixing["patches"] > 0,
+        "colluding": mixing.get("colluding", False),
+        "sampled": taking.get("rate", taking.get("chosen", 1) / taking.get("clients", 1)) < 1,
+        "updates": isinstance(spec["lower_model"], dict),
+        ratio.get("kind", ""): bool(ratio),
+        "hidden": ratio.get("published") is False,
+        "random masks": spec["random_masks"] and kind == "cutmix",
+        "T=1": spec["rounds"] == 1,
+    }
+    return " ".join([kind, *(mark for mark, holds in marks.items() if holds)])
+
+
+def row(seed: int, index: int) -> dict[str, Any]:
+    """The verdict about one specification, as it is stored."""
+    start, question = process_time(), Draw(seed, index).question()
+    verdict = judge(question)
+    return {
+        "seed": seed,
+        "index": index,
+        "kind": features(question.spec),
+        "deep": question.deep,
+        "checked": dict(verdict.checked),
+        "violations": verdict.violations,
+        "refused": verdict.refused,
+        "tight": verdict.tight,
+        "seconds": round(process_time() - start, 3),
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts by kind, and how far the proven ε lies above what a world gives away."""
+    checked, violations = Counter[str](), Counter[str]()
+    for one in rows:
+        checked.update(one["checked"])
+        violations.update(violation["check"] for violation in one["violations"])
+    refused = [one for one in rows if one["refused"]]
+    by_mixing = Counter(one["kind"].split()[0] for one in rows if not one["refused"])
+    ratios = {
+        name: [one["tight"] for one in rows if one["tight"] and one["deep"] == deep]
+        for name, deep in (("deep", True), ("fast", False))
+    }
+    shares = (0.01, 0.25, 0.5, 0.75, 0.99)
+    return {
+        "specifications": len(rows),
+        "answered": len(rows) - len(refused),
+        "refused": len(refused),
+        "answered by mixing": dict(by_mixing),
+        "comparisons": dict(sorted(checked.items())),
+        "with violations": sum(bool(one["violations"]) for one in rows),
+        "violations": dict(violations),
+        "claimed over true": {
+            name: {f"{share:.0%}": round(float(np.quantile(values, share)), 4) for share in shares}
+            for name, values in ratios.items()
+            if values
+        },
+        "cpu seconds": round(sum(one["seconds"] for one in rows)),
+    }
+
+
+def environment(seed: int) -> dict[str, Any]:
+    """Where and with what it ran."""
+    revision = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS.parents[1]
+    )
+    processor = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    return {
+        "date": date.today().isoformat(),
+        "seed": seed,
+        "commit": revision.stdout.strip(),
+        "machine": f"{os.cpu_count()} cores, {processor[0] if processor else platform.processor()}, shared; one thread",
+        "python": platform.python_version(),
+        "versions": library_versions(),
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="index of the first specification")
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--rows", type=Path, help="one line a specification; what it holds is not computed again")
+    parser.add_argument("--record", action="store_true", help=f"append the summary to {RESULTS.name}")
+    parser.add_argument("--note", default="", help="goes into the summary")
+    parser.add_argument("--show", type=int, metavar="INDEX", help="ask one specification again and print everything")
+    options = parser.parse_args(arguments)
+    if options.show is not None:
+        question = Draw(options.seed, options.show).question()
+        print(json.dumps(question.spec, ensure_ascii=False))
+        print(f"delta={question.delta!r} epsilon={question.epsilon!r} orders={question.orders} deep={question.deep}")
+        found = row(options.seed, options.show)
+        print(json.dumps(found, ensure_ascii=False, indent=1))
+        return int(bool(found["violations"]))
+    rows = _resumed(options.rows, options.seed)
+    wanted = range(options.first, options.first + options.count)
+    for index in wanted:
+        if index not in rows:
+            rows[index] = row(options.seed, index)
+            if options.rows is not None:
+                with options.rows.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(rows[index], ensure_ascii=False) + "\n")
+    found = summary([rows[index] for index in wanted])
+    if options.record:
+        RESULTS.parent.mkdir(exist_ok=True)
+        with RESULTS.open("a", encoding="utf-8") as file:
+            file.write(
+                json.dumps(environment(options.seed) | {"note": options.note} | found, ensure_ascii=False) + "\n"
+            )
+    print(json.dumps(found, ensure_ascii=False, indent=1))
+    for index in wanted:
+        for violation in rows[index]["violations"]:
+            print(f"{index} [{rows[index]['kind']}] {json.dumps(violation, ensure_ascii=False)}")
+    return int(found["with violations"] > 0)
+
+
+def _resumed(path: Path | None, seed: int) -> dict[int, dict[str, Any]]:
+    """Rows of this seed that are in the file; a torn last line is computed again."""
+    found: dict[int, dict[str, Any]] = {}
+    if path is None:
+        return found
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            one = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if one["seed"] == seed:
+            found[one["index"]] = one
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

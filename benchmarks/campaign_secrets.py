@@ -1,0 +1,145 @@
+"""What is given away by secret places (random allocation, hidden masks) and by randomized response: tests of a server.
+
+A test that tells two neighboring datasets apart proves a lower bound on δ. For secret places three are tried: all
+places added up, the largest of them, and one place alone. Randomized response is small enough to be summed up exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, log, log1p, sqrt
+from typing import Any
+
+import numpy as np
+from campaign_truth import Part, log_delta_hidden, log_profile, part, renyi
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, logsumexp
+from scipy.stats import hypergeom
+
+Array = NDArray[np.float64]
+Spec = dict[str, Any]
+Tests = list[tuple[str, Callable[[float], float]]]
+
+
+def applies(m: Spec) -> bool:
+    """Whether a specification keeps places secret, or answers at random."""
+    special = ("random_allocation", "hidden_mask", "categories")
+    return any(m[name]["kind"] in special for name in ("participation", "mixing", "smashed"))
+
+
+def tests(m: Spec, length: float) -> tuple[Tests, bool]:
+    """Names and ln δ(ε) at least, and whether the first is exact.
+
+    Args:
+        m: the specification.
+        length: largest squared distance of the smashed data, of a whole record.
+    """
+    if m["smashed"]["kind"] == "categories":
+        return [("all answers", _answers(m))], True
+    taking, mask, sigma = m["participation"], m["mixing"], m["noise"]["smashed"]
+    if taking["kind"] == "random_allocation":
+        chosen, places = taking["participations"], taking["epoch_rounds"]
+        return _places(sqrt(length) / sigma, chosen, places, places, m["rounds"] // places), False
+    chosen, places, clip = mask["kept"], mask["patches"], m["smashed"]
+    if clip["kind"] == "patch_ball":
+        found = _places(sqrt(length / places) / sigma, chosen, places, places, m["rounds"])
+        if m["relation"] == "replace_one":  # the other tests are against zeros, which are nearer
+            found = [one for one in found if one[0] == "places added up"]
+        return found, False
+    largest = -(-clip["dimensions"] // places)  # coordinates in the largest patches, of which there are so many
+    many = clip["dimensions"] - (largest - 1) * places
+    return _places(sqrt(length / clip["dimensions"] * largest) / sigma, chosen, places, many, m["rounds"]), False
+
+
+def curve(m: Spec, length: float, order: float) -> float:
+    """Rényi divergence at least."""
+    if m["smashed"]["kind"] == "categories":
+        true, other, classes = _chances(m)
+        terms = [order * log(true) + (1 - order) * log(other), order * log(other) + (1 - order) * log(true)]
+        terms += [log(classes - 2) + log(other)] if classes > 2 else []
+        return _count(m) * max(0.0, float(logsumexp(terms))) / (order - 1)
+    taking, mask, sigma = m["participation"], m["mixing"], m["noise"]["smashed"]
+    if taking["kind"] == "random_allocation":
+        chosen, places, times, shift = taking["participations"], taking["epoch_rounds"], 1, sqrt(length) / sigma
+        times = m["rounds"] // places
+    elif m["smashed"]["kind"] == "patch_ball":
+        chosen, places, times, shift = (
+            mask["kept"],
+            mask["patches"],
+            m["rounds"],
+            sqrt(length / mask["patches"]) / sigma,
+        )
+    else:
+        return 0.0
+    together = order / 2 * (chosen * shift) ** 2 / places * times
+    if m["relation"] != "add_or_remove_one":
+        return together
+    alone = max(renyi(part(shift, rate=chosen / places, pair=pair), order) for pair in ("up", "down"))
+    return max(together, times * alone)
+
+
+def _places(shift: float, chosen: int, places: int, many: int, times: int) -> Tests:
+    """Tests on a shift in `chosen` of `places` secret places, of which `many` hold anything."""
+    j = np.arange(min(chosen, many) + 1.0)
+    chance = hypergeom.pmf(j, places, many, chosen)
+    sums = Part(shift=j * shift / sqrt(many), weight=chance)
+    found: Tests = [("largest place", lambda e: _largest(e, shift, chosen if many == places else 0, places))]
+    if many == places:
+        together = np.array(chosen * shift / sqrt(places) * sqrt(times))
+        found.append(("places added up", lambda e: float(log_profile(e, together))))
+    else:
+        found.append(("places added up", lambda e: log_delta_hidden(sums, e)))
+    rate = min(chosen, many) * (chosen / places) if many < places else chosen / places
+    if many == places:
+        one = Part(shift=np.array([shift, 0.0]), weight=np.array([rate, 1 - rate]))
+        found.append(("one place", lambda e: log_delta_hidden(one, e)))
+    return found
+
+
+def _largest(epsilon: float, shift: float, chosen: int, places: int) -> float:
+    """ln δ of the test whether any place is above a threshold, at the best threshold; of one epoch."""
+    if chosen == 0:
+        return -inf
+    c = np.linspace(-5, 40 + shift, 4001)
+    first = _log1mexp(chosen * log_ndtr(c - shift) + (places - chosen) * log_ndtr(c))
+    second = epsilon + _log1mexp(places * log_ndtr(c))
+    better = second < first
+    if not better.any():
+        return -inf
+    return float(np.max(first[better] + np.log(-np.expm1(second[better] - first[better]))))
+
+
+def _log1mexp(x: Array) -> Array:
+    """ln(1 − e^x), x ≤ 0."""
+    with np.errstate(divide="ignore"):
+        return np.where(x > -0.7, np.log(-np.expm1(x)), np.log1p(-np.exp(x)))
+
+
+def _chances(m: Spec) -> tuple[float, float, int]:
+    """Of the true answer and of any other one."""
+    p, classes = m["noise"]["smashed"], m["smashed"]["classes"]
+    return 1 - p + p / classes, p / classes, classes
+
+
+def _count(m: Spec) -> int:
+    return int(m["smashed"]["answers"] * m["rounds"] * m["releases"])
+
+
+def _answers(m: Spec) -> Callable[[float], float]:
+    """Every answer's loss is e, 0 or −e; sums by squaring, all terms positive."""
+    true, other, classes = _chances(m)
+    each, count = log1p((true - other) / other), _count(m)
+    power, base, left = np.ones(1), np.array([other, (classes - 2) * other, true]), count
+    while left:
+        if left & 1:
+            power = np.convolve(power, base)
+        left >>= 1
+        base = np.convolve(base, base) if left else base
+    losses = (np.arange(power.size) - count) * each
+
+    def log_delta(epsilon: float) -> float:
+        beyond = losses > epsilon
+        total = float(power[beyond] @ -np.expm1(epsilon - losses[beyond]))
+        return log(total) if total > 0 else -inf
+
+    return log_delta

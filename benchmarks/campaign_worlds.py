@@ -1,0 +1,501 @@
+"""Neighboring datasets for a specification in JSON, as adversarial as can be, and the bounds that they prove.
+
+A specification is read here as plain dicts, by this file's own understanding of its words, so that a fault in
+privkit's reading of it shows. Each world is one pair of datasets (and, where the specification leaves it open, one way
+to lay coordinates into patches); whatever a world gives away is a lower bound on what the mechanism gives away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import ceil, comb, expm1, inf, log, log1p, sqrt
+from typing import Any, Literal
+
+import campaign_secrets
+import numpy as np
+from campaign_truth import (
+    Bounds,
+    Part,
+    TooLarge,
+    composed,
+    invert,
+    log_delta_hidden,
+    log_delta_once,
+    log_profile,
+    part,
+    renyi,
+)
+from numpy.typing import NDArray
+from scipy.special import betainc, betaincc, betaincinv, betaln, expit, gammaln, logsumexp
+from scipy.stats import binom
+
+Array = NDArray[np.float64]
+Spec = dict[str, Any]
+Side = Literal["low", "high"]
+"""Which edge stands for a cell of a continuous ratio: what the pair surely gives away, or at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What two neighboring datasets send: independent parts; `hidden` where the coins stay secret."""
+
+    name: str
+    parts: tuple[Part, ...]
+    hidden: bool = False
+    sampled_once: float = 1.0
+    """Probability of a secret draw that decides over all parts together."""
+    test: Callable[[float], float] | None = None
+    """ln δ(ε) at least, where no parts describe the pair; `exact` where it is no less."""
+    exact: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points:
+    """[J] values of one client's ratio λ, patches, and the squared norm of the group's ratios, with probabilities."""
+
+    weight: Array
+    ratio: Array
+    count: Array
+    norm: Array
+
+
+# Geometry ------------------------------------------------------------------------------------------------------------
+
+
+def distance(clip: Spec, relation: str, norm: int = 2) -> float:
+    """Largest L2 distance (squared), or L1 distance, of two points of a clip set, or of one point from zero."""
+    replaced, kind = relation == "replace_one", clip["kind"]
+    if kind == "clamp":
+        reach = clip["high"] - clip["low"] if replaced else max(abs(clip["low"]), abs(clip["high"]))
+        return float(clip["dimensions"] * reach**norm)
+    if kind == "one_hot":
+        return 2.0 if replaced else 1.0
+    if kind == "box_labels":
+        return float(clip["classes"])
+    if kind == "known":
+        return float(clip["value"] ** norm)
+    squared = clip["radius"] ** 2 * ((2 if clip["nonnegative"] else 4) if replaced else 1)
+    return float(squared * clip.get("patches", 1))
+
+
+def patch_sizes(dimensions: int, patches: int) -> Array:
+    """Coordinates of each patch, dealt as evenly as can be, the largest patches first."""
+    return dimensions // patches + (np.arange(patches) < dimensions % patches).astype(float)
+
+
+def kept(clip: Spec, relation: str, patches: int, counts: Array, norm: int = 2) -> Array:
+    """[J] distance that the worst so many patches hold."""
+    whole = distance(clip, relation, norm)
+    if clip["kind"] == "clamp":
+        held = np.concatenate([[0.0], np.cumsum(patch_sizes(clip["dimensions"], patches))])
+        return whole / clip["dimensions"] * held[counts.astype(int)]
+    if clip["kind"] == "patch_ball":
+        return whole * counts / patches
+    return np.where(counts > 0, whole, 0.0)
+
+
+# Ratios --------------------------------------------------------------------------------------------------------------
+
+
+def points(mixing: Spec, side: Side, cells: int) -> Points:
+    """The law of the ratio of the client that loses most."""
+    ratio, patches = mixing["ratio"], mixing.get("patches")
+    kind = ratio["kind"]
+    if kind in ("fixed", "counts"):
+        ratios = ratio["ratios"] if kind == "fixed" else [count / sum(ratio["counts"]) for count in ratio["counts"]]
+        largest = max(ratios)
+        count = 0 if patches is None else _patches(largest, patches)
+        return _points([1.0], [largest], [count], [sum(one**2 for one in ratios)])
+    if ratio["clients"] == 1:
+        return _points([1.0], [1.0], [patches or 0], [1.0])
+    a, b = ratio["concentration"], (ratio["clients"] - 1) * ratio["concentration"]
+    if kind == "dirichlet_counts":
+        j = np.arange(patches + 1.0)
+        choose = gammaln(patches + 1) - gammaln(j + 1) - gammaln(patches - j + 1)
+        weight = np.exp(choose + betaln(j + a, patches - j + b) - betaln(a, b))
+        value, count, weight = j / patches, j, weight / weight.sum()
+    else:
+        even = np.linspace(0, 1, cells)
+        edges = [even, expit(np.linspace(-14, 14, cells)), betaincinv(a, b, even)]
+        edges += [] if patches is None else [np.arange(1, patches) / patches]
+        inside = np.unique(np.clip(np.concatenate(edges), 0, 1))
+        below, above = betainc(a, b, inside), betaincc(a, b, inside)
+        weight = np.maximum(np.where(below[1:] < 0.5, np.diff(below), -np.diff(above)), 0)
+        weight /= weight.sum()
+        value = inside[:-1] if side == "low" else inside[1:]
+        count = np.zeros(value.size) if patches is None else np.ceil((inside[1:] + inside[:-1]) / 2 * patches)
+    rest = (1 - value) ** 2  # the other clients' squares sum to this at most, to 1/(k − 1) of it at least
+    norm = value**2 + (rest if side == "low" else rest / (ratio["clients"] - 1))
+    return _points(weight, value, count, norm)
+
+
+def _patches(ratio: float, patches: int) -> int:
+    """⌈λN⌉, with rounding of the last digits forgiven."""
+    return ceil(ratio * patches * (1 - 1e-14) - 1e-14)
+
+
+def _points(weight: Any, ratio: Any, count: Any, norm: Any) -> Points:
+    return Points(
+        **{
+            name: np.asarray(value, float)
+            for name, value in zip(("weight", "ratio", "count", "norm"), (weight, ratio, count, norm), strict=True)
+        }
+    )
+
+
+# Worlds --------------------------------------------------------------------------------------------------------------
+
+
+def worlds(m: Spec, side: Side = "low", cells: int = 80) -> Iterator[World]:
+    """Pairs of neighbors; the mechanism loses at least what the worst of them does."""
+    if campaign_secrets.applies(m):
+        found, exact = campaign_secrets.tests(m, _length(m))
+        yield from (World(name=name, parts=(), test=test, exact=exact) for name, test in found)
+        return
+    rate = _rate(m)
+    if m["noise"]["law"] == "laplace":
+        yield from _laplace_worlds(m, rate)
+        return
+    for name, shift, weight, hidden in _shifts(m, side, cells):
+        rounds = 1 if _ratio(m).get("kind") == "realized" else m["rounds"]
+        if _once(m):
+            shift, rounds = sqrt(rounds) * shift, 1
+        coin = rate if hidden else _told_rate(m)
+        if coin < 1:  # a coin of its own: told by those who collude, or as hidden as the ratios
+            shift, weight = np.append(shift, 0.0), np.append(coin * weight, 1 - coin)
+        secret = 1.0 if hidden else rate
+        for pair in ("up", "down", "middle"):
+            parts = [Part(shift=shift, weight=weight, rounds=rounds, rate=secret, pair=pair if secret < 1 else "up")]
+            lower, sampled = m["lower_model"], secret < 1
+            if isinstance(lower, dict):
+                drawn = 1.0 if lower["chosen"] is None else lower["chosen"] / lower["records"]
+                sampled = sampled or drawn < 1
+                parts.append(
+                    part(1 / lower["noise_multiplier"], lower["steps"], rate=drawn, pair=pair if drawn < 1 else "up")
+                )
+            if pair == "up" or (sampled and (pair == "down" or (m["relation"] == "replace_one" and shift.size == 1))):
+                yield World(name=f"{name}, {pair}", parts=tuple(parts), hidden=hidden)
+
+
+def _length(m: Spec) -> float:
+    return 0.0 if m["smashed"]["kind"] == "categories" else distance(m["smashed"], m["relation"])
+
+
+def _rate(m: Spec) -> float:
+    """Sampling that stays a secret: those who collude with the server tell who took part."""
+    return 1.0 if m["mixing"].get("colluding") else _taking(m)
+
+
+def _told_rate(m: Spec) -> float:
+    """Sampling that is told: a public coin decides whether a round holds anything."""
+    return _taking(m) if m["mixing"].get("colluding") else 1.0
+
+
+def _taking(m: Spec) -> float:
+    taking = m["participation"]
+    return float(taking["rate"] if taking["kind"] == "poisson" else taking.get("chosen", 1) / taking.get("clients", 1))
+
+
+def _once(m: Spec) -> bool:
+    """Whether random ratios are drawn once for all rounds."""
+    return _ratio(m).get("drawn") == "once"
+
+
+def _ratio(m: Spec) -> Spec:
+    return m["mixing"].get("ratio", {})
+
+
+def _scales(m: Spec) -> tuple[float, float]:
+    """Label's squared distance over its noise's variance, and the variance of the smashed data's."""
+    labels = 0.0 if m["labels"] is None else distance(m["labels"], m["relation"]) / m["noise"]["labels"] ** 2
+    return labels, m["noise"]["smashed"] ** 2
+
+
+def _shifts(m: Spec, side: Side, cells: int) -> Iterator[tuple[str, Array, Array, bool]]:
+    """Name, [J] Gaussian shifts of a round, their weights, and whether the coins are hidden."""
+    (label, variance), mixing, releases = _scales(m), m["mixing"], m["releases"]
+    clip, relation, one = m["smashed"], m["relation"], np.ones(1)
+    if mixing["kind"] == "none":
+        yield "corners", np.sqrt(releases * (distance(clip, relation) / variance + label)) * one, one, False
+        return
+    if mixing["ratio"]["kind"] == "realized":
+        yield "realized", _realized(m) * one, one, False
+        if _one_patch(m) and m["rounds"] == 1:
+            row = np.array([max(mixing["ratio"]["ratios"][0])])
+            norm = np.array([sum(ratio**2 for ratio in mixing["ratio"]["ratios"][0])])
+            count = np.array([_patches(float(row[0]), mixing["patches"])])
+            yield "all in one patch", *_in_one_patch(m, count, _own(m, row, norm) * label, one), False
+        return
+    law = points(mixing, side, cells)
+    own = _own(m, law.ratio, law.norm)
+    hidden = not mixing["ratio"].get("published", True) and not mixing["colluding"]
+    if mixing["kind"] == "mixup":
+        yield "corners", np.sqrt(releases * own * (distance(clip, relation) / variance + label)), law.weight, hidden
+        return
+    if hidden:
+        return  # another client's data may or may not reveal the mask
+    patches = mixing["patches"]
+    whole = distance(clip, relation) / variance
+    if _one_patch(m):
+        yield "spread over patches", np.sqrt(releases * (whole * law.count / patches + own * label)), law.weight, False
+        if not _once(m):
+            yield "all in one patch", *_in_one_patch(m, law.count, own * label, law.weight), False
+        return
+    if clip["kind"] == "clamp" and m["random_masks"] and clip["dimensions"] % patches:
+        yield from _dealt(m, law, own, label, releases)
+        return
+    held = kept(clip, relation, patches, law.count) / variance
+    yield "worst mask", np.sqrt(releases * (held + own * label)), law.weight, False
+
+
+def _one_patch(m: Spec) -> bool:
+    """Whether a pair may differ in a patch alone that uniform masks keep by chance."""
+    return m["mixing"]["kind"] == "cutmix" and m["random_masks"] and m["smashed"]["kind"] not in ("clamp", "patch_ball")
+
+
+def _in_one_patch(m: Spec, count: Array, label: Array, weight: Array) -> tuple[Array, Array]:
+    """Shifts and weights if each of b releases keeps that patch with the probability of the mask."""
+    releases, kept_one = m["releases"], count / m["mixing"]["patches"]
+    whole = distance(m["smashed"], m["relation"]) / m["noise"]["smashed"] ** 2
+    j = np.arange(releases + 1)
+    chance = binom.pmf(j[:, None], releases, kept_one[None])
+    return np.sqrt(j[:, None] * whole + releases * label[None]).ravel(), (chance * weight).ravel()
+
+
+def _own(m: Spec, ratio: Array, norm: Array) -> Array:
+    """λ² over the noise that is left in a sum: all of it, the clients' together, or the neighbor's own."""
+    if m["noise"]["site"] == "mixer":
+        return ratio**2
+    if m["mixing"]["colluding"]:
+        return np.where(ratio > 0, 1.0, 0.0)
+    return np.divide(ratio**2, norm, out=np.zeros_like(ratio), where=norm > 0)
+
+
+def _realized(m: Spec) -> float:
+    """Shift of all rounds together, of the client that loses most."""
+    ratio, mixing, (label, variance) = np.array(_ratio(m)["ratios"]), m["mixing"], _scales(m)
+    own = _own(m, ratio, np.broadcast_to((ratio**2).sum(1, keepdims=True), ratio.shape))
+    if mixing["kind"] == "mixup":
+        squared = own * (distance(m["smashed"], m["relation"]) / variance + label)
+    else:
+        counts = np.array([[_patches(one, mixing["patches"]) for one in row] for row in ratio])
+        squared = kept(m["smashed"], m["relation"], mixing["patches"], counts) / variance + own * label
+        if m["random_masks"] and m["smashed"]["kind"] not in ("clamp", "patch_ball"):
+            squared = distance(m["smashed"], m["relation"]) / variance * counts / mixing["patches"] + own * label
+    return float(sqrt(m["releases"] * squared.sum(0).max()))
+
+
+def _dealt(m: Spec, law: Points, own: Array, label: float, releases: int) -> Iterator[tuple[str, Array, Array, bool]]:
+    """Uniform public masks over patches of two sizes: the number of larger patches in a mask is hypergeometric."""
+    clip, patches = m["smashed"], m["mixing"]["patches"]
+    floor, larger = divmod(clip["dimensions"], patches)
+    each = distance(clip, m["relation"]) / clip["dimensions"] / m["noise"]["smashed"] ** 2
+    shifts, weights = [], []
+    for weight, count, share in zip(law.weight.tolist(), law.count.astype(int).tolist(), own.tolist(), strict=True):
+        least = max(0, count - (patches - larger))
+        fresh = releases == 1 and not _once(m) and law.weight.size < 2000
+        drawn = range(least, min(count, larger) + 1) if fresh else (least,)
+        for j in drawn:
+            chance = (
+                comb(larger, j) * comb(patches - larger, count - j) / comb(patches, count) if releases == 1 else 1.0
+            )
+            shifts.append(sqrt(releases * (each * (floor * count + j) + share * label)))
+            weights.append(weight * chance)
+    yield "uniform masks", np.array(shifts), np.array(weights), False
+
+
+def _laplace_worlds(m: Spec, rate: float) -> Iterator[World]:
+    """All coordinates at once; and, where sampled rounds would have to be composed, one coordinate alone."""
+    clip, relation, mixing, noise = m["smashed"], m["relation"], m["mixing"], m["noise"]
+    ratio, count, patches = 1.0, 0, 1
+    if mixing["kind"] != "none":
+        law = points(mixing, "low", 2)
+        ratio, count, patches = float(law.ratio[0]), int(law.count[0]), mixing.get("patches", 1)
+    each, number = distance(clip, relation, 1), 1
+    if clip["kind"] == "clamp":
+        each, number = each / clip["dimensions"], clip["dimensions"]
+        if mixing["kind"] == "cutmix":
+            number = round(float(kept(clip, relation, patches, np.array([count]), 1)[0]) / each)
+    elif clip["kind"] in ("one_hot", "box_labels"):
+        number = round(each)
+        each = 1.0
+    keeps = ratio if mixing["kind"] == "mixup" else float(count > 0 or mixing["kind"] == "none")
+    parts = [part(keeps * each / noise["smashed"], m["releases"] * number, law="laplace")] if number else []
+    if m["labels"] is not None:
+        total = distance(m["labels"], relation, 1)
+        number = 1 if m["labels"]["kind"] == "known" else round(total)
+        parts.append(part(ratio * total / number / noise["labels"], m["releases"] * number, law="laplace"))
+    if rate == 1:
+        yield World(name="corners", parts=tuple(replace(one, rounds=one.rounds * m["rounds"]) for one in parts))
+        return
+    yield World(name="corners, once", parts=tuple(parts), sampled_once=rate)
+    if parts:
+        yield World(name="one coordinate", parts=(replace(parts[0], rounds=m["rounds"], rate=rate),))
+
+
+# Bounds --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """Bounds on the ε of the worst world, and which it is; `deep` where a composition took part."""
+
+    low: float
+    high: float
+    world: str
+    deep: bool
+
+
+def truth(m: Spec, delta: float, deep: bool = True, *, most: bool = False) -> Truth:
+    """The worst of all worlds at δ; `high` is a bound for continuous ratios only if `most` asks for it."""
+    cells = 25
+    best, high, name, used = 0.0, 0.0, "", False
+    for world in worlds(m, "low", cells):
+        bounds, how = _bounds(world, delta, deep)
+        used |= how
+        high = max(high, bounds.high)
+        if bounds.low >= best:
+            best, name = bounds.low, world.name
+    if _ratio(m).get("kind") == "dirichlet" and high < inf:
+        high = inf if not most else max(_bounds(world, delta, deep)[0].high for world in worlds(m, "high", cells))
+    if not name:
+        high = inf
+    return Truth(low=best, high=high, world=name, deep=used)
+
+
+def _bounds(world: World, delta: float, deep: bool) -> tuple[Bounds, bool]:
+    """Bounds of one world; weak ones where a composition is needed and not wanted, or does not fit."""
+    if world.test is not None:
+        low = invert(world.test, delta)
+        return Bounds(low=low, high=low if world.exact else inf), False
+    if world.sampled_once < 1:
+        g = world.sampled_once
+        if delta >= g:
+            return Bounds(low=0.0, high=inf), False
+        base, used = _bounds(replace(world, sampled_once=1.0), delta / g, deep)
+        return Bounds(low=_amplify(base.low, g), high=inf), used
+    if world.hidden:
+        return Bounds(low=invert(lambda e: log_delta_hidden(world.parts[0], e), delta), high=inf), False
+    closed = closed_form(world)
+    if closed is not None:
+        value = invert(lambda e: log_delta_once(closed, e), delta)
+        return Bounds(low=value, high=value), False
+    if deep:
+        try:
+            return composed(world.parts, delta), True
+        except TooLarge:
+            pass
+    return Bounds(low=invert(lambda e: weak_log_delta(world, e), delta), high=inf), False
+
+
+def closed_form(world: World) -> Part | None:
+    """One release that stands for the whole world; None where parts must be composed."""
+    live = [one for one in world.parts if one.shift.max() > 0] or [world.parts[0]]
+    if all(one.rate == 1 and one.shift.size == 1 and one.law == "gaussian" for one in live):
+        return part(sqrt(sum(one.rounds * float(one.shift[0]) ** 2 for one in live)))
+    if len(live) == 1 and live[0].rounds == 1 and live[0].pair == "up":
+        return live[0]
+    return None
+
+
+def weak_log_delta(world: World, epsilon: float) -> float:
+    """ln δ at least: of one round alone, or of the event that every round draws the neighbor and a large ratio."""
+    best = -inf
+    for one in world.parts:
+        if one.pair == "up":
+            best = max(best, log_delta_once(one, epsilon))
+    if any(one.law == "laplace" or one.pair != "up" for one in world.parts):
+        return best
+    parts = [one for one in world.parts if one.shift.max() > 0]
+    if not parts:
+        return best
+    order = np.argsort(-parts[0].shift)
+    chance = np.log(np.minimum(np.cumsum(parts[0].weight[order]), 1.0))
+    others = sum(one.rounds * float(one.shift[0]) ** 2 for one in parts[1:])
+    log_rate = sum(one.rounds * log(one.rate) for one in parts)
+    # p ≥ γ^T·P(λ ≥ x)^T·(what is sent then), so that δ(ε) ≥ w·δ_G(ε − ln w) with that weight w.
+    total = np.sqrt(parts[0].rounds * parts[0].shift[order] ** 2 + others)
+    given = log_rate + parts[0].rounds * chance
+    return max(best, float(np.max(given + log_profile(epsilon - log_rate, total))))
+
+
+def log_delta(m: Spec, epsilon: float) -> float:
+    """ln δ at least at ε, without composition."""
+    found = []
+    for world in worlds(m, "low", 40):
+        if world.sampled_once < 1:
+            continue
+        if world.test is not None:
+            found.append(world.test(epsilon))
+            continue
+        closed = closed_form(world)
+        if world.hidden:
+            found.append(log_delta_hidden(world.parts[0], epsilon))
+        elif closed is not None:
+            found.append(log_delta_once(closed, epsilon))
+        else:
+            found.append(weak_log_delta(world, epsilon))
+    return max(found, default=-inf)
+
+
+def renyi_curve(m: Spec, orders: Array) -> Array:
+    """[A] Rényi divergence of a run, at least."""
+    best = np.zeros(orders.size)
+    if campaign_secrets.applies(m):
+        return np.array([campaign_secrets.curve(m, _length(m), order) for order in orders.tolist()])
+    continuous = _ratio(m).get("kind") == "dirichlet" and _ratio(m)["clients"] > 1 and _taking(m) == 1
+    for world in worlds(m, "low", 40):
+        if world.hidden or world.sampled_once < 1:
+            continue
+        for index, order in enumerate(orders.tolist()):
+            first, *others = world.parts
+            once = _dirichlet_renyi(m, order) if continuous else renyi(first, order)
+            value = (m["rounds"] if continuous and not _once(m) else first.rounds) * once + sum(
+                one.rounds * renyi(one, order) for one in others
+            )
+            best[index] = max(best[index], value)
+    return best
+
+
+def _dirichlet_renyi(m: Spec, order: float) -> float:
+    """ln E exp(α(α−1)μ(λ)²/2)/(α − 1) by the trapezoidal rule in logit λ, to e^−60 of the peak."""
+    mixing, a = m["mixing"], _ratio(m)["concentration"]
+    b, patches = a * (mixing["ratio"]["clients"] - 1), mixing.get("patches")
+
+    def logs(x: Array, below: float) -> tuple[Array, Array]:
+        """Log density and exponent, the latter at a λ that is a step lower, where patches make it jump."""
+        ratio = expit(x - below)
+        count = np.zeros(x.size) if patches is None else np.ceil(ratio * patches * (1 - 1e-14))
+        law = Points(weight=np.ones(x.size), ratio=ratio, count=count, norm=ratio**2 + (1 - ratio) ** 2)
+        squared = _squared(m, law) * (m["rounds"] if _once(m) else 1)
+        return -a * np.logaddexp(0, -x) - b * np.logaddexp(0, x), order * (order - 1) / 2 * squared
+
+    x = np.linspace(-900, 900, 36_001)
+    density, exponent = logs(x, 0.0)
+    near = x[(density > density.max() - 60) | (density + exponent > (density + exponent).max() - 60)]
+    x = np.linspace(near[0] - 0.1, near[-1] + 0.1, 40_001)
+    density, exponent = logs(x, 0.0 if patches is None else float(x[1] - x[0]))
+    density -= logsumexp(density)
+    if exponent.max() < 1:
+        return log1p(float(np.exp(density) @ np.expm1(exponent))) / (order - 1)
+    return max(0.0, float(logsumexp(density + exponent))) / (order - 1)
+
+
+def _squared(m: Spec, law: Points) -> Array:
+    """[J] squared shift of a round, at each ratio."""
+    (label, variance), mixing = _scales(m), m["mixing"]
+    own = _own(m, law.ratio, law.norm)
+    if mixing["kind"] == "mixup":
+        return m["releases"] * own * (distance(m["smashed"], m["relation"]) / variance + label)
+    if m["smashed"]["kind"] not in ("clamp", "patch_ball") and m["random_masks"]:
+        held = distance(m["smashed"], m["relation"]) * law.count / mixing["patches"]
+    elif m["smashed"]["kind"] == "clamp" and m["random_masks"]:
+        held = distance(m["smashed"], m["relation"]) * law.count / mixing["patches"]  # of the mean number; by convexity
+    else:
+        held = kept(m["smashed"], m["relation"], mixing["patches"], law.count)
+    return m["releases"] * (held / variance + own * label)
+
+
+def _amplify(epsilon: float, rate: float) -> float:
+    return log1p(rate * expm1(epsilon)) if epsilon < 30 else epsilon + log(rate)
