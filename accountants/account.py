@@ -15,8 +15,10 @@ from privkit.accountants import (
     composition,
     conversions,
     gaussian,
+    independent_steps,
     laplace,
     profiles,
+    randomized_response,
     sampled_renyi,
     subsampled_rdp,
     validate,
@@ -42,6 +44,7 @@ SAMPLED = {
     "poisson": "Mironov, Talwar and Zhang 2019",
     "without_replacement": "Wang, Balle and Kasiviswanathan 2019",
     "every_round": "Mironov 2017",
+    "random_allocation": independent_steps.ALLOCATION,
 }
 BALLE_BARTHE_GABOARDI = "Balle, Barthe and Gaboardi 2018, Theorem 9, attained"
 MIXTURE = "derived: mean of the exact Gaussian profile over the public coins"
@@ -102,6 +105,8 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 def releases_curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
     """What the releases of all rounds cost, [A], without the lower model's updates."""
     a = np.asarray(orders, float)
+    if (steps := independent_steps.of(mechanism)) is not None:
+        return np.asarray(steps.curve(a), float)
     rate = mechanism.sampling.rate
     if mechanism.noise.law == "laplace":
         shift, _ = mechanism.laplace_shift()
@@ -123,6 +128,8 @@ def releases_curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 
 def _integrated(mechanism: SplitMechanism, orders: Array) -> Array | float:
     """The curve by integration at every order, where sampled Gaussian releases have one shift; `inf` elsewhere."""
+    if independent_steps.of(mechanism) is not None:
+        return inf
     rate = mechanism.sampling.rate
     constant = mechanism.shift().constant if mechanism.noise.law == "gaussian" and rate < 1 else None
     if constant is None:
@@ -270,7 +277,11 @@ def _epsilon_bounds(mechanisms: Sequence[SplitMechanism], deltas: Array) -> list
     groups: dict[str, list[tuple[int, float]]] = {}
     for row, mechanism in enumerate(mechanisms):
         constant = None
-        if mechanism.noise.law == "gaussian" and (mechanism.update_shift == 0 or _unsampled(mechanism)):
+        if (
+            independent_steps.of(mechanism) is None
+            and mechanism.noise.law == "gaussian"
+            and (mechanism.update_shift == 0 or _unsampled(mechanism))
+        ):
             constant = mechanism.shift().constant
         if constant is None:
             found[row] = _single(mechanism, float(deltas[row]))
@@ -321,6 +332,8 @@ def _sampled_once(mu: float, rate: float, delta: float) -> Bound:
 
 def _single(mechanism: SplitMechanism, delta: float) -> list[Bound]:
     """Bounds for one mechanism whose shift is random, Laplace, or composed with updates of the lower model."""
+    if (steps := independent_steps.of(mechanism)) is not None:
+        return _of_steps(mechanism, steps, delta)
     found = []
     orders = _orders(mechanism)
     converted = conversions.best_epsilon(orders, curve(mechanism, orders), delta)
@@ -348,6 +361,8 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
     orders = _orders(mechanism)
     converted = conversions.best_delta(orders, curve(mechanism, orders), epsilon)
     found = [_renyi(mechanism, converted.value, converted.order, converted.at_edge)]
+    if (steps := independent_steps.of(mechanism)) is not None:
+        return found + _of_steps_delta(mechanism, steps, epsilon, tight)
     updated = isinstance(mechanism.lower_model, PrivateUpdates)
     if updated and (mechanism.noise.law == "laplace" or not _unsampled(mechanism)):
         return found
@@ -381,6 +396,46 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
     return found
 
 
+def _of_steps(mechanism: SplitMechanism, steps: independent_steps.Steps, delta: float) -> list[Bound]:
+    """Bounds on ε of independent steps but for their numerical composition."""
+    converted = conversions.best_epsilon(steps.orders, steps.curve(steps.orders), delta)
+    found = [_renyi(mechanism, converted.value, converted.order, converted.at_edge)]
+    if steps.told is not None:
+        value = gaussian.epsilon(delta, steps.told)
+        found.append(Bound(value=value, method="exact Gaussian profile, all secrets told", source=BALLE_WANG))
+    if steps.response is not None:
+        noise, classes, answers = steps.response
+        pure = answers * randomized_response.pure_epsilon(noise, classes)
+        found.append(Bound(value=pure, method="pure ε, δ not used", source=steps.source))
+        if answers <= randomized_response.MOST_ANSWERS:
+            value = randomized_response.epsilon(delta, noise, classes, answers)
+            found.append(Bound(value=value, method="exact profile of all answers", source=steps.source, exact=True))
+    return found
+
+
+def _of_steps_delta(
+    mechanism: SplitMechanism, steps: independent_steps.Steps, epsilon: float, tight: bool
+) -> list[Bound]:
+    """Bounds on ln δ of independent steps, but for the Rényi one."""
+    found = []
+    if steps.told is not None:
+        value = float(gaussian.log_delta(epsilon, steps.told))
+        found.append(Bound(value=value, method="exact Gaussian profile, all secrets told", source=BALLE_WANG))
+    exact = None
+    if steps.response is not None:
+        noise, classes, answers = steps.response
+        pure = -inf if epsilon >= answers * randomized_response.pure_epsilon(noise, classes) else 0.0
+        found.append(Bound(value=pure, method="pure ε", source=steps.source))
+        if answers <= randomized_response.MOST_ANSWERS:
+            exact = float(randomized_response.delta(epsilon, noise, classes, answers))
+            value = log(exact) if exact > 0 else -inf
+            found.append(Bound(value=value, method="exact profile of all answers", source=steps.source, exact=True))
+    if tight and exact is None and (composed := composition.delta(mechanism, epsilon)) is not None:
+        value = log(composed.upper) if composed.upper > 0 else -inf
+        found.append(Bound(value=value, method=composition.METHOD, source=composition.SOURCE))
+    return found
+
+
 def _unsampled(mechanism: SplitMechanism) -> bool:
     """Whether neither releases nor updates of the lower model are sampled, so that constant shifts add up."""
     return mechanism.sampling.rate == 1 and mechanism.update_shift is not None
@@ -388,6 +443,8 @@ def _unsampled(mechanism: SplitMechanism) -> bool:
 
 def _orders(mechanism: SplitMechanism) -> Array:
     """Orders worth trying: subsampled curves are known at whole ones."""
+    if (steps := independent_steps.of(mechanism)) is not None:
+        return steps.orders
     sampled = mechanism.sampling.rate < 1 or isinstance(mechanism.lower_model, PrivateUpdates)
     return SAMPLED_ORDERS if sampled else np.array(conversions.ORDERS)
 
@@ -395,7 +452,11 @@ def _orders(mechanism: SplitMechanism) -> Array:
 def _renyi(mechanism: SplitMechanism, value: float, order: float, at_edge: bool) -> Bound:
     """A bound by Rényi composition and the tighter conversion."""
     kind = mechanism.sampling.kind
-    sampled = {"poisson": ", Poisson-sampled", "without_replacement": ", sampled k of n"}.get(kind, "")
+    sampled = {
+        "poisson": ", Poisson-sampled",
+        "without_replacement": ", sampled k of n",
+        "random_allocation": ", random allocation",
+    }.get(kind, "")
     return Bound(
         value=value,
         method=f"Rényi composition{sampled}",

@@ -10,7 +10,7 @@ from typing import Any
 
 from privkit.accountants import validate
 
-MECHANISMS = ("gaussian", "laplace", "dp_sl", "dp_mixsl", "dp_cutmixsl")
+MECHANISMS = ("gaussian", "laplace", "dp_sl", "dp_mixsl", "dp_cutmixsl", "hidden_mask", "randomized_response")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +81,27 @@ def _list(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, .
 COLUMNS: tuple[Column, ...] = (
     Column(name="name", parse=_text, what="any text; names the row in the answer"),
     Column(name="mechanism", parse=_word(*MECHANISMS), what=f"required: {', '.join(MECHANISMS)}"),
-    Column(name="sigma", parse=_number, what="required: noise's standard deviation, or scale b for laplace; > 0"),
+    Column(
+        name="sigma",
+        parse=_number,
+        what="required: noise's standard deviation, or scale b for laplace; > 0; empty for randomized_response",
+    ),
+    Column(
+        name="noise_parameter",
+        parse=_number,
+        what="for randomized_response: probability in (0, 1] of a uniform answer instead of the true one",
+    ),
     Column(name="sigma_labels", parse=_number, what="the same on labels; the value of sigma where labels are released"),
     Column(
         name="sensitivity",
         parse=_number,
         what="for gaussian (L2) and laplace (L1): known sensitivity instead of a clip",
     ),
-    Column(name="dimensions", parse=_whole, what="coordinates of one record's smashed data, with clip_high"),
+    Column(
+        name="dimensions",
+        parse=_whole,
+        what="coordinates of one record's smashed data, with clip_high; answers a release, for randomized_response",
+    ),
     Column(name="clip_low", parse=_number, default=0.0, what="lower end of the coordinate clamp"),
     Column(name="clip_high", parse=_number, what="upper end of the coordinate clamp (Δ)"),
     Column(name="clip_norm", parse=_number, what="L2 norm of the whole release, instead of the clamp"),
@@ -96,15 +109,20 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         name="labels", parse=_word("none", "one_hot", "box"), default="none", what="none, one_hot, or box for [0,1]^L"
     ),
-    Column(name="classes", parse=_whole, what="L, for labels = box"),
+    Column(name="classes", parse=_whole, what="L, for labels = box; categories of an answer, for randomized_response"),
     Column(name="group", parse=_whole, what="clients that are mixed, k; for dp_sl clients drawn a round"),
     Column(name="clients", parse=_whole, what="n, for sampling = without_replacement"),
     Column(
         name="sampling",
-        parse=_word("every_round", "without_replacement", "poisson"),
+        parse=_word("every_round", "without_replacement", "poisson", "random_allocation"),
         default="every_round",
-        what="every_round (partition, round-robin), without_replacement (group of clients) or poisson (rate)",
+        what="every_round (partition, round-robin), without_replacement (group of clients), poisson (rate) or "
+        "random_allocation (participations of epoch_rounds)",
     ),
+    Column(
+        name="participations", parse=_whole, default=1, what="k of every t rounds, for sampling = random_allocation"
+    ),
+    Column(name="epoch_rounds", parse=_whole, what="t, for sampling = random_allocation; all rounds where empty"),
     Column(name="rate", parse=_number, what="for sampling = poisson, in (0, 1]"),
     Column(
         name="rounds",
@@ -132,7 +150,8 @@ COLUMNS: tuple[Column, ...] = (
         default="every_round",
         what="when ratio = dirichlet and dirichlet_counts are drawn: every_round, or once and kept for all rounds",
     ),
-    Column(name="patches", parse=_whole, what="N, for dp_cutmixsl and clip_patch"),
+    Column(name="patches", parse=_whole, what="N, for dp_cutmixsl, hidden_mask and clip_patch"),
+    Column(name="kept", parse=_whole, what="patches that a hidden mask keeps, for hidden_mask"),
     Column(name="noise_site", parse=_word("mixer", "client"), default="mixer", what="where noise is added"),
     Column(name="source", parse=_text, what="any text; copied to the answer"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from privkit.accountants import pld, profiles, round_profiles
+from privkit.accountants import independent_steps, pld, profiles, round_profiles
 from privkit.accountants.loss_distribution import GridTooLarge, Pair, Profile
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.parts import Poisson, PrivateUpdates, WithoutReplacement
@@ -40,6 +40,8 @@ def steps(mechanism: SplitMechanism) -> Steps | None:
     [10]
     """
     profile: Profile | Pair | None
+    if (special := independent_steps.of(mechanism)) is not None:
+        return special.profiles() or None
     if isinstance(mechanism.sampling, Poisson):
         constant = mechanism.shift().constant
         assert constant is not None  # Poisson subsets are not mixed
@@ -67,7 +69,7 @@ def epsilon(mechanism: SplitMechanism, delta: float) -> Composed | None:
         return None
     try:
         lower, upper = pld.composed_bounds(found, delta)
-        if len(found) > 1:
+        if len(found) > 1 or independent_steps.of(mechanism) is not None:
             return Composed(upper=upper)
         if isinstance(mechanism.sampling, WithoutReplacement) and mechanism.sampling.rate < 1:
             constant = mechanism.shift().constant

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
+from privkit.accountants import independent_steps
 from privkit.accountants.account import SAMPLED_ORDERS
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.parts import Poisson, PrivateUpdates, WithoutReplacement
@@ -66,6 +67,12 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     'REPLACE_SPECIAL'
     """
     from dp_accounting import ComposedDpEvent, NeighboringRelation, SelfComposedDpEvent
+
+    if independent_steps.of(mechanism) is not None:
+        raise ValueError(
+            "dp_accounting has no event that means the same as random allocation, hidden masks or several randomized "
+            "responses: ask privkit for their ε"
+        )
 
     added = mechanism.relation == "add_or_remove_one"
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE if added else NeighboringRelation.REPLACE_SPECIAL

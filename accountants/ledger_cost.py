@@ -10,7 +10,7 @@ from math import inf, log
 import numpy as np
 from numpy.typing import NDArray
 
-from privkit.accountants import account, composition, conversions, gaussian, pld, round_profiles
+from privkit.accountants import account, composition, conversions, gaussian, independent_steps, pld, round_profiles
 from privkit.accountants.loss_distribution import GridTooLarge
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.parts import PrivateUpdates
@@ -76,6 +76,9 @@ def cost(one: SplitMechanism, units: int, charges: int) -> Array:
 @lru_cache(maxsize=256)
 def unit_cost(one: SplitMechanism) -> Array:
     """[1 + A] of the releases of one unit; not to be changed."""
+    if (steps := independent_steps.of(one)) is not None:
+        told = inf if steps.told is None else steps.told**2
+        return np.concatenate([[told], steps.curve(ORDERS)])
     constant = one.shift().constant if one.noise.law == "gaussian" else None
     squared = inf if constant is None else constant**2
     return np.concatenate([[squared], account.releases_curve(one, ORDERS)])
@@ -101,6 +104,8 @@ def plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int
 
 def _unsampled(one: SplitMechanism) -> bool:
     """Whether nothing of it is sampled."""
+    if independent_steps.of(one) is not None:
+        return False
     updates = one.lower_model.rate if isinstance(one.lower_model, PrivateUpdates) else 1
     return one.sampling.rate == updates == 1
 
@@ -122,6 +127,9 @@ def _composed(counts: Counts, delta: float) -> float | None:
             continue
         if (found := composition.steps(one)) is None:
             return None
+        if independent_steps.of(one) is not None:
+            steps += [(profile, units * number) for profile, number in found]
+            continue
         (profile, _), *updates = found
         steps += [(profile, units), *((update, charges * number) for update, number in updates)]
     if squared:

@@ -33,6 +33,8 @@ from privkit.accountants.parts import (
     PrivateUpdates,
     WithoutReplacement,
 )
+from privkit.accountants.randomized_response import Categories
+from privkit.accountants.secrets import HiddenMask, RandomAllocation, check_secrets
 from privkit.accountants.sensitivity import CLIP_SETS, ClipSet, PatchBall
 
 Array = NDArray[np.float64]
@@ -108,20 +110,22 @@ class SplitMechanism:
     relation: Relation = "replace_one"
     unit: Unit = "record"
     labels: ClipSet | None = None
-    mixing: NoMixing | Mixup | CutMix = UNMIXED
-    participation: EveryRound | WithoutReplacement | Poisson = ALWAYS
+    mixing: NoMixing | Mixup | CutMix | HiddenMask = UNMIXED
+    participation: EveryRound | WithoutReplacement | Poisson | RandomAllocation = ALWAYS
     rounds: int = 1
     releases: int = 1
     random_masks: bool = False
 
     def __post_init__(self) -> None:
-        validate.instance("smashed", self.smashed, CLIP_SETS)
+        validate.instance("smashed", self.smashed, (*CLIP_SETS, Categories))
         validate.instance("labels", self.labels, (*CLIP_SETS, type(None)))
         validate.instance("noise", self.noise, (Noise,))
         if isinstance(self.mixing, CutMix) and isinstance(self.smashed, PatchBall):
             validate.choice("patches of the clip set", str(self.smashed.patches), (str(self.mixing.patches),))
-        validate.instance("mixing", self.mixing, (NoMixing, Mixup, CutMix))
-        validate.instance("participation", self.participation, (EveryRound, WithoutReplacement, Poisson))
+        validate.instance("mixing", self.mixing, (NoMixing, Mixup, CutMix, HiddenMask))
+        validate.instance(
+            "participation", self.participation, (EveryRound, WithoutReplacement, Poisson, RandomAllocation)
+        )
         validate.choice("relation", self.relation, ("replace_one", "add_or_remove_one"))
         validate.choice("unit", self.unit, ("record", "client"))
         validate.whole("rounds", self.rounds)
@@ -136,6 +140,8 @@ class SplitMechanism:
         self._check_composition()
         self._check_participation()
         self._check_noise()
+        if check_secrets(self):
+            return
         self._scaled("l1" if self.noise.law == "laplace" else "l2")  # refuses what the clip set has no answer for
 
     def _check_composition(self) -> None:
@@ -236,7 +242,7 @@ class SplitMechanism:
         return self.participation.rate < 1 and shows
 
     @property
-    def sampling(self) -> EveryRound | WithoutReplacement | Poisson:
+    def sampling(self) -> EveryRound | WithoutReplacement | Poisson | RandomAllocation:
         """Who takes part as far as that is a secret: what amplification is credited to."""
         return ALWAYS if self.participation_shows else self.participation
 
@@ -314,7 +320,7 @@ class SplitMechanism:
     def _taking_part(self) -> ShiftLaw:
         """μ of a unit that takes part."""
         whole, label = self._scaled("l2")
-        if isinstance(self.mixing, NoMixing):
+        if isinstance(self.mixing, NoMixing | HiddenMask):  # without credit to masks
             return ShiftLaw(mu=np.array([sqrt(self.releases * (whole**2 + label**2))]), log_weight=np.zeros(1))
         ratio = self.mixing.ratio
         patches = self.mixing.patches if isinstance(self.mixing, CutMix) else None

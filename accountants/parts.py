@@ -25,8 +25,9 @@ class Noise:
     """Independent noise on every coordinate.
 
     Attributes:
-        law: "gaussian" or "laplace".
-        smashed: on smashed data, > 0: standard deviation σ_s, or scale b_s for Laplace.
+        law: "gaussian", "laplace", or "randomized_response" (for `Categories`).
+        smashed: on smashed data, > 0: standard deviation σ_s, or scale b_s for Laplace; for randomized response the
+            probability, at most 1, with which an answer is replaced by a uniform draw.
         labels: on labels, > 0; None where labels are not released.
         site: "mixer" (added once, after mixing) or "client" (added by each client before masks and mixing).
         variance: not a parameter; giving it raises with advice, because Table 1 of DP-CutMixSL says "variance" for a
@@ -37,7 +38,7 @@ class Noise:
     """
 
     kind: ClassVar[str] = "noise"
-    law: Literal["gaussian", "laplace"] = "gaussian"
+    law: Literal["gaussian", "laplace", "randomized_response"] = "gaussian"
     smashed: float
     labels: float | None = None
     site: Literal["mixer", "client"] = "mixer"
@@ -48,8 +49,10 @@ class Noise:
             raise ValueError(
                 f"noise is given as a standard deviation, not as variance={variance!r}: give its square root, smashed="
             )
-        validate.choice("noise law", self.law, ("gaussian", "laplace"))
+        validate.choice("noise law", self.law, ("gaussian", "laplace", "randomized_response"))
         validate.choice("noise site", self.site, ("mixer", "client"))
+        if self.law == "randomized_response":
+            validate.fields(self, smashed=validate.real("noise_parameter", self.smashed, above=0, most=1))
         validate.fields(self, smashed=validate.real("sigma", self.smashed, above=0))
         if self.labels is not None:
             validate.fields(self, labels=validate.real("sigma_labels", self.labels, above=0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from privkit.accountants import mechanism, mixing, parts, sensitivity
+from privkit.accountants import mechanism, mixing, parts, randomized_response, secrets, sensitivity
 
 _CLASSES: tuple[type[Any], ...] = (
     *sensitivity.CLIP_SETS,
@@ -18,6 +18,9 @@ _CLASSES: tuple[type[Any], ...] = (
     parts.WithoutReplacement,
     parts.Poisson,
     parts.PrivateUpdates,
+    secrets.HiddenMask,
+    secrets.RandomAllocation,
+    randomized_response.Categories,
     mechanism.SplitMechanism,
 )
 CLASSES: dict[str, type[Any]] = {cls.kind: cls for cls in _CLASSES}

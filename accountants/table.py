@@ -12,6 +12,8 @@ from privkit.accountants.columns import BY_NAME, DEFAULTS
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, Ratio
 from privkit.accountants.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, Poisson, WithoutReplacement
+from privkit.accountants.randomized_response import Categories
+from privkit.accountants.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.sensitivity import Ball, BoxLabels, Clamp, ClipSet, Known, OneHot, PatchBall
 from privkit.accountants.spelling import translated
 from privkit.accountants.table_files import load as load  # a part of this module's interface
@@ -60,17 +62,20 @@ def mechanism_of(cells: Mapping[str, Any]) -> SplitMechanism:
         raise ValueError("noise is given as a standard deviation: put the square root of the variance into sigma")
     values = DEFAULTS | {name: BY_NAME[name].parse(name, value) for name, value in given.items()}
     get = values.__getitem__
-    for name in ("mechanism", "sigma"):
+    response = get("mechanism") == "randomized_response"
+    for name in ("mechanism",) if response else ("mechanism", "sigma"):
         if get(name) is None:
             raise ValueError(f"{name} is empty; it must be {BY_NAME[name].what.removeprefix('required: ')}")
     kind = get("mechanism")
+    if unused := [name for name in _foreign(kind) if name in given]:
+        raise ValueError(f"{unused[0]} means nothing for mechanism = {kind}: leave it empty")
     labels = _labels(get)
     sigma_labels = get("sigma_labels") if get("sigma_labels") is not None else get("sigma")
     return SplitMechanism(
-        smashed=_clip(get, "l1" if kind == "laplace" else "l2"),
+        smashed=_categories(get) if response else _clip(get, "l1" if kind == "laplace" else "l2"),
         noise=Noise(
-            law="laplace" if kind == "laplace" else "gaussian",
-            smashed=get("sigma"),
+            law=kind if kind in ("laplace", "randomized_response") else "gaussian",
+            smashed=_needed(get, "noise_parameter", "randomized_response") if response else get("sigma"),
             labels=sigma_labels if labels else None,
             site=get("noise_site"),
         ),
@@ -130,6 +135,18 @@ def _clip(get: Callable[[str], Any], norm: str) -> ClipSet:
     return Clamp(low=get("clip_low"), high=get("clip_high"), dimensions=get("dimensions"))
 
 
+def _categories(get: Callable[[str], Any]) -> Categories:
+    """What randomized response answers."""
+    return Categories(classes=_needed(get, "classes", "randomized_response"), answers=get("dimensions") or 1)
+
+
+def _foreign(kind: str) -> tuple[str, ...]:
+    """Columns that another mechanism would read, so that a value there is a misunderstanding."""
+    if kind == "randomized_response":
+        return ("sigma", "sigma_labels", "sensitivity", "clip_high", "clip_norm", "clip_patch")
+    return ("noise_parameter",) if kind == "hidden_mask" else ("noise_parameter", "kept")
+
+
 def _labels(get: Callable[[str], Any]) -> ClipSet | None:
     """Where labels lie."""
     if get("labels") == "none":
@@ -137,8 +154,10 @@ def _labels(get: Callable[[str], Any]) -> ClipSet | None:
     return OneHot() if get("labels") == "one_hot" else BoxLabels(classes=_needed(get, "classes", "labels = box"))
 
 
-def _mixing(get: Callable[[str], Any]) -> NoMixing | Mixup | CutMix:
+def _mixing(get: Callable[[str], Any]) -> NoMixing | Mixup | CutMix | HiddenMask:
     """How a group is mixed."""
+    if get("mechanism") == "hidden_mask":
+        return HiddenMask(kept=_needed(get, "kept", "hidden_mask"), patches=_needed(get, "patches", "hidden_mask"))
     if get("mechanism") not in ("dp_mixsl", "dp_cutmixsl"):
         return NoMixing()
     ratio = _ratio(get)
@@ -162,8 +181,11 @@ def _ratio(get: Callable[[str], Any]) -> Ratio:
     return cls(concentration=concentration, clients=group, drawn=get("drawn"))
 
 
-def _participation(get: Callable[[str], Any]) -> EveryRound | WithoutReplacement | Poisson:
+def _participation(get: Callable[[str], Any]) -> EveryRound | WithoutReplacement | Poisson | RandomAllocation:
     """Who takes part."""
+    if get("sampling") == "random_allocation":
+        epoch = get("rounds") if get("epoch_rounds") is None else get("epoch_rounds")
+        return RandomAllocation(participations=get("participations"), epoch_rounds=epoch)
     if get("sampling") == "poisson":
         return Poisson(rate=_needed(get, "rate", "sampling = poisson"))
     if get("sampling") == "without_replacement":

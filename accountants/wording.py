@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, RealizedRatios
 from privkit.accountants.parts import CutMix, EveryRound, NoMixing, Poisson, PrivateUpdates
+from privkit.accountants.randomized_response import Categories
+from privkit.accountants.secrets import HiddenMask, RandomAllocation
 
 LARGE_DELTA = 1e-3
 """A δ above this is warned about: publishing one record in a thousand would be allowed."""
@@ -86,6 +88,8 @@ def library_versions() -> dict[str, str]:
 def _sentences(mechanism: SplitMechanism) -> list[str]:
     """In the order clip, noise, mixing, participation, composition."""
     noise = mechanism.noise
+    if isinstance(categories := mechanism.smashed, Categories):
+        return [*_response(mechanism, categories), *_participation(mechanism), *_composition(mechanism)]
     said = [f"smashed data are clipped by the client before noise to {_spec(mechanism.smashed)}"]
     if mechanism.labels is None:
         said.append("labels stay with the client; nothing that reveals them is released")
@@ -93,7 +97,7 @@ def _sentences(mechanism: SplitMechanism) -> list[str]:
         said.append(f"labels lie in {_spec(mechanism.labels)} and are released with noise of their own")
     unit = "standard deviation" if noise.law == "gaussian" else "scale"
     where = "by each client before masks and mixing" if noise.site == "client" else "once to the mixed release"
-    if isinstance(mechanism.mixing, NoMixing):
+    if isinstance(mechanism.mixing, NoMixing | HiddenMask):
         where = "by the client"
     said.append(
         f"{noise.law} noise of {unit} {noise.smashed:g}"
@@ -106,11 +110,23 @@ def _sentences(mechanism: SplitMechanism) -> list[str]:
     return said
 
 
+def _response(mechanism: SplitMechanism, categories: Categories) -> list[str]:
+    """What is answered, and how."""
+    each = f"{categories.answers:,} answer{'s' if categories.answers > 1 else ''}"
+    return [
+        f"a release holds {each} of {categories.classes:,} categories, and nothing else that depends on the record",
+        f"every answer is replaced by a uniform draw of the categories with probability {mechanism.noise.smashed:g}, "
+        "by a coin of its own, afresh in every release",
+    ]
+
+
 def _mixing(mechanism: SplitMechanism) -> list[str]:
     """Ratios, masks and whom the guarantee is against."""
     mixing = mechanism.mixing
     if isinstance(mixing, NoMixing):
         return []
+    if isinstance(mixing, HiddenMask):
+        return _hidden_mask(mechanism, mixing)
     ratio = mixing.ratio
     said = [
         f"the server sees the {MIXING[mixing.kind]} of {mixing.group} clients only, never a client's own message: "
@@ -153,6 +169,17 @@ def _mixing(mechanism: SplitMechanism) -> list[str]:
     return said
 
 
+def _hidden_mask(mechanism: SplitMechanism, mask: HiddenMask) -> list[str]:
+    """What hides the mask."""
+    said = [
+        f"each release keeps {mask.kept:,} of {mask.patches:,} patches, drawn uniformly and afresh; the other patches "
+        "hold noise alone"
+    ]
+    if mechanism.relation == "add_or_remove_one":
+        return [*said, "the server is not told the mask; an absent release is noise alone"]
+    return [*said, "masks are accounted for as if told: what both neighbors share can reveal them"]
+
+
 def _participation(mechanism: SplitMechanism) -> list[str]:
     """Sampling and what it needs."""
     part = mechanism.participation
@@ -166,6 +193,11 @@ def _participation(mechanism: SplitMechanism) -> list[str]:
             else "lower models that learn show who took part"
         )
         said = [f"each unit takes part {how}", f"{why}: releases are rarer, but nothing is credited to a secret sample"]
+    elif isinstance(part, RandomAllocation):
+        said = [
+            f"each unit takes part in {part.participations:,} of every {part.epoch_rounds:,} rounds, drawn uniformly, "
+            "secretly and independently of other units"
+        ]
     elif isinstance(part, Poisson):
         said = [f"each unit takes part by an independent secret coin of probability {part.rate:g}"]
     else:

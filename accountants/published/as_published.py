@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from privkit.accountants import independent_steps
 from privkit.accountants.base import Certificate
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
@@ -50,6 +51,8 @@ def as_published(
     """
     if mechanism.relation != "replace_one" or mechanism.unit != "record":
         raise ValueError("the papers' formulas are for replacing one record")
+    if independent_steps.of(mechanism) is not None:
+        raise ValueError("the papers have no formula for random allocation, hidden masks or randomized response")
     if mechanism.rounds > 1:
         raise ValueError("the papers' formulas are for one release; compose them with published theorem_a7")
     if mechanism.lower_model != "frozen":
