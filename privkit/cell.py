@@ -18,9 +18,10 @@ from privkit.ingredients import Ingredients
 from privkit.progress import Progress
 from privkit.questions import QUESTIONS
 from privkit.questions.images import passes
-from privkit.questions.scene import Scene
+from privkit.questions.scene import ATTACK_CHECKPOINT, Scene
 from privkit.registry import load
 from privkit.reports.schema import Costs, Interval, Proof, Row
+from privkit.restart import or_anew
 from privkit.run_folder import RunFolder
 from privkit.setting import Setting
 from privkit.storage import append_line, write_record
@@ -66,7 +67,8 @@ def run_cell(
     try:
         scene = _scene(config, cell, setting, folder, progress, made_of, base, log)
         base = scene.row
-        row = load(QUESTIONS[getattr(cell.attack.spec, "asks", "images")])(scene)
+        ask = load(QUESTIONS[getattr(cell.attack.spec, "asks", "images")])
+        row = or_anew(lambda: ask(scene), home / ATTACK_CHECKPOINT, progress.note)
     except NotApplicable as error:
         row = base.model_copy(update={"status": "not_applicable", "reason": str(error)})
     except (StorageError, UsageError, DataError):

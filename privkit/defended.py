@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,15 +14,22 @@ from privkit.config import AuditConfig
 from privkit.data.base import Batch
 from privkit.data.partition import Shares, rounds_an_epoch
 from privkit.defenses.base import Defense
+from privkit.errors import DamagedFile
 from privkit.grid import Cell
 from privkit.progress import Progress
+from privkit.reports.schema import Costs, Interval
+from privkit.restart import or_anew
 from privkit.run_folder import TRAINED, RunFolder
+from privkit.sealed import AGAIN
 from privkit.seeds import derive
 from privkit.setting import Setting
 from privkit.storage import load_module, read_record, save_module, write_record
-from privkit.training import Checkpoint, Edge, Round, Stacked, evaluate, split_round, train
+from privkit.training import Checkpoint, Edge, Round, Stacked, Trained, evaluate, split_round, train
 from privkit.training.costs import edge_costs
 from privkit.training.loop import learns
+
+CHECKPOINT = "training.ckpt"
+"""In a model's folder, while it is trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,24 +56,29 @@ def defended_model(
     home = folder.model(cell.model_id)
     finished = read_record(home / TRAINED, model=cell.model_id)
     if finished is not None:
-        for name, module in {"client.safetensors": edge, "upper.safetensors": upper}.items():
-            load_module(home / name, module, finished["files"].get(name))
+        _take(home, edge, upper, finished)
         log("defended model: taken from the run folder")
         return DefendedModel(edge=edge.eval(), upper=upper.eval(), known=finished)
     progress.stage(f"train {cell.defense.label}, seed {seed}")
-    checkpoint = Checkpoint(home / "training.ckpt", progress.step)
-    if (state := checkpoint.load()) is not None:
-        log(f"training resumed after epoch {len(state['curve'])}")
-    trained = train(
-        edge,
-        upper,
-        splits.private,
-        config.training,
-        epochs=config.budget.epochs,
-        seed=seed,
-        shares=setting.shares,
-        checkpoint=checkpoint,
-    )
+    checkpoint = Checkpoint(home / CHECKPOINT, progress.step)
+
+    def trained_model() -> tuple[Edge, nn.Module, Trained]:
+        edge, upper, _ = untrained(config, cell, setting)
+        if (state := checkpoint.load()) is not None:
+            log(f"training resumed after epoch {len(state['curve'])}")
+        trained = train(
+            edge,
+            upper,
+            splits.private,
+            config.training,
+            epochs=config.budget.epochs,
+            seed=seed,
+            shares=setting.shares,
+            checkpoint=checkpoint,
+        )
+        return edge, upper, trained
+
+    edge, upper, trained = or_anew(trained_model, home / CHECKPOINT, progress.note)
     batch = config.training.batch_size
     finished = {
         "accuracy": asdict(evaluate(edge, upper, splits.test, batch_size=batch, seed=seed)),
@@ -89,6 +102,30 @@ def defended_model(
     checkpoint.remove()
     log(f"defended model: trained {config.budget.epochs} epochs")
     return DefendedModel(edge=edge, upper=upper, known=finished)
+
+
+def _take(home: Path, edge: Edge, upper: nn.Module, finished: dict[str, Any]) -> None:
+    """Put a finished model's weights into the networks, and look whether what is known of it is all there.
+
+    Raises:
+        DamagedFile: if a file is no longer what was written, or of another model.
+    """
+    try:
+        for name, module in {"client.safetensors": edge, "upper.safetensors": upper}.items():
+            load_module(home / name, module, finished["files"].get(name))
+        Interval(**finished["accuracy"])
+        Costs(**finished["costs"])
+        if not {"hides_places", "curve"} <= set(finished):
+            raise KeyError("hides_places or curve")
+        if not all(bool(value.isfinite().all()) for module in (edge, upper) for value in module.parameters()):
+            raise ValueError("a weight is not finite")
+    except (DamagedFile, MemoryError):
+        raise
+    except Exception as error:  # another architecture, other names, no safetensors at all
+        reason = " ".join(str(error).split())[:200]
+        raise DamagedFile(
+            f"{home} holds no model of this run ({type(error).__name__}: {reason}); delete it and {AGAIN}"
+        ) from None
 
 
 def replay(config: AuditConfig, cell: Cell, setting: Setting, play: Callable[..., Round], progress: Progress) -> None:

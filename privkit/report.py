@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from privkit.arrays import read_arrays
 from privkit.caches import plain_matplotlib
 from privkit.errors import RunFolderError
 from privkit.paths import inside
@@ -58,7 +56,7 @@ def _pictures(cell: Path, row: Row):  # type: ignore[no-untyped-def]
     """The stored pictures of a cell, None where it has none."""
     from privkit.reports.figures import Pictures
 
-    arrays = _arrays(cell / PICTURES, row, "truth", "guess")
+    arrays = _arrays(cell / PICTURES, row, {"truth": ("u", 4), "guess": ("u", 4)})
     return None if arrays is None else Pictures(truth=arrays["truth"], guess=arrays["guess"])
 
 
@@ -67,7 +65,7 @@ def _told(cell: Path, row: Row):  # type: ignore[no-untyped-def]
     from privkit.metrics.leakage import pooled_auc, roc_points
     from privkit.reports.score_figures import Told
 
-    arrays = _arrays(cell / SCORES, row, "values", "positive")
+    arrays = _arrays(cell / SCORES, row, {"values": ("f", 1), "positive": ("b", 1)})
     if arrays is None:
         return None
     values, positive = arrays["values"], arrays["positive"]
@@ -76,9 +74,8 @@ def _told(cell: Path, row: Row):  # type: ignore[no-untyped-def]
     return Told(positive=values[positive], negative=values[~positive], false=false, true=true, auc=auc)
 
 
-def _arrays(path: Path, row: Row, *names: str) -> dict[str, Any] | None:
+def _arrays(path: Path, row: Row, wanted: dict[str, tuple[str, int]]) -> dict[str, Any] | None:
     """Arrays of a file that the row lists, None where it lists none."""
     if path.name not in row.files:
         return None
-    with np.load(io.BytesIO(checked(path, row.files[path.name])), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in names}
+    return read_arrays(path, checked(path, row.files[path.name]), wanted)

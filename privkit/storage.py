@@ -170,8 +170,26 @@ def load_state(path: Path) -> dict[str, Any] | None:
     payload = read_state(path)
     if payload is None:
         return None
-    state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+        if not isinstance(state, dict) or _holds_nan(state):
+            raise ValueError("it is no dictionary of finite numbers")
+    except MemoryError:
+        raise
+    except Exception as error:  # torch raises whatever its reader meets
+        reason = " ".join(str(error).split())[:200]
+        raise DamagedFile(f"the checkpoint {path} cannot be read ({reason}); delete it and {AGAIN}") from None
     return state
+
+
+def _holds_nan(state: Any) -> bool:
+    """Whether any tensor in it holds NaN; no stage saves such a state."""
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        return state.is_floating_point() and bool(state.isnan().any())
+    parts = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
+    return any(_holds_nan(part) for part in parts)
 
 
 def save_module(path: Path, module: nn.Module) -> str:
@@ -199,7 +217,13 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
     """
     from safetensors.torch import load
 
-    module.load_state_dict(load(checked(path, known)))
+    found, own = load(checked(path, known)), module.state_dict()
+    for name, value in found.items():  # torch would convert another kind of numbers without a word
+        if name in own and value.dtype != own[name].dtype:
+            raise DamagedFile(
+                f"{path}: {name} is {value.dtype}, not {own[name].dtype}; delete {path.parent} and {AGAIN}"
+            )
+    module.load_state_dict(found)
 
 
 def make_folder(folder: Path) -> None:

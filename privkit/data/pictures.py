@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,11 +44,15 @@ class DecodedPool:
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
         """Decode the pictures of these rows."""
+        from PIL import Image
+
         images = np.empty((len(rows), 3, self.size, self.size), dtype=np.float32)
         labels = np.empty(len(rows), dtype=np.int64)
         for place, row in enumerate(rows):
             try:
-                picture, target = self.dataset[int(row)]
+                with warnings.catch_warnings():  # of a picture that unpacks to gigabytes, Pillow only warns
+                    warnings.simplefilter("error", Image.DecompressionBombWarning)
+                    picture, target = self.dataset[int(row)]
                 self._check_sides(row, picture.size)
                 images[place] = unit_pixels(picture, self.size).transpose(2, 0, 1)
                 labels[place] = self.label(target)

@@ -30,6 +30,9 @@ from privkit.storage import write_bytes
 from privkit.training import Checkpoint
 from privkit.training.loop import learns
 
+ATTACK_CHECKPOINT = "attack.ckpt"
+"""In a cell's folder, while its attack runs."""
+
 FALSE_POSITIVES = 0.01
 """The false positive rate at which true positives are counted."""
 
@@ -82,7 +85,7 @@ class Scene:
 
     def checkpoint(self) -> Checkpoint:
         """Where the attack saves itself."""
-        checkpoint = Checkpoint(self.folder.cell(self.cell.id) / "attack.ckpt", self.progress.step)
+        checkpoint = Checkpoint(self.folder.cell(self.cell.id) / ATTACK_CHECKPOINT, self.progress.step)
         if checkpoint.load() is not None:
             self.log("attack resumed")
         return checkpoint

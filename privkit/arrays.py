@@ -1,0 +1,57 @@
+"""Arrays of a run's `*.npz` files: unpacked only if they are as small as such files are."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.errors import DamagedFile
+
+MOST_BYTES = 1 << 30
+"""Of all arrays of a file, unpacked: a thousand times what a run stores."""
+
+
+def read_arrays(path: Path, data: bytes, wanted: Mapping[str, tuple[str, int]]) -> dict[str, NDArray[Any]]:
+    """Arrays of an npz file, all of one length.
+
+    Args:
+        path: of the file, for errors.
+        data: its content.
+        wanted: name -> kind of its numbers as numpy has it ("f", "u", "b") and number of dimensions.
+
+    Raises:
+        DamagedFile: if it is no such file, or unpacks to more than `MOST_BYTES`.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
+                raise ValueError(f"it unpacks to more than {MOST_BYTES >> 20} MiB")
+            found = {name: _array(archive, f"{name}.npy") for name in wanted}
+        for name, (kind, dimensions) in wanted.items():
+            if (found[name].dtype.kind, found[name].ndim) != (kind, dimensions):
+                raise ValueError(f"{name} is {found[name].dtype} {list(found[name].shape)}")
+        if len({len(array) for array in found.values()}) > 1:
+            raise ValueError("its arrays have different lengths")
+    except Exception as error:  # zipfile, zlib and numpy each raise their own kind
+        reason = " ".join(str(error).split())[:200]
+        raise DamagedFile(f"{path} is damaged ({reason}); delete {path.parent} and repeat the run's command") from None
+    return found
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """One array; the size in its own header is held against that of the archive before memory is taken."""
+    size = archive.getinfo(name).file_size
+    with archive.open(name) as member:
+        version = np.lib.format.read_magic(member)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header(member)
+        if dtype.hasobject or int(np.prod([float(n) for n in shape])) * dtype.itemsize > size:
+            raise ValueError(f"{name} says that it is larger than it is")
+    with archive.open(name) as member:
+        return np.lib.format.read_array(member, allow_pickle=False)

@@ -1,0 +1,44 @@
+"""A stage that cannot go on from its saved state starts over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from privkit.attacks.base import AttackDiverged, NotApplicable
+from privkit.errors import DataError, StorageError, TrainingDiverged, UsageError
+from privkit.storage import remove
+
+Result = TypeVar("Result")
+OTHER_FAULTS = (StorageError, UsageError, DataError, MemoryError, NotApplicable, AttackDiverged, TrainingDiverged)
+"""Which have nothing to do with a saved state."""
+
+
+def or_anew(stage: Callable[[], Result], saved: Path, tell: Callable[[str], None]) -> Result:
+    """What `stage` gives; if it found a saved state and failed, that is removed and the stage runs once more.
+
+    A saved state can be whole and still be no state of this stage: another architecture, missing keys, wrong shapes.
+    Which of them it is makes no difference, since the stage can do without it.
+
+    Args:
+        stage: goes on from `saved` where that exists, and otherwise begins; with new networks in each call.
+        saved: file of the state.
+        tell: is given a sentence where the stage starts over.
+
+    >>> or_anew(lambda: "result", Path("/none"), print)
+    'result'
+    """
+    resumed = os.path.lexists(saved)
+    try:
+        return stage()
+    except OTHER_FAULTS:
+        raise
+    except Exception as error:
+        if not resumed:
+            raise
+        reason = " ".join(str(error).split())[:200]
+        tell(f"could not go on from {saved}, so that this stage starts over ({type(error).__name__}: {reason})")
+        remove(saved)
+    return stage()
