@@ -203,7 +203,7 @@ def _participation(mechanism: SplitMechanism) -> list[str]:
     else:
         said = [
             f"{part.chosen} of {part.clients} clients are drawn uniformly and secretly each round and seated at "
-            "random; messages carry no identity",
+            "random; messages carry no identity, and nobody tells the server who took part",
             "what a client would release in a round does not depend on the rounds in which it was drawn",
         ]
     if mechanism.relation == "add_or_remove_one":
