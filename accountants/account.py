@@ -48,6 +48,7 @@ SAMPLED = {
 }
 BALLE_BARTHE_GABOARDI = "Balle, Barthe and Gaboardi 2018, Theorem 9, attained"
 MIXTURE = "derived: mean of the exact Gaussian profile over the public coins"
+LARGEST = "exact Gaussian profile at the largest shift"
 CONVERSION = "Canonne, Kamath and Steinke 2020, Proposition 12"
 
 
@@ -338,6 +339,8 @@ def _single(mechanism: SplitMechanism, delta: float) -> list[Bound]:
     orders = _orders(mechanism)
     converted = conversions.best_epsilon(orders, curve(mechanism, orders), delta)
     found.append(_renyi(mechanism, converted.value, converted.order, converted.at_edge))
+    if (largest := _largest_shift(mechanism)) is not None:
+        found.append(Bound(value=gaussian.epsilon(delta, largest), method=LARGEST, source=BALLE_WANG))
     if isinstance(mechanism.lower_model, PrivateUpdates):
         return found
     if mechanism.noise.law == "laplace":
@@ -378,11 +381,11 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
             )
         return found
     constant = mechanism.shift().constant
-    if constant is not None:
-        total = sqrt(constant**2 * rounds + (mechanism.update_shift or 0.0))
-        value = float(gaussian.log_delta(epsilon, total))
+    if (largest := _largest_shift(mechanism)) is not None:
+        value, exact = float(gaussian.log_delta(epsilon, largest)), constant is not None and rate == 1
         method = "exact Gaussian profile" + ("" if rate == 1 else ", nothing credited to sampling")
-        found.append(Bound(value=value, method=method, source=BALLE_WANG, exact=rate == 1))
+        method = LARGEST if constant is None else method
+        found.append(Bound(value=value, method=method, source=BALLE_WANG, exact=exact))
     profile = None if mechanism.update_shift else profiles.one_round(mechanism)
     if profile is not None and rounds == 1 and not (constant is not None and rate == 1):
         d = float(profile(epsilon))
@@ -434,6 +437,13 @@ def _of_steps_delta(
         value = log(composed.upper) if composed.upper > 0 else -inf
         found.append(Bound(value=value, method=composition.METHOD, source=composition.SOURCE))
     return found
+
+
+def _largest_shift(mechanism: SplitMechanism) -> float | None:
+    """μ of releases and updates if every coin fell worst, which bounds any law of μ; None where updates hide some."""
+    if mechanism.noise.law != "gaussian" or mechanism.update_shift is None:
+        return None
+    return sqrt(float(mechanism.shift().mu.max()) ** 2 * mechanism.composed_rounds + mechanism.update_shift)
 
 
 def _unsampled(mechanism: SplitMechanism) -> bool:

@@ -108,6 +108,14 @@ def test_fewer_coordinates_than_patches(dimensions: int, high: float, sigma: flo
     assert "a coordinate lies in one of the 64 patches" in claimed.objection
 
 
+def test_a_uniform_mask_may_drop_the_one_patch_that_holds_all_the_distance() -> None:
+    kept_half = CutMix(ratio=FixedCounts(counts=(2, 2)), patches=4)
+    found = account.epsilon(spec(smashed=Ball(radius=0.5), mixing=kept_half), 1e-5)
+    uniform = inverse(lambda epsilon: profile(epsilon, 1.0) / 2, 1e-5)
+    assert uniform < found.epsilon == pytest.approx(exact(1.0), rel=1e-9)
+    assert found.lower is None
+
+
 def test_what_a_mask_keeps_is_open_where_masks_overlap() -> None:
     # 3 + 3 of 5 patches: a cell that both fill carries the noise of both
     mixing = CutMix(ratio=PAIR, patches=5)
@@ -197,6 +205,19 @@ def test_drawn_clients_of_unequal_shares_have_no_lower_bound() -> None:
     drawn = {"participation": WithoutReplacement(chosen=2, clients=10)}
     assert account.epsilon(spec(mixing=Mixup(ratio=FixedRatio(ratios=(0.7, 0.3))), **drawn), 1e-5).lower is None
     assert account.epsilon(spec(mixing=Mixup(ratio=PAIR), **drawn), 1e-5).lower is not None
+
+
+def test_rare_releases_never_cost_more_than_frequent_ones() -> None:
+    given: dict[str, Any] = {"lower_model": "trained", "unit": "client", "rounds": 30}
+    every = account.epsilon(spec(**given), 1e-5)
+    for tight in (False, True):
+        often = account.epsilon(
+            spec(**given, participation=WithoutReplacement(chosen=99, clients=100)), 1e-5, tight=tight
+        )
+        assert often.epsilon <= every.epsilon
+    quick = account.delta(spec(**given, participation=WithoutReplacement(chosen=99, clients=100)), 8.0, tight=False)
+    assert quick.delta is not None
+    assert quick.delta <= account.delta(spec(**given), 8.0).delta * (1 + 1e-9)  # type: ignore[operator]
 
 
 # ratios that are drawn once ------------------------------------------------------------------------------------------
