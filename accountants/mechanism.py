@@ -271,8 +271,8 @@ class SplitMechanism:
         Not so for hidden ratios, accounted for as if published; for Dirichlet ratios of more than two clients that add
         their noise themselves, where ‖λ‖² is bounded from below; for a density of ratios over more than `EXACT_PATCHES`
         patches; where it is open how much of the distance or whose noise a mask keeps (under a clip of the whole
-        release, a mask may miss the patch that differs); for drawn clients of unequal
-        shares, who are charged as if they always had the largest; and where lower models only might show who took part.
+        release it may miss the patch that differs); for drawn clients of unequal shares, who are charged as if they
+        always had the largest; and where lower models only might show who took part.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
         if self.ragged or (self.participation_shows and not getattr(mixing, "colluding", False)):
