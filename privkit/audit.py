@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,18 @@ from privkit.caches import use_own_caches
 from privkit.cell import run_cell
 from privkit.config import AuditConfig, resolve
 from privkit.errors import UsageError
-from privkit.grid import plan
+from privkit.grid import Cell, plan
 from privkit.ingredients import ingredients
 from privkit.metrics.perception import Perception
 from privkit.progress import Progress, Silent
 from privkit.provenance import circumstances, default_threads, manifest
 from privkit.report import build
 from privkit.reports.schema import Row
+from privkit.reports.verdict import Verdict
 from privkit.run_folder import RunFolder
 from privkit.setting import prepare
 from privkit.stale import refresh
+from privkit.verdict import verdict_of, write_verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,20 +35,23 @@ class AuditRun:
         rows: one a cell, in the order of the plan.
         folder: the run on disk.
         report: its HTML page.
-        failures: why the exit code is 1: decisive gates and the user's own conditions that were not met.
+        verdict: on cells, checks and gates, as in `verdict.json`.
     """
 
     rows: tuple[Row, ...]
     folder: Path
     report: Path
-    failures: tuple[str, ...]
+    verdict: Verdict
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Checks and gates that were not met, a sentence each."""
+        return self.verdict.failures
 
     @property
     def exit_code(self) -> int:
         """0 clean, 1 a gate failed, 3 some cells errored."""
-        if any(row.status == "error" for row in self.rows):
-            return 3
-        return 1 if self.failures else 0
+        return self.verdict.exit_code
 
 
 def run_audit(
@@ -95,31 +101,11 @@ def run_audit(
         torch.set_num_threads(threads)  # the manifest's on resume: other counts round otherwise
         try:
             rows = _run_cells(config, folder, device, threads, progress, again)
-            page = build(folder.path, rows)
+            page = build(folder.path, rows, config.gates)
         finally:
             torch.set_num_threads(torch_threads)
-    failures = [
-        f"{row.defense} / {row.attack}: {gate.detail}"
-        for row in rows
-        for gate in row.gates
-        if gate.decisive and gate.passed is not True
-    ]
-    if config.protocol.spec.upper == "shared":  # standalone clients send nothing
-        failures += _unmeasured(rows)
-    failures += [failure for condition in config.gates for failure in condition.failures(rows)]
-    return AuditRun(rows=tuple(rows), folder=folder.path, report=page, failures=tuple(failures))
-
-
-def _unmeasured(rows: list[Row]) -> list[str]:
-    """A sentence for every defended model on which no attack gave a number: nothing is known of its leakage."""
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.defense, row.seed), []).append(row)
-    return [
-        f"{defense}, seed {seed}: no attack gave a number ({'; '.join(f'{r.attack}: {r.reason}' for r in group)})"
-        for (defense, seed), group in groups.items()
-        if all(row.status == "not_applicable" for row in group)
-    ]
+        verdict = verdict_of(folder.manifest, rows, config.gates)
+    return AuditRun(rows=tuple(rows), folder=folder.path, report=page, verdict=verdict)
 
 
 def default_folder(config: AuditConfig) -> Path:
@@ -157,6 +143,7 @@ def _run_cells(
         progress.note(superseded)
         rows, _ = folder.finished(cell.id for cell in cells)
     folder.take(threads)
+    write_verdict(folder.path, verdict_of(folder.manifest, _ordered(cells, rows), config.gates))
     for seed in config.seeds:
         pending = [cell for cell in cells if cell.seed == seed and cell.id not in rows]
         if not pending:
@@ -169,6 +156,12 @@ def _run_cells(
         for cell in pending:
             row = run_cell(config, cell, setting, folder, progress, made_of[cell.id].on(setting.hashes))
             rows[cell.id] = folder.finish(row)
+            write_verdict(folder.path, verdict_of(folder.manifest, _ordered(cells, rows), config.gates))
             if row.status != "done":
                 progress.note(f"{row.defense} / {row.attack}, seed {row.seed}: {row.status}: {row.reason}")
-    return [rows[cell.id] for cell in cells]
+    return _ordered(cells, rows)
+
+
+def _ordered(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[Row]:
+    """The rows that there are, in the order of the plan."""
+    return [rows[cell.id] for cell in cells if cell.id in rows]

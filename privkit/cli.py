@@ -13,6 +13,7 @@ from privkit.cli_accounting import COMMANDS
 from privkit.config import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 from privkit.errors import tell, unknown
 from privkit.registry import TABLES, describe
+from privkit.reports.escape import terminal
 from privkit.stopping import finished_cells, keeping
 
 app = typer.Typer(
@@ -159,19 +160,20 @@ def audit(
     with keeping(lambda: finished_cells(folder, len(plan(resolved)))), shown() as progress:
         run = run_audit(resolved, out=out, progress=progress, again=again)
     _print_run(list(run.rows), run.report)
-    for failure in run.failures:
-        tell(f"gate failed: {failure}")
-    raise typer.Exit(run.exit_code)
+    _conclude(run.verdict)
 
 
 @app.command()
 def report(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
-    """Write a run folder's report again and print its table."""
+    """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate failed, 3 if cells
+    errored or are missing."""
     from privkit.report import build
-    from privkit.run_folder import read_rows
+    from privkit.run_folder import read_manifest, read_rows
+    from privkit.verdict import read_verdict
 
     page = build(run)
     _print_run(read_rows(run), page)
+    _conclude(read_verdict(run, read_manifest(run)))
 
 
 @app.command("list")
@@ -197,6 +199,16 @@ def list_(
 
 for command in COMMANDS:
     app.command()(command)
+
+
+def _conclude(verdict: Any) -> NoReturn:
+    """Tell the verdict on a run, and exit with its code."""
+    typer.echo(f"verdict: {terminal(verdict.sentence)}")
+    for failure in verdict.failures:
+        tell(f"gate failed: {failure}")
+    if verdict.exit_code == 3:
+        tell(verdict.sentence)
+    raise typer.Exit(verdict.exit_code)
 
 
 def _print_run(rows: list[Any], page: Path) -> None:

@@ -34,6 +34,12 @@ class RunFolderError(PrivkitError):
     """A run folder that belongs to another configuration or is in use."""
 
 
+class UnfinishedRun(RunFolderError):
+    """A run folder without a finished cell."""
+
+    exit_code = 3
+
+
 class StorageError(PrivkitError):
     """A file that could not be written: the run stops, what was finished stays."""
 

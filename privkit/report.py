@@ -3,40 +3,57 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from privkit.arrays import read_arrays
 from privkit.caches import plain_matplotlib
-from privkit.errors import RunFolderError
+from privkit.errors import UnfinishedRun
 from privkit.paths import inside
+from privkit.reports.gate import Condition
 from privkit.reports.schema import Manifest, Row
+from privkit.reports.verdict import Verdict
 from privkit.run_folder import PICTURES, SCORES, read_manifest, read_rows
-from privkit.sealed import checked
+from privkit.sealed import checked, digest
 from privkit.storage import make_folder, write_bytes, writing
+from privkit.verdict import stored_gates, verdict_of, write_verdict
+
+Write = Callable[[Path, bytes], None]
 
 
-def build(run: Path, rows: list[Row] | None = None) -> Path:
-    """Write RUN/report and return its page.
+def build(run: Path, rows: list[Row] | None = None, gates: Sequence[Condition] | None = None) -> Path:
+    """Write RUN/report and RUN/verdict.json and return the report's page.
 
     Args:
         run: a run folder.
         rows: its rows in the order to show; None for those of `results.jsonl`.
+        gates: the user's; None for those of the last command on this run.
 
     Raises:
-        RunFolderError: if it is no run folder or no cell is finished.
+        RunFolderError: if it is no run folder.
+        UnfinishedRun: if no cell is finished.
         DamagedFile: if one of its files is damaged.
     """
     run = Path(os.path.realpath(run))
     rows = read_rows(run) if rows is None else rows
     manifest = read_manifest(run)
     if manifest is None or not rows:
-        raise RunFolderError(f"{run} holds no finished cell; repeat the run's command to go on with it")
+        raise UnfinishedRun(f"{run} holds no finished cell; repeat the run's command to go on with it")
+    verdict = verdict_of(manifest, rows, stored_gates(run, manifest) if gates is None else gates)
+    files: dict[str, str] = {}
+
+    def write(path: Path, data: bytes) -> None:
+        write_bytes(path, data)
+        files[path.relative_to(run).as_posix()] = digest(data)
+
     with plain_matplotlib():
-        return _rendered(run, rows, manifest)
+        page = _rendered(run, rows, manifest, verdict, write)
+    write_verdict(run, verdict.model_copy(update={"files": files}))
+    return page
 
 
-def _rendered(run: Path, rows: list[Row], manifest: Manifest) -> Path:
+def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, write: Write) -> Path:
     """Read what the cells stored, and write the report."""
     from privkit.reports import figures, page
     from privkit.scoring import over_seeds
@@ -47,9 +64,9 @@ def _rendered(run: Path, rows: list[Row], manifest: Manifest) -> Path:
     pictures = {row.cell: found for row in rows if (found := _pictures(homes[row.cell], row))}
     for cell, found in pictures.items():
         strip = figures.save(figures.reconstructions({"reconstruction": found}), "png")
-        write_bytes(homes[cell] / "reconstructions.png", strip)
+        write(homes[cell] / "reconstructions.png", strip)
     told = {row.cell: found for row in rows if (found := _told(homes[row.cell], row))}
-    return page.render(rows, over_seeds(rows), manifest, pictures, told, run / "report", write_bytes)
+    return page.render(rows, over_seeds(rows), manifest, pictures, told, verdict, run / "report", write)
 
 
 def _pictures(cell: Path, row: Row):  # type: ignore[no-untyped-def]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -61,25 +61,42 @@ class Condition:
             )
         return cls(metric=match[1], comparison=match[2], bound=bound)
 
-    def failures(self, rows: Sequence[Row]) -> list[str]:
-        """A sentence for every defended row that does not meet the condition; the undefended baseline is exempt.
+    def __str__(self) -> str:
+        """As the user may write it."""
+        return f"{self.metric}{self.comparison}{self.bound!r}"
 
-        A defense whose attacks gave no such number at all fails too, once for each seed.
+    def failures(self, rows: Sequence[Row]) -> list[str]:
+        """The sentences of those findings that do not meet the condition."""
+        return [sentence for _, met, sentence in self.findings(rows) if not met]
+
+    def findings(
+        self, rows: Sequence[Row], pending: Collection[tuple[str, int]] = ()
+    ) -> list[tuple[Row, bool | None, str]]:
+        """For every defended row whether it meets the condition, in a sentence; the undefended baseline is exempt.
+
+        A defense whose attacks gave no such number at all fails too, once for each row.
+
+        Args:
+            rows: of the run.
+            pending: defenses and seeds that have cells without a result: what has no number yet is neither met nor
+                failed (None).
         """
-        found = []
+        found: list[tuple[Row, bool | None, str]] = []
         defended = [row for row in rows if row.defense.partition(":")[0] != "none"]
         measured = {(row.defense, row.seed) for row in defended if self._values(row)[""] is not None}
         for row in defended:
-            if (row.defense, row.seed) in measured and row.status != "error" and self._values(row)[""] is None:
+            values = self._values(row)
+            if (row.defense, row.seed) in measured and row.status != "error" and values[""] is None:
                 continue  # this attack asks another question, or is not applicable
-            for guess, value in self._values(row).items():
-                if value is None or not COMPARISONS[self.comparison](value, self.bound):
-                    shown = "no number" if value is None else f"{value:.4f}"
-                    found.append(
-                        f"{row.defense} / {row.attack}, seed {row.seed}: {self.metric} is {shown}{guess}, "
-                        f"the gate wants {self.comparison} {self.bound:g}"
-                    )
-                    break
+            held = {guess: v is not None and COMPARISONS[self.comparison](v, self.bound) for guess, v in values.items()}
+            guess = next((guess for guess, met in held.items() if not met), "")
+            shown = "no number" if values[guess] is None else f"{values[guess]:.4f}"
+            waits = values[guess] is None and row.status != "error" and (row.defense, row.seed) in pending
+            sentence = (
+                f"{row.defense} / {row.attack}, seed {row.seed}: {self.metric} is {shown}{guess}, "
+                f"the gate wants {self.comparison} {self.bound:g}"
+            )
+            found.append((row, None if waits else all(held.values()), sentence))
         return found
 
     def _values(self, row: Row) -> dict[str, float | None]:

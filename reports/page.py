@@ -15,6 +15,7 @@ from privkit.reports.schema import Manifest, Provenance, Row, Summary
 from privkit.reports.score_figures import Told, score_figure
 from privkit.reports.strongest import strongest
 from privkit.reports.tables import Table
+from privkit.reports.verdict import Verdict
 
 Write = Callable[[Path, bytes], None]
 
@@ -25,6 +26,7 @@ def render(
     manifest: Manifest,
     pictures: Mapping[str, Pictures],
     told: Mapping[str, Told],
+    verdict: Verdict,
     folder: Path,
     write: Write,
 ) -> Path:
@@ -36,6 +38,7 @@ def render(
         manifest: of the run.
         pictures: cell id -> its first images; cells without pictures are left out of the figure.
         told: cell id -> its scores, for attacks that answer a question; likewise.
+        verdict: on the run.
         folder: where `index.html`, `tables/` and `figures/` go.
         write: stores one file.
 
@@ -43,9 +46,10 @@ def render(
         The page's path.
     """
     table, mixed = tables.table(rows), mixture(rows)
+    judged = " ".join(" ".join((f"Verdict: {verdict.sentence}.", *verdict.failures, mixed)).split())
     summary = tables.summary_table(summaries) if summaries else None
     summary_note = tables.summary_note(summaries) if summaries else ""
-    write(folder / "tables" / "audit.csv", tables.to_csv(rows).encode())
+    write(folder / "tables" / "audit.csv", tables.to_csv(rows, verdict).encode())
     others: dict[str, tuple[Table | None, str]] = {
         "answers": (answers.answers_table(rows), answers.NOTE),
         "orders": (answers.orders_table(rows), answers.ORDER_NOTE),
@@ -53,9 +57,9 @@ def render(
     every = {"audit": (table, tables.NOTE), **others, "seeds": (summary, summary_note)}
     for name, (found, note) in every.items():
         if found is not None:
-            write(folder / "tables" / f"{name}.md", tables.markdown(found, f"{note} {mixed}".strip()).encode())
-            comment = f"% {mixed}\n" if mixed else ""
-            write(folder / "tables" / f"{name}.tex", (comment + tables.latex(found)).encode())
+            remark = f"{note}\n\n{escape.markdown(judged)}"
+            write(folder / "tables" / f"{name}.md", tables.markdown(found, remark).encode())
+            write(folder / "tables" / f"{name}.tex", f"% {escape.latex(judged)}\n{tables.latex(found)}".encode())
 
     images = {}
     strips = {_label(row, rows): pictures[row.cell] for row in rows if row.cell in pictures}
@@ -90,6 +94,7 @@ def render(
         floor_names=tables.FLOOR_NAMES,
         manifest=manifest,
         mixed=mixed,
+        verdict=verdict,
         made_of=_made_of(rows),
         table=table,
         note=tables.NOTE,

@@ -12,13 +12,13 @@ SCHEMA_VERSION = 5
 Status = Literal["done", "not_applicable", "error"]
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
     """Immutable, strict about unknown keys; infinities travel as strings, because JSON has none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
-class Interval(_Frozen):
+class Interval(Frozen):
     """A value with its confidence interval over `n` images or seeds."""
 
     value: float
@@ -28,7 +28,7 @@ class Interval(_Frozen):
     confidence: float = 0.95
 
 
-class Estimate(_Frozen):
+class Estimate(Frozen):
     """A metric over the attacked images.
 
     `worst` is the image that the attack recovered best. `higher_is_closer` states the direction: whether a larger
@@ -47,7 +47,7 @@ class Estimate(_Frozen):
 Metrics = dict[str, Estimate]
 
 
-class Proof(_Frozen):
+class Proof(Frozen):
     """What is proven; mirrors an accountant's certificate."""
 
     kind: Literal["nothing", "permutation_count", "differential_privacy"]
@@ -69,7 +69,7 @@ class Proof(_Frozen):
     versions: dict[str, str]
 
 
-class Costs(_Frozen):
+class Costs(Frozen):
     """Costs of one client: bytes an image (smashed data up, gradient down) and a round (averaged weights, masks' seed),
     multiply-accumulates an image, and peak memory in bytes for training on one batch."""
 
@@ -84,7 +84,7 @@ class Costs(_Frozen):
     peak_memory: int
 
 
-class Gate(_Frozen):
+class Gate(Frozen):
     """One sanity gate of an attack: passed, failed, or None where it could not be judged."""
 
     name: str
@@ -94,7 +94,7 @@ class Gate(_Frozen):
     """A decisive gate that does not pass makes the numbers meaningless and the run fail (exit code 1)."""
 
 
-class Empirical(_Frozen):
+class Empirical(Frozen):
     """What one run of canaries shows of ε, beside what is claimed of the same release (infinite: nothing is).
 
     `ceiling` is the most that so many canaries could have shown: a claim that is not below it was not put to a test.
@@ -110,7 +110,7 @@ class Empirical(_Frozen):
     statement: str
 
 
-class Provenance(_Frozen):
+class Provenance(Frozen):
     """What numbers are made of. A run folder goes on only where all of it but `noted` is as it was.
 
     `data`: part of the images -> SHA-256 of ids, labels and pixels. `code`: module outside privkit -> SHA-256 of its
@@ -126,7 +126,7 @@ class Provenance(_Frozen):
     noted: dict[str, str] = {}
 
 
-class Row(_Frozen):
+class Row(Frozen):
     """One cell: one defense, one attack, one seed.
 
     `recovers` and `floors` are keyed by alignment ("unaligned": guess n against image n; "matched": the best
@@ -175,7 +175,7 @@ class Row(_Frozen):
         return [gate.detail for gate in self.gates if not gate.passed]
 
 
-class Summary(_Frozen):
+class Summary(Frozen):
     """One defense under one attack over several seeds, or (where `floor` names it) a floor or its start.
 
     `values` holds accuracy and the image metrics (unaligned, and `matched_ssim`): the mean of the seeds' means with
@@ -189,7 +189,7 @@ class Summary(_Frozen):
     values: dict[str, Interval]
 
 
-class PlannedCell(_Frozen):
+class PlannedCell(Frozen):
     """One cell that a run is to finish: its id, its model's, and what it is."""
 
     cell: str
@@ -199,7 +199,7 @@ class PlannedCell(_Frozen):
     seed: int
 
 
-class Manifest(_Frozen):
+class Manifest(Frozen):
     """Which run a folder holds, and the cells that it is to finish, in their order.
 
     What its numbers are made of stands in its rows and models.

@@ -15,6 +15,8 @@ from privkit.reports.schema import Estimate, Interval, Metrics, Row, Summary
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
+    from privkit.reports.verdict import Verdict
+
 FLOOR_NAMES = {"mid_grey": "mid-grey", "mean_image": "mean image"}
 START = "zero_steps"
 """Key of the attack's start among a row's floors."""
@@ -182,9 +184,19 @@ def rich_table(shown: Table) -> RichTable:
     return result
 
 
-def to_csv(rows: Sequence[Row]) -> str:
-    """Every number of every row, one column each, unrounded; floors and the start are columns of their row."""
-    flat = [{str(escape.csv_cell(key)): escape.csv_cell(value) for key, value in _flat(row).items()} for row in rows]
+def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
+    """Every number of every row, one column each, unrounded; floors and the start are columns of their row.
+
+    With a verdict, the user's gates are columns, too, and cells without a result are lines.
+    """
+    lines = [_flat(row) for row in rows]
+    if verdict is not None:
+        places = {row.cell: line for row, line in zip(rows, lines, strict=True)}
+        for check in verdict.checks:
+            if check.kind == "gate" and check.cell in places:
+                places[check.cell][f"gate_{check.name}"] = check.met
+        lines += [cell.model_dump() for cell in verdict.cells if cell.status == "missing"]
+    flat = [{str(escape.csv_cell(key)): escape.csv_cell(value) for key, value in line.items()} for line in lines]
     columns = list(dict.fromkeys(key for line in flat for key in line))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")

@@ -125,6 +125,7 @@ def test_an_allocation_that_fails_ends_the_run_and_keeps_what_is_finished(
 ) -> None:
     greedy = Component(name="greedy", spec=Greedy(), label="greedy")
     monkeypatch.setattr("privkit.config.parse", lambda kind, given: greedy if given == "greedy" else parse(kind, given))
+    monkeypatch.setattr("privkit.early.check", lambda settings: None)  # it knows registered names only
     config = resolve({"attack": ["mean_image", "greedy"], "dataset": "tiny_digits", "budget": "smoke", "threads": 1})
     with pytest.raises(OutOfMemory, match=r"in none / greedy, seed 0 \(you tried to allocate \d+ bytes\)") as caught:
         run_audit(config, out=tmp_path / "run")

@@ -1,0 +1,52 @@
+"""The verdict of a run folder: `verdict.json`, written with every finished cell and read by whoever reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from privkit.errors import DamagedFile
+from privkit.reports.gate import Condition
+from privkit.reports.schema import Manifest, Row
+from privkit.reports.verdict import Verdict, judge
+from privkit.storage import read_record, write_record
+
+FILE = "verdict.json"
+
+
+def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Condition]) -> Verdict:
+    """The verdict on the rows that a run has so far."""
+    protocol = manifest.config.get("protocol")
+    alone = isinstance(protocol, dict) and protocol.get("upper") == "own"  # standalone clients send nothing
+    return judge(manifest.cells, rows, gates, run=manifest.fingerprint, sends=not alone)
+
+
+def write_verdict(run: Path, verdict: Verdict) -> Verdict:
+    """Store a verdict."""
+    write_record(run / FILE, verdict.model_dump(mode="json"))
+    return verdict
+
+
+def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
+    """The stored verdict, None where a run has not begun.
+
+    Raises:
+        DamagedFile: if it is damaged, or another run's.
+    """
+    found = read_record(run / FILE, run=manifest.fingerprint)
+    try:
+        return None if found is None else Verdict.model_validate(found)
+    except ValidationError:
+        raise DamagedFile(f"{run / FILE} is no verdict of this privkit's; delete it and repeat the command") from None
+
+
+def stored_gates(run: Path, manifest: Manifest) -> tuple[Condition, ...]:
+    """The user's gates of the last command on a run.
+
+    Raises:
+        DamagedFile: if the verdict that holds them is damaged.
+    """
+    found = read_verdict(run, manifest)
+    return () if found is None else tuple(map(Condition.parse, found.gates))

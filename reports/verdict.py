@@ -1,0 +1,181 @@
+"""The verdict on a run: which cells have results, which checks and gates are met, and the exit code that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from privkit.reports.gate import Condition
+from privkit.reports.schema import Frozen, Gate, PlannedCell, Row
+
+CLAIM = "claim_stands"
+"""Name of the gate that holds a claimed ε against canaries."""
+
+
+class Check(Frozen):
+    """One check of one row, or of one defended model.
+
+    `kind`: "control" (an attack's control experiment), "claim" (a claimed ε against canaries), "number" (whether any
+    attack gave one) or "gate" (a condition of the user's). `met` is None where it cannot be told yet.
+    """
+
+    kind: Literal["control", "claim", "number", "gate"]
+    name: str
+    defense: str
+    attack: str
+    seed: int | None
+    cell: str
+    met: bool | None
+    sentence: str
+
+
+class CellState(Frozen):
+    """A planned cell and what became of it; a missing one has no result yet."""
+
+    cell: str
+    defense: str
+    attack: str
+    seed: int
+    status: Literal["done", "not_applicable", "error", "missing"]
+    reason: str = ""
+
+
+class Verdict(Frozen):
+    """What `verdict.json` holds; the report, the tables and the exit code are made from it.
+
+    `gates` are the user's conditions as given; `files` the SHA-256 of the report's files, by their path in the run.
+    """
+
+    schema_version: Literal[5] = 5
+    run: str
+    outcome: Literal["clean", "failed", "errored", "unfinished"]
+    exit_code: Literal[0, 1, 3]
+    sentence: str
+    failures: tuple[str, ...]
+    cells: tuple[CellState, ...]
+    gates: tuple[str, ...]
+    checks: tuple[Check, ...]
+    files: dict[str, str] = Field(default_factory=dict)
+
+
+def judge(
+    planned: Sequence[PlannedCell], rows: Sequence[Row], conditions: Sequence[Condition], *, run: str, sends: bool
+) -> Verdict:
+    """Hold the rows of a run against its plan, its checks and the user's gates.
+
+    Args:
+        planned: every cell that the run is to finish.
+        rows: of the cells that have a result.
+        conditions: the user's gates.
+        run: fingerprint of the run.
+        sends: whether clients send anything; where they train alone, no attack can give a number.
+    """
+    known = {row.cell: row for row in rows}
+    cells = [_state(cell, known.get(cell.cell)) for cell in planned]
+    pending = {(cell.defense, cell.seed) for cell in cells if cell.status == "missing"}
+    checks = [_control(row, gate) for row in rows for gate in row.gates if gate.decisive]
+    checks += _numbers(rows, pending) if sends else []
+    checks += [check for condition in conditions for check in _gates(condition, rows, pending)]
+    failures = tuple(check.sentence for check in checks if check.met is False)
+    missing, errored = (sum(cell.status == status for cell in cells) for status in ("missing", "error"))
+    outcome: Literal["clean", "failed", "errored", "unfinished"] = (
+        "unfinished" if missing else "errored" if errored else "failed" if failures else "clean"
+    )
+    return Verdict(
+        run=run,
+        outcome=outcome,
+        exit_code=3 if missing or errored else 1 if failures else 0,
+        sentence=f"{outcome}: {_told(cells, checks)}",
+        failures=failures,
+        cells=tuple(cells),
+        gates=tuple(str(condition) for condition in conditions),
+        checks=tuple(checks),
+    )
+
+
+def _state(cell: PlannedCell, row: Row | None) -> CellState:
+    """What became of a cell."""
+    status, reason = ("missing", "") if row is None else (row.status, row.reason)
+    found = {"cell": cell.cell, "defense": cell.defense, "attack": cell.attack, "seed": cell.seed}
+    return CellState.model_validate({**found, "status": status, "reason": reason})
+
+
+def _of(row: Row) -> dict[str, object]:
+    """The fields of a check that name its row."""
+    return {"defense": row.defense, "attack": row.attack, "seed": row.seed, "cell": row.cell}
+
+
+def _control(row: Row, gate: Gate) -> Check:
+    """A decisive gate of a row; one that could not be judged is not met."""
+    found = {"kind": "claim" if gate.name == CLAIM else "control", "name": gate.name, "met": gate.passed is True}
+    return Check.model_validate({**_of(row), **found, "sentence": f"{row.defense} / {row.attack}: {gate.detail}"})
+
+
+def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Check]:
+    """Whether any attack gave a number, for every defended model: if not, nothing is known of its leakage."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.defense, row.seed), []).append(row)
+    checks = []
+    for (defense, seed), group in groups.items():
+        nothing = all(row.status == "not_applicable" for row in group)
+        reasons = "; ".join(f"{row.attack}: {row.reason}" for row in group)
+        checks.append(
+            Check(
+                kind="number",
+                name="some_attack_gave_a_number",
+                defense=defense,
+                attack="",
+                seed=seed,
+                cell="",
+                met=None if nothing and (defense, seed) in pending else not nothing,
+                sentence=f"{defense}, seed {seed}: "
+                + (f"no attack gave a number ({reasons})" if nothing else "an attack gave a number, or failed"),
+            )
+        )
+    return checks
+
+
+def _gates(condition: Condition, rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Check]:
+    """A condition, row by row."""
+    found = condition.findings(rows, pending)
+    if not found:
+        sentence = f"{condition}: no defended cell has a number yet"
+        return [
+            Check(
+                kind="gate", name=str(condition), defense="", attack="", seed=None, cell="", met=None, sentence=sentence
+            )
+        ]
+    return [
+        Check.model_validate({**_of(row), "kind": "gate", "name": str(condition), "met": met, "sentence": sentence})
+        for row, met, sentence in found
+    ]
+
+
+def _told(cells: Sequence[CellState], checks: Sequence[Check]) -> str:
+    """How many cells, checks and gates came to what."""
+    missing = [cell for cell in cells if cell.status == "missing"]
+    errored = [cell for cell in cells if cell.status == "error"]
+    told = [f"{len(cells) - len(missing) - len(errored)} of {len(cells)} cells finished"]
+    if errored:
+        told.append(f"{len(errored)} errored ({_names(errored)})")
+    if missing:
+        told.append(f"{len(missing)} missing ({_names(missing)}); repeat the run's command to go on")
+    for kinds, name in ((("control", "claim", "number"), "checks"), (("gate",), "gates")):
+        held = [check.met for check in checks if check.kind in kinds]
+        if held:
+            open_, failed = held.count(None), held.count(False)
+            told.append(
+                f"{held.count(True)} of {len(held)} {name} met"
+                + (f", {failed} failed" if failed else "")
+                + (f", {open_} open" if open_ else "")
+            )
+    return "; ".join(told)
+
+
+def _names(cells: Sequence[CellState], most: int = 3) -> str:
+    """The first few cells."""
+    names = [f"{cell.defense} / {cell.attack}, seed {cell.seed}" for cell in cells[:most]]
+    return "; ".join(names) + (f"; and {len(cells) - most} more" if len(cells) > most else "")
