@@ -46,6 +46,7 @@ class EmpiricalBound:
         confidence: probability over the draw of the scores that the bound holds.
         threshold: a score of at least this was guessed "member" where the bound was found; None where no guess was.
         guesses: numbers of "member" and "non-member" guesses there (`epsilon_one_run`); None elsewhere.
+        mu: lower bound on μ of a Gaussian trade-off curve, where that is what was computed; None elsewhere.
         method: what was computed, in words.
         assumptions: what must hold, one sentence each.
         sound: False where the number is reproduced as published although it is not proven.
@@ -58,6 +59,7 @@ class EmpiricalBound:
     confidence: float
     threshold: float | None
     guesses: tuple[int, int] | None = None
+    mu: float | None = None
     method: str
     assumptions: tuple[str, ...]
     sound: bool = True

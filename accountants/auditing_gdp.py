@@ -76,6 +76,7 @@ def epsilon_one_run_gdp(
         confidence=float(confidence),
         threshold=ranked[canaries - top][0] if top and mu > 0 else None,
         guesses=(top, bottom) if mu > 0 else None,
+        mu=mu,
         method=f"worst case of a Gaussian trade-off curve over the guesses of one run: μ >= {mu:.4g}",
         assumptions=(
             "the mechanism's trade-off curve is Gaussian for some μ, or the claim that is tested is such a curve",
