@@ -176,6 +176,18 @@ def report(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     _conclude(read_verdict(run, read_manifest(run)))
 
 
+@app.command()
+def verify(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+    """Check every file of a run folder; exit 3 if one is damaged, missing or another's."""
+    from privkit.verify import examine
+
+    found = examine(run)
+    for path, what in found.faults:
+        typer.echo(terminal(f"{path}: {what}"))
+    typer.echo(terminal(found.sentence))
+    raise typer.Exit(found.exit_code)
+
+
 @app.command("list")
 def list_(
     kind: Annotated[str | None, typer.Argument(help="|".join(TABLES))] = None,

@@ -247,7 +247,7 @@ class RunFolder:
     def _lines(self) -> tuple[list[str], list[str]]:
         """Whole lines of `results.jsonl`, and what is wrong with the others."""
         whole, mended = [], []
-        for number, data in enumerate(_lines_of(self.results), start=1):
+        for number, data in enumerate(lines_of(self.results), start=1):
             try:
                 parse_row(data)
                 whole.append(data.decode())
@@ -335,7 +335,7 @@ def read_rows(path: Path) -> list[Row]:
     rows: dict[str, Row] = {}
     places = {planned.cell: number for number, planned in enumerate(manifest.cells)}
     results = Path(os.path.realpath(path)) / "results.jsonl"
-    for number, data in enumerate(_lines_of(results), start=1):
+    for number, data in enumerate(lines_of(results), start=1):
         where = f"{results} line {number}"
         try:
             row = parse_row(data)
@@ -350,7 +350,7 @@ def read_rows(path: Path) -> list[Row]:
     return sorted(rows.values(), key=lambda row: places[row.cell])
 
 
-def _lines_of(results: Path) -> list[bytes]:
+def lines_of(results: Path) -> list[bytes]:
     """Lines of `results.jsonl`, none where there is no such file."""
     try:
         return read_bytes(results, MOST_TEXT).splitlines()

@@ -84,12 +84,12 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
 
     Args:
         folder: where they lie.
-        files: name -> SHA-256, from the record.
+        files: name, or path below the folder -> SHA-256, from the record.
     """
     found = []
     for name, known in files.items():
         try:
-            if digest(read_bytes(inside(folder, name))) != known:
+            if digest(read_bytes(inside(folder, *name.split("/")))) != known:
                 found.append((name, "is damaged, or is another unit's file: its checksum does not match"))
         except FileNotFoundError:
             found.append((name, "is missing"))
