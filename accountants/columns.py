@@ -153,6 +153,12 @@ COLUMNS: tuple[Column, ...] = (
     Column(name="patches", parse=_whole, what="N, for dp_cutmixsl, hidden_mask and clip_patch"),
     Column(name="kept", parse=_whole, what="patches that a hidden mask keeps, for hidden_mask"),
     Column(name="noise_site", parse=_word("mixer", "client"), default="mixer", what="where noise is added"),
+    Column(
+        name="colluding",
+        parse=_word("no", "yes"),
+        default="no",
+        what="yes where other clients may hand the server their data, their noise and who took part",
+    ),
     Column(name="source", parse=_text, what="any text; copied to the answer"),
 )
 """The reader, the schema and the flags of the command line come from this list."""

@@ -235,11 +235,16 @@ class SplitMechanism:
     def participation_shows(self) -> bool:
         """Whether somebody may learn who took part, so that sampling hides nobody and only makes releases rarer.
 
-        Clients that collude know it. A lower model that learns remembers it: what other clients release later then
-        depends on a secret that the proof of amplification draws anew in every round.
+        Clients that collude know who was drawn beside them. A lower model that learns remembers it: what other clients
+        release later then depends on a secret that the proof of amplification draws anew in every round.
         """
-        shows = getattr(self.mixing, "colluding", False) or self.lower_model != "frozen"
-        return self.participation.rate < 1 and shows
+        return self.participation.rate < 1 and (self.colluders_know or self.lower_model != "frozen")
+
+    @property
+    def colluders_know(self) -> bool:
+        """Whether colluding clients know who took part: where k of n are drawn, those left tell it, coins do not."""
+        drawn = isinstance(self.participation, WithoutReplacement)
+        return drawn and bool(getattr(self.mixing, "colluding", False))
 
     @property
     def sampling(self) -> EveryRound | WithoutReplacement | Poisson | RandomAllocation:
@@ -275,7 +280,7 @@ class SplitMechanism:
         always had the largest; and where lower models only might show who took part.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
-        if self.ragged or (self.participation_shows and not getattr(mixing, "colluding", False)):
+        if self.ragged or (self.participation_shows and not self.colluders_know):
             return False
         if isinstance(mixing, CutMix) and mixing.group > 1 and not self.smashed.additive:
             return False

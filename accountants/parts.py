@@ -62,12 +62,16 @@ class Noise:
 class NoMixing:
     """Each client's release goes to the server alone (DP-SL).
 
+    Attributes:
+        colluding: whether other clients may tell the server who took part, so that sampling is no secret.
+
     >>> NoMixing().group
     1
     """
 
     kind: ClassVar[str] = "none"
     group: ClassVar[int] = 1
+    colluding: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -155,15 +155,16 @@ def _labels(get: Callable[[str], Any]) -> ClipSet | None:
 
 
 def _mixing(get: Callable[[str], Any]) -> NoMixing | Mixup | CutMix | HiddenMask:
-    """How a group is mixed."""
+    """How a group is mixed, and whether its clients collude."""
+    colluding = get("colluding") == "yes"
     if get("mechanism") == "hidden_mask":
         return HiddenMask(kept=_needed(get, "kept", "hidden_mask"), patches=_needed(get, "patches", "hidden_mask"))
     if get("mechanism") not in ("dp_mixsl", "dp_cutmixsl"):
-        return NoMixing()
+        return NoMixing(colluding=colluding)
     ratio = _ratio(get)
     if get("mechanism") == "dp_mixsl":
-        return Mixup(ratio=ratio)
-    return CutMix(ratio=ratio, patches=_needed(get, "patches", "dp_cutmixsl"))
+        return Mixup(ratio=ratio, colluding=colluding)
+    return CutMix(ratio=ratio, patches=_needed(get, "patches", "dp_cutmixsl"), colluding=colluding)
 
 
 def _ratio(get: Callable[[str], Any]) -> Ratio:

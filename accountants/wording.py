@@ -189,7 +189,7 @@ def _participation(mechanism: SplitMechanism) -> list[str]:
         how = f"with probability {part.rate:g} in each round, by coins that are independent of the data"
         why = (
             "colluding clients know who takes part"
-            if getattr(mechanism.mixing, "colluding", False)
+            if mechanism.colluders_know
             else "lower models that learn show who took part"
         )
         said = [f"each unit takes part {how}", f"{why}: releases are rarer, but nothing is credited to a secret sample"]

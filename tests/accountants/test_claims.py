@@ -15,7 +15,7 @@ from privkit.accountants.events import to_dp_event
 from privkit.accountants.ledger import Ledger
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, RealizedRatios
-from privkit.accountants.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
+from privkit.accountants.parts import CutMix, Mixup, Noise, NoMixing, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.sensitivity import Ball, Clamp, Known, OneHot
 
 ONE = Known(value=1, relation="replace_one", norm="l2")
@@ -158,6 +158,19 @@ def test_colluding_clients_know_who_took_part(
     assert not any("secretly" in sentence for sentence in found.assumptions)
     with pytest.raises(ValueError, match="participation that shows"):
         to_dp_event(mechanism)
+
+
+def test_clients_that_mix_nothing_may_collude_too() -> None:
+    drawn = {"participation": WithoutReplacement(chosen=5, clients=1000)}
+    found = account.epsilon(spec(mixing=NoMixing(colluding=True), **drawn), 1e-6)
+    assert found.epsilon == pytest.approx(inverse(lambda e: rare(e, 1.0, 0.005, 1), 1e-6), rel=1e-7)
+    assert found.lower == found.epsilon
+    row = {"mechanism": "dp_sl", "sigma": 1, "sensitivity": 1, "group": 5, "clients": 1000}
+    row |= {"sampling": "without_replacement", "colluding": "yes"}
+    assert account.epsilon(table.mechanism_of(row), 1e-6).epsilon == found.epsilon
+    added = {"smashed": Clamp(low=0, high=1, dimensions=1), "relation": "add_or_remove_one"}
+    coins = [spec(**added, participation=Poisson(rate=0.01), mixing=NoMixing(colluding=told)) for told in (False, True)]
+    assert account.epsilon(coins[0], 1e-6).epsilon == account.epsilon(coins[1], 1e-6).epsilon  # a coin of one's own
 
 
 @pytest.mark.parametrize("order", [1.5, 2, 8, 32])
