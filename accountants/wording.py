@@ -195,7 +195,7 @@ def _participation(mechanism: SplitMechanism) -> list[str]:
         said = [f"each unit takes part {how}", f"{why}: releases are rarer, but nothing is credited to a secret sample"]
     elif isinstance(part, RandomAllocation):
         said = [
-            f"each unit takes part in {part.participations:,} of every {part.epoch_rounds:,} rounds, drawn uniformly, "
+            f"each unit takes part in exactly {part.participations:,} of every {part.epoch_rounds:,} rounds, drawn uniformly, "
             "secretly and independently of other units"
         ]
     elif isinstance(part, Poisson):
