@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
@@ -89,6 +90,8 @@ def fields(target: str) -> frozenset[str] | None:
     ['frozen_block', 'keep', 'reading']
     """
     module, _, name = target.partition(":")
+    if not module.startswith("privkit."):
+        return None
     tree = _source(module)
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
@@ -128,9 +131,15 @@ def _inherited(module: str, tree: ast.Module, base: ast.expr) -> frozenset[str] 
     return None
 
 
+def _table(kind: str) -> Mapping[str, str]:
+    """A table of the registry, name -> "module:object"; where it is imported already, with what a program added."""
+    module, _, name = TABLES[kind].partition(":")
+    return getattr(sys.modules[module], name) if module in sys.modules else _literal(kind)  # type: ignore[no-any-return]
+
+
 @cache
-def _table(kind: str) -> dict[str, str]:
-    """A table of the registry, name -> "module:object"."""
+def _literal(kind: str) -> dict[str, str]:
+    """A table of the registry as its source has it."""
     module, _, name = TABLES[kind].partition(":")
     for node in _source(module).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and ast.unparse(node.target) == name:
