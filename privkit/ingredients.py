@@ -83,13 +83,13 @@ def _part(kind: str, component: Component) -> Provenance:
     found = _code({*_modules(component.spec), *filter(None, [target])})
     plugin = distribution(kind, component.name)
     files = {} if kind == "datasets" else _files(component.spec)  # of data, the images count, not where they lie
-    return found.model_copy(update={"packages": found.packages | plugin, "files": files})
+    return found.model_copy(update={"packages": found.packages | plugin, "files": found.files | files})
 
 
 def _code(modules: set[str]) -> Provenance:
-    """Sources outside privkit, and the installed packages that they import."""
-    code, installed = sources(modules)
-    return Provenance(code=code, packages=versions(installed))
+    """Sources outside privkit, the weights that they name and the installed packages that they import."""
+    found = sources(modules)
+    return Provenance(code=found.code, files=found.files, packages=versions(found.installed))
 
 
 def _modules(spec: Any) -> Iterator[str]:

@@ -12,6 +12,7 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import NamedTuple
 
 from privkit.errors import UsageError
 
@@ -20,6 +21,9 @@ OWN = ("privkit", "privkit.accountants", "privkit.attacks", "privkit.reports")
 
 LIBRARIES = frozenset({"torch", "torchvision", "timm", "numpy", "scipy", "skimage", "sklearn"})
 """Packages of which the version says enough."""
+
+WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".onnx", ".h5")
+"""How the names of files end that code may load weights from."""
 
 _seen: dict[str, tuple[object, str]] = {}
 """Module -> its specification in this process and the hash of its file when it was first looked at."""
@@ -53,28 +57,34 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def sources(named: Iterable[str]) -> tuple[dict[str, str], set[str]]:
+class Sources(NamedTuple):
+    """What modules are: `code` module -> SHA-256 of its file, `files` name -> SHA-256 of weights that the code names,
+    and `installed` packages that they import."""
+
+    code: dict[str, str]
+    files: dict[str, str]
+    installed: set[str]
+
+
+def sources(named: Iterable[str]) -> Sources:
     """Hashes of modules and of all that they import, and the other installed packages that they import.
 
     Imports are read from the source, wherever they stand in it, and from the objects that a loaded module holds.
     privkit, the standard library and `LIBRARIES` are left out; of installed packages only those named are hashed.
+    A file of weights counts where the source names it in a text, beside the module or in the current folder.
 
     Args:
         named: modules such as "mynets.client", already imported.
-
-    Returns:
-        Module -> SHA-256 of its file; names of top-level packages that are installed.
 
     Raises:
         UsageError: if a file was edited after this process imported it: what runs is not what it says.
 
     >>> sources(["privkit.cell", "json"])
-    ({}, set())
+    Sources(code={}, files={}, installed=set())
     """
     named = list(named)
     own = {name.partition(".")[0] for name in named}
-    found: dict[str, str] = {}
-    installed: set[str] = set()
+    found = Sources({}, {}, set())
     waiting: list[tuple[str, ModuleType | None]] = [(name, sys.modules.get(name)) for name in named]
     looked: set[str] = set()
     while waiting:
@@ -92,12 +102,14 @@ def sources(named: Iterable[str]) -> tuple[dict[str, str], set[str]]:
         if top in LIBRARIES:
             continue
         if {"site-packages", "dist-packages"} & set(path.parts) and top not in own:
-            installed.add(top)
+            found.installed.add(top)
             continue
-        found[name] = _digest(name, module, path)
-        waiting += [(other, sys.modules.get(other)) for other in _imports(name, path)]
+        found.code[name] = _digest(name, module, path)
+        tree = _tree(path)
+        waiting += [(other, sys.modules.get(other)) for other in _imports(name, path, tree)]
         waiting += _held(module)
-    return found, installed
+        found.files.update(_weights(path, tree))
+    return found
 
 
 def _file(name: str, module: ModuleType | None) -> Path | None:
@@ -133,14 +145,26 @@ def _digest(name: str, module: ModuleType | None, path: Path) -> str:
     return digest
 
 
-def _imports(name: str, path: Path) -> Iterator[str]:
-    """Names that a source file may import, modules and attributes alike."""
-    if path.suffix != ".py":
-        return
+def _tree(path: Path) -> ast.AST:
+    """The syntax of a source file; nothing where it is compiled."""
     try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError, RecursionError):
-        return
+        return ast.parse(path.read_bytes() if path.suffix == ".py" else b"")
+    except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
+        return ast.parse("")
+
+
+def _weights(path: Path, tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Files of weights that a source names in a text, with their hashes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(WEIGHTS):
+            for place in (path.parent / node.value, Path(node.value)):
+                if len(node.value) < 256 and place.is_file():
+                    yield node.value, hash_file(place)
+                    break
+
+
+def _imports(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
+    """Names that a source file may import, modules and attributes alike."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

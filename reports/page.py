@@ -57,9 +57,10 @@ def render(
     every = {"audit": (table, tables.NOTE), **others, "seeds": (summary, summary_note)}
     for name, (found, note) in every.items():
         if found is not None:
-            remark = f"{note}\n\n{escape.markdown(judged)}"
+            remark = f"{note}\n\n{escape.markdown(f'{mixed} {judged}'.strip())}"
             write(folder / "tables" / f"{name}.md", tables.markdown(found, remark).encode())
-            write(folder / "tables" / f"{name}.tex", f"% {escape.latex(judged)}\n{tables.latex(found)}".encode())
+            comment = f"% {escape.latex(judged)}\n" + (f"% {' '.join(mixed.split())}\n" if mixed else "")
+            write(folder / "tables" / f"{name}.tex", (comment + tables.latex(found)).encode())
 
     images = {}
     strips = {_label(row, rows): pictures[row.cell] for row in rows if row.cell in pictures}

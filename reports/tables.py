@@ -320,7 +320,6 @@ def _flat(row: Row) -> dict[str, object]:
     if row.costs:
         flat |= row.costs.model_dump()
     flat |= {f"gate_{gate.name}": gate.passed for gate in row.gates}
-    made = row.provenance
-    flat |= made.machine | made.packages | {f"sha256_of_{name}": digest for name, digest in made.data.items()}
-    flat |= {f"sha256_of_source_{name}": digest for name, digest in made.code.items()}
-    return flat | {f"content_of_{name}": digest for name, digest in made.files.items()}
+    for section, parts in row.provenance.model_dump().items():
+        flat |= {f"made_of_{section}_{key}": value for key, value in parts.items()}
+    return flat

@@ -16,13 +16,16 @@ from torch import nn
 from privkit import provenance, sources
 from privkit.audit import AuditRun, run_audit
 from privkit.errors import RunFolderError, UsageError
+from privkit.metrics.perception import Perception
 from privkit.registry import table
+from privkit.report import build
 from privkit.run_folder import read_rows
 
 MODULES = {
     "mynets.py": "from torch import nn\n\ndef lower():\n    from myhelper import layer\n\n    return layer()\n\n\n"
     "def upper(classes):\n    return nn.LazyLinear(classes) if False else nn.Linear(12, classes)\n",
-    "myhelper.py": "from torch import nn\n\nWIDTH = 12\n\n\ndef layer():\n"
+    "myhelper.py": "import numpy as np\nfrom pathlib import Path\nfrom torch import nn\n\nWIDTH = 12\n\n\ndef layer():\n"
+    "    assert np.load(Path(__file__).parent / 'start.npy').size\n"
     "    return nn.Sequential(nn.Flatten(), nn.Linear(192, WIDTH))\n",
     "myattacks.py": "from dataclasses import dataclass\nfrom typing import ClassVar\n\n"
     "from privkit.attacks.floors import MidGrey\nfrom myconstants import SHADE\n\n\n"
@@ -97,6 +100,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "mine-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     (home / "mine-1.0.dist-info" / "entry_points.txt").write_text(POINTS)
     network(home / "net.pt", 1.0)
+    np.save(home / "start.npy", np.ones(3))
     pictures(home)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
@@ -186,6 +190,11 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         "mine (1.0 there, 1.1 here);",
         "2 of 4 models, 6 of 8 cells",
     ),
+    "weights that the model loads": (
+        lambda home: np.save(home / "start.npy", np.zeros(3)),
+        "the file start.npy;",
+        "4 of 4 models, 8 of 8 cells",
+    ),
     "feature network": (
         lambda home: network(home / "net.pt", 2.0),
         "the file file:net.pt;",
@@ -233,10 +242,12 @@ def test_another_device_and_other_threads(home: Path, monkeypatch: pytest.Monkey
     assert command(home, threads=None).rows  # takes over the run's count
     said = refused(home, threads=2)
     assert "threads (1 there, 2 here); restore that (--threads 1)," in said
+    load = Perception.of
     monkeypatch.setattr("privkit.audit.pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr("privkit.audit.Perception.of", lambda names, device: load(names, torch.device("cpu")))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
-    said = refused(home, device="auto", features=["file:net.pt"]) if torch.cuda.is_available() else ""
-    assert not said or "device (cpu there, cuda, H200 here); restore that (--device cpu)," in said
+    said = refused(home, device="auto")
+    assert "device (cpu there, cuda, H200 here); restore that (--device cpu)," in said
 
 
 def test_again_recomputes_what_an_edited_attack_touches_and_nothing_else(home: Path) -> None:
@@ -318,3 +329,21 @@ def test_control_experiments_follow_their_attack(small_run: AuditRun, tmp_path: 
         assert opened.read_gates(path, 1, first.model_copy(update={"data": {"private": "b"}})) == gates
         assert opened.read_gates(path, 0, first.model_copy(update={"data": {"private": "b"}})) is None
         assert opened.read_gates(path, 1, first.model_copy(update={"code": {"mine": "2"}})) is None
+
+
+def test_rows_that_are_not_made_alike_say_so_wherever_they_are_shown(small_run: AuditRun, tmp_path: Path) -> None:
+    """Also where a stranger wrote them: no line of a LaTeX comment ends early, no column of numbers is replaced."""
+    folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
+    first, second = small_run.rows
+    machine = {"device": "cuda, H200", "threads": "1\n\\input{x}", "epsilon": "9"}
+    other = second.provenance.model_copy(update={"machine": machine})
+    rows = [first, second.model_copy(update={"provenance": other})]
+    page = build(folder, rows).read_text()
+    tables = {path.name: path.read_text() for path in (folder / "report" / "tables").iterdir()}
+    for text in (page, tables["audit.md"], tables["audit.tex"]):
+        assert "not made alike" in text
+        assert "device cuda, H200" in text
+    assert "% These rows" in tables["audit.tex"].splitlines()[0]
+    assert tables["audit.tex"].splitlines()[1] == r"\begin{tabular}{llrrrrrrrrrr}"
+    assert ",made_of_machine_device," in tables["audit.csv"].splitlines()[0]
+    assert "not made alike" not in small_run.report.read_text()
