@@ -55,11 +55,11 @@ def render(
         "orders": (answers.orders_table(rows), answers.ORDER_NOTE),
     }
     every = {"audit": (table, tables.NOTE), **others, "seeds": (summary, summary_note)}
+    comment = "".join(f"% {' '.join(escape.latex(said).split())}\n" for said in (judged, mixed) if said)
     for name, (found, note) in every.items():
         if found is not None:
             remark = f"{note}\n\n{escape.markdown(f'{mixed} {judged}'.strip())}"
             write(folder / "tables" / f"{name}.md", tables.markdown(found, remark).encode())
-            comment = f"% {escape.latex(judged)}\n" + (f"% {' '.join(mixed.split())}\n" if mixed else "")
             write(folder / "tables" / f"{name}.tex", (comment + tables.latex(found)).encode())
 
     images = {}

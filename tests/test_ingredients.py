@@ -24,7 +24,8 @@ from privkit.run_folder import read_rows
 MODULES = {
     "mynets.py": "from torch import nn\n\ndef lower():\n    from myhelper import layer\n\n    return layer()\n\n\n"
     "def upper(classes):\n    return nn.LazyLinear(classes) if False else nn.Linear(12, classes)\n",
-    "myhelper.py": "import numpy as np\nfrom pathlib import Path\nfrom torch import nn\n\nWIDTH = 12\n\n\ndef layer():\n"
+    "myhelper.py": "import numpy as np\nfrom pathlib import Path\nfrom torch import nn\n\nWIDTH = 12\n\n\n"
+    "def layer():\n"
     "    assert np.load(Path(__file__).parent / 'start.npy').size\n"
     "    return nn.Sequential(nn.Flatten(), nn.Linear(192, WIDTH))\n",
     "myattacks.py": "from dataclasses import dataclass\nfrom typing import ClassVar\n\n"
@@ -105,6 +106,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         patch.syspath_prepend(str(home))
+        patch.setattr("privkit.audit.build", lambda folder, rows: folder)
         assert command(home).exit_code in (0, 1)
     restart()
     return home
