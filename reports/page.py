@@ -55,12 +55,11 @@ def render(
         "orders": (answers.orders_table(rows), answers.ORDER_NOTE),
     }
     every = {"audit": (table, tables.NOTE), **others, "seeds": (summary, summary_note)}
-    comment = "".join(f"% {' '.join(escape.latex(said).split())}\n" for said in (judged, mixed) if said)
     for name, (found, note) in every.items():
         if found is not None:
-            remark = f"{note}\n\n{escape.markdown(f'{mixed} {judged}'.strip())}"
+            remark = f"{note}\n\n{escape.markdown(judged)}"
             write(folder / "tables" / f"{name}.md", tables.markdown(found, remark).encode())
-            write(folder / "tables" / f"{name}.tex", (comment + tables.latex(found)).encode())
+            write(folder / "tables" / f"{name}.tex", f"% {escape.latex(judged)}\n{tables.latex(found)}".encode())
 
     images = {}
     strips = {_label(row, rows): pictures[row.cell] for row in rows if row.cell in pictures}

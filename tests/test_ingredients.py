@@ -106,7 +106,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         patch.syspath_prepend(str(home))
-        patch.setattr("privkit.audit.build", lambda folder, rows: folder)
+        patch.setattr("privkit.audit.build", lambda folder, *rest: folder)
         assert command(home).exit_code in (0, 1)
     restart()
     return home
@@ -119,7 +119,7 @@ def home(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.chdir(copy)
     monkeypatch.syspath_prepend(str(copy))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr("privkit.audit.build", lambda folder, rows: folder / "report" / "index.html")  # takes seconds
+    monkeypatch.setattr("privkit.audit.build", lambda folder, *rest: folder / "report" / "index.html")  # takes seconds
     yield copy
     restart()
 
@@ -345,7 +345,7 @@ def test_rows_that_are_not_made_alike_say_so_wherever_they_are_shown(small_run: 
     for text in (page, tables["audit.md"], tables["audit.tex"]):
         assert "not made alike" in text
         assert "device cuda, H200" in text
-    assert "% These rows" in tables["audit.tex"].splitlines()[0]
+    assert "% Verdict" in tables["audit.tex"].splitlines()[0]
     assert tables["audit.tex"].splitlines()[1] == r"\begin{tabular}{llrrrrrrrrrr}"
     assert ",made_of_machine_device," in tables["audit.csv"].splitlines()[0]
     assert "not made alike" not in small_run.report.read_text()
