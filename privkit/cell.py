@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from privkit.allocation import ran_out, shortage
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to
 from privkit.channel import record
 from privkit.config import AuditConfig
@@ -15,6 +14,7 @@ from privkit.defended import defended_model
 from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, UsageError
 from privkit.grid import Cell
 from privkit.ingredients import Ingredients
+from privkit.out_of_memory import ran_out, shortage
 from privkit.progress import Progress
 from privkit.questions import QUESTIONS
 from privkit.questions.images import passes

@@ -168,12 +168,12 @@ def report(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate failed, 3 if cells
     errored or are missing."""
     from privkit.report import build
-    from privkit.run_folder import read_manifest, read_rows
-    from privkit.verdict import read_verdict
+    from privkit.run_folder import read_rows
+    from privkit.verdict import last_verdict
 
     page = build(run)
     _print_run(read_rows(run), page)
-    _conclude(read_verdict(run, read_manifest(run)))
+    _conclude(last_verdict(run))
 
 
 @app.command()

@@ -8,7 +8,6 @@ from time import perf_counter
 import torch
 from torch import Generator, Tensor
 
-from privkit.allocation import ran_out
 from privkit.attacks.base import Knowledge, NotApplicable
 from privkit.attacks.floors import MeanImage, MidGrey
 from privkit.audit import check_batches, default_folder, pick_device
@@ -18,6 +17,7 @@ from privkit.data.base import Batch, Pools
 from privkit.defended import assemble
 from privkit.errors import PrivkitError, UsageError
 from privkit.grid import Cell, plan
+from privkit.out_of_memory import ran_out
 from privkit.provenance import default_threads
 from privkit.questions.images import passes
 from privkit.sanity import CONTROL_STEPS

@@ -9,8 +9,8 @@ import traceback
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from privkit.allocation import ran_out, shortage
 from privkit.errors import PrivkitError, tell
+from privkit.out_of_memory import ran_out, shortage
 from privkit.stopping import Stopped, heeded
 
 INTERNAL_FAULT = 70

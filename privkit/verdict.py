@@ -7,10 +7,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from privkit.errors import DamagedFile
+from privkit.errors import DamagedFile, RunFolderError
 from privkit.reports.gate import Condition
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.verdict import Verdict, judge
+from privkit.run_folder import read_manifest
 from privkit.storage import read_record, write_record
 
 FILE = "verdict.json"
@@ -40,6 +41,20 @@ def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
         return None if found is None else Verdict.model_validate(found)
     except ValidationError:
         raise DamagedFile(f"{run / FILE} is no verdict of this privkit's; delete it and repeat the command") from None
+
+
+def last_verdict(run: Path) -> Verdict:
+    """The stored verdict of a run whose report was written.
+
+    Raises:
+        RunFolderError: if there is none.
+        DamagedFile: if it is damaged.
+    """
+    manifest = read_manifest(run)
+    verdict = None if manifest is None else read_verdict(run, manifest)
+    if verdict is None:
+        raise RunFolderError(f"{run} holds no {FILE}; write it with privkit report {run}")
+    return verdict
 
 
 def stored_gates(run: Path, manifest: Manifest) -> tuple[Condition, ...]:

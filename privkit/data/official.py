@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from privkit.allocation import ran_out
 from privkit.errors import DataError
+from privkit.out_of_memory import ran_out
 
 
 def need_root(name: str, root: Path | None, inside: str) -> Path:

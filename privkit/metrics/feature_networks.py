@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privkit.allocation import ran_out
 from privkit.errors import DataError, PrivkitError, UsageError, unknown
+from privkit.out_of_memory import ran_out
 
 CHUNK = 64
 EMBEDDED_SIZE = 96

@@ -8,9 +8,9 @@ from typing import Protocol as TypingProtocol
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.allocation import ran_out
 from privkit.defenses.base import Defense, Receipt, Release
 from privkit.errors import UsageError
+from privkit.out_of_memory import ran_out
 from privkit.seeds import derive
 from privkit.training.protocol import Protocol
 from privkit.training.seeded import seeded
