@@ -114,20 +114,21 @@ def profile(places: int, mu: float) -> Pair:
     if t == 1 or m == 0 or m > LARGEST_SHIFT:
         return told, told
     t = min(t, MOST_PLACES)
-    levels, puts = _puts(t, m)
-    farthest = float(levels[-1])
+    strikes, puts = _puts(t, m)
+    farthest = float(strikes[-1])
+    # Running maxima take away what rounding does to two functions that never rise with ε.
+    calls = np.maximum.accumulate((1 - strikes / t + puts / t + ROUNDING * farthest)[::-1])[::-1]
+    puts[1:] = np.maximum.accumulate(puts[1:] / strikes[1:]) * strikes[1:] * (1 + ROUNDING * t)
 
     def removed(epsilon: ArrayLike) -> Array:
         e = np.asarray(epsilon, float)
-        strike = np.minimum(t * np.exp(np.minimum(e, 100.0)), farthest)  # beyond, δ is smaller
-        call = 1 - strike / t + np.interp(strike, levels, puts) / t + ROUNDING * farthest
-        return np.minimum(np.clip(call, 0, 1), told(e))
+        strike = t * np.exp(np.minimum(e, 100.0))  # beyond the farthest, δ is smaller
+        return np.minimum(np.clip(np.interp(strike, strikes, calls), 0, 1), told(e))
 
     def added(epsilon: ArrayLike) -> Array:
         e = np.asarray(epsilon, float)
         strike = t * np.exp(-np.minimum(e, 700.0))
-        put = np.interp(strike, levels, puts) / strike * (1 + ROUNDING * t)
-        return np.minimum(np.clip(put, 0, 1), told(e))
+        return np.minimum(np.clip(np.interp(strike, strikes, puts) / strike, 0, 1), told(e))
 
     return removed, added
 
@@ -174,7 +175,7 @@ def _reverse(orders: Array, places: int, mu: float) -> Array:
 
     Where that is out of reach, (1 + β/t)·μ²/2, since a mean is at least the geometric one.
     """
-    beta = orders - 1
+    beta = np.asarray(orders - 1, float)
     geometric = (1 + beta / places) * mu * mu / 2
     highest, lowest = float(beta.max()), float(beta.min())
     v_step = min(0.12, 0.6 / sqrt(highest + 1))
@@ -184,6 +185,8 @@ def _reverse(orders: Array, places: int, mu: float) -> Array:
         + 9 * mu / sqrt(places)
         + 2 * mu
     )
+    if top > 300 or mu > 8:
+        return geometric
     v = np.arange(-45 / (lowest + 2) - 2, top, v_step)
     step = 0.64 if mu < 0.16 else pi**2 / (47 * mu + pi**2 / (8 * mu))
     largest = top - log(places)
