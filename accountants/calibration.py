@@ -11,6 +11,7 @@ from privkit.accountants.base import Certificate
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio
 from privkit.accountants.parts import CutMix, Mixup, NoMixing, WithoutReplacement
+from privkit.accountants.secrets import HiddenMask, RandomAllocation
 
 Parameter = Literal["sigma", "rounds", "group"]
 TOLERANCE = 1e-6
@@ -73,6 +74,10 @@ def _sigma(
     mechanism: SplitMechanism, target: float, epsilon: Callable[[SplitMechanism], float], tight: bool
 ) -> tuple[float, SplitMechanism]:
     """Smallest factor on the noise that reaches the target."""
+    if mechanism.noise.law == "randomized_response":
+        raise ValueError(
+            "randomized response has no sigma: randomized_response.noise_for gives the noise_parameter of one answer"
+        )
 
     def scaled(factor: float) -> SplitMechanism:
         noise = mechanism.noise
@@ -100,22 +105,25 @@ def _rounds(
     mechanism: SplitMechanism, target: float, epsilon: Callable[[SplitMechanism], float], tight: bool
 ) -> tuple[float, SplitMechanism]:
     """Largest number of rounds within the target."""
-    if (one := epsilon(replace(mechanism, rounds=1))) > target:
-        raise ValueError(f"a single round already costs epsilon={one:.4g}, more than the target {target:g}: add noise")
+    part = mechanism.participation
+    unit = part.epoch_rounds if isinstance(part, RandomAllocation) else 1  # whole epochs
+    if (one := epsilon(replace(mechanism, rounds=unit))) > target:
+        first = "a single round" if unit == 1 else f"a single epoch of {unit:,} rounds"
+        raise ValueError(f"{first} already costs epsilon={one:.4g}, more than the target {target:g}: add noise")
     low, high = 1, 2
-    while high <= LARGEST and epsilon(replace(mechanism, rounds=high)) <= target:
+    while high <= LARGEST and epsilon(replace(mechanism, rounds=high * unit)) <= target:
         low, high = high, 2 * high
     while high - low > 1 and high <= LARGEST:
         middle = (low + high) // 2
-        low, high = (middle, high) if epsilon(replace(mechanism, rounds=middle)) <= target else (low, middle)
-    return float(low), replace(mechanism, rounds=low)
+        low, high = (middle, high) if epsilon(replace(mechanism, rounds=middle * unit)) <= target else (low, middle)
+    return float(low * unit), replace(mechanism, rounds=low * unit)
 
 
 def _group(
     mechanism: SplitMechanism, target: float, epsilon: Callable[[SplitMechanism], float], tight: bool
 ) -> tuple[float, SplitMechanism]:
     """Smallest group; ε need not fall with it under sampling, so every size is tried."""
-    if isinstance(mechanism.mixing, NoMixing):
+    if isinstance(mechanism.mixing, NoMixing | HiddenMask):
         raise ValueError("group needs mixing: without it a larger group hides nobody (use dp_mixsl or dp_cutmixsl)")
     sampled = mechanism.participation if isinstance(mechanism.participation, WithoutReplacement) else None
     most = sampled.clients if sampled else 1000

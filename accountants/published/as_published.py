@@ -12,6 +12,7 @@ from privkit.accountants.parts import CutMix, EveryRound, Mixup, NoMixing, Witho
 from privkit.accountants.published.accurate_sl import laplace_epsilon, theorem_3_5
 from privkit.accountants.published.dp_cutmixsl import corollary_1, theorem_1
 from privkit.accountants.published.setting import Setting
+from privkit.accountants.secrets import HiddenMask
 from privkit.accountants.sensitivity import BoxLabels, Clamp, OneHot
 
 Paper = Literal["dp_cutmixsl", "accurate_sl"]
@@ -78,6 +79,7 @@ def as_published(
 def _setting(mechanism: SplitMechanism) -> Setting:
     """The mechanism in the paper's terms."""
     clip, labels, mixing, part = mechanism.smashed, mechanism.labels, mechanism.mixing, mechanism.participation
+    assert not isinstance(mixing, HiddenMask)  # refused before
     if not isinstance(clip, Clamp):
         raise ValueError("DP-CutMixSL bounds every coordinate: give dimensions and clip_high")
     if not isinstance(part, EveryRound | WithoutReplacement):

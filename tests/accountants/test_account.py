@@ -190,7 +190,7 @@ def simulated(mechanism: SplitMechanism, draws: int, present: bool, generator: n
     """
     clip, noise, mixing = mechanism.smashed, mechanism.noise, mechanism.mixing
     assert isinstance(clip, Clamp)
-    assert not isinstance(mixing, NoMixing)
+    assert isinstance(mixing, Mixup | CutMix)
     clients, patches, ratio = mixing.group, clip.dimensions, mixing.ratio
     if isinstance(ratio, FixedRatio):
         ratios = np.broadcast_to(np.array(ratio.ratios), (draws, clients))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from privkit.accountants import account, allocation, gaussian, pld, round_profiles
+from privkit.accountants.calibration import calibrate
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.parts import Noise, Poisson
 from privkit.accountants.secrets import RandomAllocation
@@ -216,3 +217,14 @@ def test_sampling_twice_is_no_option() -> None:
     with pytest.raises(ValueError, match="must be a whole number"):
         RandomAllocation(participations=11, epoch_rounds=10)
     assert Poisson(rate=0.1).kind != RandomAllocation(participations=1, epoch_rounds=10).kind
+
+
+def test_rounds_are_calibrated_in_whole_epochs() -> None:
+    one = allocated(RandomAllocation(participations=1, epoch_rounds=10), 0.5, 10)
+    found = calibrate(one, "rounds", epsilon=4.0, delta=1e-5, tight=False)
+    assert found.value % 10 == 0
+    assert found.certificate.epsilon <= 4.0
+    more = allocated(RandomAllocation(participations=1, epoch_rounds=10), 0.5, int(found.value) + 10)
+    assert account.epsilon(more, 1e-5, tight=False).epsilon > 4.0
+    with pytest.raises(ValueError, match="a single epoch of 10 rounds"):
+        calibrate(one, "rounds", epsilon=0.1, delta=1e-5, tight=False)
