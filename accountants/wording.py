@@ -195,8 +195,8 @@ def _participation(mechanism: SplitMechanism) -> list[str]:
         said = [f"each unit takes part {how}", f"{why}: releases are rarer, but nothing is credited to a secret sample"]
     elif isinstance(part, RandomAllocation):
         said = [
-            f"each unit takes part in exactly {part.participations:,} of every {part.epoch_rounds:,} rounds, drawn uniformly, "
-            "secretly and independently of other units"
+            f"each unit takes part in exactly {part.participations:,} of every {part.epoch_rounds:,} rounds, drawn "
+            "uniformly, secretly and independently of other units"
         ]
     elif isinstance(part, Poisson):
         said = [f"each unit takes part by an independent secret coin of probability {part.rate:g}"]
