@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np  # noqa: E402
 from campaign_draw import Draw, Question  # noqa: E402
-from campaign_worlds import log_delta, renyi_curve, truth  # noqa: E402
+from campaign_worlds import log_delta, renyi_curve, together, truth  # noqa: E402
 
 from privkit.accountants import account, calibration, ledger, specs  # noqa: E402
 from privkit.accountants.mechanism import SplitMechanism  # noqa: E402
@@ -187,15 +187,26 @@ def _monotone(question: Question, mechanism: SplitMechanism, verdict: Verdict) -
 
 
 def _ledger(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
-    """Two charges cost at least what either of them gives away."""
-    true = truth(question.spec, question.delta, False).low
-    with tempfile.TemporaryDirectory() as folder, ledger.Ledger(Path(folder) / "ledger.jsonl") as book:
+    """Two charges cost at least what they give away together."""
+    delta, deep = question.delta, question.deep
+    true = truth(question.spec, delta, False).low
+    try:
+        other = specs.from_json(question.other)
+    except ValueError:
+        other = mechanism
+    both = together(question.spec, specs.to_json(other), delta, deep)
+    with tempfile.TemporaryDirectory() as folder, ledger.Ledger(Path(folder) / "ledger.jsonl", tight=deep) as book:
         book.charge(mechanism)
-        once = book.epsilon(question.delta).epsilon
-        book.charge(mechanism)
-        twice = book.epsilon(question.delta).epsilon
-    verdict.hold("ledger", once >= true * (1 - CLOSE) - 1e-9, claimed=once, true=true)
-    verdict.hold("ledger, twice", twice >= once * (1 - CLOSE) - 1e-9, once=once, twice=twice)
+        once = book.epsilon(delta)
+        book.charge(other)
+        twice = book.epsilon(delta)
+    verdict.hold("ledger", once.epsilon >= true * (1 - CLOSE) - 1e-9, claimed=once.epsilon, true=true)
+    verdict.hold(
+        "ledger, grows", twice.epsilon >= once.epsilon * (1 - 1e-3) - 1e-9, once=once.epsilon, twice=twice.epsilon
+    )
+    verdict.hold(
+        "ledger, both", twice.epsilon >= both * (1 - CLOSE) - 1e-9, claimed=twice.epsilon, true=both, by=twice.method
+    )
 
 
 def _calibrate(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:

@@ -24,6 +24,8 @@ class Question:
     orders: tuple[float, ...]
     deep: bool
     extra: str
+    other: Spec
+    """Of the same relation and unit: what the same ledger is charged with, too."""
 
 
 class Draw:
@@ -53,11 +55,12 @@ class Draw:
         found = self.secret() if special else self.usual()
         return Question(
             spec=found,
+            other=self.usual(found["relation"], found["unit"]),
             delta=self.delta(),
             epsilon=self.log(1e-3, 100),
             orders=tuple(sorted(float(order) for order in self.random.choice(ORDERS, 3, replace=False))),
             deep=self.chance(0.3),
-            extra=self.one(none=0.6, monotone=0.34, ledger=0.03, calibrate=0.03),
+            extra=self.one(none=0.57, monotone=0.34, ledger=0.06, calibrate=0.03),
         )
 
     def secret(self) -> Spec:
@@ -94,11 +97,11 @@ class Draw:
             "noise": {"kind": "noise", "law": "gaussian", "smashed": whole / self.log(0.05, 6), "labels": None}
         }
 
-    def usual(self) -> Spec:
+    def usual(self, relation: str = "", unit: str = "") -> Spec:
         wild = self.chance(0.05)  # any combination: most of these are refused
-        relation = self.one(replace_one=0.78, add_or_remove_one=0.22)
+        relation = relation or self.one(replace_one=0.78, add_or_remove_one=0.22)
         mixing = self.mixing(wild or relation == "replace_one")
-        unit = self.one(record=0.65, client=0.35)
+        unit = unit or self.one(record=0.65, client=0.35)
         law = self.one(gaussian=0.86, laplace=0.14)
         spec: Spec = {
             "kind": "split_mechanism",
@@ -108,7 +111,7 @@ class Draw:
             "unit": unit,
             "mixing": mixing,
             "participation": self.participation(mixing, relation, wild),
-            "rounds": 1 if self.chance(0.35) else self.whole(2, 10**6),
+            "rounds": self.rounds(),
             "releases": self.whole(1, 64) if unit == "client" and self.chance(0.6) else 1,
             "random_masks": self.chance(0.3),
             "lower_model": "frozen" if unit == "record" else self.one(frozen=0.4, trained=0.6),
@@ -121,6 +124,11 @@ class Draw:
         if unit == "record" and relation == "replace_one" and self.chance(0.3):
             spec["lower_model"] = self.updates()
         return spec
+
+    def rounds(self) -> int:
+        if self.chance(0.35):
+            return 1
+        return self.whole(2, 2**52 if self.chance(0.04) else 10**6)
 
     def delta(self) -> float:
         which = self.one(usual=0.6, large=0.15, small=0.15, tiny=0.1)

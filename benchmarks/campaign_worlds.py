@@ -364,6 +364,18 @@ def truth(m: Spec, delta: float, deep: bool = True, *, most: bool = False) -> Tr
     return Truth(low=best, high=high, world=name, deep=used)
 
 
+def together(first: Spec, second: Spec, delta: float, deep: bool) -> float:
+    """ε at least of two mechanisms on one pair of datasets; both in the direction that costs more by itself."""
+    pairs = [[world for world in worlds(m) if world.parts and not world.hidden] for m in (first, second)]
+    best = 0.0
+    for one in pairs[0][:3]:
+        for other in pairs[1][:3]:
+            if min(one.sampled_once, other.sampled_once) == 1:
+                both = World(name="both", parts=one.parts + other.parts)
+                best = max(best, _bounds(both, delta, deep)[0].low)
+    return best
+
+
 def _bounds(world: World, delta: float, deep: bool) -> tuple[Bounds, bool]:
     """Bounds of one world; weak ones where a composition is needed and not wanted, or does not fit."""
     if world.test is not None:
@@ -376,12 +388,14 @@ def _bounds(world: World, delta: float, deep: bool) -> tuple[Bounds, bool]:
         base, used = _bounds(replace(world, sampled_once=1.0), delta / g, deep)
         return Bounds(low=_amplify(base.low, g), high=inf), used
     if world.hidden:
-        return Bounds(low=invert(lambda e: log_delta_hidden(world.parts[0], e), delta), high=inf), False
+        low = invert(lambda e: log_delta_hidden(world.parts[0], e), delta)
+        alone = len(world.parts) == 1 and world.parts[0].rounds == 1
+        return Bounds(low=low, high=low if alone else inf), False
     closed = closed_form(world)
     if closed is not None:
         value = invert(lambda e: log_delta_once(closed, e), delta)
         return Bounds(low=value, high=value), False
-    if deep:
+    if deep and sum(one.rounds for one in world.parts) <= 10**7:
         try:
             return composed(world.parts, delta), True
         except TooLarge:
