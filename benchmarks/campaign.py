@@ -59,7 +59,7 @@ SAID = (
     (lambda s: s["mixing"].get("colluding") and s["noise"]["site"] == "client", "collude"),
     (lambda s: s["lower_model"] == "frozen", "frozen"),
     (lambda s: s["relation"] == "add_or_remove_one", "absent"),
-    (lambda s: s["participation"]["kind"] == "random_allocation", "exactly"),
+    (lambda s: s["participation"]["kind"] == "random_allocation", "of every"),
     (lambda s: s["mixing"]["kind"] == "hidden_mask", "mask"),
 )
 """What a certificate must mention among its assumptions, and when."""
@@ -133,9 +133,10 @@ def _epsilon(question: Question, mechanism: SplitMechanism, verdict: Verdict) ->
         near = least - CLOSE * (1 + abs(least)) if least > -700 else -inf
         verdict.hold("delta", proven >= near, at=at, claimed=proven, true=least, world=true.world, by=answer.method)
     if 0 < found.epsilon < inf and found.lower == found.epsilon:  # both ways are exact: they must be inverse
-        back = account.delta(mechanism, found.epsilon, tight=question.deep).delta
-        inverse = back is not None and abs(log(back) - log(delta)) < 1e-4 * (1 + abs(log(delta)))
-        verdict.hold("inverse", inverse, at=found.epsilon, delta=delta, back=back)
+        ask = lambda e: account.delta(mechanism, e, tight=question.deep).delta or 0.0  # noqa: E731
+        above, below = ask(found.epsilon * (1 - 1e-9)), ask(found.epsilon * (1 + 1e-9))
+        inverse = below * (1 - 1e-5) <= delta <= above * (1 + 1e-5)
+        verdict.hold("inverse", inverse, at=found.epsilon, delta=delta, below=below, above=above)
 
 
 def _published(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
@@ -182,7 +183,7 @@ def _monotone(question: Question, mechanism: SplitMechanism, verdict: Verdict) -
     verdict.hold("falls with noise", ask(quieter, delta) <= here * (1 + CLOSE) + 1e-9, here=here)
     verdict.hold("falls with delta", ask(mechanism, (1 + delta) / 2) <= here * (1 + CLOSE) + 1e-9, here=here)
     if question.spec["mixing"].get("ratio", {}).get("kind") != "realized":
-        longer = ask(replace(mechanism, rounds=mechanism.rounds + 1 + mechanism.rounds // 2), delta)
+        longer = ask(replace(mechanism, rounds=2 * mechanism.rounds), delta)
         verdict.hold("grows with rounds", longer >= here * (1 - CLOSE) - 1e-9, here=here, longer=longer)
 
 

@@ -69,7 +69,9 @@ class Draw:
         spec: Spec = {
             "kind": "split_mechanism",
             "labels": None,
-            "relation": "replace_one" if kind == "response" or self.chance(0.2) else "add_or_remove_one",
+            "relation": "replace_one"
+            if kind == "response" or self.chance(0.4 if kind == "mask" else 0.05)
+            else "add_or_remove_one",
             "unit": "record",
             "mixing": {"kind": "none"},
             "participation": {"kind": "every_round"},

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from math import inf, log, log1p, sqrt
 from typing import Any
 
+import mpmath
 import numpy as np
 from campaign_truth import Part, log_delta_hidden, log_profile, part, renyi
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_ndtr
 from scipy.stats import hypergeom
 
 Array = NDArray[np.float64]
@@ -55,9 +56,10 @@ def curve(m: Spec, length: float, order: float) -> float:
     """Rényi divergence at least."""
     if m["smashed"]["kind"] == "categories":
         true, other, classes = _chances(m)
-        terms = [order * log(true) + (1 - order) * log(other), order * log(other) + (1 - order) * log(true)]
-        terms += [log(classes - 2) + log(other)] if classes > 2 else []
-        return _count(m) * max(0.0, float(logsumexp(terms))) / (order - 1)
+        with mpmath.workdps(50):
+            a, p, q = mpmath.mpf(order), mpmath.mpf(true), mpmath.mpf(other)
+            total = p**a * q ** (1 - a) + q**a * p ** (1 - a) + (classes - 2) * q
+            return _count(m) * float(mpmath.log(total / (p + (classes - 1) * q)) / (a - 1))
     taking, mask, sigma = m["participation"], m["mixing"], m["noise"]["smashed"]
     if taking["kind"] == "random_allocation":
         chosen, places, times, shift = taking["participations"], taking["epoch_rounds"], 1, sqrt(length) / sigma
@@ -100,7 +102,7 @@ def _largest(epsilon: float, shift: float, chosen: int, places: int) -> float:
     """ln δ of the test whether any place is above a threshold, at the best threshold; of one epoch."""
     if chosen == 0:
         return -inf
-    c = np.linspace(-5, 40 + shift, 4001)
+    c = np.linspace(-5, 36, 4001)  # further out, the tail is no number
     first = _log1mexp(chosen * log_ndtr(c - shift) + (places - chosen) * log_ndtr(c))
     second = epsilon + _log1mexp(places * log_ndtr(c))
     better = second < first
