@@ -69,8 +69,8 @@ class Charge:
         number: 1, 2, 3, …
         rounds: that were charged.
         note: free text.
-        mechanism: what one round releases; its `rounds` is 1, except for realized ratios and for ratios that are drawn
-            once, which belong to all their rounds.
+        mechanism: what one round releases; its `rounds` is 1, except for rounds that are charged together: an epoch of
+            a random allocation, and all rounds of ratios that are realized or drawn once.
     """
 
     number: int
@@ -158,7 +158,9 @@ class Ledger:
         count = validate.whole("rounds", mechanism.rounds if rounds is None else rounds, most=MOST)
         if mechanism.joint and count != mechanism.rounds:
             raise ValueError(f"the ratios are those of {mechanism.rounds} rounds, so rounds={count} has no meaning")
-        text, one = _written(mechanism if mechanism.joint or mechanism.rounds == 1 else replace(mechanism, rounds=1))
+        if count % (together := mechanism.charged_together):
+            raise ValueError(f"a random allocation is charged in epochs of {together} rounds, got rounds={count}")
+        text, one = _written(mechanism if mechanism.rounds == together else replace(mechanism, rounds=together))
         with self._one_at_a_time:
             self._file.check()
             self._check_kind(one)
@@ -287,7 +289,8 @@ class Ledger:
         if (needed := after(rounds)) <= budget.epsilon:
             return
         spent = self.epsilon(budget.delta).epsilon
-        left = 0 if one.joint else _largest(rounds - 1, lambda fewer: after(fewer) <= budget.epsilon)
+        step = one.charged_together
+        left = step * _largest(rounds // step - 1, lambda fewer: after(step * fewer) <= budget.epsilon)
         raise BudgetSpent(
             f"{rounds:,} more round{'s' * (rounds > 1)} would bring ε from {spent:.4g} to {needed:.4g} at δ = "
             f"{budget.delta:g}, above the budget of {budget.epsilon:g}, so nothing was charged: "

@@ -92,8 +92,8 @@ def updates_cost(updates: PrivateUpdates) -> Array:
 
 
 def counted(one: SplitMechanism, rounds: int) -> tuple[int, int]:
-    """Units and charges of one charge: ratios that belong to all its rounds make it one unit, whatever its length."""
-    return (1 if one.joint else rounds), 1
+    """Units and charges of one charge: rounds that are charged together are one unit."""
+    return rounds // one.charged_together, 1
 
 
 def plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int]:
@@ -115,7 +115,7 @@ def _whole(counts: Counts) -> SplitMechanism | None:
     (one, (units, charges)), *others = counts.items()
     if others or (charges > 1 and (one.joint or isinstance(one.lower_model, PrivateUpdates))):
         return None
-    return one if one.joint else replace(one, rounds=units)
+    return replace(one, rounds=units * one.charged_together)
 
 
 def _composed(counts: Counts, delta: float) -> float | None:

@@ -232,6 +232,13 @@ class SplitMechanism:
         return 1 if self.joint else self.rounds
 
     @property
+    def charged_together(self) -> int:
+        """Rounds that a ledger charges as one: an epoch of a random allocation, or all rounds of a joint shift."""
+        if isinstance(self.participation, RandomAllocation):
+            return self.participation.epoch_rounds
+        return self.rounds if self.joint else 1
+
+    @property
     def participation_shows(self) -> bool:
         """Whether somebody may learn who took part, so that sampling hides nobody and only makes releases rarer.
 

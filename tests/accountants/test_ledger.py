@@ -27,7 +27,8 @@ from privkit.accountants.ledger_file import LedgerError
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletRatio, FixedRatio, RealizedRatios
 from privkit.accountants.parts import Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
-from privkit.accountants.sensitivity import Clamp, OneHot
+from privkit.accountants.secrets import RandomAllocation
+from privkit.accountants.sensitivity import Clamp, Known, OneHot
 from privkit.accountants.wording import assumptions
 
 DELTA = 1e-5
@@ -215,6 +216,29 @@ def test_realized_rounds_are_charged_as_one_sequence(path: Path) -> None:
         assert book.epsilon(DELTA).epsilon == pytest.approx(exact(sqrt((0.73 + 0.25) / 4)), rel=1e-9)
         with pytest.raises(ValueError, match="2 rounds"):
             book.charge(two, rounds=3)
+
+
+def test_a_random_allocation_is_charged_epoch_by_epoch(path: Path) -> None:
+    epoch = SplitMechanism(
+        smashed=Known(value=1, relation="add_or_remove_one", norm="l2"),
+        noise=Noise(smashed=2),
+        lower_model="frozen",
+        relation="add_or_remove_one",
+        participation=RandomAllocation(participations=2, epoch_rounds=10),
+        rounds=10,
+    )
+    both = account.epsilon(replace(epoch, rounds=30), 1e-5, tight=False).epsilon
+    with Ledger(path) as ledger:
+        assert ledger.charge(epoch, rounds=20).mechanism.rounds == 10
+        with pytest.raises(ValueError, match="in epochs of 10 rounds, got rounds=15"):
+            ledger.charge(epoch, rounds=15)
+        ledger.charge(replace(epoch, rounds=10))
+        assert ledger.epsilon(1e-5).epsilon == pytest.approx(both, rel=1e-12)
+    with Ledger(path, budget=Budget(epsilon=both * 1.01, delta=1e-5)) as ledger:
+        assert ledger.epsilon(1e-5).epsilon == pytest.approx(both, rel=1e-12)
+        with pytest.raises(BudgetSpent) as spent:
+            ledger.charge(epoch, rounds=50)
+    assert spent.value.left % 10 == 0
 
 
 def test_updates_on_batches_that_are_no_secret_are_exact_gaussians(path: Path) -> None:
