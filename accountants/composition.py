@@ -76,18 +76,18 @@ def epsilon(mechanism: SplitMechanism, delta: float) -> Composed | None:
             if constant is None:
                 return Composed(upper=upper)
             pair = round_profiles.poisson_gaussian(mechanism.sampling.rate, constant)
-            lower = pld.composed_bounds([(pair, found[0][1])], delta)[0]
+            lower = pld.composed_lower([(pair, found[0][1])], delta)
     except GridTooLarge:
         return None  # the Rényi bound stands
     return Composed(upper=upper, lower=min(lower, upper))
 
 
 def delta(mechanism: SplitMechanism, epsilon: float) -> Composed | None:
-    """An upper bound on δ at ε; None likewise, and for updates of the lower model."""
+    """An upper bound on δ at ε: the inverse of `epsilon`, up to the grid; None likewise."""
     found = steps(mechanism)
-    if found is None or len(found) > 1:
+    if found is None:
         return None
     try:
-        return Composed(upper=pld.composed_delta(*found[0], epsilon))
+        return Composed(upper=pld.history_delta(found, epsilon))
     except GridTooLarge:
         return None

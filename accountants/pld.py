@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, exp, expm1, floor, inf, log, log1p, sqrt
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +31,8 @@ from privkit.accountants.loss_distribution import (
 )
 
 Array = NDArray[np.float64]
+Steps: TypeAlias = Sequence[tuple[Profile | Pair, int]]
+"""Profiles of one round each, and how many rounds there are of it."""
 
 MOST_ROUNDS = 10**11
 """Rounds whose rounding errors, of about 1e-14 each, stay below a thousandth of δ."""
@@ -38,6 +42,9 @@ UNSEEN = 4e-261
 
 LOST = 1e-14
 """Tilted mass that may fall outside the window of a composition; it is added to δ."""
+
+SPARED = 7.0
+"""Nats by which that mass may weigh more than at the best tilt: windows of smaller tilts are shorter."""
 
 
 def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interval: float | None = None) -> float:
@@ -73,20 +80,42 @@ def composed_delta(profile: Profile | Pair, rounds: int, epsilon: float, interva
     Raises:
         ValueError: if an argument is out of range.
 
-    Source: as `composed_epsilon`. Below about T·1e-40 the result is the truncated tail, not the mechanism's δ.
+    Source: as `history_delta`.
 
     >>> from privkit.accountants import gaussian
     >>> round(composed_delta(lambda e: gaussian.delta(e, 0.1), 100, 1.0, 1e-3), 5)
     0.12694
     """
-    e = validate.real("epsilon", epsilon, least=0)
-    steps = [(profile, validate.whole("rounds", rounds))]
-    return float(max(composed.delta(e) for _, composed in _compositions(steps, 1e-40, interval, epsilon=e)))
+    return history_delta([(profile, rounds)], epsilon, interval)
 
 
-def composed_bounds(
-    steps: Sequence[tuple[Profile | Pair, int]], delta: float, interval: float | None = None
-) -> tuple[float, float]:
+def history_delta(steps: Steps, epsilon: float, interval: float | None = None) -> float:
+    """δ of a history of mechanisms at ε, each with its own number of rounds: an upper bound, tight up to the grid.
+
+    Args:
+        steps: (profile, rounds), at least one.
+        epsilon: ε ≥ 0.
+        interval: of the grid.
+
+    Raises:
+        ValueError: if an argument is out of range, or the grid would be too large.
+
+    Source: as `composed_epsilon`. Below about T·1e-280 the result is the truncated tail, not the mechanism's δ.
+
+    >>> from privkit.accountants import gaussian
+    >>> round(history_delta([(lambda e: gaussian.delta(e, 0.1), 50), (lambda e: gaussian.delta(e, 0.7), 1)], 1.0), 4)
+    0.1257
+    """
+    e, checked = validate.real("epsilon", epsilon, least=0), _checked(steps)
+    rounds = sum(count for _, count in checked)
+    for tail in (1e-40, 1e-290):  # a grid that reaches further is coarser
+        found = max(composed.delta(e) for _, composed in _compositions(checked, tail, interval, epsilon=e))
+        if found > 1e8 * rounds * tail:
+            break
+    return float(found)
+
+
+def composed_bounds(steps: Steps, delta: float, interval: float | None = None) -> tuple[float, float]:
     """Lower and upper bound on ε of a history of mechanisms, each with its own number of rounds.
 
     Args:
@@ -112,19 +141,39 @@ def composed_bounds(
     True
     """
     target = validate.delta(delta)
-    if not steps:
-        raise ValueError("steps must hold at least one mechanism, got none")
-    checked = [(profile, validate.whole("rounds", rounds)) for profile, rounds in steps]
-    total = sum(rounds for _, rounds in checked)
-    tail = max(target * 1e-8 / total, 1e-290)
-    bounds = []
-    for parts, composed in _compositions(checked, tail, interval, delta=target):
-        d = composed.interval
-        ratio = d / -expm1(-d)
-        shift = total * (ratio - 1 - log(ratio)) + d * sqrt(total * log(1000 / target) / 2)
-        lost = target / 1000 + sum(rounds * part.raised for part, rounds in parts)
-        bounds.append((max(0.0, composed.lower_epsilon(target + lost) - shift), composed.epsilon(target)))
-    return float(max(low for low, _ in bounds)), float(max(high for _, high in bounds))
+    found = _for_delta(steps, target, interval)
+    lower = max(_lower(parts, composed, target) for parts, composed in found)
+    return lower, float(max(composed.epsilon(target) for _, composed in found))
+
+
+def composed_lower(steps: Steps, delta: float, interval: float | None = None) -> float:
+    """The lower bound of `composed_bounds`, from the first direction alone: half of its work for a pair of profiles.
+
+    Args:
+        steps: as in `composed_bounds`.
+        delta: in (0, 1).
+        interval: of the grid.
+
+    Raises:
+        ValueError: as `composed_bounds`.
+
+    Source: as `composed_bounds`.
+
+    >>> from privkit.accountants.round_profiles import poisson_gaussian
+    >>> round(composed_lower([(poisson_gaussian(0.2, 1.0), 100)], 1e-5, 1e-3), 1)
+    14.5
+    """
+    target = validate.delta(delta)
+    return _lower(*next(iter(_for_delta(steps, target, interval, first=True))), target)
+
+
+def _lower(parts: Parts, composed: ComposedLosses, target: float) -> float:
+    """What the grid can have added to ε taken back from it."""
+    total, d = sum(rounds for _, rounds in parts), composed.interval
+    ratio = d / -expm1(-d)
+    shift = total * (ratio - 1 - log(ratio)) + d * sqrt(total * log(1000 / target) / 2)
+    lost = target / 1000 + sum(rounds * part.raised for part, rounds in parts)
+    return float(max(0.0, composed.lower_epsilon(target + lost) - shift))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +184,6 @@ class ComposedLosses:
     lowest: int
     masses: Array  # of the composition itself, no longer tilted
     above: Array  # sums of the masses from each node on
-    discount: Array  # e^{−d·i}
     infinity: float
     top: int  # the largest loss that is finite, in nodes
     tilt: float
@@ -156,9 +204,18 @@ class ComposedLosses:
         return max(0.0, float(self.above[first]) - min(gap, 1.0) * self.discounted(first))
 
     def discounted(self, first: int) -> float:
-        """Σ e^{first − loss} over nodes from `first` on, cut where the factor is below 1e-30."""
-        size = min(self.masses.size - first, self.discount.size)
-        return dot(self.masses[first : first + size], self.discount[:size])
+        """Σ e^{first − loss} over nodes from `first` on."""
+        if self.masses.size * self.interval < 600:
+            return float(self._discounted[first]) * exp(first * self.interval)
+        size = min(self.masses.size - first, ceil(70 / self.interval) + 1)  # the factor is below 1e-30 from there on
+        return dot(self.masses[first : first + size], np.exp(-self.interval * np.arange(size)))
+
+    @cached_property
+    def _discounted(self) -> Array:
+        """Σ e^{−loss} from each node on, the loss counted from the first node."""
+        discount = np.exp(-self.interval * np.arange(self.masses.size))
+        discount *= self.masses
+        return np.cumsum(discount[::-1])[::-1]
 
     def delta(self, epsilon: float) -> float:
         """Upper bound on δ(ε)."""
@@ -224,16 +281,36 @@ def compose(parts: Parts, *, delta: float | None = None, epsilon: float | None =
     return composed
 
 
-def _compositions(
-    steps: Sequence[tuple[Profile | Pair, int]], tail: float, interval: float | None, **target: float
+def _checked(steps: Steps) -> Steps:
+    """Refuse a history without steps, or without rounds."""
+    if not steps:
+        raise ValueError("steps must hold at least one mechanism, got none")
+    return [(profile, validate.whole("rounds", rounds)) for profile, rounds in steps]
+
+
+def _for_delta(
+    steps: Steps, target: float, interval: float | None, *, first: bool = False
 ) -> list[tuple[Parts, ComposedLosses]]:
-    """Either direction's parts and their composition; a grid that was not asked for is made coarser until it fits."""
+    """Compositions around the ε that belongs to a δ."""
+    checked = _checked(steps)
+    tail = max(target * 1e-8 / sum(rounds for _, rounds in checked), 1e-290)
+    return _compositions(checked, tail, interval, first=first, delta=target)
+
+
+def _compositions(
+    steps: Steps, tail: float, interval: float | None, *, first: bool = False, **target: float
+) -> list[tuple[Parts, ComposedLosses]]:
+    """Either direction's parts and their composition, or those of the `first`.
+
+    A grid that was not asked for is made coarser until it fits.
+    """
     if (rounds := sum(count for _, count in steps)) > MOST_ROUNDS:
         raise TooManyRounds(rounds)
     d = grid_interval(steps, tail, interval)
     for _ in range(5):
         try:
-            return [(parts, compose(parts, **target)) for parts in directions(steps, d, tail)]
+            wanted = directions(steps, d, tail)[: 1 if first else None]
+            return [(parts, compose(parts, **target)) for parts in wanted]
         except GridTooLarge as refused:
             if interval is not None or d > 1:
                 raise
@@ -272,7 +349,6 @@ def _tilted_composition(parts: Parts, tilt: float) -> ComposedLosses:
         lowest=low,
         masses=masses,
         above=np.cumsum(masses[::-1])[::-1],
-        discount=np.exp(-d * np.arange(min(masses.size, ceil(70 / d) + 1))),
         infinity=-expm1(sum(count * log1p(-min(part.infinity, 1 - 1e-16)) for part, count in parts)),
         top=sum(count * (part.lowest + part.masses.size - 1) for part, count in parts),
         tilt=tilt,
@@ -296,25 +372,25 @@ def _cumulant(parts: Parts, tilt: float) -> float:
 
 
 def _tilt(parts: Parts, delta: float | None, epsilon: float | None) -> float:
-    """Tilt λ > 0 that makes Chernoff's bound at the target smallest, to a few percent."""
+    """Tilt λ > 0 that makes Chernoff's bound at the target nearly the smallest: the tilted mass lies where it counts."""
     variance = sum(count * moments(part.masses, part.losses)[1] for part, count in parts)
-    # ln of the smallest c with 1 − e^{−y} ≤ c·e^{λy} for all y > 0: the tilted mass lies where it matters for δ.
-    largest = lambda tilt: tilt * log(tilt) - (1 + tilt) * log1p(tilt)  # noqa: E731
-    if delta is not None:
-        surprise = -log(delta)
 
-        def bound(tilt: float) -> float:
-            return (_cumulant(parts, tilt) + largest(tilt) + surprise) / tilt
-    else:
-        assert epsilon is not None
-        surprise = 12.0
+    def weight(tilt: float) -> float:
+        """ln of what tilted mass can weigh in δ(0): E e^{λ·loss} times the smallest c, 1 − e^{−y} ≤ c·e^{λy}, y > 0."""
+        return _cumulant(parts, tilt) + tilt * log(tilt) - (1 + tilt) * log1p(tilt)
 
-        def bound(tilt: float) -> float:
-            return _cumulant(parts, tilt) + largest(tilt) - tilt * epsilon
-
+    surprise = 12.0 if delta is None else -log(delta)
     center = log(sqrt(2 * max(surprise, 1e-3) / max(variance, 1e-30)))
     sharpest = -log(parts[0][0].interval)  # what differs by less than the interval is not told apart
-    return _smallest(bound, min(center, sharpest) - 8, min(center + 8, sharpest), 0.05)[0]
+    ends = min(center, sharpest) - 8, min(center + 8, sharpest), 0.2
+    if epsilon is None:
+        tilt, answer = _smallest(lambda tilt: (weight(tilt) + surprise) / tilt, *ends)
+    else:
+        tilt, answer = _smallest(lambda tilt: weight(tilt) - tilt * epsilon, *ends)[0], epsilon
+    allowed = weight(tilt) - tilt * answer + SPARED
+    while weight(tilt / 1.5) - tilt / 1.5 * answer < allowed:
+        tilt /= 1.5
+    return tilt
 
 
 def _smallest(function: Callable[[float], float], low: float, high: float, width: float) -> tuple[float, float]:
