@@ -388,9 +388,8 @@ def _tilt(parts: Parts, delta: float | None, epsilon: float | None) -> float:
     else:
         tilt, answer = _smallest(lambda tilt: weight(tilt) - tilt * epsilon, *ends)[0], epsilon
     allowed = weight(tilt) - tilt * answer + SPARED
-    while weight(tilt / 1.5) - tilt / 1.5 * answer < allowed:
-        tilt /= 1.5
-    return tilt
+    less = [tilt / 1.5**n for n in range(1, 5)]
+    return next((one * 1.5 for one in less if weight(one) - one * answer > allowed), less[-1])
 
 
 def _smallest(function: Callable[[float], float], low: float, high: float, width: float) -> tuple[float, float]:
