@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, inf, isfinite, log, sqrt
+from math import exp, inf, isfinite, log
 from typing import Literal
 
 import numpy as np
@@ -12,18 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from privkit.accountants import (
+    closed_forms,
     composition,
     conversions,
     gaussian,
     independent_steps,
     laplace,
-    profiles,
-    randomized_response,
     sampled_renyi,
     subsampled_rdp,
     validate,
 )
 from privkit.accountants.base import Certificate, RenyiCurve
+from privkit.accountants.closed_forms import BALLE_BARTHE_GABOARDI, BALLE_WANG
 from privkit.accountants.mechanism import ShiftLaw, SplitMechanism
 from privkit.accountants.parts import Poisson, PrivateUpdates
 from privkit.accountants.subsampling import amplify
@@ -39,16 +39,12 @@ BLOCK = 1 << 20
 SMALLEST = 5e-324
 """Smallest positive float."""
 
-BALLE_WANG = "Balle and Wang 2018, Theorem 8"
 SAMPLED = {
     "poisson": "Mironov, Talwar and Zhang 2019",
     "without_replacement": "Wang, Balle and Kasiviswanathan 2019",
     "every_round": "Mironov 2017",
     "random_allocation": independent_steps.ALLOCATION,
 }
-BALLE_BARTHE_GABOARDI = "Balle, Barthe and Gaboardi 2018, Theorem 9, attained"
-MIXTURE = "derived: mean of the exact Gaussian profile over the public coins"
-LARGEST = "exact Gaussian profile at the largest shift"
 CONVERSION = "Canonne, Kamath and Steinke 2020, Proposition 12"
 
 
@@ -110,8 +106,8 @@ def releases_curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
         return np.asarray(steps.curve(a), float)
     rate = mechanism.sampling.rate
     if mechanism.noise.law == "laplace":
-        shift, _ = mechanism.laplace_shift()
-        base: Callable[[Array], Array] = lambda order: laplace.rdp(order, shift)  # noqa: E731
+        parts = mechanism.laplace_parts()
+        base: Callable[[Array], Array] = lambda order: laplace.vector_rdp(order, parts)  # noqa: E731
         once = base(a) if rate == 1 else subsampled_rdp.without_replacement_rdp(a, rate, base)
     else:
         law = mechanism.shift()
@@ -332,65 +328,19 @@ def _sampled_once(mu: float, rate: float, delta: float) -> Bound:
 
 
 def _single(mechanism: SplitMechanism, delta: float) -> list[Bound]:
-    """Bounds for one mechanism whose shift is random, Laplace, or composed with updates of the lower model."""
-    if (steps := independent_steps.of(mechanism)) is not None:
-        return _of_steps(mechanism, steps, delta)
-    found = []
+    """Bounds on ε for one mechanism whose shift is random, Laplace, or composed with updates of the lower model."""
     orders = _orders(mechanism)
     converted = conversions.best_epsilon(orders, curve(mechanism, orders), delta)
-    found.append(_renyi(mechanism, converted.value, converted.order, converted.at_edge))
-    if (largest := _largest_shift(mechanism)) is not None:
-        found.append(Bound(value=gaussian.epsilon(delta, largest), method=LARGEST, source=BALLE_WANG))
-    if isinstance(mechanism.lower_model, PrivateUpdates):
-        return found
-    if mechanism.noise.law == "laplace":
-        shift, one = mechanism.laplace_shift()
-        rate, rounds = mechanism.sampling.rate, mechanism.composed_rounds
-        pure = rounds * float(amplify(shift, rate))
-        found.append(Bound(value=pure, method="pure ε, δ not used", source="Dwork et al. 2006"))
-        if one and rounds == 1 and rate == 1:
-            value = laplace.epsilon(delta, shift)
-            found.append(Bound(value=value, method="exact Laplace profile", source="derived", exact=True))
-        return found
-    profile = profiles.one_round(mechanism)
-    if profile is not None and mechanism.composed_rounds == 1:
-        value = profiles.invert(profile, delta)
-        found.append(Bound(value=value, method="exact mixture over the public coins", source=MIXTURE, exact=True))
-    return found
+    found = [_renyi(mechanism, converted.value, converted.order, converted.at_edge)]
+    return found + [_bound(form, form.epsilon(delta)) for form in closed_forms.closed_forms(mechanism)]
 
 
 def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[Bound]:
-    """Valid bounds on ln δ at ε."""
+    """Bounds on ln δ at ε, of the same methods as those on ε."""
     orders = _orders(mechanism)
     converted = conversions.best_delta(orders, curve(mechanism, orders), epsilon)
     found = [_renyi(mechanism, converted.value, converted.order, converted.at_edge)]
-    if (steps := independent_steps.of(mechanism)) is not None:
-        return found + _of_steps_delta(mechanism, steps, epsilon, tight)
-    updated = isinstance(mechanism.lower_model, PrivateUpdates)
-    if updated and (mechanism.noise.law == "laplace" or not _unsampled(mechanism)):
-        return found
-    rate, rounds = mechanism.sampling.rate, mechanism.composed_rounds
-    if mechanism.noise.law == "laplace":
-        shift, one = mechanism.laplace_shift()
-        pure = -inf if epsilon >= rounds * float(amplify(shift, rate)) else 0.0
-        found.append(Bound(value=pure, method="pure ε", source="Dwork et al. 2006"))
-        if one and rounds == 1 and rate == 1:
-            d = laplace.delta(epsilon, shift)
-            found.append(
-                Bound(value=log(d) if d > 0 else -inf, method="exact Laplace profile", source="derived", exact=True)
-            )
-        return found
-    constant = mechanism.shift().constant
-    if (largest := _largest_shift(mechanism)) is not None:
-        value, exact = float(gaussian.log_delta(epsilon, largest)), constant is not None and rate == 1
-        method = "exact Gaussian profile" + ("" if rate == 1 else ", nothing credited to sampling")
-        method = LARGEST if constant is None else method
-        found.append(Bound(value=value, method=method, source=BALLE_WANG, exact=exact))
-    profile = None if mechanism.update_shift else profiles.one_round(mechanism)
-    if profile is not None and rounds == 1 and not (constant is not None and rate == 1):
-        d = float(profile(epsilon))
-        source = MIXTURE if rate == 1 else BALLE_BARTHE_GABOARDI
-        found.append(Bound(value=log(d) if d > 0 else -inf, method="exact profile", source=source, exact=True))
+    found += [_bound(form, form.log_delta(epsilon)) for form in closed_forms.closed_forms(mechanism)]
     if tight and not any(bound.exact for bound in found):
         composed = composition.delta(mechanism, epsilon)
         if composed is not None:
@@ -399,51 +349,9 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
     return found
 
 
-def _of_steps(mechanism: SplitMechanism, steps: independent_steps.Steps, delta: float) -> list[Bound]:
-    """Bounds on ε of independent steps but for their numerical composition."""
-    converted = conversions.best_epsilon(steps.orders, steps.curve(steps.orders), delta)
-    found = [_renyi(mechanism, converted.value, converted.order, converted.at_edge)]
-    if steps.told is not None:
-        value = gaussian.epsilon(delta, steps.told)
-        found.append(Bound(value=value, method="exact Gaussian profile, all secrets told", source=BALLE_WANG))
-    if steps.response is not None:
-        noise, classes, answers = steps.response
-        pure = answers * randomized_response.pure_epsilon(noise, classes)
-        found.append(Bound(value=pure, method="pure ε, δ not used", source=steps.source))
-        if answers <= randomized_response.MOST_ANSWERS:
-            value = randomized_response.epsilon(delta, noise, classes, answers)
-            found.append(Bound(value=value, method="exact profile of all answers", source=steps.source, exact=True))
-    return found
-
-
-def _of_steps_delta(
-    mechanism: SplitMechanism, steps: independent_steps.Steps, epsilon: float, tight: bool
-) -> list[Bound]:
-    """Bounds on ln δ of independent steps, but for the Rényi one."""
-    found = []
-    if steps.told is not None:
-        value = float(gaussian.log_delta(epsilon, steps.told))
-        found.append(Bound(value=value, method="exact Gaussian profile, all secrets told", source=BALLE_WANG))
-    exact = None
-    if steps.response is not None:
-        noise, classes, answers = steps.response
-        pure = -inf if epsilon >= answers * randomized_response.pure_epsilon(noise, classes) else 0.0
-        found.append(Bound(value=pure, method="pure ε", source=steps.source))
-        if answers <= randomized_response.MOST_ANSWERS:
-            exact = float(randomized_response.delta(epsilon, noise, classes, answers))
-            value = log(exact) if exact > 0 else -inf
-            found.append(Bound(value=value, method="exact profile of all answers", source=steps.source, exact=True))
-    if tight and exact is None and (composed := composition.delta(mechanism, epsilon)) is not None:
-        value = log(composed.upper) if composed.upper > 0 else -inf
-        found.append(Bound(value=value, method=composition.METHOD, source=composition.SOURCE))
-    return found
-
-
-def _largest_shift(mechanism: SplitMechanism) -> float | None:
-    """μ of releases and updates if every coin fell worst, which bounds any law of μ; None where updates hide some."""
-    if mechanism.noise.law != "gaussian" or mechanism.update_shift is None:
-        return None
-    return sqrt(float(mechanism.shift().mu.max()) ** 2 * mechanism.composed_rounds + mechanism.update_shift)
+def _bound(form: closed_forms.ClosedForm, value: float) -> Bound:
+    """One side of a closed form."""
+    return Bound(value=value, method=form.method, source=form.source, exact=form.exact)
 
 
 def _unsampled(mechanism: SplitMechanism) -> bool:
@@ -455,7 +363,8 @@ def _orders(mechanism: SplitMechanism) -> Array:
     """Orders worth trying: subsampled curves are known at whole ones."""
     if (steps := independent_steps.of(mechanism)) is not None:
         return steps.orders
-    sampled = mechanism.sampling.rate < 1 or isinstance(mechanism.lower_model, PrivateUpdates)
+    lower = mechanism.lower_model
+    sampled = mechanism.sampling.rate < 1 or (isinstance(lower, PrivateUpdates) and lower.rate < 1)
     return SAMPLED_ORDERS if sampled else np.array(conversions.ORDERS)
 
 

@@ -125,13 +125,10 @@ def _composed(counts: Counts, delta: float) -> float | None:
         if _unsampled(one) and (shifts := float(cost(one, units, charges)[0])) < inf:
             squared += shifts  # Gaussians that are not sampled need no grid of their own
             continue
-        if (found := composition.steps(one)) is None:
+        if (found := composition.releases(one)) is None:
             return None
-        if independent_steps.of(one) is not None:
-            steps += [(profile, units * number) for profile, number in found]
-            continue
-        (profile, _), *updates = found
-        steps += [(profile, units), *((update, charges * number) for update, number in updates)]
+        steps += [(profile, units * number) for profile, number in found]
+        steps += [(profile, charges * number) for profile, number in composition.updates(one)]
     if squared:
         steps.append((round_profiles.gaussian_profile(squared**0.5), 1))
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import ceil, sqrt
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -35,7 +35,7 @@ from privkit.accountants.parts import (
 )
 from privkit.accountants.randomized_response import Categories
 from privkit.accountants.secrets import HiddenMask, RandomAllocation, check_secrets
-from privkit.accountants.sensitivity import CLIP_SETS, ClipSet, PatchBall
+from privkit.accountants.sensitivity import CLIP_SETS, ClipSet, PatchBall, l1_coordinates
 
 Array = NDArray[np.float64]
 
@@ -369,6 +369,26 @@ class SplitMechanism:
         alone = isinstance(self.mixing, NoMixing) and self.labels is None
         one = dimensions == 1 and alone and self.releases == 1
         return self.releases * total, int(one)
+
+    def laplace_parts(self) -> tuple[tuple[float, int], ...]:
+        """Independent Laplace variables that are at least as bad as one round's releases: (shift over scale, how many).
+
+        Source: derived; `sensitivity.l1_coordinates` says what is worst where only a sum is bounded.
+        """
+        whole, label = self._scaled("l1")
+        many = l1_coordinates(self.smashed, self.relation)
+        shift, kept, ratio = whole / many, many, 1.0
+        if (law := self.law) is not None:
+            ratio = float(law.ratio.max())
+            if isinstance(self.mixing, CutMix):
+                kept = ceil(float(self._kept(law.share).max()) * many - 1e-6)
+            else:
+                shift *= ratio
+        found = [(shift, kept * self.releases)]
+        if self.labels is not None:
+            classes = l1_coordinates(self.labels, self.relation)
+            found.append((ratio * label / classes, classes * self.releases))
+        return tuple((shift, count) for shift, count in found if count and shift)
 
     def _scaled(self, norm: Literal["l1", "l2"]) -> tuple[float, float]:
         """Sensitivities of smashed data and label over their noise, without mixing."""

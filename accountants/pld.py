@@ -372,7 +372,7 @@ def _cumulant(parts: Parts, tilt: float) -> float:
 
 
 def _tilt(parts: Parts, delta: float | None, epsilon: float | None) -> float:
-    """Tilt λ > 0 that makes Chernoff's bound at the target nearly the smallest: the tilted mass lies where it counts."""
+    """Tilt λ > 0 that makes the bound of Chernoff nearly the smallest: tilted mass then lies where it counts."""
     variance = sum(count * moments(part.masses, part.losses)[1] for part, count in parts)
 
     def weight(tilt: float) -> float:

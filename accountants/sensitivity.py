@@ -211,6 +211,25 @@ class Known:
         return Sensitivity(relation=relation, norm=norm, value=self.value)
 
 
+def l1_coordinates(clip: ClipSet, relation: Relation) -> int:
+    """Coordinates that share an L1 distance evenly in the worst case for Laplace noise; 1 where only a sum is bounded.
+
+    One coordinate that moves by s + t is worse than two that move by s and t: f_s ⊗ f_t ≥ f_t(1 − f_s) = f_{s+t} for
+    the trade-off functions of shifts of one log-concave law. A label in the simplex gains as much as it
+    loses: at most two.
+
+    Source: derived, with Dong, Roth and Su 2022, Lemma A.5 (f_t(1 − f_s) bounds two steps).
+
+    >>> l1_coordinates(OneHot(), "replace_one"), l1_coordinates(Clamp(low=0, high=1, dimensions=9), "replace_one")
+    (2, 9)
+    """
+    if isinstance(clip, Clamp):
+        return clip.dimensions
+    if isinstance(clip, BoxLabels):
+        return clip.classes
+    return 2 if isinstance(clip, OneHot) and relation == "replace_one" else 1
+
+
 CLIP_SETS = (Clamp, PatchBall, Ball, OneHot, BoxLabels, Known)
 """Clip sets."""
 
