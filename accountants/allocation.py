@@ -225,7 +225,8 @@ def _puts(places: int, mu: float) -> tuple[Array, Array]:
     top = min(2 * places + 2 * exp(min(far, 30.0)), places * exp(12.0))
     bottom = places * exp(-mu * 9 / sqrt(places) - mu * mu / 2 - 0.7)
     count = int(np.ceil(log(top / bottom) / log(2)))
-    strikes, values = [np.zeros(1)], [np.zeros(1)]
+    strikes: list[Array] = [np.zeros(1)]
+    values: list[Array] = [np.zeros(1)]
     for level in range(count - 1, -1, -1):
         interval = top * 2.0**-level / (nodes - 1)
         masses = _power(_dots(interval, nodes, mu), places)
@@ -292,17 +293,18 @@ def log_overlap(order: int, chosen: int, places: int, mu: float) -> float:
     8.506620275
     """
     validate.choice("order", str(order), ("2", "3"))
-    c, j = mu * mu, np.arange(max(0, 2 * chosen - places), chosen + 1)
-    log_weight = _log_choose(chosen, j) + _log_choose(places - chosen, chosen - j) - _log_choose(places, chosen)
+    c, j = mu * mu, np.arange(max(0.0, 2.0 * chosen - places), chosen + 1.0)
+    every = float(_log_choose(places, np.array(float(chosen))))
+    log_weight = _log_choose(chosen, j) + _log_choose(places - chosen, chosen - j) - every
     if order == 2:
         return float(logsumexp(log_weight + c * j))
     size = np.arange(chosen + 1.0)
     total = []
-    for both in j.tolist():  # regions: in both, in one of them, in neither
+    for both in j.astype(int).tolist():  # regions: in both, in one of them, in neither
         series = _log_choose(both, size) + 2 * c * size
         for region, gain in ((2 * (chosen - both), c), (places - 2 * chosen + both, 0.0)):
             series = _convolved(series, _log_choose(region, size) + gain * size)
-        total.append(float(series[chosen]) - float(_log_choose(places, np.array(chosen))) + c * both)
+        total.append(float(series[chosen]) - every + c * both)
     return float(logsumexp(log_weight + np.array(total)))
 
 

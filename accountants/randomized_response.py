@@ -141,7 +141,7 @@ def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> A
 
 
 def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> float:
-    """Smallest ε at δ of n answers, exactly; at most n·ε₀.
+    """Smallest ε at δ of n answers, exact to rounding and rounded up; at most n·ε₀.
 
     >>> round(epsilon(1e-5, 0.5, 2), 6)
     1.098599
@@ -157,7 +157,10 @@ def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> floa
         solved = np.log(np.maximum(above - d, 0.0)) - discounted
     lower = np.append(losses[1:], -np.inf)
     inside = np.flatnonzero((above > d) & (solved >= lower))
-    return max(0.0, min(float(solved[inside[0]]), float(losses[0]))) if inside.size else 0.0
+    if not inside.size:
+        return 0.0
+    found = float(solved[inside[0]])
+    return max(0.0, min(found + 1e-13 * (1 + abs(found)), float(losses[0])))  # above what rounding can have taken
 
 
 def profile(noise: float, classes: int) -> Profile:

@@ -113,17 +113,16 @@ def check_secrets(mechanism: SplitMechanism) -> bool:
                 f"rounds must be a multiple of epoch_rounds={part.epoch_rounds}, the rounds in which each unit takes "
                 f"part {part.participations} times, got rounds={mechanism.rounds}"
             )
-    else:
+    if isinstance(mask := mechanism.mixing, HiddenMask):
         if mechanism.participation.kind != "every_round":
             raise ValueError("hidden masks are derived for clients that take part in every round: use every_round")
         if not isinstance(mechanism.smashed, Clamp | PatchBall):
             raise ValueError(
                 "hidden masks need a bound on every patch: use a clamp of coordinates, or clip every patch"
             )
-        if masked and isinstance(clip := mechanism.smashed, PatchBall) and clip.patches != mechanism.mixing.patches:
+        if isinstance(clip := mechanism.smashed, PatchBall) and clip.patches != mask.patches:
             raise ValueError(
-                f"the clip bounds {clip.patches} patches and the mask has {mechanism.mixing.patches}: "
-                "give both the same number"
+                f"the clip bounds {clip.patches} patches and the mask has {mask.patches}: give both the same number"
             )
     return False
 

@@ -15,6 +15,7 @@ SAME = {
     "sampling_probability": "rate",
     "steps": "rounds",
     "num_steps": "rounds",
+    "num_buckets": "classes",
     "max_grad_norm": "clip_norm",
     "l2_norm_clip": "clip_norm",
     "target_delta": "delta",

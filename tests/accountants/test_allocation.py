@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from math import comb, exp, log, sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,10 @@ from scipy.special import ndtr
 
 from privkit.accountants import account, allocation, gaussian, pld, round_profiles
 from privkit.accountants.calibration import calibrate
+from privkit.accountants.ledger import Ledger
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.parts import Noise, Poisson
+from privkit.accountants.randomized_response import Categories, pure_epsilon
 from privkit.accountants.secrets import RandomAllocation
 from privkit.accountants.sensitivity import Known
 
@@ -228,3 +232,16 @@ def test_rounds_are_calibrated_in_whole_epochs() -> None:
     assert account.epsilon(more, 1e-5, tight=False).epsilon > 4.0
     with pytest.raises(ValueError, match="a single epoch of 10 rounds"):
         calibrate(one, "rounds", epsilon=0.1, delta=1e-5, tight=False)
+
+
+def test_a_ledger_composes_randomized_responses(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.jsonl") as book:
+        one = SplitMechanism(
+            smashed=Categories(classes=3, answers=2),
+            noise=Noise(law="randomized_response", smashed=0.5),
+            lower_model="frozen",
+        )
+        book.charge(one, rounds=3)
+        book.charge(replace(one, smashed=Categories(classes=2)), rounds=4)
+        pure = 6 * pure_epsilon(0.5, 3) + 4 * pure_epsilon(0.5, 2)
+        assert 0.5 * pure < book.epsilon(1e-5).epsilon <= pure * (1 + 1e-3)
