@@ -418,7 +418,7 @@ class SplitMechanism:
 
     def _shares(self, law: RatioLaw) -> tuple[Array, Array]:
         """Shares of the squared distance that are left in smashed data and label, in units of the noise's variance."""
-        assert not isinstance(self.mixing, NoMixing)
+        assert isinstance(self.mixing, Mixup | CutMix)
         squared = law.ratio**2
         if self.noise.site == "client":
             own = squared if self.mixing.colluding else law.norm
