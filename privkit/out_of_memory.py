@@ -14,8 +14,11 @@ PHRASES = (
 )
 
 
+ROOM = 32 * 2**20
+
+
 def ran_out(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, for this process or for what it was caused by.
+    """Whether an exception, or what caused it, says that memory ran out, or hardly any is left.
 
     >>> ran_out(MemoryError()), ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     (True, True)
@@ -27,7 +30,15 @@ def ran_out(error: BaseException) -> bool:
     said = isinstance(error, RuntimeError | ImportError | SystemError | OSError)
     if said and any(phrase in str(error) for phrase in PHRASES):
         return True
-    return error.__cause__ is not None and ran_out(error.__cause__)
+    return ran_out(error.__cause__) if error.__cause__ is not None else scarce()
+
+
+def scarce() -> bool:
+    """Whether not even 32 MiB are left: a failed import or an odd error is then a consequence."""
+    try:
+        return not bytearray(ROOM)
+    except MemoryError:
+        return True
 
 
 def shortage(error: BaseException) -> str:
