@@ -265,8 +265,9 @@ class SplitMechanism:
         How the coordinates lie in the patches is then open, but for a largest number in each.
         """
         dimensions = getattr(self.smashed, "dimensions", None)
-        mixed = isinstance(self.mixing, CutMix) and self.mixing.group > 1
-        return mixed and dimensions is not None and dimensions % self.mixing.patches != 0
+        if not isinstance(self.mixing, CutMix) or self.mixing.group == 1:
+            return False
+        return dimensions is not None and dimensions % self.mixing.patches != 0
 
     @property
     def update_shift(self) -> float | None:
@@ -298,8 +299,8 @@ class SplitMechanism:
             return max(shares) == min(shares)
         if not isinstance(ratio, DirichletRatio | DirichletCounts):
             return True
-        coarse = isinstance(ratio, DirichletRatio) and isinstance(self.mixing, CutMix)
-        if coarse and self.mixing.patches > EXACT_PATCHES:
+        coarse = isinstance(mixing, CutMix) and mixing.patches > EXACT_PATCHES
+        if coarse and isinstance(ratio, DirichletRatio):
             return False
         return ratio.published and not (self.noise.site == "client" and ratio.group > 2)
 
