@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +123,13 @@ def pick_device(name: str) -> torch.device:
 
 def check_batches(config: AuditConfig) -> None:
     """Refuse batch sizes at which a defense does nothing, before any work."""
-    for defense in config.defenses:
-        if config.training.batch_size < defense.spec.smallest_batch:
-            raise UsageError(
-                f"{defense.name} needs batches of at least {defense.spec.smallest_batch} images, got "
-                f"batch_size={config.training.batch_size}: a smaller batch mixes nothing"
-            )
+    for part in config.parts:
+        for defense in part.defenses:
+            if part.training.batch_size < defense.spec.smallest_batch:
+                raise UsageError(
+                    f"{defense.name} needs batches of at least {defense.spec.smallest_batch} images, got "
+                    f"batch_size={part.training.batch_size}: a smaller batch mixes nothing"
+                )
 
 
 def _run_cells(
@@ -135,26 +137,29 @@ def _run_cells(
 ) -> list[Row]:
     """Every cell of the plan, skipping what is finished and still is what this command would compute."""
     cells, perception = plan(config), Perception.of(config.features, device)
-    made_of = ingredients(config, cells, perception, circumstances(device.type, threads))
+    here = circumstances(device.type, threads)
+    planned = [(part, plan(replace(part, also=()))) for part in config.parts]
+    made_of = {cell: made for part, own in planned for cell, made in ingredients(part, own, perception, here).items()}
     rows, mended = folder.finished(cell.id for cell in cells)
     for sentence in mended:
         progress.note(sentence)
-    if superseded := refresh(config, folder, cells, rows, made_of, again=again):
-        progress.note(superseded)
-        rows, _ = folder.finished(cell.id for cell in cells)
+    for part, own in planned:
+        if superseded := refresh(part, folder, own, rows, made_of, again=again):
+            progress.note(superseded)
+            rows, _ = folder.finished(cell.id for cell in cells)
     folder.take(threads)
     write_verdict(folder.path, verdict_of(folder.manifest, _ordered(cells, rows), config.gates))
-    for seed in config.seeds:
-        pending = [cell for cell in cells if cell.seed == seed and cell.id not in rows]
+    for seed, (part, own) in product(config.seeds, planned):
+        pending = [cell for cell in own if cell.seed == seed and cell.id not in rows]
         if not pending:
             continue
-        setting = prepare(config, seed, device, perception)
+        setting = prepare(part, seed, device, perception)
         if setting.dropped:
             progress.note(f"seed {seed}: {setting.dropped} auxiliary images are private or attacked ones; left out")
         for warning in setting.warnings:
             progress.note(f"seed {seed}: {warning}")
         for cell in pending:
-            row = run_cell(config, cell, setting, folder, progress, made_of[cell.id].on(setting.hashes))
+            row = run_cell(part, cell, setting, folder, progress, made_of[cell.id].on(setting.hashes))
             rows[cell.id] = folder.finish(row)
             write_verdict(folder.path, verdict_of(folder.manifest, _ordered(cells, rows), config.gates))
             if row.status != "done":

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to
-from privkit.channel import record
+from privkit.channel import record, shared_lower
 from privkit.config import AuditConfig
 from privkit.defended import defended_model
 from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, UsageError
@@ -64,13 +64,14 @@ def run_cell(
     log = _Log(home / "log.txt")
     log("start")
     write_record(home / "spec.json", spec)
+    scene: Scene | None = None
     try:
         scene = _scene(config, cell, setting, folder, progress, made_of, base, log)
         base = scene.row
         ask = load(QUESTIONS[getattr(cell.attack.spec, "asks", "images")])
         row = or_anew(lambda: ask(scene), home / ATTACK_CHECKPOINT, progress.note)
     except NotApplicable as error:
-        row = base.model_copy(update={"status": "not_applicable", "reason": str(error)})
+        row = base.model_copy(update={"status": "not_applicable", "reason": f"{error}{_why(scene)}"})
     except (StorageError, UsageError, DataError):
         raise  # the next cell would meet it too
     except (PrivkitError, AttackDiverged) as error:
@@ -87,6 +88,17 @@ def run_cell(
     row = row.model_copy(update={"notes": (*setting.warnings, *row.notes)})
     log(f"{row.status} {row.reason}".strip())
     return row
+
+
+def _why(scene: Scene | None) -> str:
+    """Why the adversary does not know the clients' lower segment, where the attack needs it, and what to do."""
+    if scene is None or "lower" not in scene.attack.needs or shared_lower(scene.model.edge) is not None:
+        return ""
+    clients, protocol = scene.config.protocol.spec.clients, scene.config.protocol.label
+    return (
+        f": under {protocol} each of {clients} clients keeps a lower segment of its own, so that nobody knows the "
+        "others'; use --protocol sl or splitfed, or --training freeze_lower=true"
+    )
 
 
 def _scene(

@@ -6,13 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from privkit import early
 from privkit.errors import LONGEST, UsageError, shortened, unknown
+from privkit.pairing import paired
 from privkit.registry import Component, parse, read_options, specify, table
 from privkit.toml_text import TomlError, parse_toml, read_text
 
@@ -74,6 +75,7 @@ class AuditConfig:
         dataset: where private images come from.
         model: what is split.
         protocol: who trains with whom.
+        also: the same run for the defenses under other protocols, one configuration a protocol; see `parts`.
         partition: which client gets which images.
         delta: the δ at which ε is given.
         seeds: one run of everything for each.
@@ -111,6 +113,12 @@ class AuditConfig:
     download: bool = False
     threads: int | None = None
     gates: tuple[Condition, ...] = ()
+    also: tuple[AuditConfig, ...] = ()
+
+    @property
+    def parts(self) -> tuple[AuditConfig, ...]:
+        """The run protocol by protocol; `defenses`, `protocol` and `training` are of the first alone."""
+        return (self, *self.also)
 
     @property
     def attacked(self) -> Literal["private", "test"]:
@@ -133,6 +141,7 @@ class AuditConfig:
             "auxiliary": self.auxiliary,
             "victims": self.attacked,
             "features": list(self.features),
+            **({"also": [part.answers() for part in self.also]} if self.also else {}),
         }
 
     @property
@@ -229,31 +238,27 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     early.check(s)  # what follows imports torch
     from privkit.training.loop import TrainingSpec
 
-    defenses = _unique(parse("defenses", given) for given in _many(s["defense"]))
-    baseline = parse("defenses", "none")
-    if baseline not in defenses:
-        defenses = (baseline, *defenses)
+    pairs = paired(_many(s["defense"]), s.get("protocol"))
     attacks = _unique(_budgeted(parse("attacks", given), budget) for given in _attacks(_many(s["attack"])))
     dataset = parse("datasets", s["dataset"])
-    if gates and all(defense.name == "none" for defense in defenses):
+    if gates and all(defense.name == "none" for _, defenses in pairs for defense in defenses):
         raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
-    protocol = parse("protocols", s.get("protocol") or _natural_protocol(defenses))
-    for defense in defenses:
-        protocol.spec.check_group(defense.name, defense.spec.group)
-    training = {"batch_size": _natural_batch(protocol.spec.clients), **_table("training", s["training"])}
     root = s.get("data_root") or os.environ.get(DATA_ROOT_VARIABLE)
-    return AuditConfig(
-        defenses=defenses,
+    wished = _table("training", s["training"])
+    protocols: list[dict[str, Any]] = []
+    for protocol, defenses in pairs:
+        training = specify("training", TrainingSpec, {"batch_size": _natural_batch(protocol.spec.clients), **wished})
+        protocols.append({"protocol": protocol, "defenses": defenses, "training": training})
+    config = AuditConfig(
+        **protocols[0],
         attacks=attacks,
         dataset=dataset,
         model=parse("models", s["model"]),
-        protocol=protocol,
         partition=parse("partitions", s["partition"]),
         delta=s["delta"],
         seeds=seeds,
         budget=budget,
         budget_name=budget_name,
-        training=specify("training", TrainingSpec, training),
         auxiliary=_auxiliary(s["auxiliary"], dataset),
         victims=victims,
         features=_features(s.get("features", [])),
@@ -263,6 +268,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         threads=threads,
         gates=gates,
     )
+    return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
 
 
 def _features(given: Any) -> tuple[str, ...]:
@@ -296,11 +302,6 @@ def _attacks(given: Sequence[Any]) -> Sequence[Any]:
     """`all` stands for every attack; the constant guesses are floors of every row anyway."""
     every = [name for name in table("attacks") if name not in ("mean_image", "mid_grey")]
     return [name for entry in given for name in (every if entry == "all" else [entry])]
-
-
-def _natural_protocol(defenses: tuple[Component, ...]) -> str:
-    """One client, unless a defense mixes several."""
-    return "cutmixsl" if any(defense.spec.group > 1 for defense in defenses) else "sl"
 
 
 def _natural_batch(clients: int) -> int:

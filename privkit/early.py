@@ -72,6 +72,8 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
         if name not in foreign:
             raise unknown(setting, name, {*own, *foreign})
     elif options:
+        if setting == "defense":
+            _check_part("protocol", "protocols", options.pop("protocol", None))
         _check_options(f"{setting} {name}", own[name], options)
 
 

@@ -34,11 +34,12 @@ class Cell:
 
 
 def plan(config: AuditConfig) -> list[Cell]:
-    """All cells in the order in which they run: seed by seed, the baseline first, attacks on one model in a row."""
+    """All cells in the order in which they run: by seed, then protocol, then defense, the baseline first."""
     return [
-        _cell(config, defense, attack, seed)
+        _cell(part, defense, attack, seed)
         for seed in config.seeds
-        for defense in config.defenses
+        for part in config.parts
+        for defense in part.defenses
         for attack in config.attacks
     ]
 

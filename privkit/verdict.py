@@ -19,9 +19,11 @@ FILE = "verdict.json"
 
 def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Condition]) -> Verdict:
     """The verdict on the rows that a run has so far."""
-    protocol = manifest.config.get("protocol")
-    alone = isinstance(protocol, dict) and protocol.get("upper") == "own"  # standalone clients send nothing
-    return judge(manifest.cells, rows, gates, run=manifest.fingerprint, sends=not alone)
+    also = manifest.config.get("also", [])
+    parts = [manifest.config, *(also if isinstance(also, list) else [])]
+    protocols = [part.get("protocol") for part in parts if isinstance(part, dict)]
+    silent = {p["name"] for p in protocols if isinstance(p, dict) and p.get("upper") == "own"}
+    return judge(manifest.cells, rows, gates, run=manifest.fingerprint, silent=silent)
 
 
 def write_verdict(run: Path, verdict: Verdict) -> Verdict:

@@ -90,7 +90,11 @@ def render(
         mounted=best,
         done=[row for row in rows if row.status == "done"],
         proofs=list({(row.defense, row.seed): row for row in rows if row.status == "done"}.values()),
-        baselines={found.row.seed: found.row for found in best_rows if found.row.defense == "none"},
+        baselines={
+            (found.row.seed, found.row.protocol): found.row
+            for found in best_rows
+            if found.row.defense in ("none", f"none:protocol={found.row.protocol}")
+        },
         floor_names=tables.FLOOR_NAMES,
         manifest=manifest,
         mixed=mixed,

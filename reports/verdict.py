@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -61,7 +61,12 @@ class Verdict(Frozen):
 
 
 def judge(
-    planned: Sequence[PlannedCell], rows: Sequence[Row], conditions: Sequence[Condition], *, run: str, sends: bool
+    planned: Sequence[PlannedCell],
+    rows: Sequence[Row],
+    conditions: Sequence[Condition],
+    *,
+    run: str,
+    silent: Collection[str] = (),
 ) -> Verdict:
     """Hold the rows of a run against its plan, its checks and the user's gates.
 
@@ -70,13 +75,13 @@ def judge(
         rows: of the cells that have a result.
         conditions: the user's gates.
         run: fingerprint of the run.
-        sends: whether clients send anything; where they train alone, no attack can give a number.
+        silent: names of the protocols under which clients train alone and send nothing: no attack can give a number.
     """
     known = {row.cell: row for row in rows}
     cells = [_state(cell, known.get(cell.cell)) for cell in planned]
     pending = {(cell.defense, cell.seed) for cell in cells if cell.status == "missing"}
     checks = [_control(row, gate) for row in rows for gate in row.gates if gate.decisive]
-    checks += _numbers(rows, pending) if sends else []
+    checks += _numbers([row for row in rows if row.protocol.partition(":")[0] not in silent], pending)
     checks += [check for condition in conditions for check in _gates(condition, rows, pending)]
     failures = tuple(check.sentence for check in checks if check.met is False)
     missing, errored = (sum(cell.status == status for cell in cells) for status in ("missing", "error"))

@@ -1,0 +1,90 @@
+"""Which defense runs under which protocol: the run's, its own, or the one that its mixing needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from privkit.errors import UsageError
+from privkit.registry import Component, parse, read_options
+
+Part = tuple[Component, tuple[Component, ...]]
+"""A protocol, and the defenses under it, the undefended baseline among them."""
+
+
+def split_protocol(given: Any) -> tuple[Any, Any]:
+    """A defense as a user wrote it, without its own protocol; and that protocol, None where it names none.
+
+    >>> split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
+    ({'name': 'dp_cutmixsl', 'sigma': 2}, 'cutmixsl:clients=20')
+    >>> split_protocol("patch_shuffle")
+    ('patch_shuffle', None)
+    """
+    if isinstance(given, Mapping):
+        options = dict(given)
+    elif isinstance(given, str) and "protocol" in given:
+        name, _, text = given.partition(":")
+        options = {"name": name, **read_options(given, text)}
+    else:
+        return given, None
+    return (options, options.pop("protocol")) if "protocol" in options else (given, None)
+
+
+def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
+    """Defenses under their protocols, in the order in which protocols are first needed.
+
+    A defense runs under the protocol that it names, else under the run's, else under the natural one: `cutmixsl` where
+    it mixes several clients, `sl` otherwise. Every protocol gets the undefended baseline, since accuracy and attacks
+    under one say little of another. A baseline that names no protocol goes with the first defense.
+
+    Args:
+        defenses: as a user names them.
+        protocol: of the run, as a user names it; None where none is named.
+
+    Raises:
+        UsageError: for what does not exist, or a group that its protocol cannot fill.
+
+    >>> [(p.label, [d.label for d in part]) for p, part in paired(["patch_shuffle", "mixup"], None)]
+    [('sl', ['none', 'patch_shuffle']), ('cutmixsl', ['none:protocol=cutmixsl', 'mixup'])]
+    """
+    baseline = parse("defenses", "none")
+    found: list[tuple[Component, Component | None]] = []
+    for given in defenses:
+        rest, own = split_protocol(given)
+        defense = parse("defenses", rest)
+        if own is not None:
+            under = parse("protocols", own)
+            joint = "," if ":" in defense.label else ":"
+            defense = replace(defense, label=f"{defense.label}{joint}protocol={under.label}")
+        elif protocol is not None:
+            under = parse("protocols", protocol)
+        elif defense.name == "none":
+            under = None
+        else:
+            under = parse("protocols", _natural(defense))
+        found.append((defense, under))
+    if not found:
+        raise UsageError("name at least one defense and one attack")
+    first = next((under for _, under in found if under is not None), None) or parse("protocols", protocol or "sl")
+    groups: dict[str, tuple[Component, list[Component]]] = {}
+    for defense, under in found:
+        part = groups.setdefault((under or first).label, (under or first, []))[1]
+        if defense.to_json() not in [other.to_json() for other in part]:
+            part.append(defense)
+    return [_with_baseline(under, part, baseline, main=under.label == first.label) for under, part in groups.values()]
+
+
+def _natural(defense: Component) -> str:
+    """One client, unless a defense mixes several."""
+    return "cutmixsl" if defense.spec.group > 1 else "sl"
+
+
+def _with_baseline(protocol: Component, defenses: Sequence[Component], baseline: Component, *, main: bool) -> Part:
+    """The undefended model under the same protocol, unless it is among the defenses; and a check of their groups."""
+    for defense in defenses:
+        protocol.spec.check_group(defense.name, defense.spec.group)
+    if baseline.to_json() in [defense.to_json() for defense in defenses]:
+        return protocol, tuple(defenses)
+    label = baseline.label if main else f"{baseline.label}:protocol={protocol.label}"
+    return protocol, (replace(baseline, label=label), *defenses)
