@@ -17,13 +17,14 @@ from privkit.errors import UsageError
 from privkit.grid import Cell, plan
 from privkit.ingredients import ingredients
 from privkit.metrics.perception import Perception
+from privkit.probe import check_shapes
 from privkit.progress import Progress, Silent
 from privkit.provenance import circumstances, default_threads, manifest
 from privkit.report import build
 from privkit.reports.schema import Row
 from privkit.reports.verdict import Verdict
 from privkit.run_folder import RunFolder
-from privkit.setting import prepare
+from privkit.setting import open_data, prepare
 from privkit.stale import refresh
 from privkit.verdict import verdict_of, write_verdict
 
@@ -92,6 +93,9 @@ def run_audit(
     check_batches(config)
     device = pick_device(config.device)
     folder_path = Path(out) if out is not None else default_folder(config)
+    if not (folder_path / "manifest.json").exists():  # else it was checked when the run began
+        for part in config.parts:
+            check_shapes(part, open_data(part)[0])
     fresh = manifest(config, threads=config.threads or default_threads())
     progress = progress or Silent()
     with RunFolder(folder_path, fresh) as folder:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
+from privkit.audit import run_audit
 from privkit.config import resolve
 from privkit.errors import UsageError
 from privkit.estimate import preview
@@ -58,3 +59,22 @@ def test_the_estimate_uses_the_sizes_that_the_data_have(tmp_path: Path) -> None:
     """A hundred pictures are not the budget's two thousand."""
     config = resolve({"dataset": "lfw_subset", "training": "batch_size=20", "budget": "small", "threads": 1})
     assert int(preview(config).splitlines()[-1].split("about ")[1].split(" s")[0]) < 120
+
+
+def test_every_attack_and_every_protocol_has_an_estimate() -> None:
+    text = preview(resolve({"defense": ["patch_shuffle", "mixup"], "attack": "all", **SMALL}))
+    *lines, last = text.splitlines()
+    assert "cells, " in last
+    assert len(lines) == 4 * 12
+    assert all("not estimated" not in line for line in lines)
+    assert all(int(line.split("about ")[1].split(" s")[0]) >= 0 for line in lines)
+    assert sum("not applicable" in line for line in lines if "-white_box-" in line) == 2  # under cutmixsl
+    longest = {line.split("-s0-")[0]: int(line.split("about ")[1].split(" s")[0]) for line in lines}
+    assert longest["none-adaptive"] >= longest["none-black_box"]  # eight passes and one
+
+
+def test_shapes_are_checked_before_any_work(tmp_path: Path) -> None:
+    """A defense on tokens and a model without: 149 CPU seconds of training went before the refusal."""
+    with pytest.raises(UsageError, match="batch_shuffle does not fit resnet20: batch_shuffle needs tokens"):
+        run_audit(defense="batch_shuffle", model="resnet20", out=tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run").exists()
