@@ -78,7 +78,9 @@ def audit(
     ] = None,
     protocol: Annotated[
         str | None,
-        typer.Option(help="NAME or NAME:key=value,… such as psl:clients=4. [of each defense: sl, or cutmixsl if it mixes clients]"),
+        typer.Option(
+            help="NAME or NAME:key=value,… such as psl:clients=4. [for each defense sl, or cutmixsl if it mixes clients]"
+        ),
     ] = None,
     partition: Annotated[str | None, typer.Option(help="iid or dirichlet:alpha=0.1." + _default("partition"))] = None,
     seed: Annotated[
