@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from privkit.cli_accounting import COMMANDS
+from privkit.cli_accounting import COMMANDS, Json
 from privkit.config import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 from privkit.errors import tell, unknown
 from privkit.registry import TABLES, describe
@@ -79,7 +80,7 @@ def audit(
     protocol: Annotated[
         str | None,
         typer.Option(
-            help="NAME or NAME:key=value,… such as psl:clients=4. [for each defense sl, or cutmixsl if it mixes clients]"
+            help="NAME or NAME:key=value,… such as psl:clients=4. [sl; cutmixsl for a defense that mixes clients]"
         ),
     ] = None,
     partition: Annotated[str | None, typer.Option(help="iid or dirichlet:alpha=0.1." + _default("partition"))] = None,
@@ -122,6 +123,7 @@ def audit(
         bool,
         typer.Option("--dry-run", help="Print the cells and an estimate; train nothing. Your own --model is imported."),
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Train the defended models, attack them, account for them and write a report.
 
@@ -161,12 +163,11 @@ def audit(
     folder = out or default_folder(resolved)
     with keeping(lambda: finished_cells(folder, len(plan(resolved)))), shown() as progress:
         run = run_audit(resolved, out=out, progress=progress, again=again)
-    _print_run(list(run.rows), run.report)
-    _conclude(run.verdict)
+    _show(run.rows, run.report, run.verdict, as_json)
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+def report(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: Json = False) -> None:
     """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate failed, 3 if cells
     errored or are missing."""
     from privkit.report import build
@@ -174,8 +175,7 @@ def report(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     from privkit.verdict import last_verdict
 
     page = build(run)
-    _print_run(read_rows(run), page)
-    _conclude(last_verdict(run))
+    _show(read_rows(run), page, last_verdict(run), as_json)
 
 
 @app.command()
@@ -215,9 +215,14 @@ for command in COMMANDS:
     app.command()(command)
 
 
-def _conclude(verdict: Any) -> NoReturn:
-    """Tell the verdict on a run, and exit with its code."""
-    typer.echo(f"verdict: {terminal(verdict.sentence)}")
+def _show(rows: Sequence[Any], page: Path, verdict: Any, as_json: bool) -> NoReturn:
+    """Print rows and verdict of a run, for people or for programs, and exit with the verdict's code."""
+    if as_json:
+        found = {"report": str(page), "verdict": verdict, "rows": list(rows)}
+        typer.echo(json.dumps(found, indent=2, default=lambda model: json.loads(model.model_dump_json())))
+    else:
+        _print_run(list(rows), page)
+        typer.echo(f"verdict: {terminal(verdict.sentence)}")
     for failure in verdict.failures:
         tell(f"gate failed: {failure}")
     if verdict.exit_code == 3:

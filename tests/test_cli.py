@@ -90,6 +90,15 @@ def test_a_reader_that_stops_early_is_no_traceback(tmp_path: Path) -> None:
     assert process.returncode == 141
 
 
+def test_a_run_and_its_report_are_readable_by_machines(privkit_cli: Cli, tmp_path: Path) -> None:
+    flags = ("--defense", "none", "--attack", "mean_image", "--out", "run", "--json")
+    done = privkit_cli("audit", *flags, *SMALL)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"]["outcome"], len(found["rows"])) == (0, "clean", 1)
+    assert found["rows"][0]["recovers"]["unaligned"]["mse"]["mean"] > 0
+    assert json.loads(privkit_cli("report", "run", "--json").stdout)["rows"] == found["rows"]
+
+
 def test_list_is_readable_by_machines_and_people(privkit_cli: Cli) -> None:
     found = json.loads(privkit_cli("list", "--json").stdout)
     assert {entry["name"] for entry in found["defenses"]} >= {"none", "patch_shuffle", "batch_shuffle"}
@@ -135,7 +144,7 @@ def test_a_run_from_the_command_line(privkit_cli: Cli, tmp_path: Path) -> None:
     assert gated.returncode == 1
     assert "gate failed: batch_shuffle:keep=0.25 / black_box, seed 0: accuracy is" in gated.stderr
     again = privkit_cli("report", "run")
-    assert again.returncode == 0
+    assert again.returncode == 1  # as the run did
     assert (tmp_path / "run" / "results.jsonl").read_text() == results
 
 
