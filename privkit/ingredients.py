@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +108,9 @@ def _modules(spec: Any) -> Iterator[str]:
 
 def _files(spec: Any) -> dict[str, str]:
     """Path -> SHA-256 of every file that a field of a specification names."""
-    named = [value for value in asdict(spec).values() if isinstance(value, str | Path)] if is_dataclass(spec) else []
-    paths = [Path(value) for value in named if Path(value).suffix or len(Path(value).parts) > 1]
+    values = [getattr(spec, field.name) for field in fields(spec)] if is_dataclass(spec) else []
+    named = [Path(value) for value in values if isinstance(value, str | Path)]
+    paths = [path for path in named if path.suffix or len(path.parts) > 1]
     return {str(path): hash_file(path) for path in paths if path.is_file()}
 
 

@@ -53,9 +53,9 @@ def refresh(
         now = made_of[cell.id].on(images[cell.seed])
         for home, there in stored.items():
             here = now.model if home == folder.model(cell.model_id) else now.cell
-            if found := _changes(there, here, cell.seed):
+            if differs := _changes(there, here, cell.seed):
                 touched[home] = None
-                changed |= dict.fromkeys(found)
+                changed |= dict.fromkeys(differs)
                 flags |= dict.fromkeys(_flags(there, here))
     if not touched:
         return ""
