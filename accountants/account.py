@@ -33,6 +33,9 @@ Array = NDArray[np.float64]
 SAMPLED_ORDERS = np.arange(2.0, 65.0)
 """Orders at which subsampled curves are tried."""
 
+HIGH_ORDERS = np.array([64.0, 80.0, 112.0, 160.0, 224.0, 320.0, 448.0])
+"""Orders at which rows are tried whose best one is the last of `SAMPLED_ORDERS`, as at small ε."""
+
 BLOCK = 1 << 20
 """Orders × points of a law that are held at a time."""
 
@@ -309,16 +312,26 @@ def _constant(kind: str, mechanisms: Sequence[SplitMechanism], mu: Array, deltas
     if not sampled.size:
         return found
     rdp = subsampled_rdp.poisson_gaussian_rdp if kind == "poisson" else subsampled_rdp.without_replacement_gaussian_rdp
-    curves = rdp(SAMPLED_ORDERS, rate[sampled], mu[sampled]) * rounds[sampled, None]
-    values = conversions.canonne(SAMPLED_ORDERS, curves, deltas[sampled, None])
-    at = values.argmin(1)
-    smallest = np.maximum(values.min(1), 0.0)
-    for row, value, best in zip(sampled.tolist(), smallest.tolist(), at.tolist(), strict=True):
-        edge = best in (0, len(SAMPLED_ORDERS) - 1)
-        found[row].append(_renyi(mechanisms[row], value, float(SAMPLED_ORDERS[best]), edge))
+    values, orders = _converted(rdp, SAMPLED_ORDERS, rate[sampled], mu[sampled], rounds[sampled], deltas[sampled])
+    edges = np.isin(orders, SAMPLED_ORDERS[[0, -1]])
+    if far := np.flatnonzero(orders == SAMPLED_ORDERS[-1]).tolist():  # few rows, whose order is worth its time
+        rows = sampled[far]
+        values[far], orders[far] = _converted(rdp, HIGH_ORDERS, rate[rows], mu[rows], rounds[rows], deltas[rows])
+        edges[far] = orders[far] == HIGH_ORDERS[-1]
+    answers = zip(sampled.tolist(), np.maximum(values, 0.0).tolist(), orders.tolist(), edges.tolist(), strict=True)
+    for row, value, order, edge in answers:
+        found[row].append(_renyi(mechanisms[row], value, order, edge))
         if kind == "without_replacement" and rounds[row] == 1:
             found[row].append(_sampled_once(float(mu[row]), float(rate[row]), float(deltas[row])))
     return found
+
+
+def _converted(
+    rdp: Callable[[Array, Array, Array], Array], orders: Array, rate: Array, mu: Array, rounds: Array, deltas: Array
+) -> tuple[Array, Array]:
+    """Smallest ε of each row over the orders, and the order at which it is found, [R]."""
+    values = conversions.canonne(orders, rdp(orders, rate, mu) * rounds[:, None], deltas[:, None])
+    return values.min(1), orders[values.argmin(1)]
 
 
 def _sampled_once(mu: float, rate: float, delta: float) -> Bound:

@@ -16,8 +16,8 @@ from scipy.special import betaln, expit, log_expit, logsumexp
 from privkit.accountants import account, gaussian, laplace, pld, round_profiles
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
-from privkit.accountants.parts import CutMix, Mixup, Noise, WithoutReplacement
-from privkit.accountants.sensitivity import Clamp, OneHot, PatchBall
+from privkit.accountants.parts import CutMix, Mixup, Noise, Poisson, WithoutReplacement
+from privkit.accountants.sensitivity import Clamp, Known, OneHot, PatchBall
 
 Array = NDArray[np.float64]
 
@@ -191,6 +191,23 @@ def test_certificates_at_tiny_deltas(exponent: int) -> None:
         assert found.epsilon is not None
         assert found.lower is None or found.lower <= found.epsilon
         assert found.epsilon <= account.epsilon(mechanism, delta, tight=False).epsilon
+
+
+# small ε
+
+
+@pytest.mark.parametrize(
+    ("rate", "mu", "rounds"), [(0.00549, 0.103, 865), (0.00354, 0.297, 1782), (0.002, 0.05, 10**6)]
+)
+def test_fast_answers_try_the_high_orders_that_small_epsilons_ask_for(rate: float, mu: float, rounds: int) -> None:
+    """They were up to 2.5 times the composed ε."""
+    one = Known(value=mu, relation="add_or_remove_one", norm="l2")
+    sampled = release(mu, smashed=one, relation="add_or_remove_one", participation=Poisson(rate=rate), rounds=rounds)
+    fast, tight = account.epsilon(sampled, 1e-6, tight=False), account.epsilon(sampled, 1e-6)
+    assert tight.epsilon is not None
+    assert fast.epsilon is not None
+    assert tight.epsilon * (1 - 1e-9) <= fast.epsilon < 1.2 * tight.epsilon
+    assert not fast.at_grid_edge
 
 
 # memory
