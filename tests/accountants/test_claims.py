@@ -23,7 +23,8 @@ PAIR = FixedRatio.equal(2)
 
 
 def spec(**changes: Any) -> SplitMechanism:
-    return SplitMechanism(**{"smashed": ONE, "noise": Noise(smashed=1.0), "lower_model": "frozen"} | changes)
+    given: dict[str, Any] = {"smashed": ONE, "noise": Noise(smashed=1.0), "lower_model": "frozen"}
+    return SplitMechanism(**(given | changes))
 
 
 def profile(epsilon: float, mu: float) -> float:
@@ -161,14 +162,14 @@ def test_colluding_clients_know_who_took_part(
 
 
 def test_clients_that_mix_nothing_may_collude_too() -> None:
-    drawn = {"participation": WithoutReplacement(chosen=5, clients=1000)}
+    drawn: dict[str, Any] = {"participation": WithoutReplacement(chosen=5, clients=1000)}
     found = account.epsilon(spec(mixing=NoMixing(colluding=True), **drawn), 1e-6)
     assert found.epsilon == pytest.approx(inverse(lambda e: rare(e, 1.0, 0.005, 1), 1e-6), rel=1e-7)
     assert found.lower == found.epsilon
     row = {"mechanism": "dp_sl", "sigma": 1, "sensitivity": 1, "group": 5, "clients": 1000}
     row |= {"sampling": "without_replacement", "colluding": "yes"}
     assert account.epsilon(table.mechanism_of(row), 1e-6).epsilon == found.epsilon
-    added = {"smashed": Clamp(low=0, high=1, dimensions=1), "relation": "add_or_remove_one"}
+    added: dict[str, Any] = {"smashed": Clamp(low=0, high=1, dimensions=1), "relation": "add_or_remove_one"}
     coins = [spec(**added, participation=Poisson(rate=0.01), mixing=NoMixing(colluding=told)) for told in (False, True)]
     assert account.epsilon(coins[0], 1e-6).epsilon == account.epsilon(coins[1], 1e-6).epsilon  # a coin of one's own
 
@@ -215,7 +216,7 @@ def test_noisy_updates_show_who_took_part_too(tmp_path: Path) -> None:
 
 
 def test_drawn_clients_of_unequal_shares_have_no_lower_bound() -> None:
-    drawn = {"participation": WithoutReplacement(chosen=2, clients=10)}
+    drawn: dict[str, Any] = {"participation": WithoutReplacement(chosen=2, clients=10)}
     assert account.epsilon(spec(mixing=Mixup(ratio=FixedRatio(ratios=(0.7, 0.3))), **drawn), 1e-5).lower is None
     assert account.epsilon(spec(mixing=Mixup(ratio=PAIR), **drawn), 1e-5).lower is not None
 
