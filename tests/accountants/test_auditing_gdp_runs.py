@@ -26,8 +26,7 @@ def test_one_threshold_by_hand() -> None:
     assert found.epsilon == pytest.approx(gaussian.epsilon(1e-5, float(expected)))
 
 
-@pytest.mark.parametrize("threshold", [None, 0.9])
-@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize(("threshold", "ties"), [(None, False), (0.9, True)])
 def test_coverage(threshold: float | None, ties: bool) -> None:
     """Of 2,000 audits of a mechanism of μ = 1 no more than one in ten may claim more, by a binomial test."""
     generator = np.random.default_rng(5)
