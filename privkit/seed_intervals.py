@@ -65,7 +65,8 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
         center, spread = log(share) - log1p(-share), half / (high - low) / (share * (1 - share))
         limits = (low + (high - low) * _logistic(center - spread), low + (high - low) * _logistic(center + spread))
     else:
-        limits = tuple(low + (mean - low) * exp(min(sign * half / (mean - low), 700.0)) for sign in (-1, 1))
+        spread = min(half / (mean - low), 700.0)  # e^700 is nearly the largest number
+        limits = (low + (mean - low) * exp(-spread), low + (mean - low) * exp(spread))
     return Interval(value=mean, low=limits[0], high=limits[1], n=n, confidence=confidence)
 
 

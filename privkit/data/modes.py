@@ -38,8 +38,8 @@ def unit_pixels(picture: Image, size: int) -> NDArray[np.float32]:
     from PIL import Image, ImageOps
 
     if picture.mode not in DEEP:
-        square = ImageOps.fit(picture.convert("RGB"), (size, size))
-        return np.asarray(square, dtype=np.float32) / np.float32(255)
+        color = ImageOps.fit(picture.convert("RGB"), (size, size))
+        return np.asarray(color, dtype=np.float32) / np.float32(255)
     values = np.asarray(picture).astype(np.float64)
     low, high = float(values.min()), float(values.max())
     most = 1 if picture.mode == "F" else SIXTEEN_BITS
