@@ -290,6 +290,8 @@ class SplitMechanism:
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
         if self.ragged or (self.participation_shows and not self.colluders_know):
             return False
+        if self.participation_shows and self.noise.law != "gaussian":  # charged as if everyone took part
+            return False
         if isinstance(mixing, CutMix) and mixing.group > 1 and not self.smashed.additive:
             return False
         if isinstance(mixing, CutMix) and mixing.overfull and self.noise.site == "client":

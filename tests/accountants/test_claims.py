@@ -174,6 +174,20 @@ def test_clients_that_mix_nothing_may_collude_too() -> None:
     assert account.epsilon(coins[0], 1e-6).epsilon == account.epsilon(coins[1], 1e-6).epsilon  # a coin of one's own
 
 
+def test_laplace_noise_is_charged_as_if_everyone_took_part() -> None:
+    told = spec(
+        smashed=Clamp(low=0, high=1, dimensions=1),
+        noise=Noise(law="laplace", smashed=1.0),
+        mixing=NoMixing(colluding=True),
+        participation=WithoutReplacement(chosen=5, clients=1000),
+    )
+    found = account.epsilon(told, 1e-3)
+    rarely = inverse(lambda epsilon: 0.005 * max(0.0, 1 - exp((epsilon - 1) / 2)), 1e-3)
+    assert rarely < found.epsilon <= 1
+    assert found.lower is None or found.lower <= rarely
+    assert account.delta(told, rarely).lower is None
+
+
 @pytest.mark.parametrize("order", [1.5, 2, 8, 32])
 def test_the_renyi_curve_of_a_participation_that_shows(order: float) -> None:
     colluding = spec(
