@@ -18,6 +18,7 @@ from privkit.provenance import manifest
 from privkit.report import build
 from privkit.run_folder import RunFolder, read_rows
 from privkit.storage import append_line, remove, write_bytes
+from privkit.verify import examine
 
 QUICK = {"defense": "none", "attack": "mean_image", "dataset": "tiny_digits", "budget": "smoke", "threads": 1}
 
@@ -109,7 +110,7 @@ PLACES = (
     ],
 )
 def test_planted_links_lead_nowhere(copied: Path, outside: Path, place: str, target: str) -> None:
-    """Whatever is replaced by a link, to a file, a folder or nothing: `report` and `audit` leave what it leads to."""
+    """Whatever is replaced by a link, to a file, a folder or nothing: no command touches what it leads to."""
     cell, model = (next((copied / kind).iterdir()).name for kind in ("cells", "models"))
     (copied / "cells" / cell / "result.json").unlink()  # so that the run goes on
     path = copied / place.replace("CELL", cell).replace("MODEL", model)
@@ -118,6 +119,7 @@ def test_planted_links_lead_nowhere(copied: Path, outside: Path, place: str, tar
     path.unlink(missing_ok=True)
     path.symlink_to(outside / target)
     before = contents(outside)
+    survives(lambda: examine(copied))
     survives(lambda: build(copied))
     survives(lambda: run_audit(out=copied, **QUICK))  # type: ignore[arg-type]
     assert contents(outside) == before
