@@ -44,7 +44,7 @@ def vector_rdp(orders: ArrayLike, parts: Sequence[tuple[float, int]]) -> Array:
     Source: Mironov 2017, Proposition 1.
 
     >>> float(vector_rdp(2, [(1.0, 3)]).round(6))
-    1.857372
+    1.857371
     """
     return np.asarray(sum((count * rdp(orders, shift) for shift, count in parts), np.zeros(np.shape(orders))))
 
