@@ -342,17 +342,13 @@ def _sampled_once(mu: float, rate: float, delta: float) -> Bound:
 
 def _single(mechanism: SplitMechanism, delta: float) -> list[Bound]:
     """Bounds on ε for one mechanism whose shift is random, Laplace, or composed with updates of the lower model."""
-    orders = _orders(mechanism)
-    converted = conversions.best_epsilon(orders, curve(mechanism, orders), delta)
-    found = [_renyi(mechanism, converted.value, converted.order, converted.at_edge)]
+    found = [_by_curve(mechanism, lambda orders, rdp: conversions.best_epsilon(orders, rdp, delta))]
     return found + [_bound(form, form.epsilon(delta)) for form in closed_forms.closed_forms(mechanism)]
 
 
 def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[Bound]:
     """Bounds on ln δ at ε, of the same methods as those on ε."""
-    orders = _orders(mechanism)
-    converted = conversions.best_delta(orders, curve(mechanism, orders), epsilon)
-    found = [_renyi(mechanism, converted.value, converted.order, converted.at_edge)]
+    found = [_by_curve(mechanism, lambda orders, rdp: conversions.best_delta(orders, rdp, epsilon))]
     found += [_bound(form, form.log_delta(epsilon)) for form in closed_forms.closed_forms(mechanism)]
     if tight and not any(bound.exact for bound in found):
         composed = composition.delta(mechanism, epsilon)
@@ -360,6 +356,15 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
             value = log(composed.upper) if composed.upper > 0 else -inf
             found.append(Bound(value=value, method=composition.METHOD, source=composition.SOURCE))
     return found
+
+
+def _by_curve(mechanism: SplitMechanism, best: Callable[[Array, Array], conversions.Converted]) -> Bound:
+    """The bound at the best order; at high ones, too, where the last of the usual ones is the best."""
+    orders = _orders(mechanism)
+    found = best(orders, curve(mechanism, orders))
+    if orders is SAMPLED_ORDERS and found.order == orders[-1]:
+        found = best(HIGH_ORDERS, curve(mechanism, HIGH_ORDERS))
+    return _renyi(mechanism, found.value, found.order, found.at_edge and found.order != HIGH_ORDERS[0])
 
 
 def _bound(form: closed_forms.ClosedForm, value: float) -> Bound:

@@ -104,8 +104,8 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
     forward, backward = values[0], values[-1]
     down, up = _masses(backward, d), _masses(forward, d)
     variation = max(forward[0], backward[0])
-    middle = 1 - variation - (max(forward[0] - forward[1], 0.0) + max(backward[0] - backward[1], 0.0)) / expm1(d)
-    middle = max(middle, 0.0)
+    drops = max(forward[0] - forward[1], 0.0) + max(backward[0] - backward[1], 0.0)
+    middle = max(1 - variation - drops * exp(-d) / -expm1(-d), 0.0)
     found = [_joined(backward, down, middle, up, forward[-1], d, tail)]
     if not symmetric:
         found.append(_joined(forward, up, middle, down, backward[-1], d, tail))
@@ -200,7 +200,7 @@ def _checked(values: ArrayLike) -> Array:
 def _masses(values: Array, interval: float) -> Array:
     """Masses at the nodes d, 2d, … from δ at 0, d, 2d, …: every cell's mass goes to its ends, keeping both P and Q."""
     drop = values[:-1] - values[1:]
-    return np.maximum(exp(interval) * drop - np.append(drop[1:], 0.0), 0.0) / expm1(interval)
+    return np.maximum(drop - exp(-interval) * np.append(drop[1:], 0.0), 0.0) / -expm1(-interval)
 
 
 def _joined(

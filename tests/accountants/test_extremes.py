@@ -208,6 +208,16 @@ def test_fast_answers_try_the_high_orders_that_small_epsilons_ask_for(rate: floa
     assert fast.epsilon is not None
     assert tight.epsilon * (1 - 1e-9) <= fast.epsilon < 1.2 * tight.epsilon
     assert not fast.at_grid_edge
+    assert account.delta(sampled, fast.epsilon, tight=False).delta == pytest.approx(1e-6, rel=1e-9)
+
+
+def test_losses_in_the_millions_are_composed_or_left_to_the_curves() -> None:
+    for shift in (80.0, 2e3, 1e4):
+        mixing = CutMix(ratio=DirichletCounts(concentration=2, clients=2), patches=5)
+        smashed = Clamp(low=0, high=shift, dimensions=5)
+        found = account.epsilon(release(1.0, smashed=smashed, mixing=mixing, rounds=1000), 1e-100)
+        assert found.epsilon is not None
+        assert found.epsilon >= gaussian.epsilon(1e-100, shift * sqrt(1000))  # at the mean of the ratios it is more
 
 
 # memory
