@@ -49,7 +49,7 @@ def test_a_configuration_that_is_no_file(tmp_path: Path, path: str) -> None:
         read_toml(tmp_path / path)
 
 
-OPTIONS = [
+OPTIONS: list[dict[str, Any]] = [
     {"defense": f"batch_shuffle:keep={NESTED}"},
     {"defense": f"batch_shuffle:keep={DIGITS}"},
     {"defense": f"batch_shuffle:keep=0x{DIGITS}"},

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,10 @@ def test_every_number_of_steps_has_a_schedule(one_cycle: Callable[..., Any], war
         )
 
     for steps in range(42):
-        found = rates(lambda optimizer, n=steps: one_cycle(optimizer, 1.0, n, warm_up=warm_up), steps)
+        found = rates(partial(one_cycle, peak=1.0, steps=steps, warm_up=warm_up), steps)
         assert all(0 < rate <= 1 for rate in found)
         if warm_up * (steps + 1) != 1:
-            assert found == rates(lambda optimizer, n=steps: plain(optimizer, n + 1), steps)
+            assert found == rates(partial(plain, total=steps + 1), steps)
 
 
 def test_both_copies_are_one() -> None:
