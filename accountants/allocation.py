@@ -255,7 +255,7 @@ def _dots(interval: float, nodes: int, mu: float) -> Array:
 
 
 def _power(masses: Array, count: int) -> Array:
-    """Law of a sum of so many independent variables, inside the window of one."""
+    """Law of a sum of `count` independent variables, inside the window of one."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     size = next_fast_len(2 * masses.size - 1, real=True)

@@ -100,7 +100,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         name="dimensions",
         parse=_whole,
-        what="coordinates of one record's smashed data, with clip_high; answers a release, for randomized_response",
+        what="coordinates of one record's smashed data, with clip_high; answers in a release, for randomized_response",
     ),
     Column(name="clip_low", parse=_number, default=0.0, what="lower end of the coordinate clamp"),
     Column(name="clip_high", parse=_number, what="upper end of the coordinate clamp (Δ)"),
@@ -122,7 +122,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         name="participations", parse=_whole, default=1, what="k of every t rounds, for sampling = random_allocation"
     ),
-    Column(name="epoch_rounds", parse=_whole, what="t, for sampling = random_allocation; all rounds where empty"),
+    Column(name="epoch_rounds", parse=_whole, what="t, for sampling = random_allocation; empty means all rounds"),
     Column(name="rate", parse=_number, what="for sampling = poisson, in (0, 1]"),
     Column(
         name="rounds",
@@ -157,7 +157,7 @@ COLUMNS: tuple[Column, ...] = (
         name="colluding",
         parse=_word("no", "yes"),
         default="no",
-        what="yes where other clients may hand the server their data, their noise and who took part",
+        what="yes if other clients may tell the server their data, their noise and who took part",
     ),
     Column(name="source", parse=_text, what="any text; copied to the answer"),
 )

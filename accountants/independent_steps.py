@@ -102,7 +102,7 @@ def patch_shift(mechanism: SplitMechanism, mask: HiddenMask) -> float:
 
 
 def _secret_places(chosen: int, places: int, mu: float, times: int, method: str, source: str) -> Steps:
-    """k of t secret places, so many times: split at random into k blocks, each of which holds one.
+    """k of t secret places, repeated: split at random into k blocks, each of which holds one.
 
     A uniform choice of one place in each block of a uniform partition is a uniform subset. Telling the partition cannot
     lower a divergence (joint convexity), and then the blocks are independent. More than half of the places are as many

@@ -35,7 +35,7 @@ class GridTooLarge(ValueError):
 
 
 class TooManyRounds(GridTooLarge):
-    """Rounding errors of so many rounds would add up to more than the answer."""
+    """Too many rounds: their rounding errors would add up to more than the answer."""
 
     def __init__(self, rounds: int) -> None:
         ValueError.__init__(self, f"{rounds:,} rounds are too many to compose numerically: use a Rényi curve")

@@ -182,7 +182,7 @@ class SplitMechanism:
                 raise ValueError("sampling k of n fixes the number of clients, so use relation='replace_one'")
             if self.drawn_once and self.participation.rate < 1:
                 raise ValueError(
-                    "ratios that are drawn once belong to a group that stays together, which k of n clients do not: "
+                    "ratios that are drawn once need a group that stays together, and k of n clients are drawn anew: "
                     "use every_round, or ratios that are drawn in every round"
                 )
             if ratio is not None and self.participation.chosen != ratio.group:
@@ -197,8 +197,8 @@ class SplitMechanism:
                 raise ValueError(f"realized ratios hold {ratio.rounds} rounds, but rounds={self.rounds}")
         if self.drawn_once and self._one_patch:
             raise ValueError(
-                "masks that are fresh in every round under a clip of the whole release have no derivation for ratios "
-                "that are drawn once: clip every coordinate or patch, or draw the ratios in every round"
+                "no bound is derived for ratios drawn once with masks fresh in every round under a clip of the whole "
+                "release: clip every coordinate or patch, or draw the ratios in every round"
             )
 
     def _check_noise(self) -> None:
@@ -240,7 +240,7 @@ class SplitMechanism:
 
     @property
     def participation_shows(self) -> bool:
-        """Whether somebody may learn who took part, so that sampling hides nobody and only makes releases rarer.
+        """Whether somebody may learn who took part: sampling then hides nobody and only makes releases rarer.
 
         Clients that collude know who was drawn beside them. A lower model that learns remembers it: what other clients
         release later then depends on a secret that the proof of amplification draws anew in every round.
@@ -249,20 +249,20 @@ class SplitMechanism:
 
     @property
     def colluders_know(self) -> bool:
-        """Whether colluding clients know who took part: where k of n are drawn, those left tell it, coins do not."""
+        """Whether colluding clients know who took part: the n − k that were not drawn reveal it; coins do not."""
         drawn = isinstance(self.participation, WithoutReplacement)
         return drawn and bool(getattr(self.mixing, "colluding", False))
 
     @property
     def sampling(self) -> EveryRound | WithoutReplacement | Poisson | RandomAllocation:
-        """Who takes part as far as that is a secret: what amplification is credited to."""
+        """The participation that is secret: amplification is credited to it alone."""
         return ALWAYS if self.participation_shows else self.participation
 
     @property
     def ragged(self) -> bool:
         """Whether patches hold different numbers of coordinates, as in DP-CutMixSL's Table 1 (D_s = 10, N = 64).
 
-        How the coordinates lie in the patches is then open, but for a largest number in each.
+        Only the largest number of coordinates in a patch is then known, not where each lies.
         """
         dimensions = getattr(self.smashed, "dimensions", None)
         if not isinstance(self.mixing, CutMix) or self.mixing.group == 1:
@@ -281,11 +281,16 @@ class SplitMechanism:
     def attained(self) -> bool:
         """Whether the accounted shift is that of the worst neighbors, so that an exact ε is a lower bound, too.
 
-        Not so for hidden ratios, accounted for as if published; for Dirichlet ratios of more than two clients that add
-        their noise themselves, where ‖λ‖² is bounded from below; for a density of ratios over more than `EXACT_PATCHES`
-        patches; where it is open how much of the distance or whose noise a mask keeps (under a clip of the whole
-        release it may miss the patch that differs); for drawn clients of unequal shares, who are charged as if they
-        always had the largest; and where lower models only might show who took part.
+        False in these cases, whose charge may be above the worst neighbors':
+
+        * hidden ratios: they are charged as if published;
+        * Dirichlet ratios of more than two clients that add their own noise: ‖λ‖² is bounded from below;
+        * a density of ratios over more than `EXACT_PATCHES` patches: it is rounded up;
+        * masks of which it is open how much distance, or whose noise, they keep: under a clip of the whole release a
+          mask may miss the patch that differs;
+        * drawn clients of unequal shares: all are charged with the largest share;
+        * Laplace noise with a participation that shows: it is charged as if everyone took part;
+        * lower models that might show who took part.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
         if self.ragged or (self.participation_shows and not self.colluders_know):

@@ -99,7 +99,7 @@ def _with_sigma(row: dict[str, Any]) -> dict[str, Any]:
     multiplier = validate.real(MULTIPLIER, multiplier, above=0)
     kind = row.setdefault("mechanism", "gaussian")
     if kind not in ("gaussian", "dp_sl"):
-        raise ValueError(f"{MULTIPLIER} is of Gaussian noise without mixing, and mechanism is {kind}; give sigma")
+        raise ValueError(f"{MULTIPLIER} is defined for Gaussian noise without mixing; for {kind} give sigma")
     for other in ("sigma", "sensitivity", "clip_patch", "clip_high"):
         if other in row:
             raise ValueError(f"{MULTIPLIER} is σ divided by the clipping norm; leave {other} empty, or give sigma")

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from privkit.accountants.spelling import TOO_MANY, check_known, known, spelled
 
 MOST_BYTES = 1 << 26
-"""Of a table that is read whole."""
+"""Size limit of a TOML or JSON table, which is read whole."""
 MOST_DOTS = 200
 DELIMITERS = (",", ";", "\t")
 

@@ -177,7 +177,7 @@ def _hidden_mask(mechanism: SplitMechanism, mask: HiddenMask) -> list[str]:
     ]
     if mechanism.relation == "add_or_remove_one":
         return [*said, "the server is not told the mask; an absent release is noise alone"]
-    return [*said, "masks are accounted for as if told: what both neighbors share can reveal them"]
+    return [*said, "masks are accounted for as if the server knew them: data that both neighbors share can reveal them"]
 
 
 def _participation(mechanism: SplitMechanism) -> list[str]:

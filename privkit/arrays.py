@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from privkit.errors import DamagedFile
 
 MOST_BYTES = 1 << 30
-"""Of all arrays of a file, unpacked: a thousand times what a run stores."""
+"""Size limit of all arrays of a file, unpacked: a thousand times what a run stores."""
 
 
 def read_arrays(path: Path, data: bytes, wanted: Mapping[str, tuple[str, int]]) -> dict[str, NDArray[Any]]:

@@ -70,8 +70,7 @@ def run_audit(
         config: what to run; or give its settings as keywords, as in a configuration file (`defense="batch_shuffle"`).
         out: the run folder; None for one named after the configuration under ./privkit-runs.
         progress: told what happens; silent by default.
-        again: whether models and cells whose data, code, versions or device changed since are made anew; where not,
-            they are refused.
+        again: recompute models and cells whose data, code, versions or device changed; False refuses them.
         **settings: keys of `privkit.config.KEYS`.
 
     Returns:

@@ -117,7 +117,7 @@ def audit(
         Path | None, typer.Option(help="Run folder; the same command resumes it. [privkit-runs/DATASET-HASH]")
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Recompute what changed since: data, code, versions, device or threads.")
+        bool, typer.Option("--again", help="Recompute what rests on changed data, code, versions, device or threads.")
     ] = False,
     dry_run: Annotated[
         bool,
@@ -180,7 +180,7 @@ def report(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: 
 
 @app.command()
 def verify(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
-    """Check every file of a run folder; exit 3 if one is damaged, missing or another's."""
+    """Check every file of a run folder; exit 3 if one is damaged, missing or misplaced."""
     from privkit.verify import examine
 
     found = examine(run)

@@ -134,7 +134,7 @@ def epsilon(
 def calibrate(
     parameter: Annotated[str, typer.Argument(help="sigma, rounds, group or delta.")],
     epsilon: Annotated[float, typer.Option(help="Target ε.")],
-    delta: Annotated[float | None, typer.Option(help="δ in (0, 1); not where δ itself is wanted.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ in (0, 1); leave it out if δ itself is searched.")] = None,
     fast: Fast = False,
     as_json: Json = False,
     **columns: str | None,
@@ -218,7 +218,7 @@ COMMANDS = (epsilon, calibrate, permutations, doctor)
 
 
 def _check_keep(keep: float | None, tokens: int, batch: int) -> None:
-    """Refuse a share that is none, or one that patch shuffling does not have."""
+    """Refuse a share outside [0, 1], and any share without batch shuffling."""
     if keep is None:
         return
     if not 0 <= keep <= 1:
@@ -226,7 +226,7 @@ def _check_keep(keep: float | None, tokens: int, batch: int) -> None:
         hint = f"; {keep:g} of {tokens} patches are --keep {keep / tokens:.6g}" if meant else ""
         raise UsageError(f"--keep is the share of patches that stay with their image, from 0 to 1, got {keep:g}{hint}")
     if batch == 1:
-        raise UsageError("--keep is of batch shuffling: give --batch, too (2 or more images), or leave --keep out")
+        raise UsageError("--keep belongs to batch shuffling: give --batch, too (2 or more images), or leave --keep out")
 
 
 def _print_found(name: str, value: Any, certificate: Certificate, as_json: bool, labels: float | None = None) -> None:

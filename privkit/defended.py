@@ -105,7 +105,7 @@ def defended_model(
 
 
 def _take(home: Path, edge: Edge, upper: nn.Module, finished: dict[str, Any]) -> None:
-    """Put a finished model's weights into the networks, and look whether what is known of it is all there.
+    """Put a finished model's weights into the networks, and check that its record is complete.
 
     Raises:
         DamagedFile: if a file is no longer what was written, or of another model.

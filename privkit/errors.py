@@ -65,7 +65,7 @@ class TrainingDiverged(PrivkitError):
 
 
 def shortened(value: object) -> str:
-    """A value as Python writes it, but no longer than a sentence bears.
+    """A value as Python writes it, cut to what fits into a sentence.
 
     >>> shortened("a" * 1000)[-9:], shortened(10**5000)
     ("aaaaa...'", 'a number of 16610 bits')

@@ -85,7 +85,7 @@ def _asks(attack: Component) -> str:
 
 
 def _replays(attack: Component, epochs: int, victim_rounds: float, rounds: int) -> float:
-    """Steps of training that an attack costs which trains nothing of its own on images.
+    """Training steps that an attack on labels, members or canaries costs.
 
     Labels are asked of the training, which is repeated; members of shadow models; canaries are sent as often as the run
     sends a record, without a step.

@@ -1,4 +1,4 @@
-"""Refused rows of a parameter table, told once for each reason and not once for each row."""
+"""Refused rows of a parameter table: one message a reason, not one a row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from privkit.reports.budgets import BudgetRow
 
 NAMED = 3
-"""Rows that a sentence names; of the others it gives the number."""
+"""Rows that a message names; the others are counted."""
 
 
 @dataclass(kw_only=True)

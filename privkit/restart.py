@@ -13,7 +13,7 @@ from privkit.storage import remove
 
 Result = TypeVar("Result")
 OTHER_FAULTS = (StorageError, UsageError, DataError, MemoryError, NotApplicable, AttackDiverged, TrainingDiverged)
-"""Which have nothing to do with a saved state."""
+"""Errors that a saved state does not cause."""
 
 
 def or_anew(stage: Callable[[], Result], saved: Path, tell: Callable[[str], None]) -> Result:

@@ -36,7 +36,7 @@ SCORES = "scores.npz"
 PICTURES = "per_example.npz"
 """In a cell's folder: every image's metrics, and the first images with their guesses."""
 CELL_FILES = ("spec.json", PICTURES, SCORES)
-"""What a cell's record lists, where there is such a file."""
+"""Files that a cell's record lists, if they exist."""
 TRAINED = "trained.json"
 """In a model's folder: its record, which lists its weights."""
 
@@ -327,7 +327,7 @@ def read_rows(path: Path) -> list[Row]:
 
     Raises:
         RunFolderError: if it is no run folder.
-        DamagedFile: if a line is damaged, or is of no cell of this run, or tells otherwise than another line.
+        DamagedFile: if a line is damaged, or is of no cell of this run, or contradicts another line.
     """
     manifest = read_manifest(path)
     if manifest is None:
@@ -346,7 +346,7 @@ def read_rows(path: Path) -> list[Row]:
         if row.cell not in places:
             raise DamagedFile(f"{where} is of {row.cell}, which is no cell of this run; repeat the run's command")
         if rows.setdefault(row.cell, row) != row:
-            raise DamagedFile(f"{where} tells otherwise of {row.cell} than a line before; repeat the run's command")
+            raise DamagedFile(f"{where} contradicts an earlier line of {row.cell}; repeat the run's command")
     return sorted(rows.values(), key=lambda row: places[row.cell])
 
 
@@ -384,7 +384,7 @@ class OtherVersion(Broken):
 
 
 def _parse(kind: type[Model], data: bytes | str, **identity: str) -> Model:
-    """A record as what it is to be."""
+    """A record parsed as a `kind`."""
     try:
         fields = opened(data, **identity)
         return kind.model_validate_json(json.dumps(fields))

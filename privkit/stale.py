@@ -63,9 +63,9 @@ def refresh(
     size = f"{models} of {len({cell.model_id for cell in cells})} models, {len(touched) - models} of {len(cells)} cells"
     if again:
         folder.set_aside(list(reversed(touched)))  # cells before their models
-        return f"made anew over {', '.join(changed)}: {size}; the old ones are in {folder.path / 'superseded'}"
+        return f"recomputed because of {', '.join(changed)}: {size}; the old ones are in {folder.path / 'superseded'}"
     raise RunFolderError(
-        f"{folder.path} was computed with something else: {', '.join(changed)}; restore that"
+        f"{folder.path} does not match this command: {', '.join(changed)}; restore what changed"
         f"{f' ({chr(32).join(flags)})' if flags else ''}, name another folder with --out, or give --again to recompute "
         f"what it touches ({size})"
     )
@@ -85,7 +85,7 @@ def _stored(folder: RunFolder, cell: Cell, rows: Mapping[str, Row]) -> dict[Path
 def _changes(there: Provenance | None, here: Provenance, seed: int) -> list[str]:
     """What changed, in words."""
     if there is None or not there.packages:
-        return ["what nothing tells any more, since its record is gone"]
+        return ["provenance that nobody knows, since its record is gone"]
     return differences(there, here, seed=seed)
 
 

@@ -97,7 +97,7 @@ def _told(error: BaseException) -> int:
         return 2
     traceback.print_exception(error)
     tell(
-        f"internal fault ({type(error).__name__}), which is privkit's and not yours; what was finished is kept. Please "
+        f"internal fault of privkit ({type(error).__name__}); what was finished is kept. Please "
         "report it with the trace above, your command and the output of privkit --version"
     )
     return INTERNAL_FAULT
@@ -132,9 +132,9 @@ def _streams() -> Output:
 
 
 def _refuse_small_limits() -> None:
-    """Refuse a limit on memory under which libraries end the process without a word while they load.
+    """Refuse a memory limit that is too small to load the libraries, which would end the process without a message.
 
-    Where there is a limit, a child process tries it out.
+    If there is a limit, a child process tries it.
 
     Raises:
         MemoryError: it says how much is allowed.

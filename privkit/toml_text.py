@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1 << 18
-"""Of a configuration file; those in this repository have less than one kibibyte."""
+"""Size limit of a configuration file; those in this repository have less than one kibibyte."""
 MOST_DOTS = 100
-"""In a line: reading a dotted key takes time and memory in the square of its parts."""
+"""Limit for a line: reading a dotted key takes time and memory in the square of its parts."""
 WHOLE = 1 << 63
 """Whole numbers of TOML have 64 bits."""
 

@@ -46,7 +46,7 @@ class Examination:
         """The outcome in one sentence."""
         counts = {kind: sum(name.startswith(f"{kind}/") for name in self.checked) for kind in ("cells", "models")}
         told = f"{len(self.checked)} files checked, {counts['cells']} of cells and {counts['models']} of models"
-        told += f"; {self.left} left by killed writes, which the next start removes" if self.left else ""
+        told += f"; {self.left} temporary files of killed writes, which the next start removes" if self.left else ""
         if self.faults:
             wrong = len({path for path, _ in self.faults})
             return f"not whole: {wrong} {'file is' if wrong == 1 else 'files are'} not what was written ({told})"
@@ -156,7 +156,7 @@ def _cells(found: Examination, manifest: Manifest | None) -> Iterator[tuple[str,
         if home.parent != found.run / "cells":
             continue
         if planned is not None and home.name not in planned:
-            found.fault(home / "result.json", "is of no cell of this run", "move its folder away")
+            found.fault(home / "result.json", "belongs to no cell of this run", "move its folder away")
         yield home.name, row
 
 
@@ -191,7 +191,7 @@ def _lines(found: Examination, manifest: Manifest | None, rows: dict[str, Row]) 
         if row.cell in seen:
             found.fault(path, f"line {number} doubles line {seen[row.cell]}; it counts once", cure)
         elif row.cell in rows and row != rows[row.cell]:
-            found.fault(path, f"line {number} tells otherwise than cells/{row.cell}/result.json", cure)
+            found.fault(path, f"line {number} contradicts cells/{row.cell}/result.json", cure)
         elif manifest is not None and row.cell not in {cell.cell for cell in manifest.cells}:
             found.fault(path, f"line {number} is of {row.cell}, which is no cell of this run", cure)
         seen.setdefault(row.cell, number)

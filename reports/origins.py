@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from privkit.reports.schema import Provenance, Row
 
 COMPARED = ("data", "code", "files", "packages", "machine")
-"""What must be as it was for a run to go on."""
+"""Sections of a provenance that must be unchanged for a run to go on."""
 
 CODES = ("data", "code", "files")
-"""What is given by a hash, of which a few digits are shown."""
+"""Sections whose values are hashes; a few digits are shown."""
 
 
 def differences(there: Provenance, here: Provenance, *, seed: int | None = None) -> list[str]:
@@ -76,14 +76,14 @@ def origins(rows: Sequence[Row]) -> dict[str, str]:
 
 
 NAMES = {"data": "images ", "code": "source ", "files": "file "}
-"""What stands before a key."""
+"""Section -> the word shown before its keys."""
 
 
 def mixture(rows: Sequence[Row], found: Mapping[str, str] | None = None) -> str:
-    """A sentence on rows that are not made alike, empty where all are."""
+    """A sentence on rows that were not made alike; empty if all were."""
     found = origins(rows) if found is None else found
     counts = {origin: list(found.values()).count(origin) for origin in dict.fromkeys(found.values())}
     if not counts:
         return ""
     told = "; ".join(f"{origin or 'others'} ({count} row{'s' * (count > 1)})" for origin, count in counts.items())
-    return f"These rows are not made alike, so that they differ by more than their defense and attack: {told}."
+    return f"These rows were not made alike, so they differ in more than defense and attack: {told}."

@@ -49,8 +49,8 @@ NOTE = (
     "Arrows point to what a defender wishes. Images in [0, 1], PSNR in dB. Brackets are 95 % intervals over images. "
     "Worst is the SSIM of the image that was recovered best; matched is the SSIM after guesses are assigned to images "
     "inside each message by the truth, an upper bound. kB up: smashed data an image and round. A floor is a guess made "
-    "without the release; a start is the attack before its first step, which may know the "
-    "client's segment and then is far above a floor."
+    "without the release; a start is the attack before its first step, and it may know "
+    "the client's segment."
 )
 
 

@@ -341,9 +341,9 @@ def test_rows_that_are_not_made_alike_say_so_wherever_they_are_shown(small_run: 
     page = build(folder, rows).read_text()
     tables = {path.name: path.read_text() for path in (folder / "report" / "tables").iterdir()}
     for text in (page, tables["audit.md"], tables["audit.tex"]):
-        assert "not made alike" in text
+        assert "rows were not made alike" in text
         assert "device cuda, H200" in text
     assert "% Verdict" in tables["audit.tex"].splitlines()[0]
     assert tables["audit.tex"].splitlines()[1] == r"\begin{tabular}{llrrrrrrrrrr}"
     assert ",made_of_machine_device," in tables["audit.csv"].splitlines()[0]
-    assert "not made alike" not in small_run.report.read_text()
+    assert "rows were not made alike" not in small_run.report.read_text()

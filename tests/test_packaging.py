@@ -64,10 +64,10 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             found.add(node.module or "")
+            found |= {f"privkit.{alias.name}" for alias in node.names if node.module == "privkit"}
     return {name for name in found if name.split(".")[0] == "privkit"}
 
 
-APPLICATION = {"cli", "audit", "cell", "grid", "scoring", "sanity", "report", "estimate", "config", "run_folder"}
 CORE = {"training", "defenses", "models", "data", "metrics"}
 
 
@@ -78,10 +78,22 @@ def test_a_library_knows_only_itself(library: str) -> None:
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 
 
-def test_the_training_core_does_not_import_the_application() -> None:
-    for package in CORE:
-        for path in modules(f"privkit/{package}"):
-            upward = {name for name in imports(path) if name.split(".")[1:2] and name.split(".")[1] in APPLICATION}
+def layers() -> list[set[str]]:
+    """Names in the picture "Layers" of docs/architecture.md, the top layer first; blank lines part the layers."""
+    picture = (ROOT / "docs" / "architecture.md").read_text().partition("## Layers")[2].split("```")[1].partition("──")[0]
+    parts = [[line.strip().partition("  ")[0] for line in part.splitlines()] for part in picture.split("\n\n")]
+    return [{name.strip() for line in part for name in line.split(",") if name.strip()} for part in parts]
+
+
+def test_every_module_stands_in_the_picture_of_the_layers_and_imports_point_down() -> None:
+    level = {name: number for number, names in enumerate(layers()) for name in names}
+    there = {path.stem for path in (ROOT / "privkit").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert set(level) == {name for name in there if not name.startswith("__")} - set(LIBRARIES)
+    for name, number in level.items():
+        home = ROOT / "privkit" / name
+        for path in modules(f"privkit/{name}") if home.is_dir() else [home.with_suffix(".py")]:
+            used = {found.split(".")[1] for found in imports(path) if "." in found}
+            upward = {other for other in used if level.get(other, number) < number}
             assert not upward, f"{path.relative_to(ROOT)} imports {upward}"
 
 

@@ -45,7 +45,7 @@ def test_a_fault_of_ours_has_its_own_code_and_says_how_to_report_it() -> None:
     done = started("raise KeyError('cells')")
     assert done.returncode == INTERNAL_FAULT == 70
     assert "Traceback" in done.stderr
-    assert "internal fault (KeyError), which is privkit's and not yours" in done.stderr.splitlines()[-1]
+    assert "internal fault of privkit (KeyError)" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])

@@ -58,11 +58,11 @@ def as_published(
         raise ValueError("the papers' formulas are for one release; compose them with published theorem_a7")
     if mechanism.lower_model != "frozen":
         raise ValueError(
-            "the papers' formulas are for releases alone and know no noisy updates of the lower model: use the sound "
+            "the papers' formulas cover releases alone and leave out noisy updates of the lower model: use the sound "
             "accounting, or lower_model='frozen' for the releases"
         )
     if getattr(mechanism.mixing, "colluding", False):
-        raise ValueError("the papers' formulas know no clients that collude with the server: use the sound accounting")
+        raise ValueError("the papers' formulas leave out clients that collude: use the sound accounting")
     if paper is None:
         alone = mechanism.labels is None and isinstance(mechanism.mixing, NoMixing)
         alone = alone and isinstance(mechanism.participation, EveryRound)

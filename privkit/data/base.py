@@ -45,7 +45,7 @@ class Batch:
         check_images(self.x)
         check_labels(self.y)
         if not len(self.x) == len(self.y) == len(self.ids):
-            raise DataError(f"{len(self.x)} images, {len(self.y)} labels and {len(self.ids)} ids must be as many")
+            raise DataError(f"{len(self.x)} images need as many labels and ids, got {len(self.y)} and {len(self.ids)}")
 
     def __len__(self) -> int:
         """Number of images."""

@@ -353,7 +353,7 @@ def test_tables_say_when_ratios_are_drawn() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"lower_model": PrivateUpdates(noise_multiplier=0.1, steps=50)}, "no noisy updates"),
+        ({"lower_model": PrivateUpdates(noise_multiplier=0.1, steps=50)}, "leave out noisy updates"),
         ({"mixing": Mixup(ratio=PAIR, colluding=True)}, "collude"),
         ({"rounds": 2}, "for one release"),
         ({"unit": "client"}, "replacing one record"),
