@@ -19,6 +19,9 @@ from scipy.stats import hypergeom
 
 Array = NDArray[np.float64]
 Spec = dict[str, Any]
+MOST_ANSWERS = 2000
+"""Answers whose losses are summed up; more give away no less."""
+
 Tests = list[tuple[str, Callable[[float], float]]]
 
 
@@ -36,7 +39,7 @@ def tests(m: Spec, length: float) -> tuple[Tests, bool]:
         length: largest squared distance of the smashed data, of a whole record.
     """
     if m["smashed"]["kind"] == "categories":
-        return [("all answers", _answers(m))], True
+        return [("all answers", _answers(m))], _count(m) <= MOST_ANSWERS
     taking, mask, sigma = m["participation"], m["mixing"], m["noise"]["smashed"]
     if taking["kind"] == "random_allocation":
         chosen, places = taking["participations"], taking["epoch_rounds"]
@@ -130,7 +133,7 @@ def _count(m: Spec) -> int:
 def _answers(m: Spec) -> Callable[[float], float]:
     """Every answer's loss is e, 0 or −e; sums by squaring, all terms positive."""
     true, other, classes = _chances(m)
-    each, count = log1p((true - other) / other), _count(m)
+    each, count = log1p((true - other) / other), min(_count(m), MOST_ANSWERS)
     power, base, left = np.ones(1), np.array([other, (classes - 2) * other, true]), count
     while left:
         if left & 1:
