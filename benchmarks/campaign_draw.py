@@ -59,7 +59,7 @@ class Draw:
             delta=self.delta(),
             epsilon=self.log(1e-3, 100),
             orders=tuple(sorted(float(order) for order in self.random.choice(ORDERS, 3, replace=False))),
-            deep=self.chance(0.3),
+            deep=self.chance(0.2),
             extra=self.one(none=0.57, monotone=0.34, ledger=0.06, calibrate=0.03),
         )
 
