@@ -305,7 +305,7 @@ class _Sums:
         start = (low - sum(count * first for count, (first, _) in zip(counts, grids, strict=True))) % size
         self.sums = np.maximum(np.roll(irfft(transform, size), -start)[: high - low + 1], 0.0)
         self.at = (low + np.arange(self.sums.size)) * d
-        self.noise = 1e-13 + 1e-15 * sum(counts) * sqrt(size)
+        self.rounding = (sum(counts) + 30) * 2.3e-16 * sqrt(np.sum(self.sums**2))
 
     def _moments(self, tilt: float) -> tuple[float, float, float]:
         """Cumulant of all rounds under a tilt, and mean and variance of the tilted sum."""
@@ -323,7 +323,7 @@ class _Sums:
 
     def _saddle(self, log_delta: float) -> float:
         """Tilt at which λ·K′(λ) − K(λ) is ln(1/δ), by bisection on its logarithm."""
-        low, high = -25.0, min(10.0, log(0.3 / self.d))  # what differs by less than the interval is not told apart
+        low, high = -25.0, log(0.3 / self.d)  # what differs by less than the interval is not told apart
         for _ in range(40):
             middle = (low + high) / 2
             cumulant, mean, _ = self._moments(exp(middle))
@@ -353,7 +353,9 @@ class _Sums:
         """ln δ at a node, less (−1) or more (+1) the noise of the transform."""
         beyond = slice(node + 1, None)
         gap = self.at[beyond] - self.at[node]
-        value = float(np.sum(self.sums[beyond] * np.exp(-self.tilt * gap) * -np.expm1(-gap))) + side * self.noise
+        weight = np.exp(-self.tilt * gap) * -np.expm1(-gap)
+        noise = 2e-15 + self.rounding * sqrt(np.sum(weight**2))  # Cauchy and Schwarz
+        value = float(np.sum(self.sums[beyond] * weight)) + side * noise
         return self.cumulant - self.tilt * float(self.at[node]) + log(value) if value > 0 else -inf
 
     def epsilon(self, delta: float, side: int) -> float:
@@ -367,6 +369,8 @@ class _Sums:
                 break
         else:
             return -inf if side < 0 else float(self.at[low])
+        if self.log_delta(high, side) > target:  # δ is below what the transform can tell
+            return float(self.at[low]) if side < 0 else inf
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.log_delta(middle, side) > target else (low, middle)
@@ -428,7 +432,9 @@ def _sampled_moment(one: Part, shift: float, order: float) -> float:
     found = float(logsumexp(density + power * mixed))
     if found < 1e-3:  # Σ(L^p − 1 − p(L − 1)) loses no digits
         with np.errstate(over="ignore", invalid="ignore"):
-            inside = np.exp(density) * (np.expm1(power * mixed) - power * np.expm1(mixed))
+            curved = power * (power - 1) / 2 * mixed**2 * (1 + (power + 1) / 3 * mixed)  # to x⁴, where all cancels
+            gap = np.where(np.abs(mixed) * abs(power) < 1e-5, curved, np.expm1(power * mixed) - power * np.expm1(mixed))
+            inside = np.exp(density) * gap
         total = float(inside.sum())
         return log1p(max(total, 0.0)) if np.isfinite(total) else max(found - 1e-12, 0.0)
     return found

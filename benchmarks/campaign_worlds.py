@@ -421,7 +421,8 @@ def weak_log_delta(world: World, epsilon: float) -> float:
             best = max(best, log_delta_once(one, epsilon))
     if any(one.law == "laplace" or one.pair != "up" for one in world.parts):
         return best
-    parts = [one for one in world.parts if one.shift.max() > 0]
+    live = [one for one in world.parts if one.shift.max() > 0]
+    parts = live[:1] + [one for one in live[1:] if one.shift.size == 1]  # only one law of coins is worked with
     if not parts:
         return best
     order = np.argsort(-parts[0].shift)
