@@ -121,8 +121,10 @@ def _inverse(target: Array, m: Array) -> Array:
         value = log_delta(e, m)
         above = value > target
         low, high = np.where(above, e, low), np.where(above, high, e)
-        slope = -np.exp(e + log_ndtr(-m / 2 - e / m) - value)  # δ' = −e^ε Φ(−μ/2 − ε/μ)
+        a = m / 2 - e / m
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            # δ' = −e^ε Φ(−μ/2 − ε/μ), written so that no ε is too large: ε − b²/2 = −a²/2
+            slope = -0.5 * erfcx((m - a) / sqrt(2)) * np.exp(-a * a / 2 - value)
             step = e - (value - target) / slope
         # Newton's error is squared in a step, so that a step of 1e-9 was the last that mattered.
         done = np.abs(step - e) <= 1e-9 * e

@@ -288,7 +288,8 @@ class SplitMechanism:
         * a density of ratios over more than `EXACT_PATCHES` patches: it is rounded up;
         * masks of which it is open how much distance, or whose noise, they keep: under a clip of the whole release a
           mask may miss the patch that differs;
-        * drawn clients of unequal shares: all are charged with the largest share;
+        * secretly drawn clients of unequal or random shares: it is not told whose share is which, but charged as if it
+          were, or as if it were the largest;
         * Laplace noise with a participation that shows: it is charged as if everyone took part;
         * lower models that might show who took part.
         """
@@ -306,6 +307,8 @@ class SplitMechanism:
             return max(shares) == min(shares)
         if not isinstance(ratio, DirichletRatio | DirichletCounts):
             return True
+        if self.sampling.rate < 1 and ratio.group > 1:  # seated at random: ratios are told, but not whose they are
+            return False
         coarse = isinstance(mixing, CutMix) and mixing.patches > EXACT_PATCHES
         if coarse and isinstance(ratio, DirichletRatio):
             return False

@@ -235,6 +235,23 @@ def test_drawn_clients_of_unequal_shares_have_no_lower_bound() -> None:
     assert account.epsilon(spec(mixing=Mixup(ratio=PAIR), **drawn), 1e-5).lower is not None
 
 
+def test_drawn_clients_of_random_shares_have_no_lower_bound() -> None:
+    """Ratios are told, but not who sits where: among zeros, (λ, 1 − λ) and (1 − λ, λ) look alike."""
+    mixing, part = Mixup(ratio=DirichletRatio(concentration=2, clients=2)), WithoutReplacement(chosen=2, clients=4)
+    found = account.epsilon(spec(noise=Noise(smashed=0.25), mixing=mixing, participation=part), 1e-3)
+    x = np.linspace(-12, 16, 2801)
+    weight, without = np.diff(stats.beta(2, 2).cdf(np.linspace(0, 1, 401))), stats.norm.pdf(x)
+    truth = 0.0
+    for ratio, probability in zip((np.arange(400) + 0.5) / 400, weight, strict=True):
+        seated = (stats.norm.pdf(x, 4 * ratio) + stats.norm.pdf(x, 4 - 4 * ratio)) / 2
+        gap = np.maximum((seated + without) / 2 - exp(found.epsilon) * without, 0)
+        truth += probability * float(gap.sum()) * 0.01
+    assert truth < 0.9e-3
+    assert found.lower is None
+    shown = account.epsilon(spec(mixing=Mixup(ratio=mixing.ratio, colluding=True), participation=part), 1e-3)
+    assert shown.lower is not None  # colluding clients know who sat where
+
+
 def test_rare_releases_never_cost_more_than_frequent_ones() -> None:
     given: dict[str, Any] = {"lower_model": "trained", "unit": "client", "rounds": 30}
     every = account.epsilon(spec(**given), 1e-5)

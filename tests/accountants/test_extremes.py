@@ -252,3 +252,19 @@ def test_a_million_patches_take_little_memory(law: str, more: str) -> None:
     program = ROWS.format(law=law, more=more)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 500
+
+
+# huge ε
+
+
+@pytest.mark.parametrize(
+    ("mu", "delta"), [(1.77828e8, 1e-150), (2.37137e8, 5e-35), (5.62341e8, 5e-35), (7.49894e8, 1e-150), (1e6, 0.5)]
+)
+def test_epsilons_beyond_a_float_s_whole_numbers_belong_to_their_delta(mu: float, delta: float) -> None:
+    assert gaussian.delta(gaussian.epsilon(delta, mu), mu) == pytest.approx(delta, rel=0.1)
+
+
+def test_losses_too_large_for_an_exponential_are_composed() -> None:
+    huge = release(20_000.0, rounds=6, participation=WithoutReplacement(chosen=1, clients=2))
+    found = account.epsilon(huge, 0.9)
+    assert 0 < found.epsilon <= account.epsilon(huge, 0.9, tight=False).epsilon
