@@ -432,7 +432,7 @@ def _window(parts: Parts, tilt: float, cumulant: float) -> tuple[int, int, list[
         variance += count * moments(tilted[-1], part.losses)[1]
     scale, unlikely = log(sqrt(-2 * log(LOST) / max(variance, 1e-30))), -log(LOST)
     _, above = _smallest(lambda s: (_cumulant(parts, tilt + s) - cumulant + unlikely) / s, scale - 4, scale + 2, 0.2)
-    _, below = _smallest(lambda s: (_cumulant(parts, tilt - s) - cumulant + unlikely) / s, scale - 2, scale + 4, 0.2)
+    _, below = _smallest(lambda s: (_cumulant(parts, tilt - s) - cumulant + unlikely) / s, scale - 6, scale + 4, 0.2)
     d = parts[0][0].interval
     lowest = sum(count * part.lowest for part, count in parts)
     highest = sum(count * (part.lowest + part.masses.size - 1) for part, count in parts)

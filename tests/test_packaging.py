@@ -80,7 +80,9 @@ def test_a_library_knows_only_itself(library: str) -> None:
 
 def layers() -> list[set[str]]:
     """Names in the picture "Layers" of docs/architecture.md, the top layer first; blank lines part the layers."""
-    picture = (ROOT / "docs" / "architecture.md").read_text().partition("## Layers")[2].split("```")[1].partition("──")[0]
+    picture = (
+        (ROOT / "docs" / "architecture.md").read_text().partition("## Layers")[2].split("```")[1].partition("──")[0]
+    )
     parts = [[line.strip().partition("  ")[0] for line in part.splitlines()] for part in picture.split("\n\n")]
     return [{name.strip() for line in part for name in line.split(",") if name.strip()} for part in parts]
 
