@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from privkit.reports import escape
@@ -103,6 +104,7 @@ def curves(rows: Sequence[Row]) -> Figure:
     for axis in (task, attack):
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         labels = len(axis.get_legend_handles_labels()[0])
         if labels > BESIDE:
             axis.legend(frameon=False, fontsize=6.5, loc="center left", bbox_to_anchor=(1.01, 0.5))
