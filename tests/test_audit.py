@@ -503,21 +503,17 @@ def test_a_crash_is_an_error_row_and_the_other_cells_go_on(tmp_path: Path, monke
     assert len(read_rows(tmp_path / "run")) == 4
 
 
-def test_a_defense_that_needs_tokens_on_a_model_without(tmp_path: Path) -> None:
+def test_a_defense_that_needs_tokens_on_a_model_without_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "maps.py").write_text(
         "from torch import nn\ndef lower():\n    return nn.Conv2d(1, 4, 2, 2)\n"
         "def upper(classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
     )
-    import sys
-
-    sys.path.insert(0, str(tmp_path))
-    try:
-        run = run_audit(model="maps.lower:maps.upper", out=tmp_path / "run", **SMALL)
-    finally:
-        sys.path.remove(str(tmp_path))
-    assert [row.status for row in run.rows] == ["done", "error"]
-    assert "batch_shuffle needs tokens [M, B, T, D]" in run.rows[1].reason
-    assert run.exit_code == 3
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match=r"batch_shuffle does not fit maps.lower:maps.upper: .* tokens \[M, B, T, D\]"):
+        run_audit(model="maps.lower:maps.upper", out=tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run").exists()
 
 
 def test_batches_at_which_a_defense_does_nothing_are_refused_before_any_work(tmp_path: Path) -> None:
