@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from privkit.attacks.base import AttackDiverged, NotApplicable
 from privkit.errors import DataError, StorageError, TrainingDiverged, UsageError
+from privkit.out_of_memory import ran_out
 from privkit.storage import remove
 
 Result = TypeVar("Result")
@@ -36,7 +37,7 @@ def or_anew(stage: Callable[[], Result], saved: Path, tell: Callable[[str], None
     except OTHER_FAULTS:
         raise
     except Exception as error:
-        if not resumed:
+        if not resumed or ran_out(error):
             raise
         reason = " ".join(str(error).split())[:200]
         tell(f"could not go on from {saved}, so that this stage starts over ({type(error).__name__}: {reason})")

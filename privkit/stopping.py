@@ -24,7 +24,7 @@ class Stopped(BaseException):
 
     Attributes:
         signal: the signal.
-        kept: what is kept, in a few words; empty where nothing is.
+        kept: what is kept, in a few words; empty where nobody looked, as while the libraries load.
     """
 
     def __init__(self, number: int) -> None:
@@ -41,7 +41,8 @@ class Stopped(BaseException):
     def sentence(self) -> str:
         """What happened, what is kept and how to go on."""
         by = "Ctrl-C (SIGINT)" if self.signal == signal.SIGINT else self.signal.name
-        return f"stopped by {by}; {self.kept or 'nothing is kept'}; go on with: {command()}"
+        kept = self.kept or "files that were finished before stay as they are"
+        return f"stopped by {by}; {kept}; go on with: {command()}"
 
 
 @contextmanager
@@ -90,7 +91,8 @@ def finished_cells(folder: Path, planned: int) -> str:
     if not folder.is_dir():
         return "nothing was begun"
     done = sum(1 for _ in folder.glob("cells/*/result.json"))
-    return f"{folder} keeps {done} of {planned} cells and the last epochs of the one that was running"
+    told = f"{folder} keeps {done} of {planned} cells"
+    return told if done >= planned else f"{told} and the last epochs of the one that was running"
 
 
 def command() -> str:

@@ -93,7 +93,9 @@ def examine(run: Path) -> Examination:
         _record(found, control, f"delete it and {REPEAT}", control=control.stem)
     _lines(found, manifest, rows)
     if manifest is not None:
+        _gone(found, manifest, rows)
         _verdict(found, manifest, rows)
+    _links(found)
     found.left = sum(bool(TEMPORARY.fullmatch(name)) for _, _, names in os.walk(home) for name in names)
     return found
 
@@ -170,6 +172,27 @@ def _models(found: Examination, manifest: Manifest | None) -> None:
         if trained is not None:
             files = trained.get("files")
             _listed(found, home, files if isinstance(files, dict) else {}, cure)
+
+
+def _gone(found: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
+    """Records that a finished cell rests on, and that are no longer there."""
+    needed: dict[Path, None] = {}
+    for cell in manifest.cells:
+        if cell.cell in rows and rows[cell.cell].status == "done":
+            home, model = found.run / "cells" / cell.cell, found.run / "models" / cell.model
+            needed |= dict.fromkeys((home / MADE_OF, model / MADE_OF, model / TRAINED))
+    for path in needed:
+        if not os.path.lexists(path):
+            found.fault(path, "is missing", "restore it from a copy; the rows stand without it")
+
+
+def _links(found: Examination) -> None:
+    """Symbolic links that no other check met."""
+    named = {path for path, _ in found.faults}
+    for folder, folders, names in os.walk(found.run):
+        for path in (Path(folder, name) for name in (*folders, *names)):
+            if path.is_symlink() and path.relative_to(found.run).as_posix() not in named:
+                found.fault(path, "is a symbolic link, which a run folder never holds", "remove it")
 
 
 def _lines(found: Examination, manifest: Manifest | None, rows: dict[str, Row]) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from privkit.stopping import Stopped, finished_cells
+
 RUN = ["--dataset", "tiny_digits", "--threads", "1", "--out", "my run"]
 BUDGET = ["--budget", "smoke:epochs=20"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -74,6 +76,15 @@ def test_a_stopped_run_says_what_it_keeps_and_the_command_that_goes_on(tmp_path:
     (log,) = tmp_path.glob("my run/cells/none-*/log.txt")
     assert "training resumed after epoch" in log.read_text()
     assert len({json.loads(line)["cell"] for line in (tmp_path / "my run" / "results.jsonl").open()}) == 1
+
+
+def test_what_is_kept_is_told_as_it_is(tmp_path: Path) -> None:
+    for cell in ("a", "b"):
+        (tmp_path / "cells" / cell).mkdir(parents=True)
+        (tmp_path / "cells" / cell / "result.json").write_text("{}")
+    assert finished_cells(tmp_path, 3).endswith("2 of 3 cells and the last epochs of the one that was running")
+    assert finished_cells(tmp_path, 2).endswith("2 of 2 cells")
+    assert "files that were finished before stay as they are" in Stopped(signal.SIGTERM).sentence
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:

@@ -98,6 +98,25 @@ def test_what_is_gone_and_what_killed_writes_left(copied: Path, small_run: Audit
     }
 
 
+@pytest.mark.parametrize("name", ["made_of.json", "trained.json"])
+def test_a_record_that_a_finished_cell_rests_on_is_gone(copied: Path, name: str) -> None:
+    gone = [path for path in copied.rglob(name)]
+    for path in gone:
+        path.unlink()
+    assert wrong(copied) == {
+        path.relative_to(copied).as_posix(): "is missing; restore it from a copy; the rows stand without it"
+        for path in gone
+    }
+
+
+def test_links_are_named(copied: Path, small_run: AuditRun, tmp_path: Path) -> None:
+    log = copied / "cells" / small_run.rows[0].cell / "log.txt"
+    log.unlink()
+    log.symlink_to(tmp_path / "elsewhere")
+    (copied / "cells" / "planted").symlink_to(tmp_path)
+    assert set(wrong(copied)) >= {log.relative_to(copied).as_posix(), "cells/planted"}
+
+
 def test_the_command(copied: Path, tmp_path: Path, privkit_cli: Callable[..., CompletedProcess[str]]) -> None:
     assert privkit_cli("verify", str(copied)).returncode == 0
     (copied / "manifest.json").write_text("{")
