@@ -146,6 +146,8 @@ def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, want
         pair = profile if isinstance(profile, tuple) else (profile, profile)
         far = max(_reach(one, tail) for one in pair)
         coarse = from_profile(profile, far / 4096, tail=tail)[0]
+        if not np.any(coarse.masses):  # every loss lies beyond the farthest node
+            raise GridTooLarge(inf, far / 4096)
         spread = max(moments(coarse.masses, coarse.losses)[1], (far / 1e6) ** 2)
         finest, variance, reach = min(finest, sqrt(spread)), variance + rounds * spread, max(reach, far)
     width = 20 * sqrt(variance)

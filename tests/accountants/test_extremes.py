@@ -264,7 +264,8 @@ def test_epsilons_beyond_a_float_s_whole_numbers_belong_to_their_delta(mu: float
     assert gaussian.delta(gaussian.epsilon(delta, mu), mu) == pytest.approx(delta, rel=0.1)
 
 
-def test_losses_too_large_for_an_exponential_are_composed() -> None:
-    huge = release(20_000.0, rounds=6, participation=WithoutReplacement(chosen=1, clients=2))
+@pytest.mark.parametrize("mu", [20_000.0, 500_000.0])
+def test_losses_too_large_for_a_grid_are_answered(mu: float) -> None:
+    huge = release(mu, rounds=6, participation=WithoutReplacement(chosen=1, clients=2))
     found = account.epsilon(huge, 0.9)
     assert 0 < found.epsilon <= account.epsilon(huge, 0.9, tight=False).epsilon
