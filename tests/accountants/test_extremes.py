@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from math import log, sqrt
+from math import inf, log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from scipy.special import betaln, expit, log_expit, logsumexp
 from privkit.accountants import account, gaussian, laplace, pld, round_profiles
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
-from privkit.accountants.parts import CutMix, Mixup, Noise, Poisson, WithoutReplacement
+from privkit.accountants.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.sensitivity import Clamp, Known, OneHot, PatchBall
 
 Array = NDArray[np.float64]
@@ -264,8 +264,15 @@ def test_epsilons_beyond_a_float_s_whole_numbers_belong_to_their_delta(mu: float
     assert gaussian.delta(gaussian.epsilon(delta, mu), mu) == pytest.approx(delta, rel=0.1)
 
 
-@pytest.mark.parametrize("mu", [20_000.0, 500_000.0])
-def test_losses_too_large_for_a_grid_are_answered(mu: float) -> None:
-    huge = release(mu, rounds=6, participation=WithoutReplacement(chosen=1, clients=2))
+def test_losses_too_large_for_an_exponential_are_answered() -> None:
+    huge = release(20_000.0, rounds=6, participation=WithoutReplacement(chosen=1, clients=2))
     found = account.epsilon(huge, 0.9)
     assert 0 < found.epsilon <= account.epsilon(huge, 0.9, tight=False).epsilon
+
+
+def test_losses_beyond_every_grid_are_answered() -> None:
+    updates = PrivateUpdates(noise_multiplier=1, steps=10, chosen=3, records=199)
+    one = Known(value=1, relation="replace_one", norm="l2")
+    huge = SplitMechanism(smashed=one, noise=Noise(smashed=2e-6), lower_model=updates)
+    found = account.epsilon(huge, 1e-5)
+    assert gaussian.epsilon(1e-5, 500_000.0) <= found.epsilon < inf
