@@ -44,7 +44,7 @@ SMALLEST = 5e-324
 
 SAMPLED = {
     "poisson": "Mironov, Talwar and Zhang 2019",
-    "without_replacement": "Wang, Balle and Kasiviswanathan 2019",
+    "without_replacement": "Balle, Barthe and Gaboardi 2018, Theorem 9; Wang, Balle and Kasiviswanathan 2019",
     "every_round": "Mironov 2017",
     "random_allocation": independent_steps.ALLOCATION,
 }
@@ -74,7 +74,8 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
         ValueError: if an order is out of range.
 
     Source: Mironov 2017; with random ratios ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's Theorem 1
-    fixes λ); sampling by Wang, Balle and Kasiviswanathan 2019, never above the unsampled curve.
+    fixes λ); k of n by the tight profile, or by Wang, Balle and Kasiviswanathan 2019 for random ratios; never above the
+    unsampled curve.
 
     >>> from privkit.accountants.parts import Noise
     >>> from privkit.accountants.sensitivity import Clamp
@@ -120,7 +121,7 @@ def releases_curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
         elif isinstance(mechanism.sampling, Poisson):
             once = subsampled_rdp.poisson_gaussian_rdp(a, rate, law.constant)
         elif rate < 1:
-            once = subsampled_rdp.without_replacement_gaussian_rdp(a, rate, law.constant)
+            once = subsampled_rdp.fixed_size_gaussian_rdp(a, rate, law.constant)
         else:
             once = gaussian.rdp(a, law.constant)
     return np.asarray(mechanism.composed_rounds * once, float)
@@ -143,7 +144,7 @@ def _integrated(mechanism: SplitMechanism, orders: Array) -> Array | float:
 
 def updates_curve(updates: PrivateUpdates, orders: ArrayLike) -> Array:
     """What noisy updates of the lower model cost, [A]."""
-    step = subsampled_rdp.without_replacement_gaussian_rdp(orders, updates.rate, 1 / updates.noise_multiplier)
+    step = subsampled_rdp.fixed_size_gaussian_rdp(orders, updates.rate, 1 / updates.noise_multiplier)
     return np.asarray(updates.steps * step, float)
 
 
@@ -311,7 +312,7 @@ def _constant(kind: str, mechanisms: Sequence[SplitMechanism], mu: Array, deltas
     sampled = np.flatnonzero(rate < 1)  # where everyone takes part, nothing is smaller than the exact profile
     if not sampled.size:
         return found
-    rdp = subsampled_rdp.poisson_gaussian_rdp if kind == "poisson" else subsampled_rdp.without_replacement_gaussian_rdp
+    rdp = subsampled_rdp.poisson_gaussian_rdp if kind == "poisson" else subsampled_rdp.fixed_size_gaussian_rdp
     values, orders = _converted(rdp, SAMPLED_ORDERS, rate[sampled], mu[sampled], rounds[sampled], deltas[sampled])
     edges = np.isin(orders, SAMPLED_ORDERS[[0, -1]])
     if far := np.flatnonzero(orders == SAMPLED_ORDERS[-1]).tolist():  # few rows, whose order is worth its time

@@ -230,7 +230,7 @@ def _puts(places: int, mu: float) -> tuple[Array, Array]:
     for level in range(count - 1, -1, -1):
         interval = top * 2.0**-level / (nodes - 1)
         masses = _power(_dots(interval, nodes, mu), places)
-        cumulated = np.concatenate([[0.0], np.cumsum(np.cumsum(masses))[:-1]]) * interval
+        cumulated = np.asarray(np.concatenate([[0.0], np.cumsum(np.cumsum(masses))[:-1]]) * interval, float)
         first = 1 if level == count - 1 else nodes // 2
         strikes.append(interval * np.arange(first, nodes))
         values.append(cumulated[first:])

@@ -110,7 +110,7 @@ def attack_on_images(
         try:
             view = black_box_query(edge)(images.x[:a_round], Generator(device).manual_seed(0)).view
             for held in (spec.needs, known_to(spec)):  # what it can do without costs time, and is given if it must be
-                with suppress(NotApplicable if held != known_to(spec) else ()):
+                with suppress(*([NotApplicable] if held != known_to(spec) else [])):
                     knowledge = _knowledge(config, edge, upper, images, a_round, held)
                     with watch:
                         spec.run([view] * passes(spec), knowledge, Generator().manual_seed(0), watch)

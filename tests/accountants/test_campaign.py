@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -64,7 +65,12 @@ def test_a_stopped_campaign_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rows.write_text(kept[:-20])  # as a kill leaves it
     asked: list[int] = []
     honest = campaign.row
-    monkeypatch.setattr(campaign, "row", lambda seed, index: asked.append(index) or honest(seed, index))
+
+    def watched(seed: int, index: int) -> Any:
+        asked.append(index)
+        return honest(seed, index)
+
+    monkeypatch.setattr(campaign, "row", watched)
     assert campaign.main(["--seed", "2", "--count", "5", "--rows", str(rows)]) == 0
     assert asked == [3, 4]
 

@@ -63,6 +63,15 @@ def test_k_of_n_lies_between_the_poisson_curve_and_the_theorem(order: float, rat
     assert poisson * (1 - 1e-11) <= found <= theorem * (1 + 1e-11)
 
 
+@given(rate=st.floats(1e-6, 1.0), mu=st.floats(1e-5, 5.0))
+@settings(max_examples=40, deadline=None)
+def test_whole_orders_of_many_rows_lie_between_the_integral_and_theorem_27(rate: float, mu: float) -> None:
+    orders = np.array([2.0, 3, 5, 9, 20, 40, 64])
+    found = subsampled_rdp.fixed_size_gaussian_rdp(orders, rate, mu)
+    assert np.all(found <= subsampled_rdp.without_replacement_gaussian_rdp(orders, rate, mu) * (1 + 1e-9))
+    assert np.all(found >= sampled_renyi.without_replacement_gaussian(orders, rate, mu) * (1 - 1e-9))
+
+
 def test_ends_and_large_shifts() -> None:
     for curve in (sampled_renyi.poisson_gaussian, sampled_renyi.without_replacement_gaussian):
         assert curve([1.5, 8], 1.0, 2.0).tolist() == [3.0, 16.0]
