@@ -89,6 +89,7 @@ def run_audit(
         config = resolve(settings)
     elif settings:
         raise UsageError("give a configuration or its settings, not both")
+    use_own_caches()  # before anything that may compile
     check_batches(config)
     device = pick_device(config.device)
     folder_path = Path(out) if out is not None else default_folder(config)
@@ -101,7 +102,6 @@ def run_audit(
         threads, torch_threads = config.threads or folder.manifest.threads, torch.get_num_threads()
         if folder.unlocked:
             progress.note(folder.unlocked)
-        use_own_caches()
         torch.set_num_threads(threads)  # the manifest's on resume: other counts round otherwise
         try:
             rows = _run_cells(config, folder, device, threads, progress, again)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from privkit.audit import check_batches, default_folder, pick_device
+from privkit.caches import use_own_caches
 from privkit.config import AuditConfig
 from privkit.grid import Cell, plan
 from privkit.probe import ROUNDS, Timed, attack_on_images, check_shapes, training_step
@@ -28,6 +29,7 @@ def preview(config: AuditConfig) -> str:
     Raises:
         PrivkitError: for what the run itself would refuse, and for a model, defense or attack that fails on the probe.
     """
+    use_own_caches()
     check_batches(config)
     device, threads = pick_device(config.device), torch.get_num_threads()
     torch.set_num_threads(config.threads or default_threads())
