@@ -232,7 +232,7 @@ def _puts(places: int, mu: float) -> tuple[Array, Array]:
         masses = _power(_dots(interval, nodes, mu), places)
         cumulated = np.asarray(np.concatenate([[0.0], np.cumsum(np.cumsum(masses))[:-1]]) * interval, float)
         first = 1 if level == count - 1 else nodes // 2
-        strikes.append(interval * np.arange(first, nodes))
+        strikes.append(interval * np.arange(first, nodes, dtype=float))
         values.append(cumulated[first:])
     c, put = np.concatenate(strikes), np.concatenate(values)
     kept = np.concatenate([[True], np.diff(c) > 0])
