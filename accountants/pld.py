@@ -104,7 +104,7 @@ def history_delta(steps: Steps, epsilon: float, interval: float | None = None) -
 
     >>> from privkit.accountants import gaussian
     >>> round(history_delta([(lambda e: gaussian.delta(e, 0.1), 50), (lambda e: gaussian.delta(e, 0.7), 1)], 1.0), 4)
-    0.1257
+    0.1252
     """
     e, checked = validate.real("epsilon", epsilon, least=0), _checked(steps)
     rounds = sum(count for _, count in checked)

@@ -80,8 +80,9 @@ def test_a_foreign_checkpoint_starts_its_stage_over(trained: AuditRun, tmp_path:
     """Of the training and of the attack; the result is that of a run without it."""
     run = Path(shutil.copytree(trained.folder, tmp_path / "run"))
     (cell,), (model,) = ([*(run / kind).iterdir()] for kind in ("cells", "models"))
-    shutil.rmtree(model)
-    model.mkdir()
+    for path in model.iterdir():
+        if path.name != "made_of.json":
+            path.unlink()
     (cell / "result.json").unlink()
     (run / "results.jsonl").unlink()
     save_state(model / "training.ckpt", state)
@@ -111,7 +112,7 @@ def reseal(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 def other_weights(model: Path, data: bytes) -> None:
     """Exchange a model's weights, checksum and all."""
     (model / "client.safetensors").write_bytes(data)
-    (record,) = (path for path in model.iterdir() if path.suffix not in (".safetensors", ".ckpt"))
+    record = model / "trained.json"
     reseal(record, lambda fields: fields["files"].update({"client.safetensors": hashlib.sha256(data).hexdigest()}))
 
 
@@ -123,7 +124,7 @@ def a_safetensors(**tensors: torch.Tensor) -> bytes:
 
 def damaged_model(model: Path, how: str) -> None:
     """One way in which a model's folder is not what it should be."""
-    (record,) = (path for path in model.iterdir() if path.suffix not in (".safetensors", ".ckpt"))
+    record = model / "trained.json"
     client = model / "client.safetensors"
     from safetensors.torch import load, save
 

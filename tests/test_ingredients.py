@@ -241,7 +241,7 @@ def test_versions_and_privkits_own_source(home: Path, monkeypatch: pytest.Monkey
 def test_another_device_and_other_threads(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert command(home, threads=None).rows  # takes over the run's count
     said = refused(home, threads=2)
-    assert "threads (1 there, 2 here); restore that (--threads 1)," in said
+    assert "threads (1 there, 2 here); restore what changed (--threads 1)," in said
     load = Perception.of
     monkeypatch.setattr("privkit.audit.pick_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr("privkit.audit.Perception.of", lambda names, device: load(names, torch.device("cpu")))

@@ -28,7 +28,14 @@ def start(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=default_signals,
     )
+
+
+def default_signals() -> None:
+    """In the new process: whoever runs the tests in the background, or under nohup, ignores some of these."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
