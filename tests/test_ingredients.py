@@ -247,7 +247,7 @@ def test_another_device_and_other_threads(home: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("privkit.audit.Perception.of", lambda names, device: load(names, torch.device("cpu")))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
     said = refused(home, device="auto")
-    assert "device (cpu there, cuda, H200 here); restore that (--device cpu)," in said
+    assert "device (cpu there, cuda, H200 here); restore what changed (--device cpu)," in said
 
 
 def test_again_recomputes_what_an_edited_attack_touches_and_nothing_else(home: Path) -> None:
