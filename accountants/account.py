@@ -365,7 +365,7 @@ def _by_curve(mechanism: SplitMechanism, best: Callable[[Array, Array], conversi
     found = best(orders, curve(mechanism, orders))
     if orders is SAMPLED_ORDERS and found.order == orders[-1]:
         found = best(HIGH_ORDERS, curve(mechanism, HIGH_ORDERS))
-    return _renyi(mechanism, found.value, found.order, found.at_edge and found.order != HIGH_ORDERS[0])
+    return _renyi(mechanism, found.value, found.order, bool(found.at_edge and found.order != HIGH_ORDERS[0]))
 
 
 def _bound(form: closed_forms.ClosedForm, value: float) -> Bound:

@@ -1,0 +1,166 @@
+"""The panel: what was recorded before a change of shape is what is answered after it. README.md says how to read it."""
+
+import importlib
+import json
+import sys
+from collections.abc import Iterable
+from functools import cache
+from math import isclose
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+record = importlib.import_module("record")
+Record = dict[str, Any]
+
+RENAMED: dict[str, str] = {}
+"""A word of a key, or the start of a dotted path, as recorded -> as it is called now."""
+INTENDED: dict[str, str] = {}
+"""A key, or `key path`, whose value changed on purpose -> why; both may end in `*`."""
+
+UNTRAINED = ("proves.", "images.", "costs.", "batch_size", "data_range", "floors.mid_grey.", "floors.mean_image.")
+"""Paths of an audit's row that no trained weight enters: they are the same on every machine, but for rounding."""
+ACCOUNTING = 1e-9
+"""Relative difference that another machine's rounding may make in ε or δ; for the grid, on every machine."""
+AUDIT = 1e-3
+"""The same for what an audit computes without training."""
+
+
+QUICK_DEFENSES = ("patch_shuffle", "gaussian_noise", "dp_cutmixsl")
+QUICK_SPECIFICATIONS = 100
+
+
+@cache
+def same_machine() -> bool:
+    """Whether processor and libraries are those of the record, so that the last digit can be asked for."""
+    return bool(json.loads((HERE / "machine.json").read_text("utf-8"))["machine"] == record.machine())
+
+
+def renamed(text: str, separator: str) -> str:
+    """A recorded key or path in today's words."""
+    if separator == "|":
+        return "|".join(RENAMED.get(word, word) for word in text.split("|"))
+    for old, new in RENAMED.items():
+        if text == old or text.startswith(old + "."):
+            return new + text[len(old) :]
+    return text
+
+
+def intended(key: str, path: str = "") -> bool:
+    """Whether a difference is declared."""
+    given = {key, f"{key} {path}"}
+    starts = tuple(name[:-1] for name in INTENDED if name.endswith("*"))
+    return bool(given & set(INTENDED)) or (bool(starts) and any(name.startswith(starts) for name in given))
+
+
+def equal(old: Any, new: Any, tolerance: float) -> bool:
+    """Equal as they stand, or as numbers within a relative tolerance; NaN is equal to NaN."""
+    if old == new or (old != old and new != new):
+        return True
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (old, new))
+    return tolerance > 0 and numbers and isclose(old, new, rel_tol=tolerance, abs_tol=1e-15)
+
+
+def differences(part: str, found: Iterable[Record], tolerance: float, paths: tuple[str, ...] = ("",)) -> list[str]:
+    """What differs from the record in what was computed again.
+
+    A refusal is to stay a refusal, in whatever words.
+    """
+    now = {one["key"]: one for one in found}
+    told: list[str] = []
+    for key, old in record.stored(part).items():
+        new = now.pop(renamed(key, "|"), None)
+        if new is None or intended(key):
+            continue
+        if old["status"] != new["status"] or bool(old["refusal"]) != bool(new["refusal"]):
+            told.append(f"{key}: {old['status']} ({old['refusal']}) is now {new['status']} ({new['refusal']})")
+            continue
+        for path, value in old.get("values", {}).items():
+            called = renamed(path, ".")
+            if not path.startswith(paths) or intended(key, path):
+                continue
+            if called not in new["values"]:
+                told.append(f"{key}: {path} is missing")
+            elif not equal(value, new["values"][called], tolerance):
+                told.append(f"{key}: {path} was {value!r} and is {new['values'][called]!r}")
+    return told + [f"{key} is not in the record" for key in now]
+
+
+def missing(part: str, found: Iterable[Record]) -> list[str]:
+    """Keys of the record that were not computed again."""
+    now = {one["key"] for one in found}
+    return [key for key in record.stored(part) if renamed(key, "|") not in now and not intended(key)]
+
+
+@pytest.fixture(scope="module")
+def quick_audit() -> list[Record]:
+    """Some defenses, as recorded among all of them: a row doesn't depend on the others of its run."""
+    chosen = [part for name in QUICK_DEFENSES for part in ("--defense", name)]
+    arguments = [*record.TINY, "--attack", "black_box", "--protocol", "psl:clients=4", *chosen]
+    return list(record.audit("defenses", arguments))
+
+
+@pytest.fixture(scope="module")
+def all_audits() -> list[Record]:
+    return list(record.audits())
+
+
+def audit_differences(found: list[Record]) -> list[str]:
+    """To the last digit on the machine of the record; elsewhere, only what no training enters."""
+    if same_machine():
+        return differences("audits", found, 0.0)
+    return differences("audits", found, AUDIT, UNTRAINED)
+
+
+def test_some_audits_answer_as_recorded(quick_audit: list[Record]) -> None:
+    assert len(quick_audit) == 1 + len(QUICK_DEFENSES)
+    assert audit_differences(quick_audit) == []
+
+
+def test_a_short_table_answers_as_recorded() -> None:
+    found = list(record.rows(["quick"]))
+    assert len(found) == record.QUICK_ROWS
+    assert differences("rows", found, 0.0 if same_machine() else ACCOUNTING) == []
+
+
+def test_some_specifications_answer_as_recorded() -> None:
+    chosen = Random(0).sample(list(record.specifications()), QUICK_SPECIFICATIONS)
+    assert differences("grid", record.grid(chosen), ACCOUNTING) == []
+
+
+def test_the_comparison_finds_a_difference(quick_audit: list[Record]) -> None:
+    """A changed number, a lost field, another status and a row that nobody recorded are each told."""
+    row = next(one for one in quick_audit if "gaussian_noise" in one["key"])
+    values = row["values"]
+    for wrong in (
+        row | {"values": values | {"proves.delta": 2e-5}},
+        row | {"values": {path: value for path, value in values.items() if path != "costs.bytes_up"}},
+        row | {"status": "error"},
+        row | {"key": "another"},
+    ):
+        assert len(differences("audits", [wrong], AUDIT, UNTRAINED)) == 1
+
+
+@pytest.mark.slow
+def test_every_audit_answers_as_recorded(all_audits: list[Record]) -> None:
+    assert missing("audits", all_audits) == []
+    assert audit_differences(all_audits) == []
+
+
+@pytest.mark.slow
+def test_every_row_answers_as_recorded() -> None:
+    found = list(record.rows())
+    assert missing("rows", found) == []
+    assert differences("rows", found, 0.0 if same_machine() else ACCOUNTING) == []
+
+
+@pytest.mark.slow
+def test_the_grid_answers_as_recorded() -> None:
+    found = list(record.grid())
+    assert sum(one["status"] == "ok" for one in found) >= 600
+    assert missing("grid", found) == []
+    assert differences("grid", found, ACCOUNTING) == []
