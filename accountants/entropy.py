@@ -284,7 +284,7 @@ def distinguish(
     Raises:
         ValueError: if something is no array of finite numbers with at least two axes.
 
-    Source: derived; contradicts any reading of σ-privacy as differential privacy.
+    Source: derived; contradicts any variant of σ-privacy as differential privacy.
 
     >>> rng = np.random.default_rng(0)
     >>> a = rng.normal(size=(16, 8))

@@ -14,8 +14,8 @@ from privkit.accountants.permutations import (
     own_image_share,
     shape,
 )
-from privkit.accountants.readings import READ_AS, Reading, equally_likely, log10_best_guess, log10_distinct_outcomes
 from privkit.accountants.shuffle_laws import intersection_odds
+from privkit.accountants.variants import READ_AS, Variant, equally_likely, log10_best_guess, log10_distinct_outcomes
 
 NOT_DP = "this is no differential privacy: the tokens are released as they are (ε = ∞ for every δ < 1)"
 
@@ -66,8 +66,8 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
     )
 
 
-def batch_shuffle(*, tokens: int, batch: int, kept: int, reading: Reading = "final_shuffle") -> Certificate:
-    """Certificate of batch shuffling: the counts of Eq. 7 and 8, and what they count in this reading.
+def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "final_shuffle") -> Certificate:
+    """Certificate of batch shuffling: the counts of Eq. 7 and 8, and what they count in this variant.
 
     `log10_permutations` is what the best guess is worth (Eq. 7, except for patches kept in place), and
     `log10_target_share` the odds that an output is its own image in order.
@@ -76,7 +76,7 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, reading: Reading = "fin
         tokens: N ≥ 1.
         batch: B ≥ 2 images that were really mixed.
         kept: K in 0..N.
-        reading: "algorithm_2", "final_shuffle" or "kept_in_place".
+        variant: "algorithm_2", "final_shuffle" or "kept_in_place".
 
     Raises:
         ValueError: if the batch has one image: nothing is mixed, so that is patch shuffling.
@@ -90,9 +90,9 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, reading: Reading = "fin
     tokens, batch, kept = shape(tokens, batch, kept)
     if batch < 2:
         raise ValueError("batch must be at least 2: a batch of one image mixes nothing (use patch_shuffle)")
-    worth = log10_best_guess(tokens, batch, kept, reading=reading)
+    worth = log10_best_guess(tokens, batch, kept, variant=variant)
     share, published = log10_target_share(tokens, batch, kept), (" (Eq. 7)", " (Eq. 8)")
-    if reading == "kept_in_place":  # the order inside the image is known for the kept patches
+    if variant == "kept_in_place":  # the order inside the image is known for the kept patches
         share += (lgamma(tokens + 1) - lgamma(tokens - kept + 1)) / log(10)
         published = "", ""
     quantities = {
@@ -105,12 +105,12 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, reading: Reading = "fin
         odds = intersection_odds(tokens, batch, kept)
         quantities |= {"same_image_meets": odds.same_image, "other_image_meets": odds.other_image}
     try:
-        outcomes = log10_distinct_outcomes(tokens, batch, kept, reading=reading)
+        outcomes = log10_distinct_outcomes(tokens, batch, kept, variant=variant)
         quantities["log10_outcomes"] = outcomes
         distinct = f"{_power(outcomes)} outcomes are distinct"
     except ValueError:  # too many to count, and the certificate stands without
         distinct = f"at least {_power(worth)} outcomes are distinct"
-    even = equally_likely(tokens, batch, kept, reading=reading)
+    even = equally_likely(tokens, batch, kept, variant=variant)
     return Certificate(
         kind="permutation_count",
         statement=(
@@ -121,7 +121,7 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, reading: Reading = "fin
         assumptions=(
             "the permutations are uniform, fresh for every batch, and unknown to the server",
             "tokens carry no position embedding, and no two patches of the batch are equal",
-            READ_AS[reading],
+            READ_AS[variant],
             f"{distinct}, {'' if even else 'but not '}equally likely: the best guess is right once in {_power(worth)}",
             "Proposition 2, σ-privacy over all patches of the batch, is false as soon as a patch is kept",
             "two patches of one image share an output more often than strangers, and every round shows it anew",
@@ -132,5 +132,5 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, reading: Reading = "fin
 
 
 def _power(log10: float) -> str:
-    """A count as a power of ten, for reading: 10^28239.7."""
+    """A count as a power of ten, for variant: 10^28239.7."""
     return f"10^{log10:.1f}"

@@ -10,7 +10,7 @@ from math import comb, factorial, floor, inf, log, log1p, log10, prod, sqrt
 
 from privkit.accountants import validate
 from privkit.accountants.permutations import shape, total_permutations
-from privkit.accountants.readings import READINGS, Reading
+from privkit.accountants.variants import VARIANTS, Variant
 
 Batch = Sequence[Sequence[Hashable]]
 
@@ -19,14 +19,14 @@ MOST_ENUMERATED = 8
 """Most patches whose orders are enumerated."""
 
 
-def release_probability(release: Batch, batch: Batch, *, kept: int, reading: Reading) -> Fraction:
+def release_probability(release: Batch, batch: Batch, *, kept: int, variant: Variant) -> Fraction:
     """Exact probability that batch shuffling turns a batch into a release.
 
     Args:
         release: B rows of N labels; row j is output j.
         batch: B rows of N distinct labels; row j is image j.
         kept: K in 0..N.
-        reading: "algorithm_2", "final_shuffle" or "kept_in_place".
+        variant: "algorithm_2", "final_shuffle" or "kept_in_place".
 
     Returns:
         A fraction in [0, 1]; 0 also where the release holds other patches.
@@ -38,22 +38,22 @@ def release_probability(release: Batch, batch: Batch, *, kept: int, reading: Rea
     would have to equal the first.
 
     >>> z = ["a1", "a2"], ["b1", "b2"]
-    >>> release_probability(z, (["a1", "a2"], ["b1", "b2"]), kept=1, reading="algorithm_2")
+    >>> release_probability(z, (["a1", "a2"], ["b1", "b2"]), kept=1, variant="algorithm_2")
     Fraction(1, 8)
-    >>> release_probability(z, (["b1", "b2"], ["a1", "a2"]), kept=1, reading="algorithm_2")
+    >>> release_probability(z, (["b1", "b2"], ["a1", "a2"]), kept=1, variant="algorithm_2")
     Fraction(0, 1)
     """
     tokens, b, kept = shape(_tokens(batch), len(batch), kept)
-    validate.choice("reading", reading, READINGS)
+    validate.choice("variant", variant, VARIANTS)
     if (_tokens(release), len(release)) != (tokens, b):
         raise ValueError(f"release must have the batch's shape, {b} rows of {tokens}, got {len(release)} rows")
     if {x for row in release for x in row} != {x for row in batch for x in row}:
         return Fraction(0)
     pairs, moved = list(zip(release, batch, strict=True)), tokens - kept
-    if reading == "algorithm_2":
+    if variant == "algorithm_2":
         possible = all(set(out[:kept]) <= set(image) for out, image in pairs)
         return Fraction(int(possible), total_permutations(tokens, b, kept))
-    if reading == "final_shuffle":
+    if variant == "final_shuffle":
         own = [len(set(out) & set(image)) for out, image in pairs]
         deals = Fraction(factorial(moved), comb(tokens, kept) * factorial(tokens)) ** b
     else:
@@ -62,7 +62,7 @@ def release_probability(release: Batch, batch: Batch, *, kept: int, reading: Rea
     return prod(comb(t, kept) for t in own) * deals / factorial(b * moved)
 
 
-def total_variation(batch_a: Batch, batch_b: Batch, *, kept: int, reading: Reading) -> Fraction:
+def total_variation(batch_a: Batch, batch_b: Batch, *, kept: int, variant: Variant) -> Fraction:
     """Total variation distance between the releases of two batches, by enumeration: at most 8 patches in all.
 
     Raises:
@@ -72,13 +72,13 @@ def total_variation(batch_a: Batch, batch_b: Batch, *, kept: int, reading: Readi
     is 1 for exchanged images, for patches dealt crosswise 3/4, and with a final shuffle still 1/2:
 
     >>> one, crossed = [["a1", "a2"], ["b1", "b2"]], [["a1", "b1"], ["a2", "b2"]]
-    >>> total_variation(one, one[::-1], kept=1, reading="algorithm_2")
+    >>> total_variation(one, one[::-1], kept=1, variant="algorithm_2")
     Fraction(1, 1)
-    >>> [str(total_variation(one, crossed, kept=1, reading=reading)) for reading in READINGS[:2]]
+    >>> [str(total_variation(one, crossed, kept=1, variant=variant)) for variant in VARIANTS[:2]]
     ['3/4', '1/2']
     """
     tokens, labels = _tokens(batch_a), [x for row in batch_a for x in row]
-    release_probability(batch_a, batch_b, kept=kept, reading=reading)  # refuses shapes that do not match
+    release_probability(batch_a, batch_b, kept=kept, variant=variant)  # refuses shapes that do not match
     if set(labels) != {x for row in batch_b for x in row}:
         return Fraction(1)
     if len(labels) > MOST_ENUMERATED:
@@ -86,7 +86,7 @@ def total_variation(batch_a: Batch, batch_b: Batch, *, kept: int, reading: Readi
     gap = Fraction(0)
     for order in permutations(labels):
         out = [order[i : i + tokens] for i in range(0, len(order), tokens)]
-        odds = [release_probability(out, x, kept=kept, reading=reading) for x in (batch_a, batch_b)]
+        odds = [release_probability(out, x, kept=kept, variant=variant) for x in (batch_a, batch_b)]
         gap += abs(odds[0] - odds[1])
     return gap / 2
 
@@ -115,7 +115,7 @@ class IntersectionOdds:
 
 
 def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> IntersectionOdds:
-    """How much more often two patches share an output if they belong to one image; every reading has the same odds.
+    """How much more often two patches share an output if they belong to one image; every variant has the same odds.
 
     Args:
         tokens: N ≥ 2.

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Answer, Knowledge, NotApplicable, Reconstruction, Session, View, missing
+from privkit.attacks.base import Knowledge, NotApplicable, QueryResult, Reconstruction, Session, View, missing
 from privkit.attacks.black_box import BlackBox
 from privkit.attacks.decoders import DECODERS
 from privkit.attacks.decoders.mae import scaled_size
@@ -104,9 +104,9 @@ class Adaptive:
             AttackDiverged: if the held-out error is not finite.
 
         >>> from privkit.attacks.decoders.patches import patchify
-        >>> def query(images: Tensor, draws: Generator) -> Answer:
+        >>> def query(images: Tensor, draws: Generator) -> QueryResult:
         ...     tokens = patchify(images, 2)[:, torch.randperm(16, generator=draws)]
-        ...     return Answer(view=View(round=0, smashed=tokens), members=torch.arange(len(images)).unsqueeze(1))
+        ...     return QueryResult(view=View(round=0, smashed=tokens), members=torch.arange(len(images)).unsqueeze(1))
         >>> victims, draws = torch.rand(10, 1, 8, 8), torch.Generator().manual_seed(0)
         >>> views = [query(victims, draws).view for _ in range(2)]
         >>> knowledge = Knowledge(
@@ -133,9 +133,11 @@ class Adaptive:
             plan = self._plan(*([_in_order(query(part, draws), size) for part in tried] for _ in range(2)))
         combined = [plan.view(same, Generator(device).manual_seed(coins + i)) for i, same in enumerate(rounds)]
 
-        def asked(images: Tensor, draws: Generator) -> Answer:
+        def asked(images: Tensor, draws: Generator) -> QueryResult:
             answers = [_in_order(query(images, draws), len(images)) for _ in range(self.passes)]
-            return Answer(view=plan.view(answers, draws), members=torch.arange(len(images), device=device).unsqueeze(1))
+            return QueryResult(
+                view=plan.view(answers, draws), members=torch.arange(len(images), device=device).unsqueeze(1)
+            )
 
         name = self.decoder or ("mae" if plan.places or plan.combine in ("concatenate", "as_released") else "set")
         channels = views[0].smashed.shape[2 if views[0].smashed.ndim == 3 else 1]
@@ -227,7 +229,7 @@ def _messages(tokens: Tensor, messages: int) -> Tensor:
     return tokens.reshape(messages, -1, tokens.shape[2])
 
 
-def _in_order(answer: Answer, images: int) -> View:
+def _in_order(answer: QueryResult, images: int) -> View:
     """The answer's view with its rows in the order of the images that were sent."""
     by_round([answer.view], 1)
     order = answer.members.flatten().argsort(stable=True)

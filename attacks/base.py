@@ -44,7 +44,7 @@ class View:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class QueryResult:
     """What came back when the adversary sent its own images through the defended edge.
 
     Attributes:
@@ -56,11 +56,11 @@ class Answer:
     members: Tensor
 
 
-Query = Callable[[Tensor, Generator], Answer]
+Query = Callable[[Tensor, Generator], QueryResult]
 """Images [N, C, H, W] of one round in, the answer out."""
 
 
-class Clients(Protocol):
+class TrainingClients(Protocol):
     """The clients in training, as a server meets them that answers as it likes: a malicious one's only lever."""
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
@@ -108,7 +108,7 @@ class Knowledge:
     query: Query | None = None
     lower: nn.Module | None = None
     upper: nn.Module | None = None
-    clients: Clients | None = None
+    clients: TrainingClients | None = None
     imitate: Callable[[Tensor, Generator], Tensor] | None = None
 
 

@@ -101,12 +101,12 @@ class BlackBox:
                 grid or the auxiliary images are too few.
             AttackDiverged: if what the decoder draws is not finite or far from any image; the last good state is saved.
 
-        >>> from privkit.attacks.base import Answer
+        >>> from privkit.attacks.base import QueryResult
         >>> aux = torch.rand(40, 1, 8, 8)
         >>> cells = lambda x: x.unfold(2, 2, 2).unfold(3, 2, 2).reshape(len(x), 16, 4)
-        >>> def query(images: Tensor, draws: Generator) -> Answer:
+        >>> def query(images: Tensor, draws: Generator) -> QueryResult:
         ...     members = torch.arange(len(images)).unsqueeze(1)
-        ...     return Answer(view=View(round=0, smashed=cells(images)), members=members)
+        ...     return QueryResult(view=View(round=0, smashed=cells(images)), members=members)
         >>> view = query(torch.rand(10, 1, 8, 8), torch.Generator()).view
         >>> knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=10, auxiliary=aux, query=query)
         >>> BlackBox(epochs=1).run([view], knowledge, torch.Generator().manual_seed(0)).images.shape

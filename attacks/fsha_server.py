@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import AttackDiverged, Clients, Knowledge, NotApplicable, View
+from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, TrainingClients, View
 from privkit.attacks.fsha_networks import End, Networks, build
 from privkit.attacks.gan import Norm, between, finite, gradient_penalty
 from privkit.attacks.seeded import seeded
@@ -138,7 +138,7 @@ class Server:
         return released
 
     @torch.no_grad()
-    def examine(self, clients: Clients) -> None:
+    def examine(self, clients: TrainingClients) -> None:
         """Add the auto-encoder's error on held-out images, through the same noise after every epoch.
 
         Raises:
@@ -175,7 +175,7 @@ class Server:
     def _networks(self) -> dict[str, Any]:
         return {"pilot": self.networks.pilot, "decoder": self.networks.decoder, "critic": self.networks.critic}
 
-    def state(self, clients: Clients) -> dict[str, Any]:
+    def state(self, clients: TrainingClients) -> dict[str, Any]:
         """All that a resumed attack needs, copied."""
         parts = {**self._networks(), "on_images": self.on_images, "on_critic": self.on_critic, "clients": clients}
         return deepcopy({name: part.state_dict() for name, part in parts.items()} | {"curve": self.curve})

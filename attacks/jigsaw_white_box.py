@@ -10,11 +10,11 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import (
-    Answer,
     Arrangement,
     Knowledge,
     NoSession,
     NotApplicable,
+    QueryResult,
     Reconstruction,
     Session,
     View,
@@ -125,7 +125,7 @@ class JigsawWhiteBox:
             session.save(saved)
         placed = [restored(view, source) for view, source in zip(views, saved["sources"], strict=True)]
 
-        def query(images: Tensor, draws: Generator) -> Answer:
+        def query(images: Tensor, draws: Generator) -> QueryResult:
             assert ask is not None
             answer = ask(images, draws)
             return replace(answer, view=restored(answer.view, solver.solve(answer.view, 0)))

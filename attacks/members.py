@@ -7,7 +7,7 @@ from math import isqrt
 import torch
 from torch import Tensor
 
-from privkit.attacks.base import Answer, NotApplicable, View
+from privkit.attacks.base import NotApplicable, QueryResult, View
 
 
 def per_member(view: View) -> Tensor:
@@ -42,7 +42,7 @@ def per_member(view: View) -> Tensor:
     raise NotApplicable(f"masks need tokens or maps, but the release is {list(rows.shape)}")
 
 
-def exercise(answer: Answer, images: Tensor) -> tuple[Tensor, Tensor]:
+def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
     """What a decoder trains on: rows of `per_member` and the images that they should give; empty seats are left out.
 
     Args:

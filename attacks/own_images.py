@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from privkit.attacks.base import Answer, Knowledge, NotApplicable
+from privkit.attacks.base import Knowledge, NotApplicable, QueryResult
 from privkit.attacks.own_tokens import KEEPS_ALL, rows_a_message, shares_kept
 
 RIDGE = 1e-3
@@ -46,7 +46,7 @@ def regressed(lower: nn.Module, own: Tensor, smashed: Tensor) -> Tensor:
     return ((wanted @ away.T @ weights).view(-1, *own.shape[1:]) + own.mean(0)).clamp(0, 1)
 
 
-def mixes_images(lower: nn.Module, images: Tensor, answer: Answer) -> bool:
+def mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
     """Whether tokens came back in other images' rows, in messages small enough for an order over all of their tokens.
 
     Args:

@@ -125,13 +125,13 @@ def main() -> None:
     print(f"numpy {np.__version__}, {os.environ['OMP_NUM_THREADS']} thread, {ROWS:,} rows, T = {ROUNDS:,}\n")
 
     compute = seconds(lambda: list(account.epsilons(mechanisms, deltas)), options.repeats)
-    reading = seconds(read, options.repeats)
+    variant = seconds(read, options.repeats)
     together = seconds(
         lambda: list(account.epsilons([e.mechanism for e in read()], deltas)),  # type: ignore[misc]
         options.repeats,
     )
     said("table: computing", f"{compute:.4f} s")
-    said("table: reading and checking", f"{reading:.4f} s")
+    said("table: variant and checking", f"{variant:.4f} s")
     said("table: both", f"{together:.4f} s", together <= TARGETS["table"], f"target {TARGETS['table']} s")
 
     poisson = entries[::2]

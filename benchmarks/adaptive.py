@@ -21,20 +21,20 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.adaptive import Adaptive
-from privkit.attacks.base import Answer, Knowledge, Query, View
+from privkit.attacks.base import Knowledge, Query, QueryResult, View
 from privkit.attacks.black_box import BlackBox
 from privkit.attacks.floors import MeanImage
 from privkit.attacks.intersection import intersected
 from privkit.attacks.recurrence import copy_distance
-from privkit.channel import black_box_query, record
+from privkit.audit.scoring import student
 from privkit.data.base import Batch
 from privkit.data.embedded import Digits
 from privkit.metrics.image import mse, ssim
 from privkit.models.vit import Vit
 from privkit.registry import parse
 from privkit.reports.tables import interval
-from privkit.scoring import student
-from privkit.training import Checkpoint, Edge, TrainingSpec, evaluate, train
+from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, train
+from privkit.wire.channel import black_box_query, record
 
 CELLS: dict[str, list[tuple[str, str, int]]] = {
     "gaussian_noise": [("single", "mae", 1), ("average", "mae", 4), ("average", "mae", 8), ("concatenate", "mae", 8)],
@@ -62,10 +62,10 @@ def edge_query(defense: Any, patch: int, cut: str, seed: int) -> Query:
     lower = Vit(patch=patch, cut=cut).build((1, 28, 28), 10, positions=defense.positions, seed=seed).lower.eval()
 
     @torch.no_grad()
-    def query(images: Tensor, draws: Generator) -> Answer:
+    def query(images: Tensor, draws: Generator) -> QueryResult:
         labels = torch.zeros(1, len(images), dtype=torch.int64)
         release, _ = defense.apply(lower(images).unsqueeze(0), labels, draws)
-        return Answer(
+        return QueryResult(
             view=View(round=0, smashed=release.smashed.flatten(0, 1)), members=torch.arange(len(images)).unsqueeze(1)
         )
 
@@ -180,7 +180,7 @@ def adv(given: argparse.Namespace, images: Tensor, labels: Tensor) -> None:
     for seed in given.seeds:
         model = Vit(patch=given.patch, cut=given.cut).build((1, 28, 28), 10, positions=True, seed=seed)
         defense = parse("defenses", given.defense).spec
-        edge, upper = Edge.build(model.lower, defense, (1, 28, 28), classes=10, seed=seed), model.upper
+        edge, upper = Clients.build(model.lower, defense, (1, 28, 28), classes=10, seed=seed), model.upper
         stages = Stages(given.stages)
         stages.kept[0] = deepcopy((edge.state_dict(), upper.state_dict()))
         spec = TrainingSpec(batch_size=given.batch, learning_rate=given.learning_rate)

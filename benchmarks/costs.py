@@ -27,7 +27,7 @@ SHAPES = {"CIFAR-10": (3, 32, 32), "CelebA": (3, 224, 224)}
 MODELS: dict[str, ModelSpec] = {"ViT-Tiny": VIT_TINY6, "PiT-Tiny": PIT_TINY, "VGG-16": VGG16}
 GROUPS, KEPT, CONCENTRATIONS = (2, 3, 4, 5), (1.0, 0.75, 0.5, 0.25), (0.5, 2.0, 8.0)
 PAPER = {"SL / Transform": (3.10, 0.97), "Adv": (81.63, 2.43), "PS / BS": (3.10, 0.97), "PS+": (1.18, 1.01)}
-"""Table VI as printed: "Macc Edge (M)" and "Mem Edge (G)"."""
+"""Table VI as printed: "Macc Clients (M)" and "Mem Clients (G)"."""
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Answer, Knowledge, View
+from privkit.attacks.base import Knowledge, QueryResult, View
 from privkit.attacks.black_box import BlackBox
 from privkit.attacks.white_box import WhiteBox
 from privkit.data.embedded import Digits
@@ -47,11 +47,11 @@ def client(seed: int, relu: bool) -> nn.Module:
         return nn.Sequential(*layers).eval().requires_grad_(False)
 
 
-def asked(lower: nn.Module) -> Callable[[Tensor, Generator], Answer]:
+def asked(lower: nn.Module) -> Callable[[Tensor, Generator], QueryResult]:
     """The client as a black box."""
 
-    def query(images: Tensor, draws: Generator) -> Answer:
-        return Answer(view=View(round=0, smashed=lower(images)), members=torch.arange(len(images)).unsqueeze(1))
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        return QueryResult(view=View(round=0, smashed=lower(images)), members=torch.arange(len(images)).unsqueeze(1))
 
     return query
 

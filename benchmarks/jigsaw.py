@@ -23,7 +23,7 @@ from PIL import Image, ImageOps
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.assembly import Frame, Puzzles, assemble
-from privkit.attacks.base import Answer, Knowledge, View
+from privkit.attacks.base import Knowledge, QueryResult, View
 from privkit.attacks.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.coordinates import starts
 from privkit.attacks.decoders.patches import patchify
@@ -127,8 +127,8 @@ def tokens(args: argparse.Namespace) -> None:
             assert truth is not None
             return View(round=0, smashed=sent.smashed.flatten(0, 1), messages=len(smashed)), truth
 
-        def query(images: Tensor, draws: Generator, release: Any = release) -> Answer:
-            return Answer(view=release(images, draws)[0], members=torch.arange(len(images)).unsqueeze(1))
+        def query(images: Tensor, draws: Generator, release: Any = release) -> QueryResult:
+            return QueryResult(view=release(images, draws)[0], members=torch.arange(len(images)).unsqueeze(1))
 
         view, truth = release(victims, Generator().manual_seed(seed))
         known = nn.Sequential(lower, Form(defense))  # the edge in order: a transform is public

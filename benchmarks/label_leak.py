@@ -20,6 +20,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.label_leak import LabelKnowledge, LabelLeak
+from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.data.base import Batch
 from privkit.data.vision import Mnist
 from privkit.defenses.base import Defense
@@ -30,21 +31,20 @@ from privkit.models.lenet import LENET5
 from privkit.reports.figures import save
 from privkit.reports.score_figures import Told, score_figure
 from privkit.reports.tables import interval
-from privkit.seed_intervals import UNIT, over_values
 from privkit.seeds import derive
-from privkit.training import Edge, Protocol, evaluate
+from privkit.training import Clients, SplitProtocol, evaluate
 from privkit.training.seeded import seeded
-from privkit.transcript import Recorder
+from privkit.wire.transcript import Recorder
 
 SHAPE, CLIENTS = (1, 28, 28), 2
-SETTINGS: dict[str, tuple[Defense, Protocol]] = {
-    "PSL: own gradient": (NoDefense(), Protocol(clients=CLIENTS)),
-    "SFL: averaged gradient": (NoDefense(), Protocol(clients=CLIENTS, average="round", gradient="average")),
+SETTINGS: dict[str, tuple[Defense, SplitProtocol]] = {
+    "PSL: own gradient": (NoDefense(), SplitProtocol(clients=CLIENTS)),
+    "SFL: averaged gradient": (NoDefense(), SplitProtocol(clients=CLIENTS, average="round", gradient="average")),
     "CutMixSL, broadcast, lower averaged": (
         RandomCutMix(patch=2),
-        Protocol(clients=CLIENTS, average="round", gradient="broadcast"),
+        SplitProtocol(clients=CLIENTS, average="round", gradient="broadcast"),
     ),
-    "CutMixSL, unicast": (RandomCutMix(patch=2), Protocol(clients=CLIENTS)),
+    "CutMixSL, unicast": (RandomCutMix(patch=2), SplitProtocol(clients=CLIENTS)),
 }
 ATTACKS: dict[str, LabelLeak] = {
     "norm": LabelLeak(),
@@ -69,7 +69,7 @@ def zeros_and_fours(root: Path, count: int, seed: int, train: bool) -> Batch:
     return Batch(x=batch.x, y=(batch.y == 4).long(), ids=batch.ids)
 
 
-def scored(recorder: Recorder, edge: Edge, images: Tensor) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+def scored(recorder: Recorder, edge: Clients, images: Tensor) -> Iterator[tuple[str, str, Tensor, Tensor]]:
     """Attack, target, scores and labels of the newest round, of both clients in turn."""
     kept = recorder.rounds.pop()
     labels = kept.labels.view(CLIENTS, -1)
@@ -102,7 +102,7 @@ def run(
     defense, protocol = SETTINGS[setting]
     train = zeros_and_fours(given.data_root, 1_000 * CLIENTS, seed, True)
     model = LENET5.build(SHAPE, 2, positions=True, seed=seed)
-    edge = Edge.build(model.lower, defense, SHAPE, classes=2, seed=seed, protocol=protocol)
+    edge = Clients.build(model.lower, defense, SHAPE, classes=2, seed=seed, protocol=protocol)
     upper: nn.Module = edge.fitted(model.upper, SHAPE, seed)
     optimizer = torch.optim.AdamW([*edge.parameters(), *upper.parameters()], lr=given.learning_rate)
     recorder, weights = Recorder(), torch.full((CLIENTS,), 1 / CLIENTS)

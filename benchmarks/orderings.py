@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.data.splits import split
 from privkit.registry import parse
-from privkit.seed_intervals import UNIT, over_values
-from privkit.training import Edge, Stacked, TrainingSpec, evaluate, train
+from privkit.training import Clients, Stacked, TrainingSpec, evaluate, train
 
 VIT = "vit_micro:cut=embedding"
 VGG = "vgg16:batch_norm=true"
@@ -129,7 +129,7 @@ def accuracy(run: Run, seed: int, options: argparse.Namespace) -> float:
     pools = dataset.open(options.data_root, download=False, train_images=options.private + 10)
     parts = split(pools, private=options.private, auxiliary=10, test=options.test, seed=seed)
     built = model.build(parts.image_shape, parts.classes, positions=defense.positions, seed=seed)
-    edge = Edge.build(built.lower, defense, parts.image_shape, classes=parts.classes, seed=seed, protocol=protocol)
+    edge = Clients.build(built.lower, defense, parts.image_shape, classes=parts.classes, seed=seed, protocol=protocol)
     upper = Stacked(built.upper, protocol.clients) if protocol.upper == "own" else built.upper
     shares = parse("partitions", run.partition).spec.assign(parts.private.y, protocol.clients, seed)
     batch = options.batch // protocol.clients

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Answer, Knowledge, Query, View
+from privkit.attacks.base import Knowledge, Query, QueryResult, View
 from privkit.attacks.black_box import BlackBox
 from privkit.attacks.floors import MeanImage
+from privkit.audit.seed_intervals import over_values
 from privkit.data.embedded import Digits
 from privkit.metrics.image import mse, ssim
 from privkit.models.vit import Vit
 from privkit.registry import parse
 from privkit.reports.tables import interval
-from privkit.seed_intervals import over_values
 
 
 def defended(defense: Any, patch: int, cut: str, seed: int) -> Query:
@@ -34,10 +34,10 @@ def defended(defense: Any, patch: int, cut: str, seed: int) -> Query:
     lower = Vit(patch=patch, cut=cut).build((1, 28, 28), 10, positions=False, seed=seed).lower.eval()
 
     @torch.no_grad()
-    def query(images: Tensor, draws: Generator) -> Answer:
+    def query(images: Tensor, draws: Generator) -> QueryResult:
         smashed = lower(images).unsqueeze(0)
         release, _ = defense.apply(smashed, torch.zeros(1, len(images), dtype=torch.int64), draws)
-        return Answer(
+        return QueryResult(
             view=View(round=0, smashed=release.smashed.flatten(0, 1)), members=torch.arange(len(images)).unsqueeze(1)
         )
 

@@ -23,7 +23,7 @@ from privkit.data.partition import Iid
 from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.registry import parse
-from privkit.training import Edge, Protocol, TrainingSpec, train
+from privkit.training import Clients, SplitProtocol, TrainingSpec, train
 
 SHAPE, CLASSES = (3, 32, 32), 10
 H100_BF16 = 989e12  # operations a second, dense
@@ -119,9 +119,9 @@ def privkit(name: str, images: Batch, batch: int, clients: int, group: int = 1) 
     device = images.x.device
     defense = RandomCutMix(group=group, patch=1 if name == "vgg16" else None) if group > 1 else NoDefense()
     split = parse("models", name).spec.build(SHAPE, CLASSES, positions=True, seed=0)
-    edge = Edge.build(split.lower, defense, SHAPE, classes=CLASSES, seed=0, protocol=Protocol(clients=clients)).to(
-        device
-    )
+    edge = Clients.build(
+        split.lower, defense, SHAPE, classes=CLASSES, seed=0, protocol=SplitProtocol(clients=clients)
+    ).to(device)
     upper, spec = split.upper.to(device), TrainingSpec(batch_size=batch // clients)
     shares = Iid().assign(images.y, clients, 0)
 

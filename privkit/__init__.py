@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from privkit.audit import AuditRun, run_audit
+    from privkit.audit.run import AuditRun, run_audit
     from privkit.config import AuditConfig
 
 __version__ = "0.1.0"
 __all__ = ["AuditConfig", "AuditRun", "__version__", "run_audit"]
 
-_HOME = {"AuditConfig": "privkit.config", "AuditRun": "privkit.audit", "run_audit": "privkit.audit"}
+_HOME = {"AuditConfig": "privkit.config", "AuditRun": "privkit.audit.run", "run_audit": "privkit.audit.run"}
 
 
 def __getattr__(name: str) -> Any:

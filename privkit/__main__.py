@@ -1,6 +1,6 @@
 """`python -m privkit`."""
 
-from privkit.start import main
+from privkit.cli.start import main
 
 if __name__ == "__main__":
     main()

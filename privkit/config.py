@@ -18,7 +18,7 @@ from privkit.registry import Component, parse, read_options, specify, table
 from privkit.toml_text import TomlError, parse_toml, read_text
 
 if TYPE_CHECKING:
-    from privkit.reports.gate import Condition
+    from privkit.reports.gate import Gate
     from privkit.training.loop import TrainingSpec
 
 MOST = 1_000_000_000
@@ -112,7 +112,7 @@ class AuditConfig:
     data_root: Path | None = None
     download: bool = False
     threads: int | None = None
-    gates: tuple[Condition, ...] = ()
+    gates: tuple[Gate, ...] = ()
     also: tuple[AuditConfig, ...] = ()
 
     @property
@@ -363,15 +363,15 @@ def _seeds(given: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(seeds))
 
 
-def _gate(text: Any) -> Condition:
+def _gate(text: Any) -> Gate:
     """A condition on the rows."""
-    from privkit.reports.gate import Condition, ConditionError
+    from privkit.reports.gate import Gate, GateError
 
     if not isinstance(text, str) or len(text) > LONGEST:
         raise UsageError(f"a gate is a text such as 'ssim<=0.4', got {shortened(text)}")
     try:
-        return Condition.parse(text)
-    except ConditionError as error:
+        return Gate.parse(text)
+    except GateError as error:
         raise UsageError(str(error)) from None
 
 

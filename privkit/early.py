@@ -89,7 +89,7 @@ def fields(target: str) -> frozenset[str] | None:
     """Names of the dataclass fields of privkit's own "module:object", read from the source; None where it hides them.
 
     >>> sorted(fields("privkit.defenses.batch_shuffle:BatchShuffle"))
-    ['frozen_block', 'keep', 'reading']
+    ['frozen_block', 'keep', 'variant']
     """
     module, _, name = target.partition(":")
     if not module.startswith("privkit."):

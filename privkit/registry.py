@@ -140,7 +140,7 @@ def parse(kind: str, given: str | Mapping[str, Any]) -> Component:
         UsageError: for an unknown name or key (with a suggestion), or a value that is not allowed.
 
     >>> parse("defenses", "batch_shuffle:keep=0.25").spec
-    BatchShuffle(keep=0.25, reading='final_shuffle', frozen_block=False)
+    BatchShuffle(keep=0.25, variant='final_shuffle', frozen_block=False)
     >>> parse("defenses", {"name": "batch_shuffle"}).label
     'batch_shuffle'
     """

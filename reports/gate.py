@@ -16,12 +16,12 @@ METRICS = ("accuracy", "mse", "psnr", "ssim", "f_sim", "identified", "lpips", "a
 CONSTANT_FLOORS = {"mid_grey": "the mid-grey image", "mean_image": "the mean auxiliary image"}
 
 
-class ConditionError(ValueError):
+class GateError(ValueError):
     """A condition that cannot be read; the message says what is allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class Gate:
     """One condition that every defended row with such a number must meet by its mean; NaN never meets it.
 
     A condition that bounds what may be recovered (ssim <= x, psnr <= x, mse >= x) must also hold for the constant
@@ -34,7 +34,7 @@ class Condition:
         comparison: one of <=, >=, <, >.
         bound: a number.
 
-    >>> Condition.parse("ssim <= 0.4")
+    >>> Gate.parse("ssim <= 0.4")
     Condition(metric='ssim', comparison='<=', bound=0.4)
     """
 
@@ -43,7 +43,7 @@ class Condition:
     bound: float
 
     @classmethod
-    def parse(cls, text: str) -> Condition:
+    def parse(cls, text: str) -> Gate:
         """Read a condition.
 
         Raises:
@@ -55,7 +55,7 @@ class Condition:
         except ValueError:
             bound = None
         if match is None or bound is None or not isfinite(bound) or match[1] not in METRICS:
-            raise ConditionError(
+            raise GateError(
                 f"cannot read the gate {text!r}; write metric, comparison and number, such as ssim<=0.4 "
                 f"(metrics: {', '.join(METRICS)}; comparisons: {', '.join(COMPARISONS)})"
             )

@@ -84,7 +84,7 @@ class Costs(Frozen):
     peak_memory: int
 
 
-class Gate(Frozen):
+class Check(Frozen):
     """One sanity gate of an attack: passed, failed, or None where it could not be judged."""
 
     name: str
@@ -162,7 +162,7 @@ class Row(Frozen):
     answers: dict[str, Interval] = {}
     empirical: Empirical | None = None
     notes: tuple[str, ...] = ()
-    gates: tuple[Gate, ...] = ()
+    gates: tuple[Check, ...] = ()
     costs: Costs | None = None
     training_curve: tuple[float, ...] = ()
     attack_curve: tuple[float, ...] = ()

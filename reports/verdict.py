@@ -7,14 +7,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from privkit.reports.gate import Condition
-from privkit.reports.schema import Frozen, Gate, PlannedCell, Row
+from privkit.reports.gate import Gate
+from privkit.reports.schema import Check, Frozen, PlannedCell, Row
 
 CLAIM = "claim_stands"
 """Name of the gate that holds a claimed ε against canaries."""
 
 
-class Check(Frozen):
+class Judgement(Frozen):
     """One check of one row, or of one defended model.
 
     `kind`: "control" (an attack's control experiment), "claim" (a claimed ε against canaries), "number" (whether any
@@ -56,14 +56,14 @@ class Verdict(Frozen):
     failures: tuple[str, ...]
     cells: tuple[CellState, ...]
     gates: tuple[str, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[Judgement, ...]
     files: dict[str, str] = Field(default_factory=dict)
 
 
 def judge(
     planned: Sequence[PlannedCell],
     rows: Sequence[Row],
-    conditions: Sequence[Condition],
+    conditions: Sequence[Gate],
     *,
     run: str,
     silent: Collection[str] = (),
@@ -112,13 +112,13 @@ def _of(row: Row) -> dict[str, object]:
     return {"defense": row.defense, "attack": row.attack, "seed": row.seed, "cell": row.cell}
 
 
-def _control(row: Row, gate: Gate) -> Check:
+def _control(row: Row, gate: Check) -> Judgement:
     """A decisive gate of a row; one that could not be judged is not met."""
     found = {"kind": "claim" if gate.name == CLAIM else "control", "name": gate.name, "met": gate.passed is True}
-    return Check.model_validate({**_of(row), **found, "sentence": f"{row.defense} / {row.attack}: {gate.detail}"})
+    return Judgement.model_validate({**_of(row), **found, "sentence": f"{row.defense} / {row.attack}: {gate.detail}"})
 
 
-def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Check]:
+def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
     """Whether any attack gave a number, for every defended model: if not, nothing is known of its leakage."""
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
@@ -128,7 +128,7 @@ def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Check]:
         nothing = all(row.status == "not_applicable" for row in group)
         reasons = "; ".join(f"{row.attack}: {row.reason}" for row in group)
         checks.append(
-            Check(
+            Judgement(
                 kind="number",
                 name="some_attack_gave_a_number",
                 defense=defense,
@@ -143,23 +143,23 @@ def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Check]:
     return checks
 
 
-def _gates(condition: Condition, rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Check]:
+def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
     """A condition, row by row."""
     found = condition.findings(rows, pending)
     if not found:
         sentence = f"{condition}: no defended cell has a number yet"
         return [
-            Check(
+            Judgement(
                 kind="gate", name=str(condition), defense="", attack="", seed=None, cell="", met=None, sentence=sentence
             )
         ]
     return [
-        Check.model_validate({**_of(row), "kind": "gate", "name": str(condition), "met": met, "sentence": sentence})
+        Judgement.model_validate({**_of(row), "kind": "gate", "name": str(condition), "met": met, "sentence": sentence})
         for row, met, sentence in found
     ]
 
 
-def _told(cells: Sequence[CellState], checks: Sequence[Check]) -> str:
+def _told(cells: Sequence[CellState], checks: Sequence[Judgement]) -> str:
     """How many cells, checks and gates came to what."""
     missing = [cell for cell in cells if cell.status == "missing"]
     errored = [cell for cell in cells if cell.status == "error"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from privkit.audit import AuditRun, run_audit
+from privkit.audit.run import AuditRun, run_audit
 
 torch.set_num_threads(1)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from privkit.audit import AuditRun
+from privkit.audit.report import build
+from privkit.audit.run import AuditRun
 from privkit.caches import cache_folder, use_own_caches
-from privkit.report import build
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_the_training_core_knows_no_attack_and_no_report() -> None:
 
 LIGHT = [
     ("privkit", ("torch", "numpy", "pydantic", "typer")),
-    ("privkit.cli", ("torch", "numpy", "pydantic", "rich", "scipy")),
+    ("privkit.cli.app", ("torch", "numpy", "pydantic", "rich", "scipy")),
     ("privkit.accountants", ("torch", "numpy", "opacus", "pydantic")),
     ("privkit.accountants.permutations", ("torch", "opacus", "matplotlib")),
     ("privkit.reports.schema", ("torch", "matplotlib", "numpy")),

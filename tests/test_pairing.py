@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from privkit.audit import run_audit
+from privkit.audit.run import run_audit
 from privkit.config import AuditConfig, resolve
 from privkit.errors import UsageError
-from privkit.grid import plan
+from privkit.run.plan import plan
 
 SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
 MIXED = ["patch_shuffle", "dp_cutmixsl:sigma=2"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from privkit.cli import app
+from privkit.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -43,7 +43,7 @@ def test_the_commands_are_understood(command: str, monkeypatch: pytest.MonkeyPat
         seen.append(config)
         return ""
 
-    monkeypatch.setattr("privkit.estimate.preview", preview)
+    monkeypatch.setattr("privkit.cli.estimate.preview", preview)
     arguments = [*shlex.split(command)[1:], "--dry-run"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.exception

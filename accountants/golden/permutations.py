@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privkit.accountants import entropy, permutations, readings, shuffle_laws
+from privkit.accountants import entropy, permutations, shuffle_laws, variants
 from privkit.accountants.golden.case import Case
 
 BATCH, SWAPPED, CROSSED = (("a1", "a2"), ("b1", "b2")), (("b1", "b2"), ("a1", "a2")), (("a1", "b1"), ("a2", "b2"))
@@ -58,28 +58,28 @@ CASES: tuple[Case, ...] = (
     Case(
         id="F06",
         what="outcomes of Algorithm 2 as written, N=3, B=2, K=1",
-        compute=lambda: readings.distinct_outcomes(3, 2, 1, reading="algorithm_2"),
+        compute=lambda: variants.distinct_outcomes(3, 2, 1, variant="algorithm_2"),
         expected=216,
         source="enumeration",
     ),
     Case(
         id="F07",
         what="outcomes of Algorithm 2 as written, N=4, B=2, K=2",
-        compute=lambda: readings.distinct_outcomes(4, 2, 2, reading="algorithm_2"),
+        compute=lambda: variants.distinct_outcomes(4, 2, 2, variant="algorithm_2"),
         expected=3456,
         source="enumeration",
     ),
     Case(
         id="F08",
         what="outcomes with a final shuffle inside each image, N=3, B=2, K=1",
-        compute=lambda: readings.distinct_outcomes(3, 2, 1, reading="final_shuffle"),
+        compute=lambda: variants.distinct_outcomes(3, 2, 1, variant="final_shuffle"),
         expected=684,
         source="enumeration",
     ),
     Case(
         id="F09",
         what="outcomes if kept patches stay in place, N=3, B=2, K=1",
-        compute=lambda: readings.distinct_outcomes(3, 2, 1, reading="kept_in_place"),
+        compute=lambda: variants.distinct_outcomes(3, 2, 1, variant="kept_in_place"),
         expected=133,
         source="enumeration",
     ),
@@ -93,14 +93,14 @@ CASES: tuple[Case, ...] = (
     Case(
         id="F11",
         what="probability of the unmoved release if the images were exchanged, N=B=2, K=1",
-        compute=lambda: float(shuffle_laws.release_probability(BATCH, SWAPPED, kept=1, reading="algorithm_2")),
+        compute=lambda: float(shuffle_laws.release_probability(BATCH, SWAPPED, kept=1, variant="algorithm_2")),
         expected=0.0,
         source="enumeration",
     ),
     Case(
         id="F12",
         what="total variation under cross assignment, N=B=2, K=1",
-        compute=lambda: float(shuffle_laws.total_variation(BATCH, CROSSED, kept=1, reading="algorithm_2")),
+        compute=lambda: float(shuffle_laws.total_variation(BATCH, CROSSED, kept=1, variant="algorithm_2")),
         expected=0.75,
         rel=1e-12,
         source="enumeration",

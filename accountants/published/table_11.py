@@ -18,7 +18,7 @@ class Table11Row:
 
     Attributes:
         printed: the table's own numbers.
-        formula: the nearest reading of its number before the factor 2: c√n/σ, or √n/b for Laplace noise.
+        formula: the nearest variant of its number before the factor 2: c√n/σ, or √n/b for Laplace noise.
         exact: the true ε of one release of n numbers in [−1, 1] at the same δ.
         certificate: the printed ε, sound exactly where it is at least `exact`.
     """
@@ -54,7 +54,7 @@ def _checked(printed: PrintedBound) -> Table11Row:
         if "Names" in printed.name:
             why += f", and dividing the bound of {n} numbers by √{NAMES_BATCH}, the batch size, has no proof"
         elif abs(printed.half / formula - 1) > 0.1:
-            why += ", and no reading of its formula gives the printed number"
+            why += ", and no variant of its formula gives the printed number"
     objection = "" if claim >= exact else f"the exact ε is {exact:.6g}: {why}"
     certificate = Certificate(
         kind="differential_privacy",

@@ -12,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privkit.data.shares import Shares, epoch_order, most_releases, rounds_an_epoch
+from privkit.data.shares import ClientPartition, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import UsageError
 
 __all__ = [
     "PARTITIONS",
+    "ClientPartition",
     "Dirichlet",
     "Iid",
     "Partition",
-    "Shares",
     "epoch_order",
     "largest_remainder",
     "most_releases",
@@ -36,7 +36,7 @@ class Partition(Protocol):
 
     name: ClassVar[str]
 
-    def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> Shares:
+    def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
         """Deal the images out.
 
         Args:
@@ -73,7 +73,7 @@ class Iid:
             if not self.sizes or min(self.sizes) < 1:
                 raise ValueError(f"sizes must be whole numbers >= 1, one a client, got {list(self.sizes)}")
 
-    def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> Shares:
+    def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
         """Deal the images out; see `Partition.assign`."""
         images = len(labels)
         _require(images, clients, 1)
@@ -116,7 +116,7 @@ class Dirichlet:
         if self.smallest < 1:
             raise ValueError(f"smallest must be a whole number >= 1, got {self.smallest}")
 
-    def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> Shares:
+    def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
         """Deal the images out; see `Partition.assign`."""
         _require(len(labels), clients, self.smallest)
         draws = np.random.default_rng(seed)
@@ -208,8 +208,8 @@ def _repair(owner: Rows, clients: int, smallest: int) -> None:
         sizes[taker] += 1
 
 
-def _table(order: Rows, sizes: Rows) -> Shares:
+def _table(order: Rows, sizes: Rows) -> ClientPartition:
     """Shares from all rows, client after client."""
     starts = np.cumsum(sizes) - sizes
     rows = order[starts[:, None] + np.arange(sizes.max()) % sizes[:, None]]
-    return Shares(rows=torch.from_numpy(rows), sizes=torch.from_numpy(sizes.astype(np.int64)))
+    return ClientPartition(rows=torch.from_numpy(rows), sizes=torch.from_numpy(sizes.astype(np.int64)))

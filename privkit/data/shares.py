@@ -12,14 +12,14 @@ from privkit.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shares:
+class ClientPartition:
     """Every client's images, as row numbers of the private batch; no row belongs to two clients.
 
     Attributes:
         rows: int64 [n, longest]; a client with fewer images than the largest one repeats its own cyclically.
         sizes: int64 [n], images of each client, ≥ 1.
 
-    >>> shares = Shares(rows=torch.tensor([[2, 2, 2], [0, 3, 1]]), sizes=torch.tensor([1, 3]))
+    >>> shares = ClientPartition(rows=torch.tensor([[2, 2, 2], [0, 3, 1]]), sizes=torch.tensor([1, 3]))
     >>> shares.weights.tolist(), shares.of(0).tolist()
     ([0.25, 0.75], [2])
     """
@@ -36,9 +36,9 @@ class Shares:
         """The rows of one client, each once: int64 [sizes[client]]."""
         return self.rows[client, : int(self.sizes[client])]
 
-    def to(self, device: torch.device) -> Shares:
+    def to(self, device: torch.device) -> ClientPartition:
         """The same shares on a device."""
-        return Shares(rows=self.rows.to(device), sizes=self.sizes.to(device))
+        return ClientPartition(rows=self.rows.to(device), sizes=self.sizes.to(device))
 
 
 def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
@@ -59,19 +59,19 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
     return rounds
 
 
-def most_releases(shares: Shares, batch_size: int, rounds: int) -> int:
+def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
     """The largest number of times that one image is released in an epoch: ⌈rounds·B / smallest share⌉.
 
     An accountant charges every record for it: where shares differ, a small client's images go round several times.
 
-    >>> shares = Shares(rows=torch.tensor([[0, 1, 2], [3, 3, 3]]), sizes=torch.tensor([3, 1]))
+    >>> shares = ClientPartition(rows=torch.tensor([[0, 1, 2], [3, 3, 3]]), sizes=torch.tensor([3, 1]))
     >>> most_releases(shares, batch_size=1, rounds=2)
     2
     """
     return ceil(rounds * batch_size / int(shares.sizes.min()))
 
 
-def epoch_order(shares: Shares, batch_size: int, generator: Generator, rounds: int) -> Tensor:
+def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, rounds: int) -> Tensor:
     """Draw an epoch: every client permutes its own images and takes them in turn, from the start again where they end.
 
     One sort for all clients. An image is released ⌊R·B/size⌋ or ⌈R·B/size⌉ times, and twice in one batch only where its
@@ -86,7 +86,7 @@ def epoch_order(shares: Shares, batch_size: int, generator: Generator, rounds: i
     Returns:
         int64 [R, n, B], row numbers of the private batch.
 
-    >>> shares = Shares(rows=torch.tensor([[0, 1], [2, 3]]), sizes=torch.tensor([2, 2]))
+    >>> shares = ClientPartition(rows=torch.tensor([[0, 1], [2, 3]]), sizes=torch.tensor([2, 2]))
     >>> epoch_order(shares, 1, torch.Generator().manual_seed(0), rounds=2).sort(0).values[:, :, 0]
     tensor([[0, 2],
             [1, 3]])

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate, pixel_shuffle
 
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
-from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release
+from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount
 from privkit.defenses.none import require_messages
 
 
@@ -21,7 +21,7 @@ from privkit.defenses.none import require_messages
 class AdversarialReceipt:
     """Nothing happened to the smashed data; the training was another one."""
 
-    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Nothing is proven, as the paper says itself."""
         return Certificate(
             kind="nothing",

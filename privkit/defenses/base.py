@@ -34,7 +34,7 @@ class Release:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exposure:
+class ReleaseCount:
     """How often a run releases what belongs to one record or one client: what a receipt cannot know by itself.
 
     Attributes:
@@ -56,14 +56,14 @@ class Exposure:
     unmatched: int = 0
 
 
-ONE_RELEASE = Exposure()
+ONE_RELEASE = ReleaseCount()
 """One record, released once by a frozen lower segment."""
 
 
 class Receipt(Protocol):
     """What one call really did; it stays on the trusted side and is the only thing an accountant charges."""
 
-    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """What these realised parameters prove, over as many releases as the run made."""
         ...
 

@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 
 from privkit.accountants import permutations, shuffle_certificates, validate
 from privkit.accountants.base import Certificate
-from privkit.accountants.readings import READINGS, Reading
-from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release, require_tokens, take_rows
+from privkit.accountants.variants import VARIANTS, Variant
+from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows, per_release, permutation_rows
 
 
@@ -24,12 +24,12 @@ class BatchShuffleReceipt:
         source: int64 [M, B, T]; output token (m, b, t) was token `source % T` of image `source // T`, where the images
             of all messages are counted through, message by message.
         kept: tokens that each image kept for certain.
-        reading: of Algorithm 2.
+        variant: of Algorithm 2.
     """
 
     source: Tensor
     kept: int
-    reading: Reading = "final_shuffle"
+    variant: Variant = "final_shuffle"
 
     @property
     def own_image_share(self) -> float:
@@ -38,11 +38,11 @@ class BatchShuffleReceipt:
         own = torch.arange(m * b, device=self.source.device).view(m, b, 1)
         return (self.source // t == own).double().mean().item()
 
-    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Charge the images that were really mixed: those of one message, never of a round or of several processes."""
         _, b, t = self.source.shape
-        count = shuffle_certificates.batch_shuffle(tokens=t, batch=b, kept=self.kept, reading=self.reading)
-        return per_release(count, exposure)
+        count = shuffle_certificates.batch_shuffle(tokens=t, batch=b, kept=self.kept, variant=self.variant)
+        return per_release(count, release_count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class BatchShuffle(Defense):
 
     Attributes:
         keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. 1 is patch shuffling.
-        reading: "final_shuffle" (with the shuffle inside each image that §IV-C adds), "algorithm_2" (as written: kept
+        variant: "final_shuffle" (with the shuffle inside each image that §IV-C adds), "algorithm_2" (as written: kept
             tokens come first, which tells whose they are) or "kept_in_place" (kept tokens do not move: so says §IV-C's
             first sentence on k; their order is then no secret).
         frozen_block: append the paper's frozen transformer block, which runs at the edge after the shuffle.
@@ -64,13 +64,13 @@ class BatchShuffle(Defense):
     smallest_batch: ClassVar[int] = 2
 
     keep: float = 0.4
-    reading: Reading = "final_shuffle"
+    variant: Variant = "final_shuffle"
     frozen_block: bool = False
 
     def __post_init__(self) -> None:
         if not (isfinite(self.keep) and 0 <= self.keep <= 1):
             raise ValueError(f"keep must lie in [0, 1], got {self.keep}")
-        validate.choice("reading", self.reading, READINGS)
+        validate.choice("variant", self.variant, VARIANTS)
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
@@ -102,11 +102,11 @@ class BatchShuffle(Defense):
         pool = rows[:, :, kept:].reshape(m, b * (t - kept))
         dealt = pool.gather(1, message_orders(m, b * (t - kept), generator)).view(m, b, t - kept)
         source = torch.cat([rows[:, :, :kept], dealt], 2)
-        if self.reading == "final_shuffle":
+        if self.variant == "final_shuffle":
             source = source.gather(2, permutation_rows(m * b, t, generator).view(m, b, t))
-        elif self.reading == "kept_in_place":  # rows % t: the places where those tokens lay
+        elif self.variant == "kept_in_place":  # rows % t: the places where those tokens lay
             source = source.scatter(2, rows % t, source)
-        receipt = BatchShuffleReceipt(source=source, kept=kept, reading=self.reading)
+        receipt = BatchShuffleReceipt(source=source, kept=kept, variant=self.variant)
         return Release(smashed=take_rows(smashed, source), labels=labels), receipt
 
 

@@ -10,7 +10,7 @@ from torch.nn.functional import interpolate
 
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
-from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release
+from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class BlurReceipt:
 
     resolution: tuple[int, int]
 
-    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Nothing is proven: what is left of an image is released as it is."""
         height, width = self.resolution
         return Certificate(

@@ -1,4 +1,4 @@
-"""What noise proves: from clip set, noise, mixing and exposure to a certificate that claims no more than holds."""
+"""What noise proves: from clip set, noise, mixing and release count to a certificate that claims no more than holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.parts import UNMIXED, CutMix, Mixup, Noise, NoMixing
 from privkit.accountants.sensitivity import ClipSet
-from privkit.defenses.base import ONE_RELEASE, Exposure
+from privkit.defenses.base import ONE_RELEASE, ReleaseCount
 
 Party = Literal["client", "mixer", "server"]
 Mixing = NoMixing | Mixup | CutMix
@@ -60,12 +60,12 @@ class NoiseReceipt:
     counts: Tensor | None = None
     present: Tensor | None = None
 
-    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """What is proven over the whole run, against the server."""
-        return charge(self, exposure)
+        return charge(self, release_count)
 
 
-def charge(receipt: NoiseReceipt, exposure: Exposure) -> Certificate:
+def charge(receipt: NoiseReceipt, release_count: ReleaseCount) -> Certificate:
     """Certificate of a run whose rounds were all made as the receipt says.
 
     Ratios are charged by their law, which says whether every round draws them anew; what was drawn stands in the
@@ -73,40 +73,40 @@ def charge(receipt: NoiseReceipt, exposure: Exposure) -> Certificate:
 
     Args:
         receipt: clip set, noise, mixing and who did what.
-        exposure: how often a record or a client is released.
+        release_count: how often a record or a client is released.
 
     Returns:
         Differential privacy of one record (frozen lower segment) or one client (trained), replace-one; or "nothing",
         with the reason.
 
     Raises:
-        ValueError: if the exposure's δ is not in (0, 1).
+        ValueError: if the release count's δ is not in (0, 1).
 
     Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the noise's place put right; a lower segment
     trained on raw data carries records from round to round, so that its unit is the client.
 
     >>> from privkit.accountants.sensitivity import Clamp
     >>> made = NoiseReceipt(clip=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2.0))
-    >>> round(charge(made, Exposure()).epsilon, 4), charge(made, Exposure(lower_model="averaged")).kind
+    >>> round(charge(made, ReleaseCount()).epsilon, 4), charge(made, ReleaseCount(lower_model="averaged")).kind
     (4.3772, 'nothing')
     """
-    delta = validate.delta(exposure.delta)
+    delta = validate.delta(release_count.delta)
     if receipt.clip is None:
         return _nothing("the smashed data have no bound, so that no noise hides one of them; set clip")
     if receipt.added_by == "server":
         return _nothing("the server adds the noise to smashed data that it already holds")
-    mixing, said = _credited(receipt, exposure)
-    client = exposure.lower_model != "frozen"
+    mixing, said = _credited(receipt, release_count)
+    client = release_count.lower_model != "frozen"
     try:
         mechanism = SplitMechanism(
             smashed=receipt.clip,
             noise=receipt.noise,
-            lower_model=exposure.lower_model,
+            lower_model=release_count.lower_model,
             unit="client" if client else "record",
             labels=receipt.labels,
             mixing=mixing,
-            rounds=exposure.rounds if client else exposure.epochs,
-            releases=exposure.batch_size if client else 1,
+            rounds=release_count.rounds if client else release_count.epochs,
+            releases=release_count.batch_size if client else 1,
         )
         found = account.epsilon(mechanism, delta, tight=False)
         if found.epsilon < WORTH_COMPOSING:
@@ -117,17 +117,17 @@ def charge(receipt: NoiseReceipt, exposure: Exposure) -> Certificate:
         return found
     if receipt.added_by == "mixer" and isinstance(mixing, NoMixing):
         said.append(TRUSTED)
-    return _told(found, receipt, exposure, said)
+    return _told(found, receipt, release_count, said)
 
 
-def _credited(receipt: NoiseReceipt, exposure: Exposure) -> tuple[Mixing, list[str]]:
+def _credited(receipt: NoiseReceipt, release_count: ReleaseCount) -> tuple[Mixing, list[str]]:
     """The mixing that every round grants, and what is to be said of it."""
     mixing = receipt.mixing
     if isinstance(mixing, NoMixing):
         return mixing, []
     if receipt.mixed_by == "server":
         return UNMIXED, [SERVER_MIXES]
-    members = _fewest(receipt, exposure)
+    members = _fewest(receipt, release_count)
     if members == mixing.group:
         return mixing, []
     said = [
@@ -142,11 +142,11 @@ def _credited(receipt: NoiseReceipt, exposure: Exposure) -> tuple[Mixing, list[s
     return replace(mixing, ratio=_of_members(mixing, members), colluding=mixing.colluding or collude), said
 
 
-def _fewest(receipt: NoiseReceipt, exposure: Exposure) -> int:
-    """Members of the smallest group of the run, as far as this call and the exposure show."""
+def _fewest(receipt: NoiseReceipt, release_count: ReleaseCount) -> int:
+    """Members of the smallest group of the run, as far as this call and the release count show."""
     sizes = [receipt.mixing.group]
-    if exposure.unmatched:
-        sizes.append(exposure.unmatched)
+    if release_count.unmatched:
+        sizes.append(release_count.unmatched)
     if receipt.present is not None:
         sizes += [size for size in receipt.present.sum(1).tolist() if size]
     return min(sizes)
@@ -171,7 +171,7 @@ def equal_counts(cells: int, members: int) -> tuple[int, ...]:
     return tuple(cells // members + (seat < cells % members) for seat in range(members))
 
 
-def _told(found: Certificate, receipt: NoiseReceipt, exposure: Exposure, said: list[str]) -> Certificate:
+def _told(found: Certificate, receipt: NoiseReceipt, release_count: ReleaseCount, said: list[str]) -> Certificate:
     """The accountant's certificate with what it cannot know."""
     assumptions, statement = list(found.assumptions), found.statement
     if receipt.labels is None:
@@ -179,17 +179,17 @@ def _told(found: Certificate, receipt: NoiseReceipt, exposure: Exposure, said: l
         said, statement = [GIVEN_LABELS, *said], f"{statement}; of the smashed data alone, given the labels"
     if not receipt.at_inference:
         said = [*said, CLEAR_AFTERWARDS]
-    said = [*said, IDEAL, *_past_one_over_n(found, exposure)]
+    said = [*said, IDEAL, *_past_one_over_n(found, release_count)]
     return replace(found, statement=statement, assumptions=(*assumptions, *said), quantities=_quantities(receipt))
 
 
-def _past_one_over_n(found: Certificate, exposure: Exposure) -> list[str]:
+def _past_one_over_n(found: Certificate, release_count: ReleaseCount) -> list[str]:
     """A warning where δ would allow to publish one unit in full."""
-    records = exposure.clients * exposure.batch_size * max(1, exposure.rounds // exposure.epochs)
-    units = exposure.clients if found.unit == "client" else records
-    if units <= 1 or exposure.delta <= 1 / units:
+    records = release_count.clients * release_count.batch_size * max(1, release_count.rounds // release_count.epochs)
+    units = release_count.clients if found.unit == "client" else records
+    if units <= 1 or release_count.delta <= 1 / units:
         return []
-    warning = f"δ = {exposure.delta:g} is above 1/n = {1 / units:g}"
+    warning = f"δ = {release_count.delta:g} is above 1/n = {1 / units:g}"
     return [f"{warning}: publishing one {found.unit} of n in full would satisfy it, too"]
 
 

@@ -13,7 +13,7 @@ from privkit.accountants.base import Certificate
 from privkit.accountants.mechanism import SplitMechanism
 from privkit.accountants.parts import Noise
 from privkit.accountants.sensitivity import Known
-from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release
+from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount
 from privkit.defenses.none import require_messages
 
 NOT_COVERED = (
@@ -36,7 +36,7 @@ class GradPerturbReceipt:
     noise: float
     clip: float | None
 
-    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Charge every gradient of the run, of all images, to any one label.
 
         A label does not stay in the gradient of its own image. It changes the server's weights, by which all later
@@ -52,7 +52,7 @@ class GradPerturbReceipt:
                 statement=f"nothing is proven: no clip= bounds a gradient; {NOT_COVERED}",
                 source="by definition",
             )
-        released = exposure.rounds * exposure.batch_size * exposure.clients
+        released = release_count.rounds * release_count.batch_size * release_count.clients
         norm: Literal["l1", "l2"] = "l2" if self.law == "gaussian" else "l1"
         mechanism = SplitMechanism(
             smashed=Known(value=2 * self.clip, relation="replace_one", norm=norm),
@@ -60,7 +60,7 @@ class GradPerturbReceipt:
             lower_model="frozen",  # what carries over is the server's state, and the sensitivity allows for any
             rounds=released,
         )
-        found = account.epsilon(mechanism, exposure.delta, tight=False)
+        found = account.epsilon(mechanism, release_count.delta, tight=False)
         if found.kind == "nothing":
             return Certificate(
                 kind="nothing",
@@ -70,11 +70,11 @@ class GradPerturbReceipt:
         return Certificate(
             kind="differential_privacy",
             statement=(
-                f"the gradients sent back are ({found.epsilon:.4g}, {exposure.delta:g})-DP in the labels, for the "
+                f"the gradients sent back are ({found.epsilon:.4g}, {release_count.delta:g})-DP in the labels, for the "
                 f"replacement of one label or of all; {NOT_COVERED}"
             ),
             epsilon=found.epsilon,
-            delta=exposure.delta,
+            delta=release_count.delta,
             method=found.method,
             order=found.order,
             at_grid_edge=found.at_grid_edge,

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Generator, Tensor
 
 from privkit.accountants.base import Certificate, no_protection
-from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release
+from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount
 
 
 def require_messages(name: str, smashed: Tensor) -> None:
@@ -24,7 +24,7 @@ def require_messages(name: str, smashed: Tensor) -> None:
 class NoReceipt:
     """Nothing happened to the smashed data."""
 
-    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Nothing is proven, however often."""
         return no_protection()
 

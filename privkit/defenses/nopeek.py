@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
-from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release
+from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount
 from privkit.defenses.none import require_messages
 
 
@@ -19,7 +19,7 @@ from privkit.defenses.none import require_messages
 class NoPeekReceipt:
     """Nothing happened to the smashed data; the training was another one."""
 
-    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Nothing is proven: a low correlation over a batch bounds no attack."""
         return Certificate(
             kind="nothing",

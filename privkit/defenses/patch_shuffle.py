@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.accountants import shuffle_certificates
 from privkit.accountants.base import Certificate
-from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release, require_tokens, take_rows
+from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount, require_tokens, take_rows
 
 
 def permutation_rows(n: int, t: int, generator: Generator) -> Tensor:
@@ -27,13 +27,13 @@ def own_rows(m: int, b: int, t: int, generator: Generator) -> Tensor:
     return (permutation_rows(m * b, t, generator) + first).view(m, b, t)
 
 
-def per_release(certificate: Certificate, exposure: Exposure) -> Certificate:
+def per_release(certificate: Certificate, release_count: ReleaseCount) -> Certificate:
     """A count of one release, with a sentence where a run makes more of them: counts do not compose."""
-    if exposure.epochs == 1:
+    if release_count.epochs == 1:
         return certificate
     several = (
-        f"the count is that of one release; the run makes {exposure.epochs} of every image, each freshly shuffled, and "
-        "what they show together is not counted"
+        f"the count is that of one release; the run makes {release_count.epochs} of every image, each freshly "
+        "shuffled, and what they show together is not counted"
     )
     return replace(certificate, assumptions=(*certificate.assumptions, several))
 
@@ -48,9 +48,9 @@ class PatchShuffleReceipt:
 
     permutation: Tensor
 
-    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Charge the tokens that were really permuted."""
-        return per_release(shuffle_certificates.patch_shuffle(tokens=self.permutation.shape[-1]), exposure)
+        return per_release(shuffle_certificates.patch_shuffle(tokens=self.permutation.shape[-1]), release_count)
 
 
 @dataclass(frozen=True, kw_only=True)

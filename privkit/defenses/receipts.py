@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from privkit.accountants.base import Certificate
-from privkit.defenses.base import ONE_RELEASE, Exposure
+from privkit.defenses.base import ONE_RELEASE, ReleaseCount
 
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
 
@@ -37,14 +37,14 @@ class CutoutReceipt:
         """Share of cells that travelled, in [0, 1]."""
         return self.masks.double().mean().item()
 
-    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Nothing is proven; `cells_seen` is the expected share of a record's cells that were released at least once.
 
         Fresh masks keep each cell in an epoch with probability q = `payload_share`, so that 1 − (1 − q)^epochs of them
         are seen; boxes prefer the middle, for them that is an upper bound (concavity).
         """
         share = self.payload_share
-        seen = share if self.stationary else 1 - (1 - share) ** exposure.epochs
+        seen = share if self.stationary else 1 - (1 - share) ** release_count.epochs
         return Certificate(
             kind="nothing",
             statement=f"nothing is proven: the cells that masks kept are released as they are, {NOT_DP}",
@@ -90,7 +90,7 @@ class MixingReceipt:
         """Share of its smashed data that a client sends on average, in [0, 1]: all of it where data are superposed."""
         return 1.0 if self.masks is None else self.ratios[self.present].mean().item()
 
-    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Nothing is proven, whoever else is in the group.
 
         Quantities: `own_share`, mean weight of a client in its message; `largest_ratio`, λ_max; `payload_share`; with
@@ -104,10 +104,10 @@ class MixingReceipt:
             known = "whoever knows the other members' data, or guesses them, subtracts them and reads this client's"
         else:
             how = f"cells that masks kept are released as they are, and a sum of labels, {NOT_DP}"
-            quantities |= {"cells_seen": 1 - (1 - own) ** exposure.epochs}
+            quantities |= {"cells_seen": 1 - (1 - own) ** release_count.epochs}
             known = "who owns a cell may be read from what fits together, and labels of other members reveal this one's"
         said = ["whoever mixes is trusted: it sees each client's own message", known, DRAWN[self.drawn]]
-        if largest == 1 or exposure.unmatched == 1:
+        if largest == 1 or release_count.unmatched == 1:
             said.append("some message holds one client's data alone")
         if not self.published:
             said.append("ratios and masks are hidden, for which no credit is taken: other members' data reveal them")

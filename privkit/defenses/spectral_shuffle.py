@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.accountants import shuffle_certificates, validate
 from privkit.accountants.base import Certificate
-from privkit.defenses.base import ONE_RELEASE, Defense, Exposure, Release, require_tokens, take_rows
+from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows, per_release
 
 SYMMETRY = (
@@ -31,7 +31,7 @@ class SpectralShuffleReceipt:
 
     permutation: Tensor
 
-    def certificate(self, exposure: Exposure = ONE_RELEASE) -> Certificate:
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Charge the spectral patches that were really permuted."""
         count = shuffle_certificates.patch_shuffle(tokens=self.permutation.shape[-1])
         whole = replace(
@@ -39,7 +39,7 @@ class SpectralShuffleReceipt:
             assumptions=(*count.assumptions, SYMMETRY, KNOWN),
             source="Yao et al., patch shuffling, Prop. 1 applied to frequency patches (§IV-D)",
         )
-        return per_release(whole, exposure)
+        return per_release(whole, release_count)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,24 +1,24 @@
 """The training core: n clients, one server, and the cut between them."""
 
 from privkit.training.checkpoint import Checkpoint
-from privkit.training.edge import Edge, Sent
-from privkit.training.loop import Trained, TrainingSpec, evaluate, exposure, train
-from privkit.training.protocol import PROTOCOLS, Protocol
+from privkit.training.edge import ClientForward, Clients
+from privkit.training.loop import Trained, TrainingSpec, evaluate, release_count, train
+from privkit.training.protocol import PROTOCOLS, SplitProtocol
 from privkit.training.round import Round, split_round
 from privkit.training.stacked import Stacked
 
 __all__ = [
     "PROTOCOLS",
     "Checkpoint",
-    "Edge",
-    "Protocol",
+    "ClientForward",
+    "Clients",
     "Round",
-    "Sent",
+    "SplitProtocol",
     "Stacked",
     "Trained",
     "TrainingSpec",
     "evaluate",
-    "exposure",
+    "release_count",
     "split_round",
     "train",
 ]

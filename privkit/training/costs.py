@@ -9,14 +9,14 @@ from privkit.data.base import Batch
 from privkit.metrics.cost import Cost, measure
 from privkit.metrics.payload import FLOAT, kept_share
 from privkit.seeds import derive
-from privkit.training.edge import Edge
+from privkit.training.edge import Clients
 from privkit.training.loop import TrainingSpec, learns
 from privkit.training.seeded import seeded
 
 SEED_BYTES = 8
 
 
-def edge_costs(edge: Edge, private: Batch, spec: TrainingSpec, *, rounds_an_epoch: int, seed: int) -> Cost:
+def edge_costs(edge: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_epoch: int, seed: int) -> Cost:
     """Bytes, multiply-accumulates and peak memory of one client.
 
     Args:

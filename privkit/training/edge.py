@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol as TypingProtocol
+from typing import Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -12,7 +12,7 @@ from privkit.defenses.base import Defense, Receipt, Release
 from privkit.errors import UsageError
 from privkit.out_of_memory import ran_out
 from privkit.seeds import derive
-from privkit.training.protocol import Protocol
+from privkit.training.protocol import SplitProtocol
 from privkit.training.seeded import seeded
 from privkit.training.stacked import Stacked
 
@@ -36,7 +36,7 @@ def frozen_block(dim: int, seed: int) -> nn.Module:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sent:
+class ClientForward:
     """One round's forward pass on the clients' side.
 
     Attributes:
@@ -55,7 +55,7 @@ class Sent:
     groups: Tensor
     penalty: Tensor | None
 
-    def arrived(self, defense: Defense) -> Sent:
+    def arrived(self, defense: Defense) -> ClientForward:
         """What the server gets to see: each client's own message, where it applies the defense to itself."""
         if defense.applied_by != "server":
             return self
@@ -71,15 +71,15 @@ class Sent:
         )
 
 
-class Grouping(TypingProtocol):
+class Grouping(Protocol):
     """Draws the mixing groups of a round."""
 
     def __call__(self, group: int, number: int, generator: Generator) -> Tensor:
-        """Groups int64 [M, k]; see `Protocol.groups`."""
+        """Groups int64 [M, k]; see `SplitProtocol.groups`."""
         ...
 
 
-class Edge(nn.Module):
+class Clients(nn.Module):
     """Everything on the clients' side.
 
     Args:
@@ -96,7 +96,7 @@ class Edge(nn.Module):
         self,
         lowers: Stacked,
         defense: Defense,
-        protocol: Protocol,
+        protocol: SplitProtocol,
         classes: int,
         block: nn.Module | None = None,
         companion: Stacked | None = None,
@@ -115,8 +115,8 @@ class Edge(nn.Module):
         *,
         classes: int,
         seed: int,
-        protocol: Protocol | None = None,
-    ) -> Edge:
+        protocol: SplitProtocol | None = None,
+    ) -> Clients:
         """Copy the lower segment for every client and add what the defense asks for.
 
         Args:
@@ -131,7 +131,7 @@ class Edge(nn.Module):
             UsageError: if the group cannot be filled, the defense cannot take what the lower segment gives, or the
                 segment cannot be evaluated for many clients at once.
         """
-        protocol = protocol or Protocol()
+        protocol = protocol or SplitProtocol()
         protocol.check_group(defense.name, defense.group)
         if defense.group > 1 and protocol.gradient != "unicast" and not defense.keeps_cells:
             raise UsageError(
@@ -181,7 +181,7 @@ class Edge(nn.Module):
             ) from None
         self.train(training)
 
-    def release(self, images: Tensor, labels: Tensor, generator: Generator, number: int = 0) -> Sent:
+    def release(self, images: Tensor, labels: Tensor, generator: Generator, number: int = 0) -> ClientForward:
         """What leaves the clients in one round, differentiable in the lower segments' weights.
 
         Args:
@@ -210,7 +210,9 @@ class Edge(nn.Module):
         if self.block is not None:
             m, b = release.smashed.shape[:2]
             release = replace(release, smashed=self.block(release.smashed.flatten(0, 1)).unflatten(0, (m, b)))
-        return Sent(smashed=smashed, labels=own, release=release, receipt=receipt, groups=groups, penalty=penalty)
+        return ClientForward(
+            smashed=smashed, labels=own, release=release, receipt=receipt, groups=groups, penalty=penalty
+        )
 
     def _defended(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None

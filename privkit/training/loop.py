@@ -12,16 +12,16 @@ from torch import Generator, Tensor, nn
 
 from privkit.data.augment import AUGMENTATIONS, augment
 from privkit.data.base import Batch
-from privkit.data.partition import Iid, Shares, epoch_order, most_releases, rounds_an_epoch
-from privkit.defenses.base import Exposure
+from privkit.data.partition import ClientPartition, Iid, epoch_order, most_releases, rounds_an_epoch
+from privkit.defenses.base import ReleaseCount
 from privkit.errors import TrainingDiverged, UsageError
 from privkit.metrics.classification import Proportion, accuracy
 from privkit.seeds import derive
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.distributed import average_gradients, processes
-from privkit.training.edge import Edge
+from privkit.training.edge import Clients
 from privkit.training.one_cycle import one_cycle
-from privkit.training.protocol import Protocol
+from privkit.training.protocol import SplitProtocol
 from privkit.training.round import Round, split_round
 from privkit.training.seeded import seeded
 
@@ -71,25 +71,25 @@ class Trained:
         edge: the clients' lower segments and their defense.
         upper: the server's segment; of standalone clients, theirs, stacked.
         curve: mean training loss of each epoch.
-        exposure: how often the run released what belongs to one record or client.
+        release_count: how often the run released what belongs to one record or client.
     """
 
-    edge: Edge
+    edge: Clients
     upper: nn.Module
     curve: tuple[float, ...]
-    exposure: Exposure
+    release_count: ReleaseCount
 
 
-def exposure(
-    edge: Edge,
+def release_count(
+    edge: Clients,
     spec: TrainingSpec,
-    private: Shares,
+    private: ClientPartition,
     *,
     epochs: int,
     recorded: Batch | None = None,
     passes: int = 1,
     others: bool = False,
-) -> Exposure:
+) -> ReleaseCount:
     """How often a run releases what belongs to one record or client.
 
     A pass after training is as many rounds as its images fill, and a client with fewer images than a batch sends some
@@ -115,7 +115,7 @@ def exposure(
     if recorded is not None and len(recorded):
         after = passes * -(-len(recorded) // (protocol.active * spec.batch_size))
         again = passes * int(recorded.ids.unique(return_counts=True)[1].max())
-    return Exposure(
+    return ReleaseCount(
         rounds=max(1, epochs * rounds + after),
         epochs=max(1, trained, again) if others else max(1, trained + again),
         batch_size=spec.batch_size,
@@ -125,20 +125,20 @@ def exposure(
     )
 
 
-def learns(edge: Edge) -> bool:
+def learns(edge: Clients) -> bool:
     """Whether any weight of the lower segments is trained."""
     return any(weight.requires_grad for weight in edge.lowers.parameters())
 
 
 def train(
-    edge: Edge,
+    edge: Clients,
     upper: nn.Module,
     private: Batch,
     spec: TrainingSpec,
     *,
     epochs: int,
     seed: int,
-    shares: Shares | None = None,
+    shares: ClientPartition | None = None,
     checkpoint: Checkpoint | None = None,
     play: Callable[..., Round] = split_round,
 ) -> Trained:
@@ -160,7 +160,7 @@ def train(
         seed: of orders, groups, defense and whatever the segments draw themselves, such as dropout.
         shares: which images belong to which client; None for equal parts at random.
         checkpoint: where to save after an epoch and to report progress.
-        play: what a round is; `privkit.transcript.Recorder` remembers what crossed the wire.
+        play: what a round is; `privkit.wire.transcript.Recorder` remembers what crossed the wire.
 
     Raises:
         UsageError: if there are fewer images than a round takes, or a batch is too small for the defense.
@@ -257,11 +257,11 @@ def train(
         edge=edge.eval(),
         upper=upper.eval(),
         curve=tuple(curve),
-        exposure=exposure(edge, spec, shares, epochs=epochs),
+        release_count=release_count(edge, spec, shares, epochs=epochs),
     )
 
 
-def check_batch(edge: Edge, batch: int, images: int, world: int = 1) -> None:
+def check_batch(edge: Clients, batch: int, images: int, world: int = 1) -> None:
     """Refuse a batch size that the data, the defense or the processes cannot take.
 
     Raises:
@@ -292,7 +292,7 @@ def check_labels(labels: Tensor, classes: int) -> None:
 
 
 def round_order(
-    private: Batch, shares: Shares, protocol: Protocol, batch: int, rounds: int, draws: Generator
+    private: Batch, shares: ClientPartition, protocol: SplitProtocol, batch: int, rounds: int, draws: Generator
 ) -> Tensor:
     """Rows of `private`, int64 [steps, clients that send, B]."""
     if protocol.clients == 1:
@@ -317,7 +317,7 @@ def _check_finite(losses: Tensor, groups: list[Tensor], weights: list[nn.Paramet
 
 
 @torch.no_grad()
-def evaluate(edge: Edge, upper: nn.Module, test: Batch, *, batch_size: int, seed: int) -> Proportion:
+def evaluate(edge: Clients, upper: nn.Module, test: Batch, *, batch_size: int, seed: int) -> Proportion:
     """Test accuracy through the defended release, in whole batches, with an exact interval.
 
     With n clients, each test image goes through one of their lower segments, in turn: the mean over clients.

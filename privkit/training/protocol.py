@@ -12,7 +12,7 @@ from privkit.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protocol:
+class SplitProtocol:
     """Clients, their lower segments, the server's updates and the way of the gradient.
 
     Attributes:
@@ -83,7 +83,7 @@ class Protocol:
         Source: CutMixSL §4, "Communication Efficiency": one unmatched client sends its smashed data, two unmatched
         clients of a 4-way CutMix conduct a 2-way CutMix.
 
-        >>> Protocol(clients=10).unmatched(4)
+        >>> SplitProtocol(clients=10).unmatched(4)
         2
         """
         return self.active % group
@@ -99,7 +99,7 @@ class Protocol:
         Returns:
             int64 [⌈n/k⌉, k], the client on each seat, −1 on an empty one (in the last group only).
 
-        >>> Protocol(clients=5, grouping="round_robin").groups(2, 0, torch.Generator()).tolist()
+        >>> SplitProtocol(clients=5, grouping="round_robin").groups(2, 0, torch.Generator()).tolist()
         [[1, 4], [2, 3], [0, -1]]
         """
         n, device = self.active, generator.device
@@ -132,25 +132,25 @@ def _round_robin(n: int, number: int) -> Tensor:
     return torch.cat([rest, partner])
 
 
-STANDALONE = Protocol(clients=10, upper="own")
+STANDALONE = SplitProtocol(clients=10, upper="own")
 """Each of ten clients trains a whole network on its own images."""
 
-SL = Protocol(lower="handed_on")
+SL = SplitProtocol(lower="handed_on")
 """Sequential split learning: one lower segment, handed on from client to client."""
 
-PSL = Protocol(clients=10)
+PSL = SplitProtocol(clients=10)
 """Parallel split learning: ten lower segments, one server update a round with weights d_i."""
 
-SPLITFED = Protocol(clients=10, average="round")
+SPLITFED = SplitProtocol(clients=10, average="round")
 """Parallel split learning with FedAvg of the lower segments after every round."""
 
-SPLITAVG = Protocol(clients=10, gradient="average")
+SPLITAVG = SplitProtocol(clients=10, gradient="average")
 """Parallel split learning where everybody gets the averaged cut-layer gradient."""
 
-CUTMIXSL = Protocol(clients=10)
+CUTMIXSL = SplitProtocol(clients=10)
 """Parallel split learning for mixing defenses: each client gets the part of the gradient that its mask kept."""
 
-CUTMIXSFL = Protocol(clients=10, average="round", gradient="average")
+CUTMIXSFL = SplitProtocol(clients=10, average="round", gradient="average")
 """CutMixSL with FedAvg of the lower segments and the averaged gradient broadcast."""
 
 PROTOCOLS: dict[str, str] = {

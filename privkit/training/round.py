@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.defenses.base import Release
-from privkit.training.edge import Edge, Sent
+from privkit.training.edge import ClientForward, Clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,12 @@ class Round:
     """
 
     losses: Tensor
-    sent: Sent
+    sent: ClientForward
     cut_gradient: Tensor
 
 
 def split_round(
-    edge: Edge,
+    edge: Clients,
     upper: nn.Module,
     images: Tensor,
     labels: Tensor,
@@ -119,7 +119,7 @@ def _as(weights: Tensor, like: Tensor) -> Tensor:
     return weights.to(like.dtype).view(-1, *[1] * (like.ndim - 1))
 
 
-def send_back(sent: Sent, gradient: Tensor, weights: Tensor, way: str) -> None:
+def send_back(sent: ClientForward, gradient: Tensor, weights: Tensor, way: str) -> None:
     """Give every client its cut-layer gradient and let it go on backwards.
 
     Source: CutMixSL Eq. 13 (unicast, CutMix gradient); DP-CutMixSL Eq. 10; Pal et al. 2021 (average).
@@ -142,7 +142,7 @@ def send_back(sent: Sent, gradient: Tensor, weights: Tensor, way: str) -> None:
         torch.autograd.backward(roots, gradients)
 
 
-def _to_members(gradient: Tensor, sent: Sent) -> Tensor:
+def _to_members(gradient: Tensor, sent: ClientForward) -> Tensor:
     """Each message's gradient to all of its members: [M, B, ...] -> [n, B, ...]."""
     if len(sent.smashed) == len(gradient):
         return gradient  # mixed before the lower segment, so that one segment made the message

@@ -1,4 +1,4 @@
-"""Permutation counts against the reference values and against brute-force enumeration of every reading's draws."""
+"""Permutation counts against the reference values and against brute-force enumeration of every variant's draws."""
 
 import json
 from collections import Counter
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from privkit.accountants import permutations as counts
-from privkit.accountants import readings, shuffle_certificates, shuffle_laws
-from privkit.accountants.readings import READINGS, Reading
+from privkit.accountants import shuffle_certificates, shuffle_laws, variants
+from privkit.accountants.variants import VARIANTS, Variant
 
 Outcome = tuple[tuple[int, ...], ...]
 
@@ -32,11 +32,11 @@ COUNTED = {
 
 
 @cache
-def law(n: int, b: int, k: int, reading: Reading) -> dict[Outcome, Fraction]:
+def law(n: int, b: int, k: int, variant: Variant) -> dict[Outcome, Fraction]:
     """Probability of every outcome, by trying every draw; token t of image i is i·n+t, row j is output j."""
     seen: Counter[Outcome] = Counter()
     own = [range(i * n, (i + 1) * n) for i in range(b)]
-    if reading == "algorithm_2":
+    if variant == "algorithm_2":
         starts = product(*(permutations(image) for image in own))
         draws = ([list(order[:k]) for order in orders] for orders in starts)
     else:
@@ -45,9 +45,9 @@ def law(n: int, b: int, k: int, reading: Reading) -> dict[Outcome, Fraction]:
         pool = [t for image, stay in zip(own, kept, strict=True) for t in image if t not in stay]
         for dealt in permutations(pool):
             hands = [list(dealt[i * (n - k) : (i + 1) * (n - k)]) for i in range(b)]
-            if reading == "algorithm_2":
+            if variant == "algorithm_2":
                 seen[tuple(tuple(stay + hand) for stay, hand in zip(kept, hands, strict=True))] += 1
-            elif reading == "final_shuffle":
+            elif variant == "final_shuffle":
                 for orders in product(*(permutations(stay + hand) for stay, hand in zip(kept, hands, strict=True))):
                     seen[orders] += 1
             else:
@@ -58,32 +58,32 @@ def law(n: int, b: int, k: int, reading: Reading) -> dict[Outcome, Fraction]:
     return {outcome: Fraction(count, draws_in_all) for outcome, count in seen.items()}
 
 
-@pytest.mark.parametrize(("reading", "shape"), [(r, s) for r in READINGS for s in COUNTED[r]])
-def test_outcomes_of_every_reading_are_those_of_enumeration(reading: Reading, shape: tuple[int, int, int]) -> None:
-    found = readings.distinct_outcomes(*shape, reading=reading)
-    assert found == COUNTED[reading][shape] == len(law(*shape, reading))
+@pytest.mark.parametrize(("variant", "shape"), [(r, s) for r in VARIANTS for s in COUNTED[r]])
+def test_outcomes_of_every_reading_are_those_of_enumeration(variant: Variant, shape: tuple[int, int, int]) -> None:
+    found = variants.distinct_outcomes(*shape, variant=variant)
+    assert found == COUNTED[variant][shape] == len(law(*shape, variant))
 
 
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", EDGES)
-def test_outcomes_at_the_edges(reading: Reading, shape: tuple[int, int, int]) -> None:
-    found = readings.distinct_outcomes(*shape, reading=reading)
-    assert found == len(law(*shape, reading))
-    assert readings.log10_distinct_outcomes(*shape, reading=reading) == pytest.approx(log10(found), abs=1e-13)
+def test_outcomes_at_the_edges(variant: Variant, shape: tuple[int, int, int]) -> None:
+    found = variants.distinct_outcomes(*shape, variant=variant)
+    assert found == len(law(*shape, variant))
+    assert variants.log10_distinct_outcomes(*shape, variant=variant) == pytest.approx(log10(found), abs=1e-13)
 
 
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s[0] < 4] + [(4, 2, 3)] + EDGES)
-def test_odds_of_outcomes_are_those_of_enumeration(reading: Reading, shape: tuple[int, int, int]) -> None:
+def test_odds_of_outcomes_are_those_of_enumeration(variant: Variant, shape: tuple[int, int, int]) -> None:
     n, b, k = shape
-    enumerated, plain = law(*shape, reading), [tuple(range(i * n, (i + 1) * n)) for i in range(b)]
+    enumerated, plain = law(*shape, variant), [tuple(range(i * n, (i + 1) * n)) for i in range(b)]
     for outcome, odds in enumerated.items():
-        assert shuffle_laws.release_probability(outcome, plain, kept=k, reading=reading) == odds
-    assert readings.equally_likely(*shape, reading=reading) == (len(set(enumerated.values())) == 1)
-    best = readings.log10_best_guess(*shape, reading=reading)
+        assert shuffle_laws.release_probability(outcome, plain, kept=k, variant=variant) == odds
+    assert variants.equally_likely(*shape, variant=variant) == (len(set(enumerated.values())) == 1)
+    best = variants.log10_best_guess(*shape, variant=variant)
     assert best == pytest.approx(-log10(max(enumerated.values())), abs=1e-12)
     if b > 1:
-        certificate = shuffle_certificates.batch_shuffle(tokens=n, batch=b, kept=k, reading=reading)
+        certificate = shuffle_certificates.batch_shuffle(tokens=n, batch=b, kept=k, variant=variant)
         in_order = sum(odds for outcome, odds in enumerated.items() if outcome[0] == plain[0])
         assert certificate.quantities["log10_target_share"] == pytest.approx(log10(in_order), abs=1e-12)
         assert certificate.quantities["log10_outcomes"] == pytest.approx(log10(len(enumerated)), abs=1e-12)
@@ -111,15 +111,15 @@ def assignments(n: int, b: int, k: int) -> int:
 def test_final_shuffle_counts_contingency_tables(n: int, b: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
     expected = factorial(n) ** b * assignments(n, b, k)
-    assert readings.distinct_outcomes(n, b, k, reading="final_shuffle") == expected
+    assert variants.distinct_outcomes(n, b, k, variant="final_shuffle") == expected
 
 
 @given(n=st.integers(1, 120), data=st.data())
 def test_final_shuffle_of_two_images_has_a_closed_form(n: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
     expected = factorial(n) ** 2 * sum(comb(n, t) ** 2 for t in range(k, n + 1))
-    assert readings.distinct_outcomes(n, 2, k, reading="final_shuffle") == expected
-    found = readings.log10_distinct_outcomes(n, 2, k, reading="final_shuffle")
+    assert variants.distinct_outcomes(n, 2, k, variant="final_shuffle") == expected
+    found = variants.log10_distinct_outcomes(n, 2, k, variant="final_shuffle")
     assert found == pytest.approx(log10(expected), rel=1e-12, abs=1e-13)
 
 
@@ -146,41 +146,41 @@ def in_place_by_derangements(n: int, b: int, k: int, terms: int = 1_000) -> int:
 def test_kept_in_place_counts_derangements(n: int, b: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
     expected = in_place_by_derangements(n, b, k)
-    assert readings.distinct_outcomes(n, b, k, reading="kept_in_place") == expected
-    found = readings.log10_distinct_outcomes(n, b, k, reading="kept_in_place")
+    assert variants.distinct_outcomes(n, b, k, variant="kept_in_place") == expected
+    found = variants.log10_distinct_outcomes(n, b, k, variant="kept_in_place")
     assert found == pytest.approx(log10(expected), rel=1e-12, abs=1e-13)
 
 
 @settings(deadline=None, max_examples=50)
-@given(n=st.integers(1, 40), b=st.integers(2, 16), reading=st.sampled_from(READINGS), data=st.data())
-def test_logarithms_of_outcomes_equal_the_integers(n: int, b: int, reading: Reading, data: st.DataObject) -> None:
+@given(n=st.integers(1, 40), b=st.integers(2, 16), variant=st.sampled_from(VARIANTS), data=st.data())
+def test_logarithms_of_outcomes_equal_the_integers(n: int, b: int, variant: Variant, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
-    found = readings.log10_distinct_outcomes(n, b, k, reading=reading)
-    assert found == pytest.approx(log10(readings.distinct_outcomes(n, b, k, reading=reading)), rel=1e-12, abs=1e-12)
-    assert found >= readings.log10_best_guess(n, b, k, reading=reading) - 1e-9
+    found = variants.log10_distinct_outcomes(n, b, k, variant=variant)
+    assert found == pytest.approx(log10(variants.distinct_outcomes(n, b, k, variant=variant)), rel=1e-12, abs=1e-12)
+    assert found >= variants.log10_best_guess(n, b, k, variant=variant) - 1e-9
     if k:
-        assert found <= readings.log10_distinct_outcomes(n, b, k - 1, reading=reading) + 1e-9
+        assert found <= variants.log10_distinct_outcomes(n, b, k - 1, variant=variant) + 1e-9
 
 
-@pytest.mark.parametrize("reading", ["final_shuffle", "kept_in_place"])
+@pytest.mark.parametrize("variant", ["final_shuffle", "kept_in_place"])
 @pytest.mark.parametrize("shape", [(64, 16, 25), (196, 3, 117), (196, 4, 78), (30, 40, 1), (100, 5, 90), (128, 3, 40)])
-def test_large_logarithms_equal_the_integers(reading: Reading, shape: tuple[int, int, int]) -> None:
-    exact = log10(readings.distinct_outcomes(*shape, reading=reading))
-    assert readings.log10_distinct_outcomes(*shape, reading=reading) == pytest.approx(exact, rel=1e-13)
+def test_large_logarithms_equal_the_integers(variant: Variant, shape: tuple[int, int, int]) -> None:
+    exact = log10(variants.distinct_outcomes(*shape, variant=variant))
+    assert variants.log10_distinct_outcomes(*shape, variant=variant) == pytest.approx(exact, rel=1e-13)
 
 
 def test_the_papers_size() -> None:
     # The integer itself, which takes 90 s by the recurrence, has log10 30987.704122262465.
-    found = readings.log10_distinct_outcomes(196, 50, 78, reading="final_shuffle")
+    found = variants.log10_distinct_outcomes(196, 50, 78, variant="final_shuffle")
     assert found == pytest.approx(30987.704122262465, rel=1e-13)
-    found = readings.log10_distinct_outcomes(196, 50, 78, reading="kept_in_place")
+    found = variants.log10_distinct_outcomes(196, 50, 78, variant="kept_in_place")
     assert found == pytest.approx(log10(in_place_by_derangements(196, 50, 78, terms=60)), rel=1e-13)
 
 
 @pytest.mark.parametrize(("n", "b"), [(4096, 64), (1024, 512), (196, 10**6), (576, 3)])
 def test_any_size_has_a_logarithm(n: int, b: int) -> None:
     k = int(0.4 * n)
-    outcomes = readings.log10_distinct_outcomes(n, b, k, reading="final_shuffle")
+    outcomes = variants.log10_distinct_outcomes(n, b, k, variant="final_shuffle")
     # Choosing K own patches and their places in every output, and dealing the rest, reaches each outcome at least once.
     pairs = counts.log10_total_permutations(n, b, k) + b * log10(comb(n, k))
     assert counts.log10_total_permutations(n, b, k) < outcomes < pairs
@@ -188,18 +188,18 @@ def test_any_size_has_a_logarithm(n: int, b: int) -> None:
 
 def test_what_is_out_of_reach_is_refused_with_the_way_out() -> None:
     with pytest.raises(ValueError, match="use log10_distinct_outcomes"):
-        readings.distinct_outcomes(1024, 64, 100, reading="final_shuffle")
+        variants.distinct_outcomes(1024, 64, 100, variant="final_shuffle")
     with pytest.raises(ValueError, match="log10_best_guess"):
-        readings.log10_distinct_outcomes(5000, 3, 100, reading="final_shuffle")
+        variants.log10_distinct_outcomes(5000, 3, 100, variant="final_shuffle")
     certificate = shuffle_certificates.batch_shuffle(tokens=5000, batch=3, kept=100)
     assert "log10_outcomes" not in certificate.quantities
     assert any("at least 10^" in sentence for sentence in certificate.assumptions)
 
 
-def law_of(batch: tuple[tuple[int, ...], ...], k: int, reading: Reading) -> dict[Outcome, Fraction]:
+def law_of(batch: tuple[tuple[int, ...], ...], k: int, variant: Variant) -> dict[Outcome, Fraction]:
     """The law of releases if the batch's patches stood like this before."""
     flat = [x for row in batch for x in row]
-    found = law(len(batch[0]), len(batch), k, reading)
+    found = law(len(batch[0]), len(batch), k, variant)
     return {tuple(tuple(flat[t] for t in row) for row in outcome): odds for outcome, odds in found.items()}
 
 
@@ -216,41 +216,41 @@ def test_proposition_2_is_false() -> None:
     assert variation(written, law_of(swapped, 1, "algorithm_2")) == 1
     assert variation(written, law_of(crossed, 1, "algorithm_2")) == Fraction(3, 4)
     assert variation(law_of(one, 1, "final_shuffle"), law_of(crossed, 1, "final_shuffle")) == Fraction(1, 2)
-    for reading in READINGS:
+    for variant in VARIANTS:
         for other in (swapped, crossed, one):
-            enumerated = variation(law_of(one, 1, reading), law_of(other, 1, reading))
-            assert shuffle_laws.total_variation(one, other, kept=1, reading=reading) == enumerated
+            enumerated = variation(law_of(one, 1, variant), law_of(other, 1, variant))
+            assert shuffle_laws.total_variation(one, other, kept=1, variant=variant) == enumerated
 
 
 @settings(deadline=None, max_examples=30)
-@given(order=st.permutations(range(6)), k=st.integers(0, 3), reading=st.sampled_from(READINGS))
-def test_total_variation_is_that_of_enumeration(order: list[int], k: int, reading: Reading) -> None:
+@given(order=st.permutations(range(6)), k=st.integers(0, 3), variant=st.sampled_from(VARIANTS))
+def test_total_variation_is_that_of_enumeration(order: list[int], k: int, variant: Variant) -> None:
     one, other = ((0, 1, 2), (3, 4, 5)), (tuple(order[:3]), tuple(order[3:]))
-    found = shuffle_laws.total_variation(one, other, kept=k, reading=reading)
-    assert found == variation(law_of(one, k, reading), law_of(other, k, reading))
+    found = shuffle_laws.total_variation(one, other, kept=k, variant=variant)
+    assert found == variation(law_of(one, k, variant), law_of(other, k, variant))
     if k == 0:
         assert found == 0
 
 
-@pytest.mark.parametrize("reading", READINGS)
-def test_orders_inside_an_image_are_hidden_unless_patches_stay_in_place(reading: Reading) -> None:
-    found = shuffle_laws.total_variation(((0, 1, 2), (3, 4, 5)), ((1, 2, 0), (3, 5, 4)), kept=1, reading=reading)
-    assert (found == 0) == (reading != "kept_in_place")
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_orders_inside_an_image_are_hidden_unless_patches_stay_in_place(variant: Variant) -> None:
+    found = shuffle_laws.total_variation(((0, 1, 2), (3, 4, 5)), ((1, 2, 0), (3, 5, 4)), kept=1, variant=variant)
+    assert (found == 0) == (variant != "kept_in_place")
 
 
 def test_other_patches_have_disjoint_releases() -> None:
-    assert shuffle_laws.total_variation([[1, 2], [3, 4]], [[1, 2], [3, 5]], kept=0, reading="final_shuffle") == 1
-    assert shuffle_laws.release_probability([[1, 2], [3, 5]], [[1, 2], [3, 4]], kept=0, reading="final_shuffle") == 0
+    assert shuffle_laws.total_variation([[1, 2], [3, 4]], [[1, 2], [3, 5]], kept=0, variant="final_shuffle") == 1
+    assert shuffle_laws.release_probability([[1, 2], [3, 5]], [[1, 2], [3, 4]], kept=0, variant="final_shuffle") == 0
 
 
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", [(2, 2, 1), (3, 2, 1), (3, 2, 2), (2, 3, 1), (3, 2, 0), (2, 2, 2)])
-def test_intersection_odds_are_those_of_enumeration(reading: Reading, shape: tuple[int, int, int]) -> None:
+def test_intersection_odds_are_those_of_enumeration(variant: Variant, shape: tuple[int, int, int]) -> None:
     n, _, _ = shape
     odds = shuffle_laws.intersection_odds(*shape)
     for first, second, expected in ((0, 1, odds.same_image), (0, n, odds.other_image)):
         together = sum(
-            p for outcome, p in law(*shape, reading).items() if any({first, second} <= set(row) for row in outcome)
+            p for outcome, p in law(*shape, variant).items() if any({first, second} <= set(row) for row in outcome)
         )
         assert expected == pytest.approx(float(together), abs=1e-15)
 
@@ -308,40 +308,40 @@ def test_equal_patches_are_counted_once(word: list[int]) -> None:
     assert certificate.quantities["log10_permutations"] == pytest.approx(log10(expected), abs=1e-12)
 
 
-@pytest.mark.parametrize("reading", READINGS)
-def test_certificates_of_every_reading(reading: Reading) -> None:
-    certificate = shuffle_certificates.batch_shuffle(tokens=16, batch=4, kept=6, reading=reading)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_certificates_of_every_reading(variant: Variant) -> None:
+    certificate = shuffle_certificates.batch_shuffle(tokens=16, batch=4, kept=6, variant=variant)
     assert certificate.epsilon == inf
     assert "no differential privacy" in certificate.statement
     evenly = any(", equally likely" in sentence for sentence in certificate.assumptions)
-    assert evenly == (reading == "algorithm_2")
-    assert ("Eq. 7" in certificate.statement) == (reading != "kept_in_place")
+    assert evenly == (variant == "algorithm_2")
+    assert ("Eq. 7" in certificate.statement) == (variant != "kept_in_place")
 
 
-@pytest.mark.parametrize("reading", ["", "final", None, 2])
-def test_refuses_an_unknown_reading(reading: object) -> None:
-    for call in (readings.distinct_outcomes, readings.log10_distinct_outcomes, readings.equally_likely):
-        with pytest.raises(ValueError, match="reading must be one of algorithm_2"):
-            call(3, 2, 1, reading=reading)  # type: ignore[arg-type]
+@pytest.mark.parametrize("variant", ["", "final", None, 2])
+def test_refuses_an_unknown_reading(variant: object) -> None:
+    for call in (variants.distinct_outcomes, variants.log10_distinct_outcomes, variants.equally_likely):
+        with pytest.raises(ValueError, match="variant must be one of algorithm_2"):
+            call(3, 2, 1, variant=variant)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("call", "match"),
     [
         (
-            lambda: shuffle_laws.release_probability([[1, 2], [3]], [[1, 2], [3, 4]], kept=1, reading="algorithm_2"),
+            lambda: shuffle_laws.release_probability([[1, 2], [3]], [[1, 2], [3, 4]], kept=1, variant="algorithm_2"),
             "equal",
         ),
-        (lambda: shuffle_laws.release_probability([[1, 2]], [[1, 2], [3, 4]], kept=1, reading="algorithm_2"), "shape"),
-        (lambda: shuffle_laws.release_probability([[1, 1]], [[1, 2]], kept=1, reading="algorithm_2"), "distinct"),
-        (lambda: shuffle_laws.release_probability([], [], kept=0, reading="algorithm_2"), "rows"),
-        (lambda: shuffle_laws.release_probability([[1, 2]], [[1, 2]], kept=3, reading="algorithm_2"), "kept"),
-        (lambda: shuffle_laws.total_variation([range(9)], [range(9)], kept=0, reading="final_shuffle"), "at most 8"),
+        (lambda: shuffle_laws.release_probability([[1, 2]], [[1, 2], [3, 4]], kept=1, variant="algorithm_2"), "shape"),
+        (lambda: shuffle_laws.release_probability([[1, 1]], [[1, 2]], kept=1, variant="algorithm_2"), "distinct"),
+        (lambda: shuffle_laws.release_probability([], [], kept=0, variant="algorithm_2"), "rows"),
+        (lambda: shuffle_laws.release_probability([[1, 2]], [[1, 2]], kept=3, variant="algorithm_2"), "kept"),
+        (lambda: shuffle_laws.total_variation([range(9)], [range(9)], kept=0, variant="final_shuffle"), "at most 8"),
         (lambda: shuffle_laws.intersection_odds(1, 2, 0), "tokens"),
         (lambda: shuffle_laws.intersection_odds(4, 1, 0), "batch"),
         (lambda: shuffle_laws.intersection_odds(4, 2, 0, rounds=0), "rounds"),
         (lambda: shuffle_laws.intersection_odds(4, 2, 5), "kept"),
-        (lambda: readings.log10_distinct_outcomes(True, 2, 1, reading="final_shuffle"), "tokens"),
+        (lambda: variants.log10_distinct_outcomes(True, 2, 1, variant="final_shuffle"), "tokens"),
         (lambda: shuffle_laws.averaged_noise_std(0.0, 60), "std"),
         (lambda: shuffle_laws.averaged_noise_std(float("nan"), 60), "std"),
         (lambda: shuffle_laws.averaged_noise_std(2.0, 0), "releases"),

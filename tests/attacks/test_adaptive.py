@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.adaptive import COMBINES, Adaptive
-from privkit.attacks.base import Answer, Knowledge, NotApplicable, Query, Reconstruction, View, missing
+from privkit.attacks.base import Knowledge, NotApplicable, Query, QueryResult, Reconstruction, View, missing
 from privkit.attacks.black_box import BlackBox
 from privkit.attacks.decoders.patches import patchify
 from privkit.attacks.floors import MeanImage
@@ -69,9 +69,9 @@ def noise(images: Tensor, draws: Generator) -> Tensor:
 
 
 def answering(release: Release) -> Query:
-    def query(images: Tensor, draws: Generator) -> Answer:
+    def query(images: Tensor, draws: Generator) -> QueryResult:
         members = torch.arange(len(images)).unsqueeze(1)
-        return Answer(view=View(round=0, smashed=release(images, draws)), members=members)
+        return QueryResult(view=View(round=0, smashed=release(images, draws)), members=members)
 
     return query
 
@@ -160,8 +160,8 @@ def cutout(images: Tensor, draws: Generator, keep: float = 0.5) -> View:
 
 
 def through_cutout(attack: Adaptive) -> Reconstruction:
-    def query(images: Tensor, draws: Generator) -> Answer:
-        return Answer(view=cutout(images, draws), members=torch.arange(len(images)).unsqueeze(1))
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        return QueryResult(view=cutout(images, draws), members=torch.arange(len(images)).unsqueeze(1))
 
     draws = Generator().manual_seed(9)
     seen = [cutout(part, draws) for _ in range(attack.passes) for part in VICTIMS.split(BATCH)]
@@ -223,10 +223,10 @@ def test_maps_and_vectors(release: str, combine: Any) -> None:
 
 
 def test_answers_in_another_order_are_put_in_order() -> None:
-    def turned(images: Tensor, draws: Generator) -> Answer:
+    def turned(images: Tensor, draws: Generator) -> QueryResult:
         order = torch.randperm(len(images), generator=Generator().manual_seed(int(images.sum()) % 7))
         answer = answering(identity)(images, draws)
-        return Answer(view=View(round=0, smashed=answer.view.smashed[order]), members=order.unsqueeze(1))
+        return QueryResult(view=View(round=0, smashed=answer.view.smashed[order]), members=order.unsqueeze(1))
 
     attack = Adaptive(passes=2, epochs=2)
     found = attack.run(views(identity, 2), replace(knowledge(identity), query=turned), Generator().manual_seed(0))
@@ -353,9 +353,9 @@ def test_views_that_are_no_passes() -> None:
 
 
 def test_queries_that_fit_no_row() -> None:
-    def halved(images: Tensor, draws: Generator) -> Answer:
+    def halved(images: Tensor, draws: Generator) -> QueryResult:
         answer = answering(identity)(images, draws)
-        return Answer(view=replace(answer.view, smashed=answer.view.smashed[::2]), members=answer.members[::2])
+        return QueryResult(view=replace(answer.view, smashed=answer.view.smashed[::2]), members=answer.members[::2])
 
     with pytest.raises(NotApplicable, match="one row for each image"):
         Adaptive(passes=2, epochs=1).run(views(identity, 2), replace(knowledge(identity), query=halved), Generator())

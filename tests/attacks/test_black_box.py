@@ -9,11 +9,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import (
-    Answer,
     AttackDiverged,
     Knowledge,
     NotApplicable,
     Query,
+    QueryResult,
     Reconstruction,
     View,
     missing,
@@ -47,9 +47,9 @@ def noise(images: Tensor, draws: Generator) -> Tensor:
 def answering(release: Any) -> Query:
     """A query whose answer holds one released row an image, in the order that was sent."""
 
-    def query(images: Tensor, draws: Generator) -> Answer:
+    def query(images: Tensor, draws: Generator) -> QueryResult:
         members = torch.arange(len(images)).unsqueeze(1)
-        return Answer(view=View(round=0, smashed=release(images, draws)), members=members)
+        return QueryResult(view=View(round=0, smashed=release(images, draws)), members=members)
 
     return query
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Answer, Knowledge, NotApplicable, Query, Reconstruction, View
+from privkit.attacks.base import Knowledge, NotApplicable, Query, QueryResult, Reconstruction, View
 from privkit.attacks.black_box import BlackBox
 from privkit.attacks.decoders import DECODERS, Decoder, build
 from privkit.attacks.decoders.assignment import Standardized, distances, sinkhorn
@@ -39,9 +39,9 @@ def vectors(images: Tensor, draws: Generator) -> Tensor:
 
 
 def answering(release: Any) -> Query:
-    def query(images: Tensor, draws: Generator) -> Answer:
+    def query(images: Tensor, draws: Generator) -> QueryResult:
         members = torch.arange(len(images)).unsqueeze(1)
-        return Answer(view=View(round=0, smashed=release(images, draws)), members=members)
+        return QueryResult(view=View(round=0, smashed=release(images, draws)), members=members)
 
     return query
 
@@ -237,7 +237,7 @@ def test_mixed_rows_are_read_with_their_public_weights() -> None:
     """Two images a row with exclusive masks: with the masks a decoder draws what is there, and beats one without."""
 
     def mixed(public: bool) -> Query:
-        def query(images: Tensor, draws: Generator) -> Answer:
+        def query(images: Tensor, draws: Generator) -> QueryResult:
             pairs = patchify(images, 2).unflatten(0, (-1, 2))
             coin = (torch.rand(len(pairs), 1, 16, generator=draws) < 0.5).float()
             share = torch.cat([coin, 1 - coin], 1)
@@ -247,7 +247,7 @@ def test_mixed_rows_are_read_with_their_public_weights() -> None:
                 mixed=2,
                 share=share if public else None,
             )
-            return Answer(view=view, members=torch.arange(len(images)).view(-1, 2))
+            return QueryResult(view=view, members=torch.arange(len(images)).view(-1, 2))
 
         return query
 

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from torch import Generator, Tensor
 
 from privkit.attacks.assembly import Frame, Puzzles, assemble, assign
-from privkit.attacks.base import Answer, AttackDiverged, Knowledge, NotApplicable, Reconstruction, View, missing
+from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, QueryResult, Reconstruction, View, missing
 from privkit.attacks.compatibility import SHARPNESS, edge_ratios, gradient_distance, log_odds
 from privkit.attacks.coordinates import coordinates, starts
 from privkit.attacks.decoders.patches import patchify
@@ -77,9 +77,9 @@ def scene(lower: Any = pixels, keep: float = 1.0) -> tuple[list[View], Tensor, K
     sent = [shuffled(part, draws, lower, keep) for part in VICTIMS.split(BATCH)]
     views = [View(round=i, smashed=smashed) for i, (smashed, _) in enumerate(sent)]
 
-    def query(images: Tensor, draws: Generator) -> Answer:
+    def query(images: Tensor, draws: Generator) -> QueryResult:
         view = View(round=0, smashed=shuffled(images, draws, lower, keep)[0])
-        return Answer(view=view, members=torch.arange(len(images)).unsqueeze(1))
+        return QueryResult(view=view, members=torch.arange(len(images)).unsqueeze(1))
 
     knowledge = Knowledge(image_shape=(3, 32, 32), batch_size=BATCH, auxiliary=AUXILIARY, query=query)
     return views, torch.cat([source for _, source in sent]), knowledge
@@ -194,10 +194,10 @@ def test_messages_of_one_round_are_solved_apart() -> None:
     assert knowledge.query is not None
     ask = knowledge.query
 
-    def query(images: Tensor, draws: Generator) -> Answer:
+    def query(images: Tensor, draws: Generator) -> QueryResult:
         parts = [ask(part, draws).view.smashed for part in images.split(BATCH)]
         view = View(round=0, smashed=torch.cat(parts), messages=2)
-        return Answer(view=view, members=torch.arange(len(images)).unsqueeze(1))
+        return QueryResult(view=view, members=torch.arange(len(images)).unsqueeze(1))
 
     both = View(round=0, smashed=torch.cat([view.smashed for view in views]), messages=2)
     attack, round_of_two = Jigsaw(epochs=4, kicks=5), replace(knowledge, batch_size=2 * BATCH, query=query)
@@ -479,9 +479,9 @@ def test_images_take_as_many_tokens_as_they_can_hold() -> None:
 def test_what_comes_back_in_order_is_not_rearranged(with_lower: bool) -> None:
     """Own tokens tell that there is no shuffle; nothing is trained, and every patch is left where it is."""
 
-    def query(images: Tensor, draws: Generator) -> Answer:
+    def query(images: Tensor, draws: Generator) -> QueryResult:
         members = torch.arange(len(images)).unsqueeze(1)
-        return Answer(view=View(round=0, smashed=pixels(images)), members=members)
+        return QueryResult(view=View(round=0, smashed=pixels(images)), members=members)
 
     knowledge = Knowledge(
         image_shape=(AUXILIARY.shape[1], AUXILIARY.shape[2], AUXILIARY.shape[3]),

@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Answer, Knowledge, NotApplicable, Reconstruction, View
+from privkit.attacks.base import Knowledge, NotApplicable, QueryResult, Reconstruction, View
 from privkit.attacks.decoders.patches import patchify
 from privkit.attacks.jigsaw_white_box import JigsawWhiteBox
 from privkit.attacks.piece_solver import put, restored
@@ -66,8 +66,8 @@ def send(images: Tensor, keep: float, draws: Generator) -> tuple[View, Tensor]:
 
 
 def known(keep: float, queries: bool = True) -> Knowledge:
-    def query(images: Tensor, draws: Generator) -> Answer:
-        return Answer(view=send(images, keep, draws)[0], members=torch.arange(len(images)).unsqueeze(1))
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        return QueryResult(view=send(images, keep, draws)[0], members=torch.arange(len(images)).unsqueeze(1))
 
     return Knowledge(
         image_shape=(3, 32, 32),

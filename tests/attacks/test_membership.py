@@ -14,8 +14,8 @@ from privkit.attacks.base import Knowledge, NotApplicable, View
 from privkit.attacks.canaries import Canaries, CanaryKnowledge, contained, likelihood_ratio
 from privkit.attacks.gradient_matching import label_gradients
 from privkit.attacks.member_inference import confidence, lira, loss_threshold
-from privkit.auditing import Audit, audit_one_run
-from privkit.defenses.base import Exposure
+from privkit.audit.claims import Audit, audit_one_run
+from privkit.defenses.base import ReleaseCount
 from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.grad_perturb import GradPerturb
@@ -99,7 +99,7 @@ def test_what_lira_cannot_use_is_refused() -> None:
 
 M, CELLS = 4_000, 4
 SHAPE = (1, 1, CELLS)
-RUN = Exposure(epochs=1, batch_size=M)
+RUN = ReleaseCount(epochs=1, batch_size=M)
 
 
 def dp_sl_audit(
@@ -199,7 +199,7 @@ def test_cut_layer_gradients_are_audited_by_label_canaries(factor: float, refute
     )
     scores = Canaries(on="gradient").run(views, known, draws).values
     # The server's weights are fixed and rows do not meet, so that a label touches its own gradient alone.
-    certificate = receipt.certificate(Exposure(rounds=1, batch_size=1))
+    certificate = receipt.certificate(ReleaseCount(rounds=1, batch_size=1))
     found = audit_one_run(scores.numpy(), coins.numpy(), certificate, guesses=(M // 16, M // 16))
     assert found.claimed < 4
     assert found.refuted == refuted

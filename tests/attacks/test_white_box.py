@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Answer, AttackDiverged, Knowledge, NotApplicable, Query, Reconstruction, View
+from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Query, QueryResult, Reconstruction, View
 from privkit.attacks.image_fit import Method, Problem, fit
 from privkit.attacks.known_lower import mix
 from privkit.attacks.rounds import averaged
@@ -72,9 +72,9 @@ def noisy(smashed: Tensor, draws: Generator) -> Tensor:
 
 
 def known(lower: nn.Module, defend: Defend | None = None, auxiliary: Tensor | None = AUXILIARY) -> Knowledge:
-    def query(images: Tensor, draws: Generator) -> Answer:
+    def query(images: Tensor, draws: Generator) -> QueryResult:
         assert defend is not None
-        return Answer(
+        return QueryResult(
             view=View(round=0, smashed=defend(lower(images), draws)), members=torch.arange(len(images)).unsqueeze(1)
         )
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from privkit.audit import run_audit
+from privkit.audit.run import run_audit
 from privkit.data.base import ArrayPool, Batch, Pools
 from privkit.data.checks import clipped
 from privkit.data.pictures import ImageFolder

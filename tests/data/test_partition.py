@@ -13,10 +13,10 @@ from scipy.stats import beta, kstest
 
 from privkit.data.partition import (
     PARTITIONS,
+    ClientPartition,
     Dirichlet,
     Iid,
     Partition,
-    Shares,
     epoch_order,
     largest_remainder,
     most_releases,
@@ -34,7 +34,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def counts_by_class(shares: Shares, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+def counts_by_class(shares: ClientPartition, labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """[n, classes]: images of each client and class."""
     own = [np.bincount(labels[shares.of(i).numpy()], minlength=labels.max() + 1) for i in range(len(shares.sizes))]
     return np.stack(own)
@@ -202,7 +202,7 @@ def test_an_epoch_is_drawn_afresh_and_from_its_generator_alone() -> None:
 
 def test_every_order_is_as_likely() -> None:
     """Client 1 holds 3 images beside a client of 5: its first one is uniform, whatever the padding."""
-    shares = Shares(rows=torch.tensor([[0, 1, 2, 3, 4], [5, 6, 7, 5, 6]]), sizes=torch.tensor([5, 3]))
+    shares = ClientPartition(rows=torch.tensor([[0, 1, 2, 3, 4], [5, 6, 7, 5, 6]]), sizes=torch.tensor([5, 3]))
     draws = generator()
     firsts = torch.stack([epoch_order(shares, 1, draws, 1)[0, :, 0] for _ in range(6000)])
     for column, size, start in ((0, 5, 0), (1, 3, 5)):

@@ -16,7 +16,7 @@ from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCou
 from privkit.accountants.parts import CutMix, Mixup, Noise
 from privkit.accountants.sensitivity import Ball, Clamp, OneHot
 from privkit.defenses import noise
-from privkit.defenses.base import Defense, Exposure
+from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.charge import NoiseReceipt
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.dp_mixsl import DpMixSl
@@ -71,7 +71,7 @@ def test_random_ratios_cost_more_than_equal_ones(group: int, epsilon: float) -> 
 
 
 def test_six_hundred_releases() -> None:
-    run = Exposure(epochs=600, rounds=600)
+    run = ReleaseCount(epochs=600, rounds=600)
     assert f"{receipt(DpSl(), 10, 1).certificate(run).epsilon:.3e}" == "1.720e+05"
     assert f"{receipt(DpSl(), 64, 48).certificate(run).epsilon:.3e}" == "5.433e+06"
 
@@ -116,26 +116,26 @@ CASES: list[tuple[Defense, dict[str, Any]]] = [
     "case", CASES, ids=lambda case: f"{case[0].name}-{getattr(case[0], 'site', '')}{case[0].group}"
 )
 @pytest.mark.parametrize(
-    ("exposure", "charged"),
+    ("release_count", "charged"),
     [
-        (Exposure(), {"lower_model": "frozen"}),
+        (ReleaseCount(), {"lower_model": "frozen"}),
         (
-            Exposure(epochs=3, rounds=30, batch_size=5, clients=10, delta=1e-4),
+            ReleaseCount(epochs=3, rounds=30, batch_size=5, clients=10, delta=1e-4),
             {"lower_model": "frozen", "rounds": 3},
         ),
         (
-            Exposure(lower_model="trained", epochs=3, rounds=6, batch_size=5, clients=10, delta=1e-4),
+            ReleaseCount(lower_model="trained", epochs=3, rounds=6, batch_size=5, clients=10, delta=1e-4),
             {"lower_model": "trained", "unit": "client", "rounds": 6, "releases": 5},
         ),
     ],
     ids=["once", "frozen", "trained"],
 )
 def test_certificates_are_the_accountants(
-    case: tuple[Defense, dict[str, Any]], exposure: Exposure, charged: dict[str, Any]
+    case: tuple[Defense, dict[str, Any]], release_count: ReleaseCount, charged: dict[str, Any]
 ) -> None:
     defense, spec = case
-    found = receipt(defense, 4, 2).certificate(exposure)
-    wanted = account.epsilon(SplitMechanism(**{**spec, **charged}), exposure.delta)
+    found = receipt(defense, 4, 2).certificate(release_count)
+    wanted = account.epsilon(SplitMechanism(**{**spec, **charged}), release_count.delta)
     assert (found.epsilon, found.delta, found.lower) == (wanted.epsilon, wanted.delta, wanted.lower)
     assert (found.unit, found.relation) == (charged.get("unit", "record"), "replace_one")
     assert set(wanted.assumptions) - set(found.assumptions) <= {
@@ -183,7 +183,7 @@ def test_a_server_that_mixes_gets_no_credit_for_mixing_but_the_clients_noise_cou
 
 @pytest.mark.parametrize("defense", [GaussianNoise(), DpSl(), DpMixSl(), DpCutMixSl()], ids=lambda d: d.name)
 def test_averaged_lower_models_prove_nothing_and_the_accountant_says_why(defense: Defense) -> None:
-    found = receipt(defense, 4, 2).certificate(Exposure(lower_model="averaged"))
+    found = receipt(defense, 4, 2).certificate(ReleaseCount(lower_model="averaged"))
     assert "averaging lower models sends out what a client's raw data did to them" in reason(found)
 
 
@@ -214,7 +214,7 @@ def test_who_is_trusted_and_what_comes_after_training_are_said() -> None:
 
 def test_a_delta_past_one_over_n_is_warned_about() -> None:
     def warned(**run: Any) -> bool:
-        found = receipt(GaussianNoise(sigma=50), 4, 2).certificate(Exposure(**run))
+        found = receipt(GaussianNoise(sigma=50), 4, 2).certificate(ReleaseCount(**run))
         return any("above 1/n" in line for line in found.assumptions)
 
     assert warned(clients=100, lower_model="trained", delta=0.02)
@@ -227,7 +227,7 @@ def test_a_delta_past_one_over_n_is_warned_about() -> None:
 def test_a_delta_that_is_none_is_refused(delta: float) -> None:
     for defense in (GaussianNoise(), GaussianNoise(clip=None)):
         with pytest.raises(ValueError, match="delta must be"):
-            receipt(defense, 4, 2).certificate(Exposure(delta=delta))
+            receipt(defense, 4, 2).certificate(ReleaseCount(delta=delta))
 
 
 @pytest.mark.parametrize("kind", [DpMixSl, DpCutMixSl])
@@ -236,7 +236,7 @@ def test_a_delta_that_is_none_is_refused(delta: float) -> None:
 def test_unmatched_clients_are_charged_as_the_smaller_group(kind: Any, site: str, alpha: float) -> None:
     def charged(group: int, unmatched: int = 0) -> Certificate:
         defense = kind(group=group, site=site, concentration=alpha, **NOISY)
-        found: Certificate = receipt(defense, 8, 1).certificate(Exposure(unmatched=unmatched))
+        found: Certificate = receipt(defense, 8, 1).certificate(ReleaseCount(unmatched=unmatched))
         return found
 
     assert charged(4, unmatched=1).epsilon == receipt(DpSl(**NOISY), 8, 1).certificate().epsilon
@@ -272,7 +272,7 @@ class Game:
         pair: smashed data of the neighbors, one number for all coordinates (member 0 of a group; the others send 0).
         beyond: how many times as far out the smashed data lie before they are clipped to `pair`.
         coordinates: tokens of one coordinate each.
-        run: the exposure.
+        run: the release count.
         seats: which seats are taken; None for all.
         exact: whether the certificate is exact for this pair, so that the trials must come close to it.
     """
@@ -281,7 +281,7 @@ class Game:
     pair: tuple[float, float]
     coordinates: int = 4
     beyond: float = 1.0
-    run: Exposure = field(default_factory=Exposure)
+    run: ReleaseCount = field(default_factory=ReleaseCount)
     seats: tuple[bool, ...] | None = None
     exact: bool = True
 
@@ -367,8 +367,8 @@ def audit(name: str) -> list[tuple[float, float, float, float]]:
     return found
 
 
-TWICE = Exposure(epochs=2, rounds=2)
-CLIENT = Exposure(lower_model="trained", batch_size=2, rounds=2, epochs=1)
+TWICE = ReleaseCount(epochs=2, rounds=2)
+CLIENT = ReleaseCount(lower_model="trained", batch_size=2, rounds=2, epochs=1)
 UNIT: dict[str, Any] = {"bound": 1.0, "sigma": 2.0, "sigma_labels": 2.0}
 GAMES = {
     "gaussian": Game(defense=GaussianNoise(sigma=2.0, clip=0.5), pair=(0.5, -0.5)),
@@ -390,12 +390,12 @@ GAMES = {
     "dp_mixsl, twice": Game(defense=DpMixSl(**UNIT), pair=(1.0, 0.0), run=TWICE),
     "dp_mixsl, client": Game(defense=DpMixSl(**UNIT), pair=(1.0, 0.0), run=CLIENT, exact=False),
     "dp_mixsl, pair of three": Game(
-        defense=DpMixSl(group=3, **UNIT), pair=(1.0, 0.0), run=Exposure(unmatched=2), seats=(True, True, False)
+        defense=DpMixSl(group=3, **UNIT), pair=(1.0, 0.0), run=ReleaseCount(unmatched=2), seats=(True, True, False)
     ),
     "dp_mixsl, pair of three by clients": Game(
         defense=DpMixSl(group=3, site="client", **UNIT),
         pair=(1.0, 0.0),
-        run=Exposure(unmatched=2),
+        run=ReleaseCount(unmatched=2),
         seats=(True, True, False),
         exact=False,
     ),
@@ -407,7 +407,7 @@ GAMES = {
     ),
     "dp_cutmixsl, twice": Game(defense=DpCutMixSl(**UNIT), pair=(1.0, 0.0), run=TWICE),
     "dp_cutmixsl, alone": Game(
-        defense=DpCutMixSl(**UNIT), pair=(1.0, 0.0), run=Exposure(unmatched=1), seats=(True, False)
+        defense=DpCutMixSl(**UNIT), pair=(1.0, 0.0), run=ReleaseCount(unmatched=1), seats=(True, False)
     ),
 }
 

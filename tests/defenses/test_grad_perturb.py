@@ -9,7 +9,7 @@ from scipy.stats import kstest, laplace, norm
 from torch import Generator, Tensor
 
 from privkit.accountants import gaussian
-from privkit.defenses.base import Exposure
+from privkit.defenses.base import ReleaseCount
 from privkit.defenses.grad_perturb import GradPerturb, GradPerturbReceipt
 
 
@@ -79,8 +79,8 @@ def test_without_clip_nothing_is_claimed() -> None:
 
 def test_every_gradient_of_the_run_is_charged() -> None:
     receipt = GradPerturbReceipt(law="gaussian", noise=2.0, clip=0.01)
-    exposure = Exposure(rounds=30, epochs=3, batch_size=8, clients=4, delta=1e-6)
-    certificate = receipt.certificate(exposure)
+    release_count = ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=4, delta=1e-6)
+    certificate = receipt.certificate(release_count)
     assert certificate.epsilon == pytest.approx(gaussian.epsilon(1e-6, 0.02 / 2 * sqrt(30 * 8 * 4)), rel=1e-12)
     assert (certificate.kind, certificate.delta, certificate.relation) == ("differential_privacy", 1e-6, "replace_one")
     assert "says nothing about images or smashed data" in certificate.statement
@@ -101,8 +101,8 @@ def test_the_claim_holds_for_a_server_that_remembers_and_a_charge_per_record_wou
     for label in (-1.0, 1.0):
         gradient = torch.full((trials, rounds * batch, 1), 50.0 * label, dtype=torch.float64)
         evidence.append(defense.on_gradient(gradient, generator(int(label) + 1)).sum((1, 2)).numpy())
-    exposure = Exposure(rounds=rounds, batch_size=batch, epochs=2, delta=delta)
-    claimed = GradPerturbReceipt(law="gaussian", noise=1.0, clip=0.1).certificate(exposure).epsilon
+    release_count = ReleaseCount(rounds=rounds, batch_size=batch, epochs=2, delta=delta)
+    claimed = GradPerturbReceipt(law="gaussian", noise=1.0, clip=0.1).certificate(release_count).epsilon
     per_record = gaussian.epsilon(delta, 0.2 * sqrt(2))
     alarm, hit = ((side > 0).mean() for side in evidence)
     assert hit - np.exp(per_record) * alarm > 100 * delta  # the δ that (per_record, δ) would have to allow

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
 from privkit.accountants.permutations import kept_tokens, own_image_share
-from privkit.defenses.base import Defense, Exposure, Release
+from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.registry import load, parse, table
@@ -131,18 +131,18 @@ def test_empty_seats_count_nothing(defense: Defense) -> None:
 
 
 EXPOSURES = [
-    Exposure(),
-    Exposure(rounds=30, epochs=3, batch_size=8, clients=4, lower_model="trained"),
-    Exposure(rounds=30, epochs=3, batch_size=8, clients=5, lower_model="averaged", unmatched=1),
-    Exposure(rounds=200, epochs=20, clients=2, delta=1e-6),
+    ReleaseCount(),
+    ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=4, lower_model="trained"),
+    ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=5, lower_model="averaged", unmatched=1),
+    ReleaseCount(rounds=200, epochs=20, clients=2, delta=1e-6),
 ]
 
 
 @every_defense
-@pytest.mark.parametrize("exposure", EXPOSURES, ids=lambda e: f"{e.lower_model}-{e.rounds}")
-def test_receipts_charge_every_exposure(defense: Defense, exposure: Exposure) -> None:
+@pytest.mark.parametrize("release_count", EXPOSURES, ids=lambda e: f"{e.lower_model}-{e.rounds}")
+def test_receipts_charge_every_exposure(defense: Defense, release_count: ReleaseCount) -> None:
     z, y = inputs(defense)
-    certificate = defense.apply(z, y, generator())[1].certificate(exposure)
+    certificate = defense.apply(z, y, generator())[1].certificate(release_count)
     assert certificate.kind in ("nothing", "permutation_count", "differential_privacy")
     assert (certificate.kind == "differential_privacy") == (certificate.epsilon < np.inf)
     assert certificate.statement
@@ -186,8 +186,8 @@ def test_penalties_are_one_finite_number_a_client(defense: Defense) -> None:
 SHUFFLES = [
     PatchShuffle(),
     *[BatchShuffle(keep=keep) for keep in (0.0, 0.4, 1.0)],
-    BatchShuffle(reading="algorithm_2"),
-    BatchShuffle(reading="kept_in_place"),
+    BatchShuffle(variant="algorithm_2"),
+    BatchShuffle(variant="kept_in_place"),
 ]
 
 
@@ -276,7 +276,7 @@ def test_pooled_tokens_go_to_every_image_and_place_alike() -> None:
 
 def test_receipts_charge_the_message_that_was_mixed_and_not_the_round() -> None:
     _, receipt = BatchShuffle(keep=0.4).apply(torch.zeros(3, 5, 16, 1), torch.zeros(3, 5), generator())
-    certificate = receipt.certificate(Exposure(clients=3, batch_size=5, rounds=7, epochs=7))
+    certificate = receipt.certificate(ReleaseCount(clients=3, batch_size=5, rounds=7, epochs=7))
     assert certificate.quantities["own_image_share"] == pytest.approx(own_image_share(16, 5, 6))
     assert certificate.quantities == receipt.certificate().quantities
     assert any("the run makes 7 of every image" in sentence for sentence in certificate.assumptions)

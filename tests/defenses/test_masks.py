@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Generator
 
-from privkit.defenses.base import Exposure
+from privkit.defenses.base import ReleaseCount
 from privkit.defenses.boxes import nested_boxes
 from privkit.defenses.cutsmashed import CutSmashed
 from privkit.defenses.masks import as_maps, as_tokens, box_grid, cells, permutations, spread
@@ -188,8 +188,8 @@ def test_nothing_of_what_is_cut_leaks(cutout: RandomCutout) -> None:
 
 def test_cutout_proves_nothing_and_counts_what_was_seen() -> None:
     z, y = torch.rand(2, 2, 16, 3), torch.zeros(2, 2)
-    fresh = RandomCutout(payload=0.5).apply(z, y, generator())[1].certificate(Exposure(epochs=3))
-    still = RandomCutout(payload=0.5, stationary=True).apply(z, y, generator())[1].certificate(Exposure(epochs=3))
+    fresh = RandomCutout(payload=0.5).apply(z, y, generator())[1].certificate(ReleaseCount(epochs=3))
+    still = RandomCutout(payload=0.5, stationary=True).apply(z, y, generator())[1].certificate(ReleaseCount(epochs=3))
     assert (fresh.kind, fresh.epsilon, fresh.delta) == ("nothing", float("inf"), None)
     assert "no differential privacy" in fresh.statement
     assert fresh.quantities == {"payload_share": 0.5, "cells_seen": 1 - 0.5**3}
@@ -202,7 +202,7 @@ def test_cells_seen_is_what_fresh_masks_show() -> None:
     for _ in range(4):
         _, receipt = RandomCutout(payload=0.25).apply(z, y, draws)
         seen |= receipt.masks
-    expected = receipt.certificate(Exposure(epochs=4)).quantities["cells_seen"]
+    expected = receipt.certificate(ReleaseCount(epochs=4)).quantities["cells_seen"]
     shares = seen.double().mean(1)
     assert abs(shares.mean().item() - expected) < 4.5 * shares.std().item() / 500**0.5
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import betabinom, chisquare, kstest
 from torch import Generator, Tensor
 
-from privkit.defenses.base import Exposure
+from privkit.defenses.base import ReleaseCount
 from privkit.defenses.masks import spread
 from privkit.defenses.mixing import dirichlet_counts, dirichlet_ratios, exclusive_masks, mix, mix_labels
 from privkit.defenses.mixup import Mixup
@@ -308,7 +308,7 @@ def test_mean_ratio_is_the_laws(mixer: Mixer) -> None:
 def test_certificates_say_that_nothing_is_proven(mixer: Mixer) -> None:
     z, y = group_of(4, 2, 3, 16, 2)
     _, receipt = replace(mixer, published=False).apply(z, y, generator())
-    certificate = receipt.certificate(Exposure(epochs=3, unmatched=1))
+    certificate = receipt.certificate(ReleaseCount(epochs=3, unmatched=1))
     assert (certificate.kind, certificate.epsilon, certificate.delta) == ("nothing", INF, None)
     assert "no differential privacy" in certificate.statement
     assert certificate.quantities["own_share"] == pytest.approx(0.5)
@@ -330,7 +330,7 @@ def test_cells_seen_is_what_fresh_masks_show() -> None:
         _, receipt = RandomCutMix(concentration=0.5).apply(z, y, draws)
         assert receipt.masks is not None
         seen |= receipt.masks[:, 0]
-    expected = receipt.certificate(Exposure(epochs=3)).quantities["cells_seen"]
+    expected = receipt.certificate(ReleaseCount(epochs=3)).quantities["cells_seen"]
     shares = seen.double().mean(1)
     assert abs(shares.mean().item() - expected) < 4.5 * shares.std().item() / 500**0.5
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Generator
 
-from privkit.defenses.base import Exposure
+from privkit.defenses.base import ReleaseCount
 from privkit.defenses.spectral_shuffle import SpectralShuffle, from_patches, to_patches
 
 Y = torch.zeros(2, 3)
@@ -59,7 +59,7 @@ def test_the_paper_has_196_tokens_of_1536() -> None:
     assert adapter is not None
     assert [tuple(p.shape) for p in adapter.parameters() if p.ndim == 2] == [(1536, 1536), (768, 1536)]
     assert all(p.requires_grad for p in adapter.parameters())
-    certificate = receipt.certificate(Exposure(epochs=3))
+    certificate = receipt.certificate(ReleaseCount(epochs=3))
     assert certificate.kind == "permutation_count"
     assert certificate.quantities["log10_permutations"] == pytest.approx(365.70, abs=0.01)  # 196!
     assert any("symmetric" in sentence for sentence in certificate.assumptions)

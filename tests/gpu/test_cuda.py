@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from privkit.audit import run_audit
+from privkit.audit.run import run_audit
 from privkit.data.base import Batch
 from privkit.defenses import BatchShuffle, NoDefense, PatchShuffle
 from privkit.models import VIT_MICRO
-from privkit.training import Checkpoint, Edge, TrainingSpec, split_round, train
+from privkit.training import Checkpoint, Clients, TrainingSpec, split_round, train
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,7 +42,7 @@ def test_shuffles_draw_on_the_device(defense: Any) -> None:
 
 def test_a_split_round_leaves_gradients_on_both_sides() -> None:
     model = VIT_MICRO.build((1, 8, 8), 10, positions=False, seed=0)
-    edge = Edge.build(model.lower, BatchShuffle(), (1, 8, 8), classes=10, seed=0).cuda()
+    edge = Clients.build(model.lower, BatchShuffle(), (1, 8, 8), classes=10, seed=0).cuda()
     upper = model.upper.cuda()
     images, labels = torch.rand(1, 20, 1, 8, 8, device="cuda"), torch.arange(20, device="cuda").view(1, 20) % 10
     found = split_round(edge, upper, images, labels, Generator("cuda").manual_seed(0))
@@ -75,7 +75,7 @@ def test_dropout_on_the_device_follows_the_seed_and_training_goes_on(
         torch.manual_seed(0)
         lower = nn.Sequential(nn.Conv2d(1, 16, 2, 2), nn.Dropout(), nn.Flatten(2))
         upper = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(256, 10))
-        edge = Edge.build(lower, NoDefense(), (1, 8, 8), classes=10, seed=0).cuda()
+        edge = Clients.build(lower, NoDefense(), (1, 8, 8), classes=10, seed=0).cuda()
         torch.seed()  # another state of the global generators in every run
         state = torch.cuda.get_rng_state()
         curve = train(
@@ -95,16 +95,16 @@ def test_dropout_on_the_device_follows_the_seed_and_training_goes_on(
 
 
 def test_a_black_box_is_seeded_on_the_device() -> None:
-    from privkit.attacks.base import Answer, Knowledge, View
+    from privkit.attacks.base import Knowledge, QueryResult, View
     from privkit.attacks.black_box import BlackBox
     from privkit.attacks.decoders.patches import patchify
 
     images = torch.rand(120, 1, 8, 8, device="cuda")
 
-    def query(asked: torch.Tensor, draws: Generator) -> Answer:
+    def query(asked: torch.Tensor, draws: Generator) -> QueryResult:
         smashed = nn.functional.dropout(patchify(asked, 2), 0.5)  # draws from the device's global generator
         members = torch.arange(len(asked), device="cuda").unsqueeze(1)
-        return Answer(view=View(round=0, smashed=smashed), members=members)
+        return QueryResult(view=View(round=0, smashed=smashed), members=members)
 
     knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=20, auxiliary=images[20:], query=query)
     views = [View(round=0, smashed=patchify(images[:20], 2))]

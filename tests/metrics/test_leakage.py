@@ -9,7 +9,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from privkit.accountants.base import Certificate, no_protection
-from privkit.auditing import audit_one_run
+from privkit.audit.claims import audit_one_run
 from privkit.metrics.leakage import Leak, per_batch_auc, pooled_auc, roc_points, tpr_at
 
 Array = NDArray[np.float64]

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privkit.audit import AuditRun
+from privkit.audit.run import AuditRun
 from privkit.errors import tell
-from privkit.progress import Lines
 from privkit.reports import budget_curves, budgets, escape, figures, page, tables
 from privkit.reports.budgets import BudgetRow
 from privkit.reports.schema import Row
+from privkit.run.progress import Lines
 
 HOSTILE = [
     "[/bold]",

@@ -14,14 +14,14 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from privkit.audit import AuditRun
-from privkit.report import build
+from privkit.audit.report import build
+from privkit.audit.run import AuditRun
+from privkit.audit.scoring import over_seeds
 from privkit.reports import figures, tables
-from privkit.reports.gate import Condition, ConditionError
+from privkit.reports.gate import Gate, GateError
 from privkit.reports.schema import Estimate, Interval, Row
 from privkit.reports.strongest import strongest
-from privkit.run_folder import read_rows
-from privkit.scoring import over_seeds
+from privkit.run.folder import read_rows
 
 
 def made(**changes: object) -> Row:
@@ -172,7 +172,7 @@ def test_seeds_are_told_apart() -> None:
     ],
 )
 def test_conditions(text: str, met: bool) -> None:
-    assert (Condition.parse(text).failures([made()]) == []) is met
+    assert (Gate.parse(text).failures([made()]) == []) is met
 
 
 def test_a_missing_number_or_nan_never_meets_a_condition() -> None:
@@ -180,12 +180,12 @@ def test_a_missing_number_or_nan_never_meets_a_condition() -> None:
     empty, unknown = made(recovers={}), made(recovers={"unaligned": {"ssim": nan}})
     for row in (empty, unknown):
         for comparison in ("<=", ">=", "<", ">"):
-            assert Condition.parse(f"ssim{comparison}0.5").failures([row])
+            assert Gate.parse(f"ssim{comparison}0.5").failures([row])
 
 
 def test_the_undefended_baseline_is_exempt() -> None:
     rows = [made(defense="none"), made(defense="none:frozen_block=true")]
-    assert Condition.parse("ssim<=0.01").failures(rows) == []
+    assert Gate.parse("ssim<=0.01").failures(rows) == []
 
 
 def with_floors(**floors: float) -> Row:
@@ -206,21 +206,21 @@ def with_floors(**floors: float) -> Row:
 
 def test_an_attack_that_does_worse_than_a_constant_guess_meets_no_gate_for_it() -> None:
     row = with_floors(ssim=0.6, mse=0.02)
-    (failure,) = Condition.parse("ssim<=0.4").failures([row])
+    (failure,) = Gate.parse("ssim<=0.4").failures([row])
     assert "ssim is 0.6000 for the mean auxiliary image, a guess that needs no release" in failure
     assert "the attack has 0.3000" in failure
-    assert Condition.parse("mse>=0.04").failures([row])
-    assert not Condition.parse("ssim<=0.6").failures([row])
-    assert not Condition.parse("ssim>=0.2").failures([row])  # asks that the attack works: floors have no say
-    assert not Condition.parse("ssim<=0.4").failures([with_floors(ssim=0.2, mse=0.02)])
+    assert Gate.parse("mse>=0.04").failures([row])
+    assert not Gate.parse("ssim<=0.6").failures([row])
+    assert not Gate.parse("ssim>=0.2").failures([row])  # asks that the attack works: floors have no say
+    assert not Gate.parse("ssim<=0.4").failures([with_floors(ssim=0.2, mse=0.02)])
 
 
 @pytest.mark.parametrize(
     "text", ["", "ssim", "ssim=0.4", "ssim<=", "ssim<=x", "ssim<=1e", "ssim<=1e999", "psnr!=3", "SSIM<=1", "loss<1"]
 )
 def test_conditions_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(ConditionError, match="write metric, comparison and number"):
-        Condition.parse(text)
+    with pytest.raises(GateError, match="write metric, comparison and number"):
+        Gate.parse(text)
 
 
 def test_figures_show_the_pixels(small_run: AuditRun) -> None:

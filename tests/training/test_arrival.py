@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Generator
 
-from privkit.channel import record, shared_lower
 from privkit.data.base import Batch
 from privkit.defenses.base import Defense
 from privkit.defenses.blur import Blur
@@ -17,14 +16,15 @@ from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.laplace_noise import LaplaceNoise
 from privkit.defenses.none import NoDefense
 from privkit.models.vit import Vit
-from privkit.training import Edge, Protocol
+from privkit.training import Clients, SplitProtocol
+from privkit.wire.channel import record, shared_lower
 
 SHAPE = (1, 8, 8)
 
 
-def edge_of(defense: Defense, clients: int = 1) -> Edge:
+def edge_of(defense: Defense, clients: int = 1) -> Clients:
     lower = Vit(patch=4, width=8, depth=2, heads=2, cut="block1").build(SHAPE, 3, positions=True, seed=0).lower
-    return Edge.build(lower, defense, SHAPE, classes=3, seed=0, protocol=Protocol(clients=clients))
+    return Clients.build(lower, defense, SHAPE, classes=3, seed=0, protocol=SplitProtocol(clients=clients))
 
 
 def images(count: int) -> Batch:

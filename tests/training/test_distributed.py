@@ -17,7 +17,7 @@ from privkit.data.embedded import TinyDigits
 from privkit.defenses import BatchShuffle, NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.models import VIT_MICRO
-from privkit.training import Edge, Protocol, TrainingSpec, train
+from privkit.training import Clients, Protocol, TrainingSpec, train
 from privkit.training.distributed import process_group, processes
 
 torch.set_num_threads(1)
@@ -28,7 +28,7 @@ with process_group():
     rank, world = processes()
     for defense in (NoDefense(), BatchShuffle()):
         model = VIT_MICRO.build((1, 8, 8), 10, positions=defense.positions, seed=0)
-        edge = Edge.build(model.lower, defense, (1, 8, 8), classes=10, seed=0, protocol=Protocol(clients=2))
+        edge = Clients.build(model.lower, defense, (1, 8, 8), classes=10, seed=0, protocol=Protocol(clients=2))
         receipts, apply = [], edge.release
         def watched(*arguments):
             sent = apply(*arguments)

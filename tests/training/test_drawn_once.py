@@ -12,7 +12,7 @@ from privkit.accountants.mixing import DirichletRatio
 from privkit.accountants.parts import Mixup as MixupLaw
 from privkit.accountants.parts import Noise
 from privkit.accountants.sensitivity import Clamp, OneHot
-from privkit.defenses.base import Defense, Exposure
+from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.dp_mixsl import DpMixSl
 from privkit.defenses.mixup import Mixup
@@ -20,8 +20,8 @@ from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.shuffled_cutmix import ShuffledCutMix
 from privkit.defenses.vanilla_cutmix import VanillaCutMix
 from privkit.errors import UsageError
-from privkit.training import Edge
-from privkit.training.protocol import Protocol
+from privkit.training import Clients
+from privkit.training.protocol import SplitProtocol
 
 SHAPE = (1, 4, 4)
 MIXERS: tuple[type[Any], ...] = (DpMixSl, DpCutMixSl, Mixup, RandomCutMix, ShuffledCutMix, VanillaCutMix)
@@ -38,12 +38,12 @@ class Tokens(nn.Module):
         return images.flatten(1).unsqueeze(2) * self.weight
 
 
-def edge(defense: Defense, seed: int = 0, grouping: Any = "fixed") -> Edge:
-    protocol = Protocol(clients=4, grouping=grouping)
-    return Edge.build(Tokens(), defense, SHAPE, classes=3, seed=seed, protocol=protocol)
+def edge(defense: Defense, seed: int = 0, grouping: Any = "fixed") -> Clients:
+    protocol = SplitProtocol(clients=4, grouping=grouping)
+    return Clients.build(Tokens(), defense, SHAPE, classes=3, seed=seed, protocol=protocol)
 
 
-def ratios(edge: Edge, number: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
+def ratios(edge: Clients, number: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Clients on their seats, their ratios and the receipt of one round."""
     draws = Generator().manual_seed(number)
     sent = edge.release(torch.rand(4, 2, *SHAPE), torch.zeros(4, 2, dtype=torch.int64), draws, number)
@@ -89,7 +89,7 @@ def test_groups_that_change_are_refused(defense: type[Any], grouping: str) -> No
 
 def test_the_certificate_follows() -> None:
     _, _, receipt = ratios(edge(DpMixSl(drawn="once", sigma=4.0, sigma_labels=4.0)), 0)
-    run = Exposure(epochs=50, rounds=50, clients=4)
+    run = ReleaseCount(epochs=50, rounds=50, clients=4)
     found = receipt.certificate(run)
     law = DirichletRatio(concentration=2, clients=2, drawn="once")
     expected = SplitMechanism(

@@ -13,7 +13,7 @@ from privkit.defenses import BatchShuffle, NoDefense, PatchShuffle
 from privkit.defenses.base import Defense
 from privkit.errors import DamagedFile, TrainingDiverged, UsageError
 from privkit.models import VIT_MICRO, SplitModel
-from privkit.training import Checkpoint, Edge, TrainingSpec, evaluate, split_round, train
+from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, split_round, train
 
 SHAPE = (1, 8, 8)
 SPEC = TrainingSpec(batch_size=20)
@@ -24,9 +24,9 @@ def digits(count: int = 100) -> Batch:
     return pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
 
 
-def built(defense: Defense, seed: int = 0) -> tuple[Edge, nn.Module]:
+def built(defense: Defense, seed: int = 0) -> tuple[Clients, nn.Module]:
     model = VIT_MICRO.build(SHAPE, 10, positions=defense.positions, seed=seed)
-    return Edge.build(model.lower, defense, SHAPE, classes=10, seed=seed), model.upper
+    return Clients.build(model.lower, defense, SHAPE, classes=10, seed=seed), model.upper
 
 
 def weights(*modules: nn.Module) -> list[torch.Tensor]:
@@ -170,7 +170,7 @@ def test_a_nan_names_its_step() -> None:
     model = SplitModel(lower=nn.Identity(), upper=Bomb())
     with pytest.raises(TrainingDiverged, match="at step 8 of 15"):
         train(
-            Edge.build(model.lower, NoDefense(), SHAPE, classes=10, seed=0),
+            Clients.build(model.lower, NoDefense(), SHAPE, classes=10, seed=0),
             model.upper,
             digits(),
             SPEC,
@@ -181,4 +181,4 @@ def test_a_nan_names_its_step() -> None:
 
 def test_a_frozen_block_needs_tokens() -> None:
     with pytest.raises(ValueError, match="needs tokens"):
-        Edge.build(nn.Identity(), PatchShuffle(frozen_block=True), SHAPE, classes=10, seed=0)
+        Clients.build(nn.Identity(), PatchShuffle(frozen_block=True), SHAPE, classes=10, seed=0)

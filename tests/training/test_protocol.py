@@ -9,7 +9,7 @@ from torch import Generator
 
 from privkit.errors import UsageError
 from privkit.registry import load, table
-from privkit.training import Protocol
+from privkit.training import SplitProtocol
 
 
 @given(
@@ -19,7 +19,7 @@ from privkit.training import Protocol
     kind=st.sampled_from(["random", "round_robin"]),
 )
 def test_everybody_sits_once(n: int, k: int, number: int, kind: str) -> None:
-    protocol = Protocol(clients=n, grouping=kind)  # type: ignore[arg-type]
+    protocol = SplitProtocol(clients=n, grouping=kind)  # type: ignore[arg-type]
     groups = protocol.groups(min(k, n), number, Generator().manual_seed(number))
     seats = groups.flatten().tolist()
     assert sorted(seat for seat in seats if seat >= 0) == list(range(n))
@@ -30,7 +30,7 @@ def test_everybody_sits_once(n: int, k: int, number: int, kind: str) -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 6, 9, 10])
 def test_in_a_round_robin_everybody_meets_everybody(n: int) -> None:
-    protocol = Protocol(clients=n, grouping="round_robin")
+    protocol = SplitProtocol(clients=n, grouping="round_robin")
     rounds = n - 1 + n % 2
     met: list[tuple[int, ...]] = []
     for number in range(rounds):
@@ -39,7 +39,7 @@ def test_in_a_round_robin_everybody_meets_everybody(n: int) -> None:
 
 
 def test_random_groups_pair_all_alike() -> None:
-    protocol, draws = Protocol(clients=4), Generator().manual_seed(0)
+    protocol, draws = SplitProtocol(clients=4), Generator().manual_seed(0)
     partner = [0, 0, 0, 0]
     for number in range(3_000):
         for pair in protocol.groups(2, number, draws).tolist():
@@ -51,12 +51,12 @@ def test_random_groups_pair_all_alike() -> None:
 
 def test_a_group_that_cannot_be_filled_is_refused_with_what_can() -> None:
     with pytest.raises(UsageError, match="only 10 of 10 send in a round; use group=2 to group=10"):
-        Protocol(clients=10).check_group("mixup", 11)
+        SplitProtocol(clients=10).check_group("mixup", 11)
     with pytest.raises(UsageError, match="psl:clients=10"):
-        Protocol().check_group("mixup", 2)
+        SplitProtocol().check_group("mixup", 2)
     with pytest.raises(UsageError, match="standalone clients send nothing"):
-        Protocol(clients=10, upper="own").check_group("mixup", 2)
-    Protocol(clients=3).check_group("mixup", 2)  # one is left over, and sends alone
+        SplitProtocol(clients=10, upper="own").check_group("mixup", 2)
+    SplitProtocol(clients=3).check_group("mixup", 2)  # one is left over, and sends alone
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_a_group_that_cannot_be_filled_is_refused_with_what_can() -> None:
 )
 def test_what_no_protocol_is(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"clients must|handed_on|upper=own"):
-        Protocol(**bad)  # type: ignore[arg-type]
+        SplitProtocol(**bad)  # type: ignore[arg-type]
 
 
 def test_every_registered_protocol_is_one() -> None:
-    assert {type(load(target)) for target in table("protocols").values()} == {Protocol}
+    assert {type(load(target)) for target in table("protocols").values()} == {SplitProtocol}

@@ -11,10 +11,9 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.channel import record
 from privkit.data.base import Batch
 from privkit.data.embedded import TinyDigits
-from privkit.data.partition import Shares
+from privkit.data.partition import ClientPartition
 from privkit.defenses.base import Defense
 from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
@@ -22,9 +21,10 @@ from privkit.defenses.shuffled_cutmix import ShuffledCutMix
 from privkit.errors import TrainingDiverged, UsageError
 from privkit.models import VIT_MICRO
 from privkit.seeds import derive
-from privkit.training import Checkpoint, Edge, Protocol, Stacked, TrainingSpec, evaluate, split_round, train
-from privkit.training.loop import exposure
-from privkit.transcript import Recorder
+from privkit.training import Checkpoint, Clients, SplitProtocol, Stacked, TrainingSpec, evaluate, split_round, train
+from privkit.training.loop import release_count
+from privkit.wire.channel import record
+from privkit.wire.transcript import Recorder
 
 SHAPE = (1, 8, 8)
 
@@ -34,25 +34,27 @@ def digits(count: int = 120) -> Batch:
     return pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
 
 
-def built(defense: Defense, protocol: Protocol, seed: int = 0) -> tuple[Edge, nn.Module]:
+def built(defense: Defense, protocol: SplitProtocol, seed: int = 0) -> tuple[Clients, nn.Module]:
     model = VIT_MICRO.build(SHAPE, 10, positions=defense.positions, seed=seed)
-    edge = Edge.build(model.lower, defense, SHAPE, classes=10, seed=seed, protocol=protocol)
+    edge = Clients.build(model.lower, defense, SHAPE, classes=10, seed=seed, protocol=protocol)
     return edge, Stacked(model.upper, protocol.clients) if protocol.upper == "own" else model.upper
 
 
-def stacks(edge: Edge) -> list[Tensor]:
+def stacks(edge: Clients) -> list[Tensor]:
     return [p.detach().clone() for p in edge.lowers.parameters()]
 
 
-def one_share(count: int, clients: int) -> Shares:
+def one_share(count: int, clients: int) -> ClientPartition:
     """Every client holds all images, in the same order."""
-    return Shares(rows=torch.arange(count).expand(clients, -1).contiguous(), sizes=torch.full((clients,), count))
+    return ClientPartition(
+        rows=torch.arange(count).expand(clients, -1).contiguous(), sizes=torch.full((clients,), count)
+    )
 
 
 def test_one_client_is_centralized_training_bit_for_bit() -> None:
     """Against a loop that knows nothing of privkit's: same weights after every one of ten steps."""
     data, spec = digits(100), TrainingSpec(batch_size=20)
-    edge, upper = built(NoDefense(), Protocol())
+    edge, upper = built(NoDefense(), SplitProtocol())
     model = VIT_MICRO.build(SHAPE, 10, positions=True, seed=0)
     whole = nn.Sequential(model.lower, model.upper)
     optimizer = torch.optim.AdamW(whole.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
@@ -78,19 +80,19 @@ def test_one_client_is_centralized_training_bit_for_bit() -> None:
 @pytest.mark.parametrize(
     "protocol",
     [
-        Protocol(average="round"),
-        Protocol(average="epoch"),
-        Protocol(gradient="broadcast"),
-        Protocol(gradient="average"),
-        Protocol(lower="handed_on"),
-        Protocol(updates="message"),
+        SplitProtocol(average="round"),
+        SplitProtocol(average="epoch"),
+        SplitProtocol(gradient="broadcast"),
+        SplitProtocol(gradient="average"),
+        SplitProtocol(lower="handed_on"),
+        SplitProtocol(updates="message"),
     ],
     ids=str,
 )
-def test_with_one_client_every_protocol_is_sl(protocol: Protocol) -> None:
+def test_with_one_client_every_protocol_is_sl(protocol: SplitProtocol) -> None:
     data, spec = digits(), TrainingSpec(batch_size=20)
     runs = []
-    for each in (Protocol(), protocol):
+    for each in (SplitProtocol(), protocol):
         edge, upper = built(NoDefense(), each)
         train(edge, upper, data, spec, epochs=2, seed=0)
         runs.append([*edge.parameters(), *upper.parameters()])
@@ -122,7 +124,7 @@ def test_stacked_clients_train_as_a_loop_over_clients_does() -> None:
     data, d = digits(120), [0.5, 0.25, 0.25]
     order = torch.randperm(120, generator=Generator().manual_seed(0)).view(4, 3, 10)
     clients, server = naive_psl(data, order, d)
-    edge, upper = built(NoDefense(), Protocol(clients=3))
+    edge, upper = built(NoDefense(), SplitProtocol(clients=3))
     optimizer = torch.optim.SGD([*edge.parameters(), *upper.parameters()], lr=0.1)
     for rows in order:
         optimizer.zero_grad()
@@ -135,8 +137,8 @@ def test_stacked_clients_train_as_a_loop_over_clients_does() -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("protocol", [Protocol(clients=3), Protocol(clients=3, average="round")], ids=str)
-def test_equal_data_on_all_clients_gives_equal_lower_segments(protocol: Protocol) -> None:
+@pytest.mark.parametrize("protocol", [SplitProtocol(clients=3), SplitProtocol(clients=3, average="round")], ids=str)
+def test_equal_data_on_all_clients_gives_equal_lower_segments(protocol: SplitProtocol) -> None:
     edge, upper = built(NoDefense(), protocol)
     data = digits(40)
     optimizer = torch.optim.AdamW([*edge.parameters(), *upper.parameters()], lr=1e-3)
@@ -152,7 +154,7 @@ def test_equal_data_on_all_clients_gives_equal_lower_segments(protocol: Protocol
     assert any(not torch.allclose(g[0], g[2], atol=1e-6) for g in grads)
 
 
-def gradients(defense: Defense, protocol: Protocol) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def gradients(defense: Defense, protocol: SplitProtocol) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradient at each client's smashed data, the messages' gradient, masks and groups of one round."""
     edge, upper = built(defense, protocol)
     edge.eval()
@@ -172,34 +174,34 @@ def gradients(defense: Defense, protocol: Protocol) -> tuple[Tensor, Tensor, Ten
 
 
 def test_unicast_is_the_masked_gradient() -> None:
-    ours, message, share, groups = gradients(RandomCutMix(), Protocol(clients=4))
+    ours, message, share, groups = gradients(RandomCutMix(), SplitProtocol(clients=4))
     for g, group in enumerate(groups.tolist()):
         for seat, client in enumerate(group):
             assert torch.equal(ours[client], message[g] * share[g, seat][None, :, None])
 
 
 def test_broadcast_is_the_whole_gradient_of_the_group() -> None:
-    ours, message, _, groups = gradients(RandomCutMix(), Protocol(clients=4, gradient="broadcast"))
+    ours, message, _, groups = gradients(RandomCutMix(), SplitProtocol(clients=4, gradient="broadcast"))
     for g, group in enumerate(groups.tolist()):
         for client in group:
             assert torch.equal(ours[client], message[g])
 
 
 def test_averaged_gradients_are_the_same_for_everybody() -> None:
-    ours, message, _, _ = gradients(RandomCutMix(), Protocol(clients=4, gradient="average"))
+    ours, message, _, _ = gradients(RandomCutMix(), SplitProtocol(clients=4, gradient="average"))
     torch.testing.assert_close(ours, message.mean(0).expand_as(ours))
 
 
 def test_a_message_of_shuffled_cells_cannot_be_broadcast() -> None:
     with pytest.raises(UsageError, match="unicast"):
-        built(ShuffledCutMix(), Protocol(clients=4, gradient="broadcast"))
+        built(ShuffledCutMix(), SplitProtocol(clients=4, gradient="broadcast"))
 
 
 def test_cutmix_of_one_is_parallel_split_learning() -> None:
     data, spec = digits(), TrainingSpec(batch_size=10)
     runs = []
     for defense in (NoDefense(), RandomCutMix(group=1)):
-        edge, upper = built(defense, Protocol(clients=3))
+        edge, upper = built(defense, SplitProtocol(clients=3))
         train(edge, upper, data, spec, epochs=1, seed=0)
         runs.append([*edge.parameters(), *upper.parameters()])
     for ours, theirs in zip(*runs, strict=True):
@@ -207,7 +209,7 @@ def test_cutmix_of_one_is_parallel_split_learning() -> None:
 
 
 def test_an_unmatched_client_sends_all_of_its_smashed_data() -> None:
-    edge, _ = built(RandomCutMix(), Protocol(clients=3))
+    edge, _ = built(RandomCutMix(), SplitProtocol(clients=3))
     data = digits(30)
     sent = edge.release(data.x.view(3, 10, *SHAPE), data.y.view(3, 10), Generator().manual_seed(0))
     alone = int(sent.groups[-1, 0])
@@ -216,7 +218,7 @@ def test_an_unmatched_client_sends_all_of_its_smashed_data() -> None:
 
 
 def test_server_steps_after_every_message() -> None:
-    for protocol, steps in ((Protocol(clients=4), 0), (Protocol(clients=4, updates="message"), 4)):
+    for protocol, steps in ((SplitProtocol(clients=4), 0), (SplitProtocol(clients=4, updates="message"), 4)):
         edge, upper = built(NoDefense(), protocol)
         data = digits(40)
         calls: list[int] = []
@@ -234,7 +236,7 @@ def test_server_steps_after_every_message() -> None:
 def test_averaging_makes_lower_segments_equal() -> None:
     data, spec = digits(), TrainingSpec(batch_size=10)
     for average in ("never", "round", "epoch"):
-        edge, upper = built(NoDefense(), Protocol(clients=3, average=average))  # type: ignore[arg-type]
+        edge, upper = built(NoDefense(), SplitProtocol(clients=3, average=average))  # type: ignore[arg-type]
         train(edge, upper, data, spec, epochs=1, seed=0)
         equal = all(torch.equal(stack, stack[:1].expand_as(stack)) for stack in stacks(edge))
         assert equal == (average != "never")
@@ -243,9 +245,9 @@ def test_averaging_makes_lower_segments_equal() -> None:
 def test_standalone_clients_learn_alone() -> None:
     """Client 0 ends where it would have ended without the others."""
     data, spec = digits(), TrainingSpec(batch_size=10)
-    protocol = Protocol(clients=3, upper="own")
+    protocol = SplitProtocol(clients=3, upper="own")
     edge, upper = built(NoDefense(), protocol)
-    shares = Shares(rows=torch.arange(120).view(3, 40), sizes=torch.full((3,), 40))
+    shares = ClientPartition(rows=torch.arange(120).view(3, 40), sizes=torch.full((3,), 40))
     train(edge, upper, data, spec, epochs=1, seed=0, shares=shares)
     poisoned = replace_images(data, torch.arange(40, 120))
     edge2, upper2 = built(NoDefense(), protocol)
@@ -289,9 +291,9 @@ class Eager(Checkpoint):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_ten_clients_killed_at_a_random_step_end_in_the_same_numbers(tmp_path: Path, seed: int) -> None:
-    data, spec, protocol = digits(), TrainingSpec(batch_size=4, augment="crop"), Protocol(clients=10)
+    data, spec, protocol = digits(), TrainingSpec(batch_size=4, augment="crop"), SplitProtocol(clients=10)
     at = random.Random(seed).randrange(2, 12)  # of 12 steps
-    make: Callable[[int], tuple[Edge, nn.Module]] = lambda s: built(RandomCutMix(), protocol, s)  # noqa: E731
+    make: Callable[[int], tuple[Clients, nn.Module]] = lambda s: built(RandomCutMix(), protocol, s)  # noqa: E731
     straight = make(0)
     curve = train(*straight, data, spec, epochs=4, seed=seed).curve
     edge, upper = make(0)
@@ -316,9 +318,9 @@ class Renamed(Eager):
 
 
 def test_a_nan_names_its_step_and_its_clients_and_is_never_saved(tmp_path: Path) -> None:
-    data, protocol = digits(), Protocol(clients=4)
+    data, protocol = digits(), SplitProtocol(clients=4)
     edge, upper = built(RandomCutMix(concentration=inf), protocol)  # equal masks: every client is seen at once
-    shares = Shares(rows=torch.arange(120).view(4, 30), sizes=torch.full((4,), 30))
+    shares = ClientPartition(rows=torch.arange(120).view(4, 30), sizes=torch.full((4,), 30))
     edge.lowers.module.get_parameter("patch_embed.proj.weight").data[2] = float("nan")
     path = tmp_path / "training.ckpt"
     with pytest.raises(TrainingDiverged, match=r"at step 1 of 6, client (2 and \d|\d and 2)"):
@@ -327,7 +329,7 @@ def test_a_nan_names_its_step_and_its_clients_and_is_never_saved(tmp_path: Path)
 
 
 def test_bad_batches_name_the_clients() -> None:
-    edge, upper = built(NoDefense(), Protocol(clients=10))
+    edge, upper = built(NoDefense(), SplitProtocol(clients=10))
     with pytest.raises(UsageError, match="batch_size=20 of 10 clients is more than the 120 private images"):
         train(edge, upper, digits(), TrainingSpec(batch_size=20), epochs=1, seed=0)
     with pytest.raises(UsageError, match="batch_size=2 of 10 clients is more than the 10 test images"):
@@ -335,7 +337,7 @@ def test_bad_batches_name_the_clients() -> None:
 
 
 def test_labels_outside_the_classes_are_refused() -> None:
-    edge, upper = built(NoDefense(), Protocol())
+    edge, upper = built(NoDefense(), SplitProtocol())
     data = digits()
     data.y[7] = 10
     with pytest.raises(UsageError, match=r"labels must lie in 0\.\.9 for 10 classes, got 0\.\.10"):
@@ -347,9 +349,9 @@ def test_segments_that_cannot_be_stacked_are_refused_before_training() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x if x.sum() > 0 else -x
 
-    Edge.build(Branching(), NoDefense(), SHAPE, classes=10, seed=0)  # one client may do as it likes
+    Clients.build(Branching(), NoDefense(), SHAPE, classes=10, seed=0)  # one client may do as it likes
     with pytest.raises(UsageError, match="cannot be evaluated for 3 clients at once"):
-        Edge.build(Branching(), NoDefense(), SHAPE, classes=10, seed=0, protocol=Protocol(clients=3))
+        Clients.build(Branching(), NoDefense(), SHAPE, classes=10, seed=0, protocol=SplitProtocol(clients=3))
 
 
 class Normed(nn.Module):
@@ -374,7 +376,7 @@ def test_a_frozen_segment_carries_no_record_into_another(frozen: bool) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             lower, upper = Normed(), nn.Sequential(nn.Flatten(), nn.Linear(128, 10))
-        edge = Edge.build(lower, NoDefense(), SHAPE, classes=10, seed=0)
+        edge = Clients.build(lower, NoDefense(), SHAPE, classes=10, seed=0)
         recorder = Recorder()
         train(edge, upper, other, spec, epochs=1, seed=0, play=recorder)
         released.append(torch.cat([view.smashed for view in recorder.views]))
@@ -383,41 +385,41 @@ def test_a_frozen_segment_carries_no_record_into_another(frozen: bool) -> None:
 
 
 def test_exposure_counts_releases() -> None:
-    edge, _ = built(NoDefense(), Protocol(clients=3))
-    shares = Shares(rows=torch.arange(120).view(3, 40), sizes=torch.full((3,), 40))
+    edge, _ = built(NoDefense(), SplitProtocol(clients=3))
+    shares = ClientPartition(rows=torch.arange(120).view(3, 40), sizes=torch.full((3,), 40))
     spec = TrainingSpec(batch_size=10)
-    found = exposure(edge, spec, shares, epochs=5)
+    found = release_count(edge, spec, shares, epochs=5)
     assert (found.rounds, found.epochs, found.batch_size, found.lower_model) == (20, 5, 10, "trained")
-    averaged, _ = built(NoDefense(), Protocol(clients=3, average="round"))
-    assert exposure(averaged, spec, shares, epochs=5).lower_model == "averaged"
-    turns, _ = built(NoDefense(), Protocol(clients=3, lower="handed_on"))
-    assert exposure(turns, spec, shares, epochs=5).lower_model == "averaged"
+    averaged, _ = built(NoDefense(), SplitProtocol(clients=3, average="round"))
+    assert release_count(averaged, spec, shares, epochs=5).lower_model == "averaged"
+    turns, _ = built(NoDefense(), SplitProtocol(clients=3, lower="handed_on"))
+    assert release_count(turns, spec, shares, epochs=5).lower_model == "averaged"
 
 
 def test_passes_after_training_are_charged_for_all_that_they_send() -> None:
     """A pass is as many rounds as its images fill, of one client as of three."""
     spec, data = TrainingSpec(batch_size=10), digits(120)
-    shares = Shares(rows=torch.arange(120).view(3, 40), sizes=torch.full((3,), 40))
-    edge, _ = built(NoDefense(), Protocol(clients=3))
-    after = exposure(edge, spec, shares, epochs=5, recorded=data[:60], passes=3)
+    shares = ClientPartition(rows=torch.arange(120).view(3, 40), sizes=torch.full((3,), 40))
+    edge, _ = built(NoDefense(), SplitProtocol(clients=3))
+    after = release_count(edge, spec, shares, epochs=5, recorded=data[:60], passes=3)
     assert (after.rounds, after.epochs) == (5 * 4 + 3 * 2, 5 + 3)  # and not 5·4 + 3
-    frozen = exposure(edge, replace(spec, freeze_lower=True), shares, epochs=5, recorded=data[:60])
+    frozen = release_count(edge, replace(spec, freeze_lower=True), shares, epochs=5, recorded=data[:60])
     assert (frozen.lower_model, frozen.epochs) == ("frozen", 6)
     # Other images than the private ones are records of their own, but a trained segment tells of its client.
-    others = exposure(edge, spec, shares, epochs=5, recorded=data[:60], passes=3, others=True)
+    others = release_count(edge, spec, shares, epochs=5, recorded=data[:60], passes=3, others=True)
     assert (others.rounds, others.epochs) == (26, 5)
-    assert exposure(edge, spec, shares, epochs=1, recorded=data[:60], passes=3, others=True).epochs == 3
+    assert release_count(edge, spec, shares, epochs=1, recorded=data[:60], passes=3, others=True).epochs == 3
 
 
 def test_images_that_a_small_client_repeats_are_charged_every_time() -> None:
     """A client of four images fills a batch of ten with three copies of some: what is charged is what was counted."""
     sizes, data = torch.tensor([4, 40, 40]), digits(84)
     starts = torch.tensor([0, 4, 44])
-    shares = Shares(rows=starts.unsqueeze(1) + torch.arange(40) % sizes.unsqueeze(1), sizes=sizes)
-    edge, _ = built(NoDefense(), Protocol(clients=3))
+    shares = ClientPartition(rows=starts.unsqueeze(1) + torch.arange(40) % sizes.unsqueeze(1), sizes=sizes)
+    edge, _ = built(NoDefense(), SplitProtocol(clients=3))
     victims = data[shares.rows[:, :10].flatten()]
     spec = TrainingSpec(batch_size=10, freeze_lower=True)
-    charged = exposure(edge, spec, shares, epochs=2, recorded=victims, passes=2).epochs
+    charged = release_count(edge, spec, shares, epochs=2, recorded=victims, passes=2).epochs
     sent = record(edge, victims, batch_size=10, seed=0, passes=2)
     again = int(victims.ids[sent.members].bincount().max())
     assert again == 2 * 3  # and not 2

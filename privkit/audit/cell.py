@@ -1,0 +1,165 @@
+"""One cell: train the defended model, record the wire, account for the receipt, and ask the attack's question."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from privkit.attacks.base import AttackDiverged, NotApplicable, known_to
+from privkit.audit.defended import defended_model
+from privkit.audit.goals import QUESTIONS
+from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
+from privkit.audit.goals.images import passes
+from privkit.audit.seed_data import SeedData
+from privkit.config import AuditConfig
+from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, UsageError
+from privkit.out_of_memory import ran_out, shortage
+from privkit.registry import load
+from privkit.reports.schema import Costs, Interval, Proof, Row
+from privkit.run.folder import RunFolder
+from privkit.run.ingredients import Ingredients
+from privkit.run.plan import Cell
+from privkit.run.progress import Progress
+from privkit.run.restart import or_anew
+from privkit.storage import append_line, write_record
+from privkit.training import release_count
+from privkit.wire.channel import record, shared_lower
+
+
+def run_cell(
+    config: AuditConfig, cell: Cell, seed_data: SeedData, folder: RunFolder, progress: Progress, made_of: Ingredients
+) -> Row:
+    """One cell; whatever goes wrong in its computation becomes a row with a reason, and the other cells go on."""
+    folder.begin(cell, made_of)
+    splits = seed_data.splits
+    base = Row(
+        cell=cell.id,
+        status="done",
+        defense=cell.defense.label,
+        attack=cell.attack.label,
+        dataset=config.dataset.label,
+        model=config.model.label,
+        protocol=config.protocol.label,
+        partition=config.partition.label,
+        seed=cell.seed,
+        knows=tuple(sorted(known_to(cell.attack.spec))),
+        auxiliary=config.auxiliary,
+        victims=config.attacked,
+        batch_size=config.training.batch_size,
+        images={
+            "private": len(splits.private),
+            "auxiliary": len(seed_data.auxiliary),
+            "auxiliary_dropped": seed_data.dropped,
+            "test": len(splits.test),
+            "victims": len(seed_data.victims),
+        },
+        floors=seed_data.floors,
+        features=seed_data.perception.labels,
+        provenance=made_of.cell,
+    )
+    home = folder.cell(cell.id)
+    spec = {"cell": cell.id, "defense": cell.defense.to_json(), "attack": cell.attack.to_json(), "seed": cell.seed}
+    log = _Log(home / "log.txt")
+    log("start")
+    write_record(home / "spec.json", spec)
+    context: AttackContext | None = None
+    try:
+        context = _context(config, cell, seed_data, folder, progress, made_of, base, log)
+        base = context.row
+        ask = load(QUESTIONS[getattr(cell.attack.spec, "asks", "images")])
+        row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
+    except NotApplicable as error:
+        row = base.model_copy(update={"status": "not_applicable", "reason": f"{error}{_why(context)}"})
+    except (StorageError, UsageError, DataError):
+        raise  # the next cell would meet it too
+    except (PrivkitError, AttackDiverged) as error:
+        row = base.model_copy(update={"status": "error", "reason": str(error)})
+    except Exception as error:
+        if ran_out(error):
+            raise OutOfMemory(
+                f"memory ran out in {base.defense} / {base.attack}, seed {base.seed} ({shortage(error)}); free some, "
+                "or raise the limit (ulimit -v), and run the same command again: finished cells are kept"
+            ) from None
+        log(traceback.format_exc())
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"
+        row = base.model_copy(update={"status": "error", "reason": reason})
+    row = row.model_copy(update={"notes": (*seed_data.warnings, *row.notes)})
+    log(f"{row.status} {row.reason}".strip())
+    return row
+
+
+def _why(context: AttackContext | None) -> str:
+    """Why the adversary does not know the clients' lower segment, where the attack needs it, and what to do."""
+    if context is None or "lower" not in context.attack.needs or shared_lower(context.model.edge) is not None:
+        return ""
+    clients, protocol = context.config.protocol.spec.clients, context.config.protocol.label
+    return (
+        f": under {protocol} each of {clients} clients keeps a lower segment of its own, so that nobody knows the "
+        "others'; use --protocol sl or splitfed, or --training freeze_lower=true"
+    )
+
+
+def _context(
+    config: AuditConfig,
+    cell: Cell,
+    seed_data: SeedData,
+    folder: RunFolder,
+    progress: Progress,
+    made_of: Ingredients,
+    base: Row,
+    log: _Log,
+) -> AttackContext:
+    """Train (or load) the defended model and record the wire; the row has what holds whatever an attack finds."""
+    model, times = defended_model(config, cell, seed_data, folder, progress, log), passes(cell.attack.spec)
+    recording = record(
+        model.edge, seed_data.victims, batch_size=config.training.batch_size, seed=cell.seed, passes=times
+    )
+    often = release_count(
+        model.edge,
+        config.training,
+        seed_data.shares,
+        epochs=config.budget.epochs,
+        recorded=seed_data.victims,
+        passes=times,
+        others=config.attacked != "private",
+    )
+    certificate = recording.receipts[0].certificate(replace(often, delta=config.delta))
+    if not cell.defense.spec.positions and model.known["hides_places"] is not True:
+        told = {
+            None: "that tokens carry no position is assumed: it could not be checked for this model",
+            False: "this model's tokens tell of their neighbors (its patches overlap): the count covers the order of "
+            "tokens, not what one token gives away of its place",
+        }[model.known["hides_places"]]
+        certificate = replace(certificate, assumptions=(*certificate.assumptions, told))
+    known = {
+        "accuracy": Interval(**model.known["accuracy"]),
+        "proves": Proof(**asdict(certificate)),
+        "costs": Costs(**model.known["costs"]),
+        "training_curve": tuple(model.known["curve"]),
+    }
+    return AttackContext(
+        config=config,
+        cell=cell,
+        seed_data=seed_data,
+        folder=folder,
+        progress=progress,
+        log=log,
+        made_of=made_of,
+        model=model,
+        recording=recording,
+        release_count=often,
+        certificate=certificate,
+        row=base.model_copy(update=known),
+    )
+
+
+class _Log:
+    """Appends lines with a time to a cell's log."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, text: str) -> None:
+        append_line(self.path, f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}")

@@ -1,0 +1,198 @@
+"""The defended model of a cell: trained once, kept in the run folder, trained over again where rounds are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from privkit.audit.seed_data import SeedData
+from privkit.config import AuditConfig
+from privkit.data.base import Batch
+from privkit.data.partition import ClientPartition, rounds_an_epoch
+from privkit.defenses.base import Defense
+from privkit.errors import DamagedFile
+from privkit.reports.schema import Costs, Interval
+from privkit.run.folder import TRAINED, RunFolder
+from privkit.run.plan import Cell
+from privkit.run.progress import Progress
+from privkit.run.restart import or_anew
+from privkit.sealed import AGAIN
+from privkit.seeds import derive
+from privkit.storage import load_module, read_record, save_module, write_record
+from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, split_round, train
+from privkit.training.costs import edge_costs
+from privkit.training.loop import learns
+
+CHECKPOINT = "training.ckpt"
+"""In a model's folder, while it is trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefendedModel:
+    """A trained edge with its server.
+
+    Attributes:
+        edge: the clients, in evaluation mode.
+        upper: the server's segment; of standalone clients, theirs, stacked.
+        known: accuracy, costs, the training's curve, and whether tokens hide their places.
+    """
+
+    edge: Clients
+    upper: nn.Module
+    known: dict[str, Any]
+
+
+def defended_model(
+    config: AuditConfig,
+    cell: Cell,
+    seed_data: SeedData,
+    folder: RunFolder,
+    progress: Progress,
+    log: Callable[[str], None],
+) -> DefendedModel:
+    """The trained model of this cell, from the run folder where it is finished."""
+    splits, seed = seed_data.splits, cell.seed
+    edge, upper, places = untrained(config, cell, seed_data)
+    home = folder.model(cell.model_id)
+    finished = read_record(home / TRAINED, model=cell.model_id)
+    if finished is not None:
+        _take(home, edge, upper, finished)
+        log("defended model: taken from the run folder")
+        return DefendedModel(edge=edge.eval(), upper=upper.eval(), known=finished)
+    progress.stage(f"train {cell.defense.label}, seed {seed}")
+    checkpoint = Checkpoint(home / CHECKPOINT, progress.step)
+
+    def trained_model() -> tuple[Clients, nn.Module, Trained]:
+        edge, upper, _ = untrained(config, cell, seed_data)
+        if (state := checkpoint.load()) is not None:
+            log(f"training resumed after epoch {len(state['curve'])}")
+        trained = train(
+            edge,
+            upper,
+            splits.private,
+            config.training,
+            epochs=config.budget.epochs,
+            seed=seed,
+            shares=seed_data.shares,
+            checkpoint=checkpoint,
+        )
+        return edge, upper, trained
+
+    edge, upper, trained = or_anew(trained_model, home / CHECKPOINT, progress.note)
+    batch = config.training.batch_size
+    finished = {
+        "accuracy": asdict(evaluate(edge, upper, splits.test, batch_size=batch, seed=seed)),
+        "costs": asdict(
+            edge_costs(
+                edge,
+                splits.private,
+                config.training,
+                rounds_an_epoch=rounds_an_epoch(len(splits.private), edge.protocol.clients, batch),
+                seed=seed,
+            )
+        ),
+        "curve": list(trained.curve),
+        "hides_places": places,
+        "files": {
+            "client.safetensors": save_module(home / "client.safetensors", edge),
+            "upper.safetensors": save_module(home / "upper.safetensors", upper),
+        },
+    }
+    write_record(home / TRAINED, {"model": cell.model_id, **finished})  # last: it marks the model as finished
+    checkpoint.remove()
+    log(f"defended model: trained {config.budget.epochs} epochs")
+    return DefendedModel(edge=edge, upper=upper, known=finished)
+
+
+def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any]) -> None:
+    """Put a finished model's weights into the networks, and check that its record is complete.
+
+    Raises:
+        DamagedFile: if a file is no longer what was written, or of another model.
+    """
+    try:
+        for name, module in {"client.safetensors": edge, "upper.safetensors": upper}.items():
+            load_module(home / name, module, finished["files"].get(name))
+        Interval(**finished["accuracy"])
+        Costs(**finished["costs"])
+        if not {"hides_places", "curve"} <= set(finished):
+            raise KeyError("hides_places or curve")
+        if not all(bool(value.isfinite().all()) for module in (edge, upper) for value in module.parameters()):
+            raise ValueError("a weight is not finite")
+    except (DamagedFile, MemoryError):
+        raise
+    except Exception as error:  # another architecture, other names, no safetensors at all
+        reason = " ".join(str(error).split())[:200]
+        raise DamagedFile(
+            f"{home} holds no model of this run ({type(error).__name__}: {reason}); delete it and {AGAIN}"
+        ) from None
+
+
+def replay(
+    config: AuditConfig, cell: Cell, seed_data: SeedData, play: Callable[..., Round], progress: Progress
+) -> None:
+    """Train this cell's model over again, from the same seed and so with the same rounds, for `play` to watch."""
+    edge, upper, _ = untrained(config, cell, seed_data)
+    watch = Checkpoint(None, progress.step)
+    epochs, shares = config.budget.epochs, seed_data.shares
+    train(
+        edge,
+        upper,
+        seed_data.splits.private,
+        config.training,
+        epochs=epochs,
+        seed=cell.seed,
+        shares=shares,
+        checkpoint=watch,
+        play=play,
+    )
+
+
+def another(
+    config: AuditConfig, cell: Cell, seed_data: SeedData, private: Batch, shares: ClientPartition, seed: int
+) -> DefendedModel:
+    """A model of the same kind with other private images and other draws, as an adversary would train it for itself.
+
+    Weights that training leaves as they are (a frozen lower segment, the frozen block) are public, and so the same.
+    """
+    edge, upper, _ = untrained(config, replace(cell, seed=seed), seed_data)
+    real, server, _ = untrained(config, cell, seed_data)
+    if config.training.freeze_lower:
+        edge.lowers.requires_grad_(False)
+    with torch.no_grad():
+        for own, public in ((edge, real), (upper, server)):
+            for weight, given in zip(own.parameters(), public.parameters(), strict=True):
+                if not weight.requires_grad:
+                    weight.copy_(given)
+    if not learns(edge):
+        edge.lowers.load_state_dict(real.lowers.state_dict())  # buffers, too
+    train(
+        edge, upper, private, config.training, epochs=config.budget.epochs, seed=seed, shares=shares, play=split_round
+    )
+    return DefendedModel(edge=edge.eval(), upper=upper.eval(), known={})
+
+
+def untrained(config: AuditConfig, cell: Cell, seed_data: SeedData) -> tuple[Clients, nn.Module, bool | None]:
+    """`assemble` for a cell, on the device of the private images."""
+    splits = seed_data.splits
+    edge, upper, places = assemble(config, cell.defense.spec, splits.image_shape, splits.classes, cell.seed)
+    device = splits.private.x.device
+    return edge.to(device), upper.to(device), places
+
+
+def assemble(
+    config: AuditConfig, defense: Defense, image_shape: tuple[int, int, int], classes: int, seed: int
+) -> tuple[Clients, nn.Module, bool | None]:
+    """Clients and server of one defended model, untrained, and whether its tokens hide their places."""
+    protocol = config.protocol.spec
+    model = config.model.spec.build(image_shape, classes, positions=defense.positions, seed=derive(seed, "init"))
+    edge = Clients.build(
+        model.lower, defense, image_shape, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol
+    )
+    upper = edge.fitted(model.upper, image_shape, derive(seed, "adapter"))
+    return edge, Stacked(upper, protocol.clients) if protocol.upper == "own" else upper, model.hides_places

@@ -1,0 +1,103 @@
+"""Which of two contents was sent? One run of canaries, and its lower bound on ε, held against the claim."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator
+
+from privkit.accountants.base import Certificate
+from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.canaries import CanaryKnowledge
+from privkit.audit.claims import Audit, audit_one_run, claims_a_curve
+from privkit.audit.goals.canaries_returned import gradients
+from privkit.audit.goals.canaries_sent import smashed
+from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send, planted
+from privkit.reports.schema import Check, Empirical, Row
+from privkit.seeds import derive
+
+CONTROL_CANARIES, CONTROL_SIZE = 400, 16
+
+
+def ask(context: AttackContext) -> Row:
+    """Send every attacked image, or its counterpart, as often as the run sends a record, and tell which it was.
+
+    Raises:
+        NotApplicable: if nothing is sent or comes back, or the claim is of another kind than these canaries test.
+    """
+    attack, seed = context.attack, context.cell.seed
+    must_send(context)
+    if attack.on == "gradient":
+        must_get_gradients(context)
+    if context.certificate.relation == "add_or_remove_one":
+        raise NotApplicable("the claim is of adding or removing a record, and these canaries replace one by another")
+    gates = context.controls(lambda: controls(attack, seed))
+    context.begin()
+    draws = Generator().manual_seed(derive(seed, "canaries"))
+    coins = torch.rand(len(context.seed_data.victims), generator=draws) < 0.5
+    sending = (smashed if attack.on == "smashed" else gradients)(context, coins, draws)
+    knowledge = CanaryKnowledge(
+        image_shape=context.seed_data.splits.image_shape,
+        batch_size=context.round_size,
+        rows=sending.rows,
+        present=sending.present,
+        absent=sending.absent,
+    )
+    scores = attack.run(sending.views, knowledge, context.generator())
+    claim = sending.claim
+    found = audit_one_run(
+        scores.values.cpu().numpy(),
+        coins.numpy(),
+        claim,
+        delta=context.config.delta if claim.delta is None else None,
+        curve="both" if claims_a_curve(claim) else "none",
+    )
+    return context.row.model_copy(
+        update={
+            "answers": context.told(scores, coins),
+            "empirical": empirical(found, claim),
+            "gates": (*gates, *judged(found)),
+        }
+    )
+
+
+def empirical(found: Audit, claim: Certificate) -> Empirical:
+    """The audit as a row tells it."""
+    bound, whole = found.bound, "; one record is exchanged, and the claim is of a whole client"
+    return Empirical(
+        claimed=found.claimed,
+        epsilon=bound.epsilon,
+        delta=bound.delta,
+        confidence=bound.confidence,
+        canaries=found.canaries,
+        inserted=found.inserted,
+        ceiling=found.ceiling,
+        statement=found.sentence + (whole if claim.unit == "client" else ""),
+    )
+
+
+def judged(found: Audit) -> tuple[Check, ...]:
+    """The gate that fails the run when the bound exceeds the claim; open where it never could; none without a claim."""
+    if found.claimed == float("inf"):
+        return ()
+    passed = None if found.idle else not found.refuted
+    return (Check(name="claim_stands", passed=passed, detail=found.sentence, decisive=not found.idle),)
+
+
+def controls(attack, seed: int) -> tuple[Check, ...]:  # type: ignore[no-untyped-def]
+    """Canaries that are sent as they are; and rows of pure noise."""
+    draws = Generator().manual_seed(seed)
+    present, absent = torch.randn(2, CONTROL_CANARIES, CONTROL_SIZE, generator=draws)
+    coins = torch.rand(CONTROL_CANARIES, generator=draws) < 0.5
+    noise = torch.randn(CONTROL_CANARIES, CONTROL_SIZE, generator=draws)
+    known = CanaryKnowledge(
+        image_shape=(1, 4, 4),
+        batch_size=CONTROL_CANARIES,
+        rows=torch.arange(CONTROL_CANARIES).unsqueeze(0),
+        present=present,
+        absent=absent,
+    )
+    found = []
+    for rows in (torch.where(coins.unsqueeze(1), present, absent), noise):
+        view = View(round=0, smashed=rows, cut_gradient=rows)
+        found.append(attack.run([view], known, Generator().manual_seed(seed)))
+    return planted(found[0], coins, found[1], coins)

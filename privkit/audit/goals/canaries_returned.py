@@ -1,0 +1,91 @@
+"""Canaries that are labels: rounds of training without a step, and what comes back with either of two labels."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.accountants.base import no_protection
+from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.gradient_matching import label_gradients
+from privkit.audit.goals.canaries_sent import Sending
+from privkit.audit.goals.context import AttackContext
+from privkit.defenses.base import Defense
+from privkit.wire.transcript import Recorder
+
+
+def gradients(context: AttackContext, coins: Tensor, draws: Generator) -> Sending:
+    """Canaries are labels: the gradient that comes back for an image is asked which of two labels it had.
+
+    The trained model stands still meanwhile, so that this is a lower bound on what a run of as many rounds gives away.
+
+    Raises:
+        NotApplicable: if a row has several labels.
+    """
+    edge, victims = context.model.edge, context.seed_data.victims
+    if edge.defense.group > 1:
+        raise NotApplicable("canaries on=gradient asks for one label a row, and mixed rows have several")
+    step = torch.randint(1, max(2, edge.classes), (len(victims),), generator=draws).to(victims.y.device)
+    pair = torch.stack([victims.y, (victims.y + step) % edge.classes])
+    times = context.release_count.epochs
+    views, sides = _returned(context, torch.where(coins.to(pair.device), pair[0], pair[1]), pair, times, draws)
+    rows = torch.arange(times * len(victims)).view(times, -1)
+    claim = context.certificate if context.certificate.covers == "labels" else no_protection()
+    return Sending(views=views, rows=rows, present=sides[:, 0], absent=sides[:, 1], claim=claim)
+
+
+def _returned(
+    context: AttackContext, labels: Tensor, pair: Tensor, times: int, draws: Generator
+) -> tuple[list[View], Tensor]:
+    """Rounds without a step, one view for each time that all images were sent; and either side [times, 2, K, F]."""
+    edge, victims = deepcopy(context.model.edge).eval(), context.seed_data.victims
+    upper, device = deepcopy(context.model.upper).eval(), victims.x.device
+    own, expected = (
+        Generator(device).manual_seed(seed) for seed in torch.randint(2**31, (2,), generator=draws).tolist()
+    )
+    rounds = torch.arange(len(victims), device=device).view(-1, edge.lowers.copies, context.config.training.batch_size)
+    silent, averaged = edge.defense.quiet(), edge.protocol.gradient == "average"
+    views, sides = [], []
+    for time in range(times):
+        recorder, either = Recorder(), []
+        for number, rows in enumerate(rounds):
+            # What the server saw is what it computes its gradients at: with this noise, in this order.
+            found = recorder(edge, upper, victims.x[rows], labels[rows], own, number=number)
+            either.append(either_side(upper, found.sent.release.smashed, pair[:, rows], silent, averaged, expected))
+        sides.append(torch.cat(either, 1).cpu())
+        seen = recorder.views
+        views.append(
+            View(
+                round=time,
+                smashed=torch.cat([view.smashed for view in seen]),
+                cut_gradient=torch.cat([view.cut_gradient for view in seen if view.cut_gradient is not None]),
+            )
+        )
+    return views, torch.stack(sides)
+
+
+def either_side(
+    upper: nn.Module, released: Tensor, pair: Tensor, defense: Defense, averaged: bool, draws: Generator
+) -> Tensor:
+    """What comes back for every row with either label, its mates' labels unknown.
+
+    Args:
+        upper: the server's segment.
+        released: [M, B, ...], as the server got it.
+        pair: int64 [2, M, B], the two labels of each row.
+        defense: without its noise; what it does to gradients.
+        averaged: whether everybody gets the mean over messages.
+        draws: of the defense.
+
+    Returns:
+        [2, M·B, F].
+    """
+    m, b = released.shape[:2]
+    found = label_gradients(upper, released.detach().flatten(0, 1).float(), pair.flatten(1)) / b
+    back = torch.stack([defense.on_gradient(side.view(released.shape), draws).flatten(2) for side in found])
+    if averaged:
+        middle, half = back.mean((0, 1)), (back[0] - back[1]) / (2 * m)
+        back = torch.stack([middle + half, middle - half])
+    return back.flatten(1, 2)

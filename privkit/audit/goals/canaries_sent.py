@@ -1,0 +1,204 @@
+"""Canaries that are images: which counterparts they get, how they are sent, and what a row holds with either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.accountants.base import Certificate, no_protection
+from privkit.attacks.base import Query, View
+from privkit.attacks.known_lower import mix
+from privkit.audit.goals.context import AttackContext
+from privkit.seeds import derive
+from privkit.training import Clients
+from privkit.wire.channel import black_box_query, record, shared_lower
+
+EXPECTED_FROM = 8
+"""Releases without noise whose mean is what a canary's row is expected to hold; more than one for a shuffle's sake."""
+CANDIDATES = 1_024
+"""Auxiliary images, times clients that each must see them, among which counterparts are looked for."""
+
+Look = Callable[[Tensor], Tensor]
+"""Images [N, ...], whole rounds of them, to what is released of each without noise, [N, ...]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sending:
+    """A run of canaries.
+
+    Attributes:
+        views: what the adversary saw.
+        rows: int64 [R, K], where canary i, or its counterpart, was the r-th time.
+        present: [K, ...] or [R, K, ...], what that row is expected to hold with the canary.
+        absent: likewise with its counterpart.
+        claim: that such canaries test.
+    """
+
+    views: list[View]
+    rows: Tensor
+    present: Tensor
+    absent: Tensor
+    claim: Certificate
+
+
+def smashed(context: AttackContext, coins: Tensor, draws: Generator) -> Sending:
+    """Canaries are images, their counterparts those images that their own client releases most differently."""
+    edge, victims, size, passes = (
+        context.model.edge,
+        context.seed_data.victims,
+        context.round_size,
+        context.release_count.epochs,
+    )
+    silent = quiet(edge)
+    located = tells_where(silent, victims.x[:size])
+    look = seen_alone(silent, size) if located else seen_through(black_box_query(silent), size, draws)
+    present = look(victims.x)
+    clients = 1 if shared_lower(edge) is not None else edge.lowers.copies
+    others = context.seed_data.auxiliary.x[: max(1, CANDIDATES // clients)]
+    candidates = torch.cat([extremes(victims.x.shape[1:], draws).to(others.device), others])
+    counterparts = candidates[farthest(look, present, candidates, clients, size // clients)]
+    absent = look(counterparts)
+    sent = record(
+        edge,
+        replace(victims, x=torch.where(coins.view(-1, 1, 1, 1).to(victims.x.device), victims.x, counterparts)),
+        batch_size=context.config.training.batch_size,
+        seed=derive(context.cell.seed, "canaries", "sent"),
+        passes=passes,
+    )
+    members = sent.members.view(passes, -1)
+    if located:
+        present, absent = in_their_rows(sent.views, members, present, absent)
+    claim = context.certificate if context.certificate.covers == "release" else no_protection()
+    rows = rows_of(members, len(victims), sent.views[0].mixed)
+    return Sending(views=sent.views, rows=rows, present=present, absent=absent, claim=claim)
+
+
+def extremes(shape: Sequence[int], draws: Generator) -> Tensor:
+    """Images that no camera makes, and that lie far from those it makes: canaries may be any.
+
+    Black, white, fine and coarse checkerboards with their negatives, a step, gray noise and black-and-white noise.
+
+    Args:
+        shape: (C, H, W).
+        draws: of the noise.
+
+    Returns:
+        [9, C, H, W] in [0, 1].
+
+    >>> extremes((1, 4, 4), Generator().manual_seed(0)).flatten(1).mean(1)[:6].tolist()
+    [0.0, 1.0, 0.5, 0.5, 0.5, 0.5]
+    """
+    _, h, w = shape
+    y, x = torch.arange(h).unsqueeze(1), torch.arange(w)
+    fine, coarse = ((y // cell + x // cell) % 2 for cell in (1, max(1, h // 4)))
+    drawn = [(y * 0 + x * 0), (y * 0 + x * 0 + 1), fine, 1 - fine, coarse, 1 - coarse, (y * 0 + 2 * x // w)]
+    noise = torch.rand(2, *shape, generator=draws)
+    noise[1] = (noise[1] < 0.5).float()
+    return torch.cat([torch.stack(drawn).float().unsqueeze(1).expand(-1, *shape), noise])
+
+
+def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:
+    """For each canary the candidate that its own client releases most differently, int64 [K].
+
+    Args:
+        look: what is released of images.
+        present: [K, ...], the canaries' rows, round by round and in each round client by client.
+        candidates: images [N, C, H, W]; every client looks at all of them, each in another order.
+        clients: n that differ.
+        batch: images a client and round.
+    """
+    rounds = -(-len(candidates) // batch)
+    order = (torch.arange(rounds * batch, device=candidates.device) % len(candidates)).view(rounds, batch)
+    asked = torch.stack([order.roll(client, 0) for client in range(clients)], 1)  # [rounds, n, B]
+    rows = look(candidates[asked.flatten()]).flatten(1)
+    own, theirs = (
+        side.flatten(1).unflatten(0, (-1, clients, batch)).transpose(0, 1).flatten(1, 2) for side in (present, rows)
+    )
+    best = asked.transpose(0, 1).flatten(1).gather(1, torch.cdist(own, theirs).argmax(2))
+    return best.view(clients, -1, batch).transpose(0, 1).flatten()
+
+
+def tells_where(edge: Clients, images: Tensor) -> bool:
+    """Whether public coins tell which cells of which row hold how much of an image, and nothing comes after them."""
+    if edge.defense.level != "smashed" or not edge.defense.keeps_cells or edge.block is not None:
+        return False
+    return black_box_query(edge)(images, Generator(images.device).manual_seed(0)).view.share is not None
+
+
+def seen_alone(edge: Clients, size: int) -> Look:
+    """What a client would release of each image by itself, neither mixed nor masked."""
+
+    @torch.no_grad()
+    def look(images: Tensor) -> Tensor:
+        rounds = images.unflatten(0, (-1, edge.lowers.copies, size // edge.lowers.copies))
+        return torch.cat([edge.defense.form(edge.lowers(part).flatten(0, 1)).float() for part in rounds])
+
+    return look
+
+
+def seen_through(query: Query, size: int, draws: Generator) -> Look:
+    """The mean row that each image is released in, over several queries of `size` images a round."""
+
+    def look(images: Tensor) -> Tensor:
+        own = Generator(images.device).manual_seed(int(torch.randint(2**31, (1,), generator=draws)))
+        means = []
+        for part in images.split(size):
+            total, count = None, torch.zeros(len(part), device=images.device)
+            for _ in range(EXPECTED_FROM):
+                answer = query(part, own)
+                row, seat = (answer.members >= 0).nonzero(as_tuple=True)
+                member, rows = answer.members[row, seat], answer.view.smashed[row]
+                total = rows.new_zeros(len(part), *rows.shape[1:]) if total is None else total
+                total.index_add_(0, member, rows)
+                count.index_add_(0, member, torch.ones_like(member, dtype=count.dtype))
+            assert total is not None
+            means.append(total / count.view(-1, *[1] * (total.ndim - 1)))
+        return torch.cat(means)
+
+    return look
+
+
+def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
+    """Where coins are public: what each canary's row holds each time, its mates taken for half present, half absent.
+
+    Args:
+        views: pass after pass, with shares.
+        members: int64 [P, seats], the canary on each seat of each row; −1 on an empty one.
+        present: [K, ...], what a client releases of a canary by itself.
+        absent: likewise of its counterpart.
+
+    Returns:
+        [P, K, ...] each.
+    """
+    k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
+    found = present.new_zeros(2, len(members), *present.shape)
+    at = members.view(-1, k).split([len(view.smashed) for view in views])
+    for number, (view, seats) in enumerate(zip(views, at, strict=True)):
+        assert view.share is not None
+        time, taken = number * len(members) // len(views), seats >= 0
+        share = view.share * taken.unsqueeze(2)
+        whole = mix(middle[seats.clamp(min=0).flatten()], k, share)
+        for seat in range(k):
+            on = taken[:, seat]
+            own = mix(half[seats[on, seat]], 1, share[on, seat : seat + 1])
+            found[0, time, seats[on, seat]], found[1, time, seats[on, seat]] = whole[on] + own, whole[on] - own
+    return found[0], found[1]
+
+
+def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
+    """Where each image was in each pass, int64 [R, K], from the image on each seat [R, N·k]."""
+    passes, seats = members.shape
+    at = torch.arange(passes * seats, device=members.device).view(passes, seats) // mixed
+    spare = torch.where(members >= 0, members, count)  # empty seats write to a place of their own
+    return members.new_zeros(passes, count + 1).scatter(1, spare, at)[:, :count].cpu()
+
+
+def quiet(edge: Clients) -> Clients:
+    """The same clients with noise too small to matter, for what a row is expected to hold."""
+    silent = deepcopy(edge).eval()
+    silent.defense = edge.defense.quiet()
+    return silent

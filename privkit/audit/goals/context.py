@@ -1,0 +1,191 @@
+"""What every question starts from: the trained model, what crossed its wire, and the row as far as it is known."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Generator
+
+from privkit.accountants.base import Certificate
+from privkit.attacks.base import NotApplicable, Scores
+from privkit.audit.defended import DefendedModel
+from privkit.audit.seed_data import SeedData
+from privkit.config import AuditConfig
+from privkit.defenses.base import ReleaseCount
+from privkit.errors import DamagedFile
+from privkit.metrics.leakage import Leak, per_batch_auc, pooled_auc, tpr_at
+from privkit.reports.schema import Check, Interval, Row
+from privkit.run.folder import SCORES, RunFolder
+from privkit.run.ingredients import Ingredients
+from privkit.run.plan import Cell
+from privkit.run.progress import Progress
+from privkit.seeds import derive
+from privkit.storage import write_bytes
+from privkit.training import Checkpoint
+from privkit.training.loop import learns
+from privkit.wire.channel import Recording
+
+ATTACK_CHECKPOINT = "attack.ckpt"
+"""In a cell's folder, while its attack runs."""
+
+FALSE_POSITIVES = 0.01
+"""The false positive rate at which true positives are counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackContext:
+    """One cell, its model trained and its wire recorded, before the attack.
+
+    Attributes:
+        config: of the run.
+        cell: of the run.
+        setting: what cells of one seed share.
+        folder: the run on disk.
+        progress: told what happens.
+        log: the cell's log.
+        made_of: the cell's provenance, and that of what it shares.
+        model: the trained edge and server.
+        recording: the attacked images as they crossed the wire after training.
+        release_count: how often the run released what belongs to one record.
+        certificate: what is proven of the run.
+        row: what holds whatever the attack finds.
+    """
+
+    config: AuditConfig
+    cell: Cell
+    seed_data: SeedData
+    folder: RunFolder
+    progress: Progress
+    log: Callable[[str], None]
+    made_of: Ingredients
+    model: DefendedModel
+    recording: Recording
+    release_count: ReleaseCount
+    certificate: Certificate
+    row: Row
+
+    @property
+    def attack(self) -> Any:
+        """The attack's specification."""
+        return self.cell.attack.spec
+
+    @property
+    def round_size(self) -> int:
+        """Images of one round, over all clients."""
+        return self.model.edge.lowers.copies * self.config.training.batch_size
+
+    def generator(self) -> Generator:
+        """The attack's own randomness."""
+        return Generator().manual_seed(derive(self.cell.seed, "attack", self.cell.attack.name))
+
+    def checkpoint(self) -> Checkpoint:
+        """Where the attack saves itself."""
+        checkpoint = Checkpoint(self.folder.cell(self.cell.id) / ATTACK_CHECKPOINT, self.progress.step)
+        if checkpoint.load() is not None:
+            self.log("attack resumed")
+        return checkpoint
+
+    def begin(self) -> None:
+        """Tell that the attack begins."""
+        self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
+
+    def controls(self, mount: Callable[[], tuple[Check, ...]]) -> tuple[Check, ...]:
+        """The attack's control experiments, done once a run for every form of a release."""
+        form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
+        path = self.folder.control({**self.cell.attack.to_json(), "form": form})
+        seed, made_of = self.cell.seed, self.made_of.control
+        try:
+            if (known := self.folder.read_gates(path, seed, made_of)) is not None:
+                return known
+        except DamagedFile:
+            self.progress.note(f"{path} is damaged; these control experiments are done again")
+        self.progress.stage(f"controls of {self.cell.attack.label}", unit="experiments")
+        found = mount()
+        self.progress.step(len(found), len(found))
+        self.folder.write_gates(path, seed, made_of, found)
+        return found
+
+    def told(self, scores: Scores, positive: Any, batches: Any = None) -> dict[str, Interval]:
+        """The row's answers by `told_apart`; the scores are stored for the report's ROC curve and histogram."""
+        buffer = io.BytesIO()
+        values = scores.values.double().cpu().numpy()
+        np.savez_compressed(buffer, allow_pickle=False, values=values, positive=positive.cpu().numpy())
+        write_bytes(self.folder.cell(self.cell.id) / SCORES, buffer.getvalue())
+        return told_apart(scores, positive, batches)
+
+
+def must_send(context: AttackContext) -> None:
+    """Refuse clients that send nothing.
+
+    Raises:
+        NotApplicable: it says so.
+    """
+    if context.model.edge.protocol.upper == "own":
+        raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
+
+
+def must_get_gradients(context: AttackContext) -> None:
+    """Refuse clients to whom no gradient comes back, because their lower segments do not learn.
+
+    Raises:
+        NotApplicable: it says so.
+    """
+    if context.config.training.freeze_lower or not learns(context.model.edge):
+        raise NotApplicable("no gradient comes back to a client of its own: its lower segment does not learn")
+
+
+def told_apart(scores: Scores, positive: Any, batches: Any = None) -> dict[str, Interval]:
+    """How well scores tell two kinds of examples apart, as a row's answers.
+
+    Args:
+        scores: of the attack.
+        positive: bool [N], the truth.
+        batches: int [N], the round of each, for the area of every round apart; None where there are no rounds.
+    """
+    values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
+    rate = tpr_at(values, truth, FALSE_POSITIVES)
+    found = {
+        "auc": _interval(pooled_auc(values, truth)),
+        "tpr_at_1_percent": Interval(value=rate.value, low=rate.low, high=rate.high, n=int(truth.sum())),
+    }
+    if batches is not None:
+        with suppress(ValueError):  # where no round holds both kinds
+            found["auc_per_batch"] = _interval(per_batch_auc(values, truth, batches.cpu().numpy()))
+    return found
+
+
+def planted(scores: Scores, positive: Any, noise: Scores, coins: Any) -> tuple[Check, Check]:
+    """The two controls of every attack that scores: a planted leak is found, and pure noise tells nothing."""
+    leak, nothing = (
+        pooled_auc(found.values.double().cpu().numpy(), truth.cpu().numpy())
+        for found, truth in ((scores, positive), (noise, coins))
+    )
+    return (
+        Check(
+            name="wins_on_a_planted_leak",
+            passed=leak.auc >= PLANTED_AUC,
+            detail=f"where the answer is planted the attack's AUC is {leak.auc:.3f}",
+            decisive=True,
+        ),
+        Check(
+            name="fails_on_noise",
+            passed=abs(nothing.auc - 0.5) <= NOISE_AUC,
+            detail=f"on pure noise the attack's AUC is {nothing.auc:.3f}",
+            decisive=True,
+        ),
+    )
+
+
+PLANTED_AUC = 0.9
+NOISE_AUC = 0.1
+"""Controls of scores: at least this area on a planted leak, and at most this far from 1/2 on noise."""
+
+
+def _interval(leak: Leak) -> Interval:
+    """An area as a value with its interval."""
+    return Interval(value=leak.auc, low=leak.low, high=leak.high, n=leak.n, confidence=leak.confidence)

@@ -1,0 +1,192 @@
+"""What did the images look like? Reconstructions, held against the truth, the floors and their own untrained start."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from math import log2
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator
+
+from privkit.attacks.base import Arrangement, Knowledge, NotApplicable, Reconstruction, known_to
+from privkit.attacks.hijack_detection import SplitGuard
+from privkit.audit.defended import untrained
+from privkit.audit.goals.context import AttackContext
+from privkit.audit.sanity import controls, judge
+from privkit.audit.scoring import Scores, match, scored, summarise
+from privkit.data.base import Batch
+from privkit.metrics.arrangement import arrangement_scores, true_arrangement
+from privkit.metrics.puzzle import kinds_of
+from privkit.reports.schema import Check, Interval, Row
+from privkit.run.folder import PICTURES
+from privkit.seeds import derive
+from privkit.storage import write_bytes
+from privkit.wire.channel import black_box_query, shared_lower
+from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, imitated, serve
+
+SHOWN = 8
+"""Images of each cell that the report shows."""
+
+
+def ask(context: AttackContext) -> Row:
+    """Attack the recorded wire and score the guesses.
+
+    Raises:
+        NotApplicable: if nothing is sent, or the attack cannot be mounted.
+    """
+    seed_data, attack, seed, size = context.seed_data, context.attack, context.cell.seed, context.round_size
+    if context.model.edge.protocol.upper == "own":
+        raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
+    views = context.recording.views
+    if not all(bool(view.smashed.isfinite().all()) for view in views):
+        raise NotApplicable("the release holds NaN or infinity: the model did not survive its training")
+    members = context.recording.members[: len(context.recording.members) // passes(attack)]
+    seats = members >= 0
+    victims = seed_data.victims[members[seats]]
+    floors = dict(seed_data.floors)
+    if getattr(attack, "epochs", 0) != 0:  # first, since it is quick to say whether the attack can be mounted at all
+        start = getattr(attack, "start", None) or replace(attack, epochs=0)
+        untaught = start.run(views, knowledge(context), context.generator()).images[seats]
+        floors["zero_steps"] = summarise(scored(victims.x, untaught, size, seed_data.perception), seed)
+    gates = _controls(context)
+
+    context.begin()
+    checkpoint = context.checkpoint()
+    known = knowledge(context)
+    result = attack.run(views, known, context.generator(), checkpoint)
+    result = replace(result, images=result.images[seats])
+    scores = scored(victims.x, result.images, size, seed_data.perception)
+    recovers = summarise(scores, seed)
+    gates += judge(
+        result.converged, recovers["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
+    )
+    _keep(context, victims, result, scores)
+    told, notes = ({}, "") if result.arrangement is None else order(context, result.arrangement)
+    caught = noticed(context, known.clients) if isinstance(known.clients, LiveClients) else ""
+    looks = seed_data.perception.floors(victims.x, victims.y)
+    checkpoint.remove()
+    return context.row.model_copy(
+        update={
+            "recovers": recovers,
+            "floors": floors,
+            "gates": gates,
+            "attack_curve": result.curve,
+            "answers": told,
+            "notes": tuple(filter(None, (notes, getattr(attack, "short_of_published", ""), caught, looks))),
+        }
+    )
+
+
+def order(context: AttackContext, guess: Arrangement) -> tuple[dict[str, Interval], str]:
+    """How much of the shuffle the attack undid, and a sentence on its floors; nothing where nothing is shuffled."""
+    receipts = context.recording.receipts[: len(context.recording.receipts) // passes(context.attack)]
+    orders = [true_arrangement(receipt) for receipt in receipts]
+    truth = torch.cat([found for found in orders if found is not None]) if None not in orders else None
+    if truth is None or truth.shape != guess.source.shape:
+        return {}, ""
+    batch, quantities = context.config.training.batch_size, context.certificate.quantities
+    outcomes = quantities.get("log10_outcomes")
+    found = arrangement_scores(
+        guess.source.to(truth.device),
+        truth,
+        batch=batch,
+        kinds=kinds_of(torch.cat([view.smashed for view in context.recording.views[: len(receipts)]]), batch),
+        most_bits=None if outcomes is None else outcomes * log2(10),
+        seed=context.cell.seed,
+    )
+    measured = {"direct": found.direct, "neighbor": found.neighbor, "membership": found.membership}
+    shares = {name: accuracy for name, accuracy in measured.items() if accuracy is not None}
+    told = {
+        name: Interval(value=share.value, low=share.low, high=share.high, n=share.trials)
+        for name, share in shares.items()
+    }
+    for name, bits in (("bits_before", found.bits_before), ("bits_left", found.bits_left)):
+        told[name] = Interval(value=bits, low=bits, high=bits, n=found.units)
+    alone = ", ".join(f"{share.left_alone:.3f} ({name})" for name, share in shares.items())
+    return told, f"order: where nothing is moved back the shares are {alone}"
+
+
+def noticed(context: AttackContext, clients: LiveClients) -> str:
+    """When a suspicious client would have known of the hijack, and whether honest training would alarm it as well."""
+    guard = clients.guard
+    if guard is None or not guard.scores:
+        return "no client was suspicious"
+    who = f"a client with SplitGuard ({guard.policy}, threshold {guard.threshold:g}, {guard.patience} wrong batches)"
+    if guard.noticed is None:
+        return f"{who} would not have noticed the hijack in {guard.rounds} rounds"
+    honest = _clients(context)
+    _, upper, _ = untrained(context.config, context.cell, context.seed_data)
+    rounds = min(guard.rounds, max(HONEST_ROUNDS, guard.noticed + 1))
+    serve(honest, upper, rounds, context.config.training, derive(context.cell.seed, "honest server"))
+    assert honest.guard is not None
+    at = f"{who} would have noticed the hijack at round {guard.noticed + 1} of {guard.rounds}"
+    if honest.guard.noticed is None:
+        return f"{at}; {honest.guard.rounds} rounds of honest training do not alarm it"
+    return f"{at}, but honest training alarms it as well, at round {honest.guard.noticed + 1}: that tells nothing"
+
+
+def passes(attack: object) -> int:
+    """How often the attacked images cross the wire for this attack."""
+    return int(getattr(attack, "passes", 1))
+
+
+def knowledge(context: AttackContext) -> Knowledge:
+    """What this adversary has beside its views: what its attack declares, and nothing else."""
+    seed_data, edge, declared = context.seed_data, context.model.edge, known_to(context.attack)
+    same_classes = context.config.auxiliary in ("disjoint", "training")
+    return Knowledge(
+        image_shape=seed_data.splits.image_shape,
+        batch_size=context.round_size,
+        auxiliary=seed_data.auxiliary.x if "auxiliary" in declared else None,
+        auxiliary_labels=seed_data.auxiliary.y if same_classes and "auxiliary_labels" in declared else None,
+        query=black_box_query(edge) if "query" in declared else None,
+        lower=shared_lower(edge) if "lower" in declared else None,
+        upper=context.model.upper if "upper" in declared else None,
+        clients=_clients(context) if "clients" in declared else None,
+        imitate=imitated(edge, seed_data.splits.image_shape) if "imitate" in declared else None,
+    )
+
+
+def _clients(context: AttackContext) -> LiveClients:
+    """The clients before any training, for an attack that takes it over."""
+    edge, _, _ = untrained(context.config, context.cell, context.seed_data)
+    seed_data, seed = context.seed_data, context.cell.seed
+    return LiveClients(
+        edge,
+        seed_data.splits.private,
+        seed_data.shares,
+        context.config.training,
+        seed_data.victims,
+        seed,
+        guard=SplitGuard(generator=Generator().manual_seed(derive(seed, "guard")), policy="average", patience=20),
+    )
+
+
+def _controls(context: AttackContext) -> tuple[Check, ...]:
+    """The attack's two control experiments; attacks that ignore the release have none."""
+    if not hasattr(context.attack, "epochs"):  # a floor
+        return ()
+    release, auxiliary = context.recording.views[0].smashed, context.seed_data.auxiliary
+    return context.controls(
+        lambda: controls(context.attack, auxiliary.x, auxiliary.y, release, context.round_size, context.cell.seed)
+    )
+
+
+def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
+    """Store what the row summarises: every image's metrics, and the first images with their guesses."""
+    truth, guess = victims.x.cpu().numpy(), result.images.cpu().numpy()
+    matched = guess[match(truth, guess, context.round_size)]
+    values = {f"{alignment}_{name}": found for alignment, metrics in scores.items() for name, found in metrics.items()}
+    pictures = {"truth": truth, "guess": guess, "matched": matched}
+    shown = {name: _to_uint8(images[:SHOWN]) for name, images in pictures.items()}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, ids=victims.ids.cpu().numpy(), **values, **shown)
+    write_bytes(context.folder.cell(context.cell.id) / PICTURES, buffer.getvalue())
+
+
+def _to_uint8(images: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """[N, C, H, W] in [0, 1] to pictures [N, H, W, C] in 0..255."""
+    return np.rint(images.transpose(0, 2, 3, 1).clip(0, 1) * 255).astype(np.uint8)

@@ -1,0 +1,237 @@
+"""A few steps on random images: whether a defense fits the model, and how long training and attacks take."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, nn
+
+from privkit.attacks.base import Knowledge, NoSession, NotApplicable, known_to
+from privkit.audit.defended import assemble
+from privkit.audit.goals.images import passes
+from privkit.config import AuditConfig
+from privkit.data.base import Batch, Pools
+from privkit.errors import DataError, PrivkitError, UsageError
+from privkit.out_of_memory import ran_out
+from privkit.registry import Component
+from privkit.seeds import derive
+from privkit.training import Clients, train
+from privkit.wire.channel import black_box_query, shared_lower
+from privkit.wire.hijack import LiveClients, imitated
+
+ROUNDS = 4
+"""Rounds of random images that a probe has for the adversary's images, and for a step of training."""
+
+
+FIRST_STEP = 3.0
+"""Seconds that an attack's first step may take in a probe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """How long something takes.
+
+    Attributes:
+        seconds: of the whole, at the size of the probe.
+        steps: how many steps of training that was, for its control experiments; 0 without them.
+        reason: why there is no number, or what the number leaves out; empty otherwise.
+    """
+
+    seconds: float = 0.0
+    steps: int = 0
+    reason: str = ""
+
+
+def check_shapes(config: AuditConfig, pools: Pools) -> None:
+    """One step of training for every defense, before any work: does it take what the model releases?
+
+    Raises:
+        UsageError: if a defense refuses the release, such as a defense on tokens that of a convolutional network.
+    """
+    for defense in config.defenses:
+        spec = replace(config.training, batch_size=max(2, defense.spec.smallest_batch))
+        images = _images(pools, config.protocol.spec.clients * spec.batch_size, torch.device("cpu"))
+        try:
+            edge, upper = _model(config, defense, images.x.shape[1:], pools.classes, images.x.device)
+            train(edge, upper, images, spec, epochs=1, seed=0)
+        except (UsageError, DataError):
+            raise
+        except ValueError as error:
+            raise UsageError(
+                f"{defense.label} does not fit {config.model.label}: {error}; choose another of them"
+            ) from None
+        except Exception as error:  # what else goes wrong, such as a user's own fault, becomes a row with its trace
+            if ran_out(error):
+                raise
+
+
+def training_step(config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> float:
+    """Seconds of one step of training.
+
+    Raises:
+        UsageError: if the model or the defense fails on random images.
+    """
+    images = _images(pools, config.protocol.spec.clients * config.training.batch_size, device)
+    with _blamed(config, defense.label):
+        edge, upper = _model(config, defense, images.x.shape[1:], pools.classes, device)
+        train(edge, upper, images, config.training, epochs=1, seed=0)  # warm-up
+        start = perf_counter()
+        train(edge, upper, images, config.training, epochs=1, seed=0)
+    return perf_counter() - start
+
+
+def attack_on_images(
+    config: AuditConfig, defense: Component, attack: Component, pools: Pools, device: torch.device, limit: float
+) -> Timed:
+    """Time of an attack that asks for images, on one round of victims and a few rounds of auxiliary images.
+
+    It is stopped after `limit` seconds, and what is left of it is extrapolated from its epochs.
+
+    Raises:
+        UsageError: if the attack fails on random images.
+    """
+    protocol, spec = config.protocol.spec, attack.spec
+    if protocol.upper == "own":
+        return Timed(reason="not applicable: standalone clients send nothing")
+    a_round = protocol.active * config.training.batch_size
+    rounds = 1 if "clients" in spec.needs else ROUNDS  # a hijack trains clients in each of its steps
+    images = _images(pools, rounds * protocol.clients * config.training.batch_size, device)
+    watch = _Watch(limit)
+    with _blamed(config, f"{defense.label} / {attack.label}"):
+        edge, upper = _model(config, defense, images.x.shape[1:], pools.classes, device)
+        try:
+            view = black_box_query(edge)(images.x[:a_round], Generator(device).manual_seed(0)).view
+            for held in (spec.needs, known_to(spec)):  # what it can do without costs time, and is given if it must be
+                with suppress(*([NotApplicable] if held != known_to(spec) else [])):
+                    knowledge = _knowledge(config, edge, upper, images, a_round, held)
+                    with watch:
+                        spec.run([view] * passes(spec), knowledge, Generator().manual_seed(0), watch)
+                    break
+        except NotApplicable as error:
+            return Timed(reason=f"not applicable: {error}")
+    return watch.timed
+
+
+def _knowledge(
+    config: AuditConfig, edge: Clients, upper: nn.Module, images: Batch, a_round: int, held: frozenset[str]
+) -> Knowledge:
+    """An adversary's knowledge with these fields."""
+    channels, height, width = images.x.shape[1:]
+    offered: dict[str, Callable[[], Any]] = {
+        "auxiliary": lambda: images.x,
+        "auxiliary_labels": lambda: images.y,
+        "query": lambda: black_box_query(edge),
+        "lower": lambda: shared_lower(edge) if _one_segment(config) else None,
+        "upper": lambda: upper,
+        "clients": lambda: _clients(config, edge, images, a_round),
+        "imitate": lambda: imitated(edge, (channels, height, width)),
+    }
+    given = {name: offered[name]() for name in held if name in offered}
+    return Knowledge(image_shape=(channels, height, width), batch_size=a_round, **given)
+
+
+def _one_segment(config: AuditConfig) -> bool:
+    """Whether clients have the same lower segment after training, as they all have before it."""
+    protocol = config.protocol.spec
+    return protocol.active == 1 or protocol.average != "never" or config.training.freeze_lower
+
+
+def _clients(config: AuditConfig, edge: Clients, images: Batch, a_round: int) -> LiveClients:
+    """Clients in training with one round of images, for an attack that takes it over."""
+    own = images[: a_round * (config.protocol.spec.clients // config.protocol.spec.active)]
+    shares = config.partition.spec.assign(own.y.cpu(), config.protocol.spec.clients, derive(0, "partition"))
+    return LiveClients(edge, own, shares, config.training, own, 0)
+
+
+def _images(pools: Pools, count: int, device: torch.device) -> Batch:
+    """Random images of the dataset's shape, of all classes in turn."""
+    shape = pools.train.take(np.zeros(1, dtype=np.int64)).x.shape[1:]
+    rows = torch.arange(count, device=device)
+    pixels = torch.rand(count, *shape, generator=Generator().manual_seed(0)).to(device)
+    return Batch(x=pixels, y=rows % pools.classes, ids=rows)
+
+
+def _model(
+    config: AuditConfig, defense: Component, shape: Any, classes: int, device: torch.device
+) -> tuple[Clients, nn.Module]:
+    """An untrained defended model on the device."""
+    channels, height, width = shape
+    edge, upper, _ = assemble(config, defense.spec, (channels, height, width), classes, 0)
+    return edge.to(device), upper.to(device)
+
+
+@contextmanager
+def _blamed(config: AuditConfig, who: str) -> Iterator[None]:
+    """Turn what a part raises into a sentence that names it."""
+    try:
+        yield
+    except PrivkitError:
+        raise
+    except Exception as error:  # a user's own part may raise anything
+        if ran_out(error):
+            raise
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UsageError(
+            f"{who} on {config.model.label} fails on random images ({reason}); mend that part, or leave it out"
+        ) from None
+
+
+class _Enough(BaseException):
+    """The probe has seen enough; no `Exception`, so that an attack does not take it for its own failure."""
+
+
+class _Watch(NoSession):
+    """A session that times an attack's progress, and ends it when its time is over."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit, self._start = limit, 0.0
+        self._marks: list[tuple[float, int]] = []
+        self._total, self.timed = 0, Timed()
+
+    def report(self, done: int, total: int, value: float) -> None:
+        """Note the time; end the attack if it is over."""
+        self._marks.append((perf_counter() - self._start, done))
+        self._total = total
+        if self._marks[-1][0] > self._limit:
+            raise _Enough
+
+    def __enter__(self) -> _Watch:
+        """Start the clock; an attack whose first step takes several times the limit is interrupted in it."""
+        self._start, self._armed = perf_counter(), threading.current_thread() is threading.main_thread()
+        if self._armed and hasattr(signal, "setitimer"):
+            self._before = signal.signal(signal.SIGALRM, _ring)
+            signal.setitimer(signal.ITIMER_REAL, max(FIRST_STEP, 3 * self._limit))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        """Stop the clock, and swallow the end that the watch brought about."""
+        if self._armed and hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._before)
+        elapsed = perf_counter() - self._start
+        if kind is None:
+            self.timed = Timed(seconds=elapsed, steps=self._total * ROUNDS)
+        elif kind is _Enough:
+            self.timed = self._extrapolated(elapsed)
+        return kind is _Enough
+
+    def _extrapolated(self, elapsed: float) -> Timed:
+        """The whole time, from the steps that were seen."""
+        if not self._marks:
+            return Timed(seconds=elapsed, reason="at least; its first step takes longer than the estimate may")
+        (first, one), (last, done) = self._marks[0], self._marks[-1]
+        a_step = (last - first) / (done - one) if done > one else first / max(1, one)
+        return Timed(seconds=first + a_step * (self._total - one), steps=self._total * ROUNDS)
+
+
+def _ring(number: int, frame: object) -> None:
+    """The alarm."""
+    raise _Enough

@@ -1,0 +1,211 @@
+"""What all cells of one seed share: the images, who holds them, which are attacked, and the floors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Generator
+
+from privkit.attacks.base import Knowledge, View
+from privkit.attacks.floors import MeanImage, MidGrey
+from privkit.audit.scoring import scored, summarise
+from privkit.config import AuditConfig
+from privkit.data.base import Batch, Pool, Pools
+from privkit.data.checks import clipped
+from privkit.data.partition import ClientPartition, stratified
+from privkit.data.splits import Splits, fit_shape, part_sizes, split, without
+from privkit.errors import DataError, UsageError
+from privkit.metrics.perception import Perception
+from privkit.registry import parse
+from privkit.reports.schema import Metrics
+from privkit.seeds import derive
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedData:
+    """What all cells of one seed share.
+
+    Attributes:
+        splits: private, auxiliary and test images, on the device.
+        shares: which private images belong to which client.
+        victims: the attacked images.
+        auxiliary: the adversary's images.
+        dropped: auxiliary images left out, because they are private or attacked ones.
+        floors: metrics of the constant guesses.
+        perception: what reconstructions are looked at with, beside pixels.
+        warnings: of images that look clipped, one sentence each.
+        hashes: part -> SHA-256 of its images.
+    """
+
+    splits: Splits
+    shares: ClientPartition
+    victims: Batch
+    auxiliary: Batch
+    dropped: int
+    floors: dict[str, dict[str, Metrics]]
+    perception: Perception
+    warnings: tuple[str, ...] = ()
+    hashes: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """The images of one seed: who holds them, and which are attacked. See `SeedData`."""
+
+    splits: Splits
+    shares: ClientPartition
+    victims: Batch
+    auxiliary: Batch
+    dropped: int
+    hashes: dict[str, str]
+
+
+def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
+    """Open the data, split them and choose the attacked and the auxiliary images.
+
+    Raises:
+        UsageError: if the parts are too small for the batch size.
+        DataError: if files are missing, damaged or too few.
+    """
+    budget = config.budget
+    pools, other, _ = open_data(config)
+    cpu = split(pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test, seed=seed)
+    if config.training.fraction < 1:
+        kept = stratified(cpu.private.y, config.training.fraction, derive(seed, "fraction"))
+        cpu = replace(cpu, private=cpu.private[kept])
+        check_sizes(config, private=len(cpu.private), auxiliary=len(cpu.auxiliary), test=len(cpu.test))
+    splits = Splits(
+        private=cpu.private.to(device),
+        auxiliary=cpu.auxiliary.to(device),
+        test=cpu.test.to(device),
+        classes=cpu.classes,
+    )
+    protocol = config.protocol.spec
+    shares = config.partition.spec.assign(cpu.private.y, protocol.clients, derive(seed, "partition"))
+    victims = _victims(config, splits, shares)
+    auxiliary, dropped = _auxiliary(config, splits, victims, other, seed)
+    if dropped:
+        check_sizes(config, private=len(splits.private), auxiliary=len(auxiliary), test=len(splits.test))
+    hashes = splits.hashes()
+    if config.auxiliary not in ("disjoint", "training"):
+        hashes[config.auxiliary] = auxiliary.sha256()
+    return Images(splits=splits, shares=shares, victims=victims, auxiliary=auxiliary, dropped=dropped, hashes=hashes)
+
+
+def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Perception | None = None) -> SeedData:
+    """Everything that cells of one seed share.
+
+    Args:
+        config: of the run.
+        seed: of the splits.
+        device: where the images go.
+        perception: what the configuration's feature networks are, where they are loaded already.
+
+    Raises:
+        UsageError: if the parts are too small for the batch size.
+        DataError: if files are missing, damaged or too few.
+    """
+    images = read_images(config, seed, device)
+    splits, victims, auxiliary = images.splits, images.victims, images.auxiliary
+    batch = config.protocol.spec.active * config.training.batch_size
+    knowledge = Knowledge(image_shape=splits.image_shape, batch_size=batch, auxiliary=auxiliary.x)
+    nothing = [View(round=0, smashed=torch.empty(len(victims), 0, device=device))]
+    if perception is None:
+        perception = Perception.of(config.features, device)
+    floors = {
+        floor.name: summarise(
+            scored(victims.x, floor.run(nothing, knowledge, Generator()).images, batch, perception), seed
+        )
+        for floor in (MidGrey(), MeanImage())
+    }
+    return SeedData(
+        splits=splits,
+        shares=images.shares,
+        victims=victims,
+        auxiliary=auxiliary,
+        dropped=images.dropped,
+        floors=floors,
+        perception=perception,
+        warnings=tuple(filter(None, (clipped(splits.private),))),
+        hashes=images.hashes,
+    )
+
+
+def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Batch:
+    """The attacked images, round by round and in each round client by client; a client's own where they are private."""
+    senders, batch = config.protocol.spec.active, config.training.batch_size
+    source = splits.private if config.attacked == "private" else splits.test
+    rounds = min(config.budget.victims, len(source)) // (senders * batch)
+    if config.attacked == "test" or senders == 1:
+        return source[: rounds * senders * batch]
+    rounds = max(1, min(rounds, int(shares.sizes.min()) // batch))
+    rows = shares.rows[:, torch.arange(rounds * batch) % shares.rows.shape[1]]
+    return source[rows.view(senders, rounds, batch).transpose(0, 1).flatten().to(source.x.device)]
+
+
+def open_data(config: AuditConfig) -> tuple[Pools, Pool | None, dict[str, int]]:
+    """The private dataset, the one of the auxiliary images if it is another, and the sizes of the three parts.
+
+    Pictures are not decoded yet.
+
+    Raises:
+        UsageError: if the parts are too small for the batch size.
+        DataError: if files are missing or damaged, or there is but one class.
+    """
+    budget, other = config.budget, None
+    pools = config.dataset.spec.open(
+        config.data_root, download=config.download, train_images=budget.private + budget.auxiliary
+    )
+    if pools.classes < 2:
+        raise DataError(
+            f"{config.dataset.label} has one class only, and telling classes apart is the task; add another"
+        )
+    sizes = part_sizes(pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test)
+    if config.auxiliary == "training":
+        sizes["auxiliary"] = sizes["private"]
+    elif config.auxiliary != "disjoint":
+        spec = parse("datasets", config.auxiliary).spec
+        other = spec.open(config.data_root, download=config.download, train_images=budget.auxiliary).train
+        sizes["auxiliary"] = min(budget.auxiliary, len(other))
+    check_sizes(config, **sizes)
+    return pools, other, sizes
+
+
+def check_sizes(config: AuditConfig, *, private: int, auxiliary: int, test: int) -> None:
+    """Refuse a batch size that a part of the data does not fill once, before anything is trained.
+
+    Raises:
+        UsageError: with the part that is the smallest, and a batch size that works.
+    """
+    source, name = (private, "private") if config.attacked == "private" else (test, "test")
+    attacked = f"attacked images (the smaller of victims={config.budget.victims} and {source} {name} ones)"
+    most = {"private images": private, "test images": test, attacked: min(config.budget.victims, source)}
+    if all(hasattr(attack.spec, "epochs") for attack in config.attacks):  # else the others go on
+        most[f"a quarter of the {auxiliary} auxiliary images, which the control experiments take"] = auxiliary // 4
+    what = min(most, key=lambda part: most[part])
+    senders = config.protocol.spec.clients
+    batch, works = config.training.batch_size, most[what] // senders
+    if batch <= works:
+        return
+    if works < max(defense.spec.smallest_batch for defense in config.defenses):
+        raise UsageError(f"{most[what]} {what} are too few for any batch; bring more images, or raise the budget")
+    whose = "" if senders == 1 else f" of each of {senders} clients"
+    raise UsageError(
+        f"batch_size={batch}{whose} is more than {most[what]}, {what}; use --training batch_size={works} or less"
+    )
+
+
+def _auxiliary(config: AuditConfig, splits: Splits, victims: Batch, other: Pool | None, seed: int) -> tuple[Batch, int]:
+    """The adversary's images, and how many were left out because they are private or attacked ones."""
+    if config.auxiliary == "training":
+        return splits.private, 0
+    found = splits.auxiliary
+    if other is not None:
+        order = np.random.default_rng(derive(seed, "auxiliary")).permutation(len(other))
+        found = fit_shape(other.take(order[: config.budget.auxiliary]), splits.image_shape).to(victims.x.device)
+    kept = without(without(found, splits.private), victims)
+    if not len(kept):
+        raise DataError(f"every image of auxiliary={config.auxiliary} is a private or an attacked one; name another")
+    return kept, len(found) - len(kept)

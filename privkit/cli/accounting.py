@@ -1,0 +1,340 @@
+"""The accountants on the command line: epsilon, calibrate, permutations, doctor. Parse and print, nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from decimal import ROUND_CEILING, Context, Decimal
+from io import TextIOWrapper
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privkit.accountants.columns import COLUMNS, schema
+from privkit.cli.refusals import Refusals
+from privkit.errors import StorageError, UsageError, tell, unknown
+from privkit.run.stopping import keeping
+
+if TYPE_CHECKING:
+    from privkit.accountants.base import Certificate
+    from privkit.reports.budgets import BudgetRow
+
+FORMATS = (".csv", ".json", ".md", ".tex")
+SHOWN = 100
+"""Rows that are printed; a longer table belongs into a file."""
+
+Delta = Annotated[float | None, typer.Option(help="δ in (0, 1) for rows that name none.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")]
+Fast = Annotated[bool, typer.Option("--fast", help="Closed forms and Rényi bounds only: no numerical composition.")]
+
+
+def _with_columns(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with one flag for each column of a parameter table."""
+    own = [
+        parameter
+        for parameter in inspect.signature(command, eval_str=True).parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    flags = [
+        inspect.Parameter(
+            column.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                str | None,
+                typer.Option(help=column.what + ("" if column.default is None else f" [{column.default}]")),
+            ],
+        )
+        for column in COLUMNS
+        if column.name not in ("source", *(parameter.name for parameter in own))
+    ]
+    command.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *flags]}
+    return command
+
+
+@_with_columns
+def epsilon(
+    table: Annotated[
+        str | None, typer.Argument(help="Parameter table: CSV, TOML or JSON; - reads CSV from standard input.")
+    ] = None,
+    delta: Delta = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Beside it the published formula, and the factor.")
+    ] = False,
+    fast: Fast = False,
+    out: Annotated[Path | None, typer.Option(help="Write .csv, .json, .md or .tex.")] = None,
+    as_json: Json = False,
+    show_schema: Annotated[bool, typer.Option("--schema", help="Print the columns of a table.")] = False,
+    **columns: str | None,
+) -> None:
+    """ε of a parameter table, or of one mechanism that flags describe.
+
+    Every row is checked on its own: the others are computed and written whatever is wrong with one.
+    """
+    if show_schema:
+        _print_schema()
+        return
+    given = {name: value for name, value in columns.items() if value is not None}
+    if (table is None) == (not given):
+        raise UsageError("give a parameter table or the flags of one mechanism (privkit epsilon --schema shows both)")
+    if out is not None and out.suffix not in FORMATS:
+        raise UsageError(f"--out must end in {', '.join(FORMATS)}, got {out}")
+    from privkit.accountants import table as tables
+    from privkit.cli.budgets import budgets
+
+    shown: list[BudgetRow] = []
+    last: Certificate | None = None
+    refusals = Refusals()
+
+    def told() -> Iterator[BudgetRow]:
+        nonlocal last
+        for budget in budgets(
+            tables.read([given] if table is None else _loaded(table), delta), tight=not fast, compare=compare
+        ):
+            last = budget.certificate
+            yield budget.row
+
+    def counted() -> Iterator[BudgetRow]:
+        for row in _write(told(), out, compare):
+            refusals.see(row)
+            if sys.stderr.isatty() and refusals.rows % 50 == 0:
+                print(f"\r{refusals.rows:,} rows", end="", file=sys.stderr, flush=True)
+            if row.status == "ok" and len(shown) < SHOWN:
+                shown.append(row)
+            yield row
+
+    if as_json:
+        from privkit.reports.budgets import json_text
+
+        for text in json_text(counted()):
+            typer.echo(text, nl=False)
+    else:
+        deque(counted(), maxlen=0)
+    for sentence in refusals.sentences():
+        tell(sentence)
+    if not refusals.rows:
+        raise UsageError(f"{table} holds no rows below its header")
+    computed = refusals.rows - refusals.refused
+    if shown and not as_json:
+        _print_table(shown, compare, computed, out)
+        if last is not None and refusals.rows == 1:
+            print_certificate(last)
+    if refusals.refused:
+        raise typer.Exit(3 if computed else 2)
+
+
+@_with_columns
+def calibrate(
+    parameter: Annotated[str, typer.Argument(help="sigma, rounds, group or delta.")],
+    epsilon: Annotated[float, typer.Option(help="Target ε.")],
+    delta: Annotated[float | None, typer.Option(help="δ in (0, 1); leave it out if δ itself is searched.")] = None,
+    fast: Fast = False,
+    as_json: Json = False,
+    **columns: str | None,
+) -> None:
+    """The smallest σ, the largest number of rounds, the smallest group or the smallest δ that reaches a target ε.
+
+    The flags describe the mechanism; its own value of the parameter is where the search starts.
+    """
+    from privkit.accountants import account
+    from privkit.accountants.calibration import calibrate as solve
+    from privkit.accountants.table import mechanism_of
+
+    given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
+    if parameter == "sigma" and "sigma_labels" in given and "sigma" not in given:
+        raise UsageError("sigma_labels keeps its proportion to sigma: give --sigma, too, as the start of the search")
+    if (delta is None) != (parameter == "delta"):
+        asked = "leave --delta out: δ is what is searched" if parameter == "delta" else "give --delta, in (0, 1)"
+        raise UsageError(f"calibrate {parameter}: {asked}")
+    if parameter not in ("sigma", "rounds", "group", "delta"):
+        raise unknown("parameter", parameter, ["sigma", "rounds", "group", "delta"])
+    try:
+        if parameter == "delta":
+            least = account.delta(mechanism_of(given), epsilon, tight=not fast)
+            return _print_found("delta", least.delta, least, as_json)
+        found = solve(mechanism_of({parameter: 1, **given}), parameter, epsilon=epsilon, delta=delta, tight=not fast)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    labels = found.mechanism.noise.labels if parameter == "sigma" else None
+    _print_found(parameter, found.value, found.certificate, as_json, labels)
+
+
+def permutations(
+    tokens: Annotated[int, typer.Option(help="N, patches an image.")],
+    batch: Annotated[int, typer.Option(help="B, images a batch; 1 is patch shuffling.")] = 1,
+    keep: Annotated[float | None, typer.Option(help="k, share of patches that stay with their image. [0.4]")] = None,
+    variant: Annotated[str, typer.Option(help="algorithm_2, final_shuffle or kept_in_place.")] = "final_shuffle",
+    as_json: Json = False,
+) -> None:
+    """Permutation counts of patch and batch shuffling (σ-privacy), and why they are no differential privacy."""
+    from dataclasses import asdict
+
+    from privkit.accountants import permutations as counts
+    from privkit.accountants import shuffle_certificates
+
+    _check_keep(keep, tokens, batch)
+    try:
+        if batch == 1:
+            found = shuffle_certificates.patch_shuffle(tokens=tokens)
+        else:
+            kept = counts.kept_tokens(tokens, 0.4 if keep is None else keep)
+            found = shuffle_certificates.batch_shuffle(tokens=tokens, batch=batch, kept=kept, variant=variant)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if as_json:
+        typer.echo(json.dumps({**asdict(found), "epsilon": None}, indent=2))
+        return
+    print_certificate(found)
+
+
+def doctor(
+    everything: Annotated[bool, typer.Option("--all", help="Print every case, not only those that fail.")] = False,
+) -> None:
+    """Recompute the reference values with the library versions that are installed; exit 1 if one differs."""
+    from privkit.accountants.golden import cases
+    from privkit.accountants.wording import library_versions
+
+    total, failed = 0, 0
+    for case in cases():
+        passed, found = case.check()
+        total, failed = total + 1, failed + (not passed)
+        if everything or not passed:
+            mark = "ok  " if passed else "FAIL"
+            typer.echo(f"{mark} {case.id:<44} {found:<24.12g} expected {case.expected:.12g}  {case.what}")
+    versions = ", ".join(f"{name} {version}" for name, version in library_versions().items())
+    typer.echo(f"{total - failed} of {total} reference values reproduced ({versions}, Python {sys.version.split()[0]})")
+    if failed:
+        raise typer.Exit(1)
+
+
+COMMANDS = (epsilon, calibrate, permutations, doctor)
+
+
+def _check_keep(keep: float | None, tokens: int, batch: int) -> None:
+    """Refuse a share outside [0, 1], and any share without batch shuffling."""
+    if keep is None:
+        return
+    if not 0 <= keep <= 1:
+        meant = keep.is_integer() and 1 < keep <= tokens
+        hint = f"; {keep:g} of {tokens} patches are --keep {keep / tokens:.6g}" if meant else ""
+        raise UsageError(f"--keep is the share of patches that stay with their image, from 0 to 1, got {keep:g}{hint}")
+    if batch == 1:
+        raise UsageError("--keep belongs to batch shuffling: give --batch, too (2 or more images), or leave --keep out")
+
+
+def _print_found(name: str, value: Any, certificate: Certificate, as_json: bool, labels: float | None = None) -> None:
+    """What a search found, with its certificate; noise and δ are rounded up, so that what is printed holds, too."""
+    from dataclasses import asdict
+
+    if as_json:
+        found = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": asdict(certificate)}
+        typer.echo(json.dumps(_without_infinities(found), indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"{name} = {int(value):,}" if name in ("rounds", "group") else f"{name} = {_up(value)}")
+    if labels is not None:
+        typer.echo(f"sigma_labels = {_up(labels)}")
+    print_certificate(certificate)
+
+
+def _up(value: float, digits: int = 6) -> str:
+    """A number with so many digits, rounded up.
+
+    >>> _up(3.7306316348)
+    '3.73064'
+    """
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))):.{digits}g}"
+
+
+def _without_infinities(value: Any) -> Any:
+    """The same value for JSON, which has no infinity: None in its place."""
+    if isinstance(value, dict):
+        return {key: _without_infinities(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def _loaded(table: str) -> Iterator[Mapping[str, Any]]:
+    """The rows of a file or of standard input; what is wrong with the file is the user's error."""
+    from privkit.accountants import table as tables
+
+    if table == "-" and isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict", newline="")
+    try:
+        yield from tables.load(None, sys.stdin) if table == "-" else tables.load(Path(table))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterator[BudgetRow]:
+    """The same rows; on their way they are stored where a file is named, line by line where its format allows."""
+    from privkit.reports import budgets as reports
+
+    if out is None:
+        yield from rows
+    elif out.suffix in (".csv", ".json"):
+        text = reports.csv_text if out.suffix == ".csv" else reports.json_text
+        seen: deque[BudgetRow] = deque()
+
+        def noted() -> Iterator[BudgetRow]:
+            for row in rows:
+                seen.append(row)
+                yield row
+
+        with _written(out) as keep:
+            for line in text(noted()):
+                keep(line)
+                while seen:
+                    yield seen.popleft()
+    else:
+        every = list(rows)
+        with _written(out) as keep:
+            keep((reports.markdown if out.suffix == ".md" else reports.latex)(every, compare))
+        yield from every
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Callable[[str], object]]:
+    """Write a file line by line: what was computed before an interruption stays."""
+    try:
+        told = keeping(lambda: f"{path} keeps the rows before this one")
+        with told, path.open("w", encoding="utf-8", newline="") as file:
+            yield file.write
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _print_table(rows: list[BudgetRow], compare: bool, total: int, out: Path | None) -> None:
+    """The first rows and what is to be said about them."""
+    from privkit.reports import escape
+    from privkit.reports.budgets import NOTE, remarks, rich_table
+
+    console = escape.console(width=None if sys.stdout.isatty() else 160)
+    console.print(rich_table(rows, compare))
+    for line in (NOTE, *(f"[{number}] {remark}" for number, remark in enumerate(remarks(rows, compare), start=1))):
+        console.print(line, style="dim", highlight=False, markup=False)
+    if total > len(rows):
+        typer.echo(
+            f"the first {len(rows)} of {total:,} rows" + (f"; all are in {out}" if out else "; --out FILE stores all")
+        )
+
+
+def print_certificate(found: Any) -> None:
+    """The statement, how it was found and what it rests on."""
+    typer.echo(found.statement)
+    if found.method:
+        typer.echo(f"  method: {found.method} ({found.source})")
+    for sentence in found.assumptions:
+        typer.echo(f"  {sentence}")
+
+
+def _print_schema() -> None:
+    """The columns of a table, for people."""
+    for column in schema():
+        default = f" [{column['default']}]" if column["default"] else ""
+        typer.echo(f"{column['column']:<14} {column['what']}{default}")

@@ -1,0 +1,280 @@
+"""The command line: parse and dispatch; nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from privkit.cli.accounting import COMMANDS, Json
+from privkit.config import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
+from privkit.errors import tell, unknown
+from privkit.registry import TABLES, describe
+from privkit.reports.escape import terminal
+from privkit.run.stopping import finished_cells, keeping
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: rich's takes longer to import than the help may
+    pretty_exceptions_enable=False,
+    help="What a split-learning defense proves, what attacks recover from it, and what it costs.\n\n"
+    "Exit codes: 0 clean, 1 a gate failed, 2 bad usage or configuration, 3 cells errored or are missing, a file is "
+    "damaged or could not be written, or memory ran out, 70 an internal fault, 130, 143 and 129 stopped by Ctrl-C, "
+    "SIGTERM and SIGHUP.",
+)
+
+
+def _default(key: str) -> str:
+    """A setting's default, for its help."""
+    value = DEFAULTS[key]
+    return f" [{', '.join(map(str, value)) if isinstance(value, list) else value}]"
+
+
+def _version(wanted: bool) -> None:
+    """Print the version."""
+    if wanted:
+        from privkit import __version__
+
+        typer.echo(f"privkit {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command; without a command, the help."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def audit(
+    defense: Annotated[
+        list[str] | None, typer.Option(help="NAME or NAME:key=value,…; repeatable." + _default("defense"))
+    ] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option(help="NAME or NAME:key=value,…, or all; repeatable." + _default("attack"))
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="NAME or NAME:key=value,…." + _default("dataset"))] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help=f"Folder of the official datasets. [${DATA_ROOT_VARIABLE}]")
+    ] = None,
+    download: Annotated[
+        bool | None, typer.Option("--download", help="Fetch missing official files into the data root.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME or NAME:key=value,…, or your own LOWER:UPPER by import path, which is imported."
+            + _default("model")
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME or NAME:key=value,… such as psl:clients=4. [sl; cutmixsl for a defense that mixes clients]"
+        ),
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="iid or dirichlet:alpha=0.1." + _default("partition"))] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Repeatable: everything once a seed." + _default("seed"))
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda." + _default("device"))] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="smoke, small, medium or large, or NAME:key=value,…." + _default("budget"))
+    ] = None,
+    training: Annotated[str | None, typer.Option(help="key=value,… such as batch_size=50,freeze_lower=true.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ at which ε is given." + _default("delta"))] = None,
+    auxiliary: Annotated[
+        str | None,
+        typer.Option(help="The adversary's images: disjoint, training or a dataset." + _default("auxiliary")),
+    ] = None,
+    victims: Annotated[
+        str | None, typer.Option(help="Attacked images: private or test. [private; test if auxiliary=training]")
+    ] = None,
+    features: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Network for F-SIM and identification (embedded, dlib, timm:MODEL, torchvision:MODEL, file:PATH), or "
+            "lpips:alex; repeatable. A file: is a TorchScript program, and it is run."
+        ),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads. [all usable, at most 8]")] = None,
+    gate: Annotated[
+        list[str] | None,
+        typer.Option(help="Condition on every defended row, such as 'ssim<=0.4'; exit 1 if unmet; repeatable."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; the same command resumes it. [privkit-runs/DATASET-HASH]")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Recompute what rests on changed data, code, versions, device or threads.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the cells and an estimate; train nothing. Your own --model is imported."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Train the defended models, attack them, account for them and write a report.
+
+    The undefended baseline is always a row of the table. Run the same command again to resume.
+    """
+    flags: dict[str, Any] = {
+        "defense": defense,
+        "attack": attack,
+        "dataset": dataset,
+        "data_root": str(data_root) if data_root else None,
+        "download": download,
+        "model": model,
+        "protocol": protocol,
+        "partition": partition,
+        "delta": delta,
+        "seed": seed,
+        "device": device,
+        "budget": budget,
+        "training": training,
+        "auxiliary": auxiliary,
+        "victims": victims,
+        "features": features,
+        "threads": threads,
+        "gate": gate,
+    }
+    settings = read_toml(config) if config else {}
+    resolved = resolve({**settings, **{key: value for key, value in flags.items() if value not in (None, [])}})
+    if dry_run:
+        from privkit.cli.estimate import preview
+
+        typer.echo(preview(resolved))
+        return
+    from privkit.audit.run import default_folder, run_audit
+    from privkit.run.plan import plan
+    from privkit.run.progress import shown
+
+    folder = out or default_folder(resolved)
+    with keeping(lambda: finished_cells(folder, len(plan(resolved)))), shown() as progress:
+        run = run_audit(resolved, out=out, progress=progress, again=again)
+    _show(run.rows, run.report, run.verdict, as_json)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: Json = False) -> None:
+    """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate failed, 3 if cells
+    errored or are missing."""
+    from privkit.audit.report import build
+    from privkit.run.folder import read_rows
+    from privkit.run.verdict import last_verdict
+
+    page = build(run)
+    _show(read_rows(run), page, last_verdict(run), as_json)
+
+
+@app.command()
+def verify(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+    """Check every file of a run folder; exit 3 if one is damaged, missing or misplaced."""
+    from privkit.run.verify import examine
+
+    found = examine(run)
+    for path, what in found.faults:
+        typer.echo(terminal(f"{path}: {what}"))
+    typer.echo(terminal(found.sentence))
+    raise typer.Exit(found.exit_code)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str | None, typer.Argument(help="|".join(TABLES))] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """List what there is, with options and defaults."""
+    if kind is not None and kind not in TABLES:
+        raise unknown("kind", kind, TABLES)
+    found = {name: describe(name) for name in ([kind] if kind else TABLES)}
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, default=str))
+        return
+    for name, entries in found.items():
+        typer.echo(name)
+        for entry in entries:
+            options = ", ".join(f"{key}={value}" for key, value in entry["options"].items())
+            typer.echo(f"  {entry['name']:<14} {entry['summary']}")
+            if options:
+                typer.echo(f"  {'':<14} options: {options}")
+
+
+for command in COMMANDS:
+    app.command()(command)
+
+
+def _show(rows: Sequence[Any], page: Path, verdict: Any, as_json: bool) -> NoReturn:
+    """Print rows and verdict of a run, for people or for programs, and exit with the verdict's code."""
+    if as_json:
+        found = {"report": str(page), "verdict": verdict, "rows": list(rows)}
+        typer.echo(json.dumps(found, indent=2, default=lambda model: json.loads(model.model_dump_json())))
+    else:
+        _print_run(list(rows), page)
+        typer.echo(f"verdict: {terminal(verdict.sentence)}")
+    for failure in verdict.failures:
+        tell(f"gate failed: {failure}")
+    if verdict.exit_code == 3:
+        tell(verdict.sentence)
+    raise typer.Exit(verdict.exit_code)
+
+
+def _print_run(rows: list[Any], page: Path) -> None:
+    """The table, the strongest attacks, what is proven, the caveats, and where the page lies."""
+    from privkit.audit.scoring import over_seeds
+    from privkit.reports import escape
+    from privkit.reports.answers import NOTE as ANSWERS_NOTE
+    from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table
+    from privkit.reports.origins import mixture
+    from privkit.reports.strongest import strongest
+    from privkit.reports.tables import NOTE, rich_table, summary_note, summary_table, table
+
+    console = escape.console(width=None if sys.stdout.isatty() else 160)
+    summaries = over_seeds(rows)
+    console.print(rich_table(summary_table(summaries) if summaries else table(rows)))
+    if mixed := mixture(rows):
+        console.print(mixed, highlight=False, markup=False)
+    note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}" if summaries else NOTE
+    console.print(note, style="dim", highlight=False, markup=False)
+    for other, text in ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE)):
+        if other is not None:
+            console.print(rich_table(other))
+            console.print(text, style="dim", highlight=False, markup=False)
+    for found in strongest(rows):
+        if found.attacks > 1:
+            text = f"{found.row.defense}, seed {found.row.seed}: {found.sentence}"
+            console.print(text, highlight=False, markup=False)
+    proofs = {f"{row.defense}: {row.proves.statement}": None for row in rows if row.proves}
+    for proof in proofs:
+        console.print(proof, highlight=False, markup=False)
+    for row in rows:
+        if row.notes or row.empirical or row.caveats:
+            console.print(f"{row.defense} / {row.attack}, seed {row.seed}", highlight=False, markup=False)
+        if row.empirical:
+            console.print(f"  {row.empirical.statement}", highlight=False, markup=False)
+        for sentence in row.notes:
+            console.print(f"  {sentence}", highlight=False, markup=False)
+        if row.status != "done":
+            text = f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}"
+            console.print(text, highlight=False, markup=False)
+        for caveat in row.caveats:
+            console.print(f"  note: {caveat}", style="dim", highlight=False, markup=False)
+    console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def main() -> NoReturn:
+    """Run the command line; see `privkit.cli.start`."""
+    from privkit.cli.start import main as start
+
+    start()

@@ -1,0 +1,105 @@
+"""What a run would do and about how long it would take, without doing it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from privkit.audit.probe import ROUNDS, Timed, attack_on_images, check_shapes, training_step
+from privkit.audit.run import check_batches, default_folder, pick_device
+from privkit.audit.sanity import CONTROL_STEPS
+from privkit.audit.seed_data import open_data
+from privkit.caches import use_own_caches
+from privkit.config import AuditConfig
+from privkit.registry import Component
+from privkit.run.plan import Cell, plan
+from privkit.run.provenance import default_threads
+
+PROBE_SECONDS = 2.0
+"""For timing attacks, all together; opening the data and a step of training for every defense come on top."""
+
+
+def preview(config: AuditConfig) -> str:
+    """The cells of a run and an estimate of its time, from a few timed steps on random images.
+
+    Opening the data, scoring and the report are not in the estimate. Attacks are timed on the first defense of each
+    protocol, for a moment each, and extrapolated: expect a factor of two or three.
+
+    Raises:
+        PrivkitError: for what the run itself would refuse, and for a model, defense or attack that fails on the probe.
+    """
+    use_own_caches()
+    check_batches(config)
+    device, threads = pick_device(config.device), torch.get_num_threads()
+    torch.set_num_threads(config.threads or default_threads())
+    lines, total, least = [], 0.0, False
+    try:
+        for part in config.parts:
+            found, controls, open_end = _part(part, device, PROBE_SECONDS / len(config.parts))
+            lines += [f"{cell.id}  about {timed.seconds:.0f} s{_said(timed)}" for cell, timed in found]
+            total += controls + sum(timed.seconds for _, timed in found)
+            least = least or open_end
+    finally:
+        torch.set_num_threads(threads)
+    where = f"{device.type}, {config.threads or default_threads()} threads"
+    return "\n".join(
+        [
+            *lines,
+            f"{len(lines)} cells, {'at least ' if least else ''}about {total:.0f} s with controls on {where}; "
+            f"run folder {default_folder(config)}",
+        ]
+    )
+
+
+def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[list[tuple[Cell, Timed]], float, bool]:
+    """Cells of one protocol with their times, the seconds of its controls, and whether a time is a lower limit."""
+    pools, _, sizes = open_data(config)
+    check_shapes(config, pools)
+    rounds = config.budget.epochs * sizes["private"] // (config.protocol.spec.clients * config.training.batch_size)
+    steps = {defense.label: training_step(config, defense, pools, device) for defense in config.defenses}
+    limit, baseline = seconds / len(config.attacks), config.defenses[0]
+    probed = {
+        attack.label: attack_on_images(config, baseline, attack, pools, device, limit)
+        for attack in config.attacks
+        if _asks(attack) == "images" and getattr(attack.spec, "epochs", 0) != 0
+    }
+    a_round = config.protocol.spec.active * config.training.batch_size
+    victims = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])
+    larger = max(sizes["auxiliary"] / (ROUNDS * a_round), victims / a_round)
+    cells, trained = [], set()
+    for cell in plan(replace(config, also=())):
+        step, timed = steps[cell.defense.label], probed.get(cell.attack.label, Timed())
+        hijack = "clients" in cell.attack.spec.needs  # its probe has one round of images
+        took = timed.seconds * (max(sizes["private"], sizes["auxiliary"]) / a_round if hijack else larger)
+        took += _replays(cell.attack, config.budget.epochs, victims / a_round, rounds) * step
+        if cell.model_id not in trained:
+            trained.add(cell.model_id)
+            took += rounds * step
+        cells.append((cell, replace(timed, seconds=took)))
+    controls = sum(2 * CONTROL_STEPS * timed.seconds / timed.steps for timed in probed.values() if timed.steps)
+    return cells, controls, any(timed.reason.startswith("at least") for timed in probed.values())
+
+
+def _asks(attack: Component) -> str:
+    """The question of an attack."""
+    return str(getattr(attack.spec, "asks", "images"))
+
+
+def _replays(attack: Component, epochs: int, victim_rounds: float, rounds: int) -> float:
+    """Training steps that an attack on labels, members or canaries costs.
+
+    Labels are asked of the training, which is repeated; members of shadow models; canaries are sent as often as the run
+    sends a record, without a step.
+    """
+    asks = _asks(attack)
+    if asks == "labels":
+        return rounds
+    if asks == "members":
+        return rounds * attack.spec.shadows if getattr(attack.spec, "score", "") == "lira" else 2 * victim_rounds
+    return epochs * victim_rounds / 3 if asks == "canaries" else 0.0
+
+
+def _said(timed: Timed) -> str:
+    """A reason behind a time."""
+    return f"; {timed.reason}" if timed.reason else ""

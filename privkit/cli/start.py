@@ -1,0 +1,176 @@
+"""The process around the command line: its streams, its memory, and the code that it exits with."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from privkit.errors import PrivkitError, tell
+from privkit.out_of_memory import ran_out, shortage
+from privkit.run.stopping import Stopped, heeded
+
+INTERNAL_FAULT = 70
+"""Exit code of an error that is privkit's own: EX_SOFTWARE of sysexits.h."""
+LEAST_MEMORY = 300 * 2**20
+"""Bytes of address space below which not even NumPy loads: OpenBLAS then ends the process by itself."""
+HEAVY = {
+    "audit": "privkit.audit.run, privkit.audit.report",
+    "report": "privkit.audit.report, privkit.audit.scoring",
+    "list": "torch",
+}
+"""Command -> what it imports: torch, which under a limit may end the process by itself as well."""
+READER_GONE = 141
+"""What a shell says of a program that SIGPIPE ended."""
+
+
+class Output(io.FileIO):
+    """A standard stream whose failures do not stop a computation: what cannot be written is dropped.
+
+    Attributes:
+        failed: the first error, None where all was written.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self.failed: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write, or remember why not.
+
+        Raises:
+            BrokenPipeError: on standard output, whose reader wants no more.
+        """
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            if self.fileno() == 1:
+                raise
+        except OSError as error:
+            self.failed = self.failed or error
+        return memoryview(data).nbytes
+
+
+def main() -> NoReturn:
+    """Run the command line; every error that is the user's becomes one sentence and its exit code."""
+    output = _streams()
+    try:
+        with heeded():
+            _refuse_small_limits()
+            from privkit.cli.app import app
+
+            status = app(standalone_mode=False)
+        code = status if isinstance(status, int) else 0
+    except BaseException as error:
+        code = _told(error)
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
+        if output.failed is not None:
+            tell(f"cannot write to standard output ({output.failed.strerror}); what was stored in files is whole")
+            code = code or 3
+        sys.exit(code)
+    _reader_gone()
+
+
+def _told(error: BaseException) -> int:
+    """Tell an error in one sentence, and the exit code that goes with it."""
+    if isinstance(error, BrokenPipeError) or (
+        isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
+    ):
+        _reader_gone()
+    if isinstance(error, SystemExit):  # the command line's own come as a return value
+        tell(f"an imported module ended the program (sys.exit({error.code!r})); remove that call and run it again")
+        return 2
+    if isinstance(error, PrivkitError):
+        tell(str(error))
+        return error.exit_code
+    if isinstance(error, Stopped):
+        tell(error.sentence)
+        return error.exit_code
+    if ran_out(error):
+        tell(
+            f"memory ran out ({shortage(error)}); free some, or raise the limit (ulimit -v), and run the same command "
+            "again: what was finished is kept"
+        )
+        return 3
+    if hasattr(error, "format_message"):  # click's
+        tell(_usage(error))
+        return 2
+    traceback.print_exception(error)
+    tell(
+        f"internal fault of privkit ({type(error).__name__}); what was finished is kept. Please "
+        "report it with the trace above, your command and the output of privkit --version"
+    )
+    return INTERNAL_FAULT
+
+
+def _streams() -> Output:
+    """Make standard output and standard error writable in any case, and return the former.
+
+    Closed descriptors lead nowhere, so that no file of the run takes their number. A character that the stream's
+    encoding lacks becomes "?".
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    outputs = []
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        given, raw = getattr(sys, name), Output(descriptor)
+        with suppress(AttributeError, OSError):
+            given.flush()
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            encoding=getattr(given, "encoding", "utf-8"),
+            errors="replace",
+            line_buffering=descriptor == 2 or raw.isatty(),
+            write_through=getattr(given, "write_through", False),
+        )
+        setattr(sys, name, stream)
+        outputs.append(raw)
+    return outputs[0]
+
+
+def _refuse_small_limits() -> None:
+    """Refuse a memory limit that is too small to load the libraries, which would end the process without a message.
+
+    If there is a limit, a child process tries it.
+
+    Raises:
+        MemoryError: it says how much is allowed.
+    """
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return
+    modules = HEAVY.get(next(iter(sys.argv[1:]), ""))
+    if limit < LEAST_MEMORY or (modules is not None and not _loads(modules)):
+        raise MemoryError(f"{limit >> 20} MiB are too few for the libraries to load")
+
+
+def _loads(modules: str) -> bool:
+    """Whether a child process survives importing modules."""
+    import subprocess
+
+    return subprocess.run([sys.executable, "-c", f"import {modules}"], capture_output=True, check=False).returncode == 0
+
+
+def _usage(error: Any) -> str:
+    """Click's message as one sentence with a suggestion."""
+    message = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    where = context.command_path.replace("python -m privkit", "privkit") if context else "privkit"
+    return f"{message.rstrip('.')}; see {where} --help"
+
+
+def _reader_gone() -> NoReturn:
+    """End quietly: the reader wanted no more, as in `privkit list | head -1`."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the last flush
+    sys.exit(READER_GONE)

@@ -1,0 +1,128 @@
+"""What each model, control experiment and cell of a run is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from privkit.config import AuditConfig
+from privkit.metrics.image import IMAGE_METRICS
+from privkit.metrics.perception import Perception
+from privkit.registry import Component, distribution, parse, table
+from privkit.reports.schema import Provenance
+from privkit.run.plan import Cell
+from privkit.run.provenance import versions
+from privkit.run.sources import hash_file, sources
+
+TRAINED_ON = ("private", "test")
+"""Parts of the data that a defended model and its accuracy are made of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingredients:
+    """What one cell is made of, and what it shares with others.
+
+    Attributes:
+        model: of the defended model.
+        control: of the attack's control experiments.
+        cell: of the row: model, attack and metrics.
+    """
+
+    model: Provenance
+    control: Provenance
+    cell: Provenance
+
+    def on(self, images: Mapping[str, str]) -> Ingredients:
+        """The same with images.
+
+        Args:
+            images: part -> SHA-256.
+        """
+        model = {part: images[part] for part in TRAINED_ON}
+        return Ingredients(
+            model=self.model.model_copy(update={"data": model}),
+            control=self.control.model_copy(update={"data": dict(images)}),
+            cell=self.cell.model_copy(update={"data": dict(images)}),
+        )
+
+
+def ingredients(
+    config: AuditConfig, cells: Sequence[Cell], perception: Perception, here: Provenance
+) -> dict[str, Ingredients]:
+    """What each cell is made of but its images, by its id.
+
+    Args:
+        config: of the run.
+        cells: its plan.
+        perception: the feature networks, loaded.
+        here: what all numbers of this process share (`privkit.run.provenance.circumstances`).
+
+    Raises:
+        UsageError: if a user's module cannot be imported, or was edited since.
+    """
+    shared = [("datasets", config.dataset), ("models", config.model)]
+    shared += [("protocols", config.protocol), ("partitions", config.partition)]
+    base = _joined(here, *(_part(kind, component) for kind, component in shared))
+    defenses = {d.label: _part("defenses", d) for d in config.defenses}
+    attacks = {a.label: _part("attacks", a) for a in config.attacks}
+    looks = _joined(_code({metric.__module__ for metric in IMAGE_METRICS.values()}), _perceived(perception))
+    if config.auxiliary not in ("disjoint", "training"):
+        looks = _joined(looks, _part("datasets", parse("datasets", config.auxiliary)))
+    found = {}
+    for cell in cells:
+        model, attack = _joined(base, defenses[cell.defense.label]), attacks[cell.attack.label]
+        found[cell.id] = Ingredients(model=model, control=_joined(here, attack), cell=_joined(model, attack, looks))
+    return found
+
+
+def _part(kind: str, component: Component) -> Provenance:
+    """Source, plug-in and files of one named part."""
+    target = table(kind).get(component.name, "").partition(":")[0]
+    found = _code({*_modules(component.spec), *filter(None, [target])})
+    plugin = distribution(kind, component.name)
+    files = {} if kind == "datasets" else _files(component.spec)  # of data, the images count, not where they lie
+    return found.model_copy(update={"packages": found.packages | plugin, "files": found.files | files})
+
+
+def _code(modules: set[str]) -> Provenance:
+    """Sources outside privkit, the weights that they name and the installed packages that they import."""
+    found = sources(modules)
+    return Provenance(code=found.code, files=found.files, packages=versions(found.installed))
+
+
+def _modules(spec: Any) -> Iterator[str]:
+    """Modules that a specification, its bases, its fields and its own imports are from."""
+    imports = getattr(spec, "imports", None)
+    if callable(imports):
+        yield from imports()
+    yield from (base.__module__ for base in type(spec).__mro__)
+    for field in fields(spec) if is_dataclass(spec) else ():
+        value = getattr(spec, field.name)
+        if is_dataclass(value):
+            yield from _modules(value)
+        elif callable(value) and isinstance(getattr(value, "__module__", None), str):
+            yield value.__module__
+
+
+def _files(spec: Any) -> dict[str, str]:
+    """Path -> SHA-256 of every file that a field of a specification names."""
+    values = [getattr(spec, field.name) for field in fields(spec)] if is_dataclass(spec) else []
+    named = [Path(value) for value in values if isinstance(value, str | Path)]
+    paths = [path for path in named if path.suffix or len(path.parts) > 1]
+    return {str(path): hash_file(path) for path in paths if path.is_file()}
+
+
+def _perceived(perception: Perception) -> Provenance:
+    """Feature networks with their weights' hash, and the packages that compute them."""
+    return Provenance(files=perception.contents(), packages=versions(perception.packages()))
+
+
+def _joined(first: Provenance, *others: Provenance) -> Provenance:
+    """All of it together."""
+    together = {name: dict(getattr(first, name)) for name in Provenance.model_fields}
+    for other in others:
+        for name, values in together.items():
+            values |= getattr(other, name)
+    return Provenance(**together)

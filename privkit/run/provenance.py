@@ -1,0 +1,138 @@
+"""Where a run's numbers come from: versions, source revision, device and threads."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+
+import privkit
+from privkit.config import AuditConfig
+from privkit.reports.schema import Manifest, PlannedCell, Provenance
+from privkit.run.plan import plan
+from privkit.run.sources import own_source
+
+PACKAGES = {
+    "torch": "torch",
+    "torchvision": "torchvision",
+    "timm": "timm",
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "scikit-image": "skimage",
+    "scikit-learn": "sklearn",
+}
+"""The libraries that compute in an audit -> what they are imported as."""
+
+MOST_THREADS = 8
+
+
+def default_threads() -> int:
+    """CPU threads of a new run: all that this process may use, at most eight."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MOST_THREADS, usable)
+
+
+def manifest(config: AuditConfig, *, threads: int) -> Manifest:
+    """Describe a run before it starts."""
+    return Manifest(
+        privkit=privkit.__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        argv=tuple(sys.argv),
+        config=config.answers(),
+        fingerprint=config.fingerprint,
+        threads=threads,
+        seeds=config.seeds,
+        cells=tuple(
+            PlannedCell(
+                cell=cell.id, model=cell.model_id, defense=cell.defense.label, attack=cell.attack.label, seed=cell.seed
+            )
+            for cell in plan(config)
+        ),
+    )
+
+
+def circumstances(device: str, threads: int) -> Provenance:
+    """What all numbers of this process share: privkit and its libraries, the device, the threads.
+
+    Args:
+        device: "cpu" or "cuda".
+        threads: of the CPU.
+    """
+    packages = {
+        "privkit": f"{privkit.__version__}, source {own_source()[:12]}",
+        "python": platform.python_version(),
+        **{name: found for name, module in PACKAGES.items() if (found := _version(name, module))},
+    }
+    if device == "cuda":
+        import torch
+
+        device = f"cuda, {torch.cuda.get_device_name()}"
+    return Provenance(
+        packages=packages,
+        machine={"device": device, "threads": str(threads)},
+        noted={"commit": git_revision(), "processor": _processor(), "system": _system()},
+    )
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of installed packages, given by what they are imported as; those of no distribution are left out.
+
+    >>> sorted(versions({"numpy", "json"}))
+    ['numpy']
+    """
+    names = set(packages)
+    known = packages_distributions() if names else {}
+    return {name: found for top in names for name in known.get(top, ()) if (found := _version(name, top))}
+
+
+@cache
+def git_revision() -> str:
+    """Commit of privkit's own checkout, and whether it was changed; "none" for an installed wheel."""
+    home = Path(privkit.__file__).resolve().parent.parent
+    if not (home / ".git").exists():
+        return "none"
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(home), *arguments], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
+    return f"{commit or 'unknown'}{', with changes' if changes else ''}"
+
+
+def _version(package: str, module: str) -> str | None:
+    """Installed version, None where it is not installed; a loaded one that is another is told, too."""
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        return None
+    loaded = getattr(sys.modules.get(module), "__version__", None)
+    if not isinstance(loaded, str) or loaded == installed:
+        return installed
+    if loaded.partition("+")[0] == installed.partition("+")[0]:
+        return str(loaded) if package == "torch" else installed  # torch's own tells its build, such as +cpu
+    return f"{loaded} loaded, {installed} installed"
+
+
+@cache
+def _processor() -> str:
+    """Model name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _system() -> str:
+    """Operating system and architecture."""
+    return f"{platform.system()} {platform.machine()}"

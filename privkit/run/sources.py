@@ -1,0 +1,190 @@
+"""What code a number was computed by: hashes of privkit's own source, and of every user's module that takes part."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import NamedTuple
+
+from privkit.errors import UsageError
+
+OWN = ("privkit", "privkit.accountants", "privkit.attacks", "privkit.reports")
+"""privkit's own trees; in a checkout the three libraries lie beside the package."""
+
+LIBRARIES = frozenset({"torch", "torchvision", "timm", "numpy", "scipy", "skimage", "sklearn"})
+"""Packages of which the version says enough."""
+
+WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".onnx", ".h5")
+"""How the names of files end that code may load weights from."""
+
+_seen: dict[str, tuple[object, str]] = {}
+"""Module -> its specification in this process and the hash of its file when it was first looked at."""
+
+
+@cache
+def own_source() -> str:
+    """SHA-256 of all Python files of privkit, as they were when this process first asked.
+
+    >>> len(own_source())
+    64
+    """
+    files = {}
+    for package in OWN:
+        spec = find_spec(package)
+        for root in spec.submodule_search_locations or () if spec else ():
+            for folder, _, names in os.walk(root):
+                for name in names:
+                    if name.endswith(".py"):
+                        path = Path(folder, name)
+                        files[Path(package.replace(".", "/"), path.relative_to(root)).as_posix()] = path
+    digest = hashlib.sha256()
+    for key, path in sorted(files.items()):
+        digest.update(f"{key}\0{hash_file(path)}\0".encode())
+    return digest.hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+class Sources(NamedTuple):
+    """What modules are: `code` module -> SHA-256 of its file, `files` name -> SHA-256 of weights that the code names,
+    and `installed` packages that they import."""
+
+    code: dict[str, str]
+    files: dict[str, str]
+    installed: set[str]
+
+
+def sources(named: Iterable[str]) -> Sources:
+    """Hashes of modules and of all that they import, and the other installed packages that they import.
+
+    Imports are read from the source, wherever they stand in it, and from the objects that a loaded module holds.
+    privkit, the standard library and `LIBRARIES` are left out; of installed packages only those named are hashed.
+    A file of weights counts where the source names it in a text, beside the module or in the current folder.
+
+    Args:
+        named: modules such as "mynets.client", already imported.
+
+    Raises:
+        UsageError: if a file was edited after this process imported it: what runs is not what it says.
+
+    >>> sources(["privkit.audit.cell", "json"])
+    Sources(code={}, files={}, installed=set())
+    """
+    named = list(named)
+    own = {name.partition(".")[0] for name in named}
+    found = Sources({}, {}, set())
+    waiting: list[tuple[str, ModuleType | None]] = [(name, sys.modules.get(name)) for name in named]
+    looked: set[str] = set()
+    while waiting:
+        name, module = waiting.pop()
+        top = name.partition(".")[0]
+        if name in looked or top == "privkit" or top in sys.stdlib_module_names:
+            continue
+        looked.add(name)
+        parent = name.rpartition(".")[0]
+        if parent:
+            waiting.append((parent, sys.modules.get(parent)))
+        path = _file(name, module)
+        if path is None:
+            continue
+        if top in LIBRARIES:
+            continue
+        if {"site-packages", "dist-packages"} & set(path.parts) and top not in own:
+            found.installed.add(top)
+            continue
+        found.code[name] = _digest(name, module, path)
+        tree = _tree(path)
+        waiting += [(other, sys.modules.get(other)) for other in _imports(name, path, tree)]
+        waiting += _held(module)
+        found.files.update(_weights(path, tree))
+    return found
+
+
+def _file(name: str, module: ModuleType | None) -> Path | None:
+    """Where a module's source lies, None for built-in modules, namespaces and names that are no module."""
+    if module is not None:
+        file = getattr(module, "__file__", None)
+        return Path(file) if file else None
+    where: list[str] | None = None
+    for level in range(name.count(".") + 1):
+        try:
+            spec = PathFinder.find_spec(".".join(name.split(".")[: level + 1]), where)
+        except Exception:  # a finder of somebody's
+            return None
+        if spec is None:
+            return None
+        where = list(spec.submodule_search_locations or ())
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
+
+
+def _digest(name: str, module: ModuleType | None, path: Path) -> str:
+    """The file's hash, if it still is what was imported."""
+    try:
+        digest = hash_file(path)
+    except OSError as error:
+        raise UsageError(f"cannot read the source of {name}, {path} ({error.strerror}); restore the file") from None
+    spec, (known, first) = getattr(module, "__spec__", None), _seen.get(name, (None, digest))
+    same = known is None or known is spec  # a module that is imported anew has another one
+    if spec is not None and same and first != digest:
+        raise UsageError(
+            f"{path} was edited after this process imported it, and the old code would run; start Python anew"
+        )
+    _seen[name] = (spec, digest)
+    return digest
+
+
+def _tree(path: Path) -> ast.AST:
+    """The syntax of a source file; nothing where it is compiled."""
+    try:
+        return ast.parse(path.read_bytes() if path.suffix == ".py" else b"")
+    except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
+        return ast.parse("")
+
+
+def _weights(path: Path, tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Files of weights that a source names in a text, with their hashes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(WEIGHTS):
+            for place in (path.parent / node.value, Path(node.value)):
+                if len(node.value) < 256 and place.is_file():
+                    yield node.value, hash_file(place)
+                    break
+
+
+def _imports(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
+    """Names that a source file may import, modules and attributes alike."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*filter(None, above), *filter(None, [node.module])])
+            if base:
+                yield base
+            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield node.args[0].value
+
+
+def _held(module: ModuleType | None) -> Iterator[tuple[str, ModuleType | None]]:
+    """Modules of the objects that a loaded module holds: they need not be imported by name."""
+    for value in list(vars(module).values()) if module is not None else ():
+        if isinstance(value, ModuleType):
+            yield value.__name__, value
+        elif isinstance(value, type | FunctionType) and isinstance(value.__module__, str):
+            yield value.__module__, sys.modules.get(value.__module__)

@@ -1,0 +1,69 @@
+"""The verdict of a run folder: `verdict.json`, written with every finished cell and read by whoever reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from privkit.errors import DamagedFile, RunFolderError
+from privkit.reports.gate import Gate
+from privkit.reports.schema import Manifest, Row
+from privkit.reports.verdict import Verdict, judge
+from privkit.run.folder import read_manifest
+from privkit.storage import read_record, write_record
+
+FILE = "verdict.json"
+
+
+def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:
+    """The verdict on the rows that a run has so far."""
+    also = manifest.config.get("also", [])
+    parts = [manifest.config, *(also if isinstance(also, list) else [])]
+    protocols = [part.get("protocol") for part in parts if isinstance(part, dict)]
+    silent = {p["name"] for p in protocols if isinstance(p, dict) and p.get("upper") == "own"}
+    return judge(manifest.cells, rows, gates, run=manifest.fingerprint, silent=silent)
+
+
+def write_verdict(run: Path, verdict: Verdict) -> Verdict:
+    """Store a verdict."""
+    write_record(run / FILE, verdict.model_dump(mode="json"))
+    return verdict
+
+
+def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
+    """The stored verdict, None where a run has not begun.
+
+    Raises:
+        DamagedFile: if it is damaged, or another run's.
+    """
+    found = read_record(run / FILE, run=manifest.fingerprint)
+    try:
+        return None if found is None else Verdict.model_validate(found)
+    except ValidationError:
+        raise DamagedFile(f"{run / FILE} is no verdict of this privkit's; delete it and repeat the command") from None
+
+
+def last_verdict(run: Path) -> Verdict:
+    """The stored verdict of a run whose report was written.
+
+    Raises:
+        RunFolderError: if there is none.
+        DamagedFile: if it is damaged.
+    """
+    manifest = read_manifest(run)
+    verdict = None if manifest is None else read_verdict(run, manifest)
+    if verdict is None:
+        raise RunFolderError(f"{run} holds no {FILE}; write it with privkit report {run}")
+    return verdict
+
+
+def stored_gates(run: Path, manifest: Manifest) -> tuple[Gate, ...]:
+    """The user's gates of the last command on a run.
+
+    Raises:
+        DamagedFile: if the verdict that holds them is damaged.
+    """
+    found = read_verdict(run, manifest)
+    return () if found is None else tuple(map(Gate.parse, found.gates))

@@ -1,0 +1,111 @@
+"""The only door between clients and adversary: what crosses it is a `View`, and nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import Query, QueryResult, View
+from privkit.data.base import Batch
+from privkit.defenses.base import Receipt
+from privkit.seeds import derive
+from privkit.training.edge import ClientForward, Clients
+from privkit.training.seeded import seeded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What crossed the wire, and what only the trusted side knows of it.
+
+    Attributes:
+        views: for the adversary, pass after pass.
+        receipts: for the accountant, one a view.
+        members: int64 [P·N·k], for scoring: the victim on each seat of each row of the views; −1 on an empty seat. The
+            guesses of an attack are held against the first pass.
+    """
+
+    views: list[View]
+    receipts: list[Receipt]
+    members: Tensor
+
+
+@torch.no_grad()
+def record(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes: int = 1) -> Recording:
+    """More passes of the private images over the wire, after training, in messages of the training's size.
+
+    Args:
+        edge: the trained clients.
+        victims: images on the edge's device, a multiple of what one round takes; of each round, the first `batch_size`
+            belong to client 0, and so on.
+        batch_size: images a client and round.
+        seed: of groups, the defense's draws, and the lower segments' own.
+        passes: P ≥ 1, how often the same images are sent, in the same order, each time with draws of its own.
+    """
+    edge.eval()
+    device, clients = victims.x.device, edge.lowers.copies
+    draws = Generator(device).manual_seed(derive(seed, "record"))
+    views, receipts, members = [], [], []
+    with seeded(device, derive(seed, "record", "module")):
+        rounds = torch.arange(len(victims), device=device).view(-1, clients, batch_size)
+        for number, rows in enumerate(rounds.repeat(passes, 1, 1)):
+            sent = edge.release(victims.x[rows], victims.y[rows], draws, number)
+            answer = answer_of(sent, number, edge)
+            views.append(answer.view)
+            receipts.append(sent.receipt)
+            first = number % len(rounds) * clients * batch_size
+            members.append(torch.where(answer.members >= 0, answer.members + first, -1).flatten())
+    return Recording(views=views, receipts=receipts, members=torch.cat(members))
+
+
+def black_box_query(edge: Clients) -> Query:
+    """The adversary's access to the defended edge: its own images in, their release out."""
+
+    @torch.no_grad()
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        edge.eval()
+        clients = edge.lowers.copies
+        inputs = images.unflatten(0, (clients, -1))
+        labels = torch.zeros(inputs.shape[:2], dtype=torch.int64, device=images.device)
+        answer = answer_of(edge.release(inputs, labels, draws), 0, edge)
+        return replace(answer, view=replace(answer.view, labels=None))
+
+    return query
+
+
+def shared_lower(edge: Clients) -> nn.Module | None:
+    """The lower segment that a white-box adversary knows; None where the clients' segments differ.
+
+    A frozen public edge is known to everybody; so is one that is averaged and handed out.
+    """
+    weights = [*edge.lowers.parameters(), *edge.lowers.buffers()]
+    same = all(bool((stack == stack[:1]).all()) for stack in weights)
+    return edge.client(0).eval().requires_grad_(False) if same else None
+
+
+def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
+    """Flatten messages [M, B, ...] to rows [M·B, ...]; row m·B + b holds image b of every member of group m.
+
+    Args:
+        sent: one round.
+        number: of the round.
+        edge: whose defense says whether coins are public, and whether the server applies it to what it already has.
+    """
+    sent = sent.arrived(edge.defense)
+    smashed, groups, share = sent.release.smashed, sent.groups, sent.release.share
+    m, b = smashed.shape[:2]
+    k = groups.shape[1]
+    within = torch.arange(b, device=groups.device).view(1, b, 1)
+    seats = groups.unsqueeze(1)
+    members = torch.where(seats >= 0, seats * b + within, -1).view(m * b, k)
+    public = share is not None and edge.defense.published
+    view = View(
+        round=number,
+        smashed=smashed.flatten(0, 1).float(),
+        mixed=k,
+        share=share.unsqueeze(1).expand(-1, b, -1, -1).flatten(0, 1).float() if public and share is not None else None,
+        messages=m,
+        labels=sent.release.labels.flatten(0, 1),
+    )
+    return QueryResult(view=view, members=members)

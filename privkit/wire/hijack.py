@@ -1,0 +1,222 @@
+"""Clients that learn from whatever a server sends back: what a malicious server drives, and what watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import AttackDiverged, NotApplicable, View
+from privkit.attacks.gan import finite
+from privkit.attacks.hijack_detection import SplitGuard
+from privkit.data.base import Batch
+from privkit.data.partition import ClientPartition, rounds_an_epoch
+from privkit.seeds import derive
+from privkit.training.edge import Clients
+from privkit.training.loop import TrainingSpec, learns, round_order
+from privkit.training.round import message_weights, send_back
+from privkit.training.seeded import seeded
+from privkit.wire.channel import answer_of, record
+
+FAKES = 0.1
+"""Share of rounds in which a client with a guard sends wrong labels; SplitGuard's evaluation has as many."""
+HONEST_ROUNDS = 250
+"""Of honest training that a hijack's detection is held against, or as many as it took: 15 CPU seconds in an audit."""
+LOUD = 100.0
+TRIED = 16
+"""Scale, and images a message, of the random smashed data on which a defense is tried; clipping shows on them, too."""
+
+
+class LiveClients:
+    """The clients of one run, in training from their start; satisfies `privkit.attacks.base.Clients`.
+
+    Images, orders, defenses, averaging and the clients' AdamW are those of the honest training; the learning rate
+    stays at its peak, since nobody knows when a hijack ends. What the server would do to the gradient is left out.
+
+    Args:
+        edge: untrained, on the device of the images.
+        private: all clients' images.
+        shares: which belong to whom.
+        spec: of the honest training.
+        victims: the attacked images.
+        seed: of every draw.
+        guard: what a suspicious client keeps: it then sends wrong labels in a tenth of the rounds and learns nothing
+            from what comes back for them.
+
+    Raises:
+        NotApplicable: if lower segments do not learn, or clients are mixed.
+
+    Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the tiger", §III: the clients follow the protocol.
+    """
+
+    def __init__(
+        self,
+        edge: Clients,
+        private: Batch,
+        shares: ClientPartition,
+        spec: TrainingSpec,
+        victims: Batch,
+        seed: int,
+        guard: SplitGuard | None = None,
+    ) -> None:
+        if spec.freeze_lower or not learns(edge):
+            raise NotApplicable("the lower segments do not learn, so that no answer of the server changes them")
+        if edge.protocol.upper == "own":
+            raise NotApplicable("standalone clients send nothing, so there is nothing to hijack")
+        self._edge, self._private, self._shares, self._spec = edge, private, shares, spec
+        self._victims, self._seed, self._number, self.guard = victims, seed, 0, guard
+        weights = [weight for weight in edge.parameters() if weight.requires_grad]
+        self._optimizer = torch.optim.AdamW(weights, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
+        self._order: Tensor | None = None
+
+    def round(self, answer: Callable[[View], Tensor]) -> None:
+        """One round of training; see `privkit.attacks.base.Clients`.
+
+        Raises:
+            AttackDiverged: if what came back overflows on its way through a lower segment; no weight has changed then.
+        """
+        edge, spec, device = self._edge, self._spec, self._private.x.device
+        protocol, number = edge.protocol, self._number
+        rounds = rounds_an_epoch(len(self._private), protocol.clients, spec.batch_size)
+        epoch, step = divmod(number, rounds * (protocol.clients // protocol.active))
+        if self._order is None or step == 0:
+            draws = Generator(device).manual_seed(derive(self._seed, "hijack", epoch))
+            self._order = round_order(self._private, self._shares, protocol, spec.batch_size, rounds, draws)
+        rows = self._order[step]
+        draws = Generator(device).manual_seed(derive(self._seed, "hijack", "round", number))
+        edge.train()
+        self._optimizer.zero_grad(set_to_none=True)
+        labels, fake = self._private.y[rows], False
+        if self.guard is not None and torch.rand(1, generator=draws, device=device).item() < FAKES:
+            fake = True
+            labels = (
+                labels + torch.randint(1, edge.classes, labels.shape, generator=draws, device=device)
+            ) % edge.classes
+        with seeded(device, derive(self._seed, "hijack", "module", number)):
+            sent = edge.release(self._private.x[rows], labels, draws, number)
+        view = answer_of(sent, number, edge).view
+        back = answer(replace(view, smashed=view.smashed.detach())).detach()
+        if back.shape != view.smashed.shape:
+            raise ValueError(f"a gradient at the cut must be {list(view.smashed.shape)}, got {list(back.shape)}")
+        sent = sent.arrived(edge.defense)
+        gradient = back.unflatten(0, sent.release.smashed.shape[:2])
+        shares = self._shares.weights.to(device, torch.float32)
+        weights = message_weights(sent.groups, shares if protocol.active > 1 else shares.new_ones(1))
+        send_back(sent, gradient, weights, protocol.gradient)
+        if not finite(*(weight.grad for weight in edge.parameters() if weight.grad is not None)):
+            raise AttackDiverged(f"what the server sent back is not finite in the lower segments in round {number + 1}")
+        if self.guard is not None:
+            first = next(weight for weight in edge.parameters() if weight.requires_grad)
+            assert first.grad is not None
+            self.guard.observe(first.grad, fake)
+        if not fake:
+            self._optimizer.step()
+        last = step + 1 == len(self._order)
+        if protocol.average == "round" or (protocol.average == "epoch" and last):
+            edge.lowers.average(shares)
+        self._number += 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where the clients compute."""
+        return self._private.x.device
+
+    def views(self) -> list[View]:
+        """What the clients, as they are now, release of the attacked images."""
+        return record(self._edge, self._victims, batch_size=self._spec.batch_size, seed=self._seed).views
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizer, the number of rounds, and what the guard has seen."""
+        return {
+            "edge": self._edge.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "number": self._number,
+            "guard": None if self.guard is None else self.guard.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._edge.load_state_dict(state["edge"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._number, self._order = int(state["number"]), None
+        if self.guard is not None and state["guard"] is not None:
+            self.guard.load_state_dict(state["guard"])
+
+
+def imitated(edge: Clients, image_shape: tuple[int, int, int]) -> Callable[[Tensor, Generator], Tensor] | None:
+    """What a server that knows the defense's law can do to smashed data of its own; see `Knowledge.imitate`.
+
+    Args:
+        edge: its defense and frozen block are public; its lower segments tell the shape alone.
+        image_shape: (C, H, W).
+
+    Returns:
+        None where the clients do nothing to their smashed data that keeps its shape: images are mixed or defended
+        before the lower segments, or it is the server that would apply the defense.
+    """
+    defense, messages = edge.defense, edge.protocol.active
+    if defense.group > 1 or defense.level == "input" or defense.applied_by == "server":
+        return None
+
+    def imitate(smashed: Tensor, draws: Generator) -> Tensor:
+        rows = smashed.clone().unflatten(0, (messages, -1))  # a defense may write into what it is given
+        labels = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
+        dummies = nn.functional.one_hot(labels, edge.classes).to(rows.dtype) if defense.soft_labels else labels
+        released = defense.apply(rows, dummies, draws)[0].smashed.flatten(0, 1)
+        return released if edge.block is None else edge.block(released)
+
+    tried = _smashed_like(edge, image_shape)
+    released = imitate(tried, Generator(tried.device).manual_seed(0))
+    return None if released.shape != tried.shape or torch.equal(released, tried) else imitate
+
+
+@torch.no_grad()
+def _smashed_like(edge: Clients, image_shape: tuple[int, int, int]) -> Tensor:
+    """Random numbers in the shape of one round's smashed data, in which any defense shows."""
+    device = next(iter(edge.parameters()), torch.zeros(())).device
+    training, draws = edge.training, Generator(device).manual_seed(0)
+    with seeded(device, 0):
+        shape = edge.eval().lowers.copy(0)(torch.zeros(1, *image_shape, device=device)).shape[1:]
+    edge.train(training)
+    return LOUD * torch.randn(edge.protocol.active * TRIED, *shape, generator=draws, device=device)
+
+
+def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpec, seed: int = 0) -> list[float]:
+    """An honest server: what hijacks and their detection are compared with.
+
+    Args:
+        clients: in training.
+        upper: the server's segment, trained here where it has weights.
+        rounds: how many.
+        spec: its learning rate and weight decay are the server's, too.
+        seed: of whatever the segment draws itself, such as dropout.
+
+    Returns:
+        The loss of each round, up to the one in which training diverges.
+    """
+    own = [weight for weight in upper.parameters() if weight.requires_grad]
+    options = {"lr": spec.learning_rate, "weight_decay": spec.weight_decay, "fused": True}
+    optimizer = torch.optim.AdamW(own, **options) if own else None  # type: ignore[arg-type]
+    losses: list[float] = []
+
+    def answer(view: View) -> Tensor:
+        arrived = view.smashed.detach().clone().requires_grad_()
+        assert view.labels is not None
+        loss = nn.functional.cross_entropy(upper(arrived), view.labels)
+        upper.zero_grad(set_to_none=True)
+        loss.backward()
+        if optimizer is not None:
+            optimizer.step()
+        losses.append(loss.item())
+        assert arrived.grad is not None
+        return arrived.grad
+
+    upper.train()
+    with seeded(clients.device, seed), suppress(AttackDiverged):
+        for _ in range(rounds):
+            clients.round(answer)
+    return losses

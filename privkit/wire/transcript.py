@@ -1,0 +1,144 @@
+"""What crosses the cut while a model is trained, round by round, as views; training itself is left as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import View
+from privkit.training.edge import Clients
+from privkit.training.round import Round, message_weights, split_round
+from privkit.wire.channel import answer_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRound:
+    """One round of training: what an adversary saw, and what only scoring may know.
+
+    Attributes:
+        view: the server's: rows [M·B, ...] as released, public coins, and as `cut_gradient` what the server sends back
+            for each message: with gradient=average the average, otherwise that of the message's own loss.
+        received: the view of each client that sends, in order: rows [B, ...] are its own lower segment's output (before
+            the defense), `cut_gradient` is what reaches that segment: past masks and scales, on the way back through
+            the defense, and with the gradient of the client's own penalty where the defense has one. None in it where
+            lower segments are frozen, and no entry at all where images are mixed before them.
+        members: int64 [M·B, k], for scoring: the image on each seat of each row of `view`, counted through the round's
+            images [n, B]; −1 on an empty seat.
+        labels: int64 [n·B], for scoring, of the round's images: client c's are rows c·B to (c + 1)·B.
+    """
+
+    view: View
+    received: tuple[View, ...]
+    members: Tensor
+    labels: Tensor
+
+
+class Recorder:
+    """A stand-in for `split_round` that remembers: same arguments, same result, same weights afterwards, bit for bit.
+
+    Args:
+        wanted: says of each round, by its number, whether it is kept; None keeps all.
+
+    Attributes:
+        rounds: what was recorded so far, on the CPU.
+
+    Source: privkit's own; the messages are those of Gupta and Raskar 2018, Algorithm 1.
+    """
+
+    def __init__(self, wanted: Callable[[int], bool] | None = None) -> None:
+        self.wanted = wanted
+        self.rounds: list[RecordedRound] = []
+
+    def __call__(
+        self,
+        edge: Clients,
+        upper: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        draws: Generator,
+        *,
+        shares: Tensor | None = None,
+        number: int = 0,
+        update: Callable[[], None] | None = None,
+    ) -> Round:
+        """One round of training; see `split_round`."""
+        if self.wanted is not None and not self.wanted(number):
+            return split_round(edge, upper, images, labels, draws, shares=shares, number=number, update=update)
+        hook = edge.lowers.register_forward_hook(_retain)
+        try:
+            found = split_round(edge, upper, images, labels, draws, shares=shares, number=number, update=update)
+        finally:
+            hook.remove()
+        self.rounds.append(_recorded(edge, found, labels, number, shares))
+        return found
+
+    @property
+    def views(self) -> list[View]:
+        """The server's views."""
+        return [found.view for found in self.rounds]
+
+    def received(self, client: int) -> list[View]:
+        """One client's views.
+
+        Args:
+            client: 0-based.
+
+        Raises:
+            IndexError: where no gradient comes back to a client of its own, because images are mixed before the lower
+                segments.
+        """
+        return [found.received[client] for found in self.rounds]
+
+    def seats(self) -> tuple[Tensor, Tensor, Tensor]:
+        """For scoring, every taken seat of every row of the server's views, views concatenated.
+
+        Returns:
+            int64 [S] each: the row of the views, the label of the image on the seat, and the round, counted from 0
+            through what was recorded.
+        """
+        rows, labels, batches, start = [], [], [], 0
+        for number, found in enumerate(self.rounds):
+            row, seat = (found.members >= 0).nonzero(as_tuple=True)
+            rows.append(start + row)
+            labels.append(found.labels[found.members[row, seat]])
+            batches.append(torch.full_like(row, number))
+            start += len(found.members)
+        return torch.cat(rows), torch.cat(labels), torch.cat(batches)
+
+
+def _retain(module: nn.Module, inputs: object, output: Tensor) -> None:
+    """Keep the gradient that arrives at a module's output; its value is unchanged."""
+    if output.requires_grad:
+        output.retain_grad()
+
+
+def _recorded(edge: Clients, found: Round, labels: Tensor, number: int, shares: Tensor | None) -> RecordedRound:
+    """Rows on the CPU, away from any graph."""
+    sent, gradient = found.sent, found.cut_gradient.detach().float()
+    if edge.protocol.gradient == "average":
+        weights = message_weights(sent.groups, shares).to(gradient.dtype)
+        gradient = torch.einsum("m,m...->...", weights, gradient).expand_as(gradient)
+    answer = answer_of(sent, number, edge)
+    view = replace(_home(answer.view), cut_gradient=gradient.flatten(0, 1).cpu().clone())
+    received: tuple[View, ...] = ()
+    if len(sent.smashed) == len(labels):
+        arrived = sent.smashed.grad
+        received = tuple(
+            View(
+                round=number,
+                smashed=rows.detach().float().cpu().clone(),
+                cut_gradient=None if arrived is None else arrived[client].float().cpu().clone(),
+            )
+            for client, rows in enumerate(sent.smashed)
+        )
+    return RecordedRound(view=view, received=received, members=answer.members.cpu(), labels=labels.flatten().cpu())
+
+
+def _home(view: View) -> View:
+    """The view without its graph, on the CPU."""
+    share = None if view.share is None else view.share.detach().cpu().clone()
+    labels = None if view.labels is None else view.labels.detach().cpu().clone()
+    return replace(view, smashed=view.smashed.detach().cpu().clone(), share=share, labels=labels)

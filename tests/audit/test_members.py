@@ -1,0 +1,129 @@
+"""Who counts as a member, in which company candidates are asked about, and what shadow models may not redraw."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import Scores
+from privkit.attacks.member_inference import MemberInference, MembershipKnowledge
+from privkit.audit.defended import another, untrained
+from privkit.audit.goals.members import released
+from privkit.audit.run import run_audit
+from privkit.audit.seed_data import prepare
+from privkit.config import resolve
+from privkit.data.base import Batch
+from privkit.data.partition import Dirichlet, Iid
+from privkit.data.shares import ClientPartition
+from privkit.defenses.none import NoDefense
+from privkit.models.vit import Vit
+from privkit.run.plan import plan
+from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round, train
+
+SHAPE = (1, 8, 8)
+SMALL: dict[str, Any] = {"dataset": "tiny_digits", "threads": 1}
+
+
+def numbered(count: int) -> Batch:
+    """Images that tell their number."""
+    x = (torch.arange(count) / count).view(-1, 1, 1, 1).expand(-1, *SHAPE).contiguous()
+    return Batch(x=x, y=torch.arange(count) % 3, ids=torch.arange(count))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "partition"),
+    [
+        (SplitProtocol(), Iid()),  # 47 images, batches of 10: every epoch leaves seven out
+        (SplitProtocol(clients=2), Iid(sizes=(12, 20))),
+        (SplitProtocol(clients=3), Dirichlet(alpha=0.1)),
+        (SplitProtocol(clients=2, lower="handed_on"), Iid(sizes=(30, 11))),
+    ],
+    ids=str,
+)
+def test_members_are_what_training_released(protocol: SplitProtocol, partition: Any) -> None:
+    data, spec, epochs = numbered(47), TrainingSpec(batch_size=10 if protocol.clients == 1 else 5), 2
+    shares: ClientPartition = partition.assign(data.y, protocol.clients, 0)
+    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(SHAPE, 3, positions=True, seed=0)
+    edge = Clients.build(model.lower, NoDefense(), SHAPE, classes=3, seed=0, protocol=protocol)
+    seen: list[Tensor] = []
+
+    def play(edge: Clients, upper: torch.nn.Module, images: Tensor, *given: Any, **named: Any) -> Round:
+        seen.append((images[..., 0, 0, 0] * 47).round().long().flatten())
+        return split_round(edge, upper, images, *given, **named)
+
+    train(edge, model.upper, data, spec, epochs=epochs, seed=0, shares=shares, play=play)
+    context: Any = SimpleNamespace(
+        seed_data=SimpleNamespace(splits=SimpleNamespace(private=data), shares=shares),
+        config=SimpleNamespace(training=spec, budget=SimpleNamespace(epochs=epochs)),
+        model=SimpleNamespace(edge=edge),
+        cell=SimpleNamespace(seed=0),
+    )
+    assert torch.equal(released(context), torch.cat(seen).unique())
+
+
+def test_candidates_are_mixed_and_only_dealt_images_are_members(tmp_path: Path, monkeypatch: Any) -> None:
+    """An oracle that knows which images the two clients were dealt is always right, whatever the order."""
+    settings = {
+        **SMALL,
+        "budget": "smoke:private=300,auxiliary=200,test=200,victims=100,epochs=3",
+        "protocol": "psl:clients=2",
+        "partition": {"name": "iid", "sizes": [70, 80]},
+        "training": "batch_size=10",
+        "defense": "none",
+        "attack": "member_inference",
+    }
+    seed_data = prepare(resolve(settings), 0, torch.device("cpu"))
+    dealt = seed_data.splits.private.x[torch.cat([seed_data.shares.of(0), seed_data.shares.of(1)])].flatten(1)
+    asked = []
+
+    def oracle(self: Any, views: Any, known: MembershipKnowledge, generator: Generator, session: Any = None) -> Scores:
+        assert known.candidates is not None
+        values = (torch.cdist(known.candidates.flatten(1), dealt).amin(1) < 1e-6).float()
+        asked.append(values)
+        return Scores(values=values, examples=torch.arange(len(values)))
+
+    monkeypatch.setattr("privkit.audit.goals.members.controls", lambda attack, seed: ())
+    monkeypatch.setattr(MemberInference, "run", oracle)
+    run = run_audit(out=tmp_path / "run", **settings)
+    assert run.rows[0].answers["auc"].value == 1.0
+    (values,) = asked
+    assert values.mean() == 0.5
+    assert all(0 < part.mean() < 1 for part in values.view(-1, 20))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_shadow_models_keep_what_is_public_and_frozen(frozen: bool) -> None:
+    config = resolve(
+        {
+            **SMALL,
+            "defense": "batch_shuffle:frozen_block=true",
+            "budget": "smoke:private=60,auxiliary=80,test=60,victims=20,epochs=1",
+            "training": f"batch_size=20,freeze_lower={str(frozen).lower()}",
+        }
+    )
+    seed_data, cell = prepare(config, 0, torch.device("cpu")), plan(config)[1]
+    real, upper, _ = untrained(config, cell, seed_data)
+    shadow = another(config, cell, seed_data, seed_data.splits.private, seed_data.shares, seed=99)
+    assert real.block is not None
+    assert shadow.edge.block is not None
+    for own, public in zip(shadow.edge.block.parameters(), real.block.parameters(), strict=True):
+        assert torch.equal(own, public)
+    alike = [torch.equal(a, b) for a, b in zip(shadow.edge.lowers.parameters(), real.lowers.parameters(), strict=True)]
+    assert all(alike) if frozen else not any(alike[:2])
+    assert not all(torch.equal(a, b) for a, b in zip(shadow.upper.parameters(), upper.parameters(), strict=True))
+
+
+def test_standalone_clients_are_asked_for_no_labels(tmp_path: Path) -> None:
+    run = run_audit(
+        **SMALL,
+        defense="none",
+        attack=["label_leak", "member_inference", "canaries"],
+        protocol="standalone:clients=2",
+        budget="smoke:private=60,auxiliary=60,test=60,victims=20,epochs=1",
+        training="batch_size=5",
+        out=tmp_path / "run",
+    )
+    assert [row.reason for row in run.rows] == ["standalone clients send nothing, so there is nothing to attack"] * 3

@@ -1,0 +1,242 @@
+"""Attacks that answer questions, mounted in an audit: labels, members, canaries, and a training that is taken over."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator
+
+from privkit.attacks.base import NotApplicable, Scores, View
+from privkit.attacks.hijack_detection import SplitGuard
+from privkit.audit.goals import labels
+from privkit.audit.goals.canaries_sent import quiet, rows_of
+from privkit.audit.goals.context import told_apart
+from privkit.audit.run import run_audit
+from privkit.data.base import Batch
+from privkit.data.partition import Iid
+from privkit.defenses.charge import NoiseReceipt
+from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.none import NoDefense
+from privkit.defenses.patch_shuffle import PatchShuffle
+from privkit.models.vit import Vit
+from privkit.registry import load, parse, table
+from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round
+from privkit.wire.channel import record
+from privkit.wire.hijack import LiveClients, serve
+
+SETTINGS: dict[str, Any] = {
+    "dataset": "tiny_digits",
+    "budget": "smoke:private=300,auxiliary=200,test=200,victims=200,epochs=2",
+    "training": "batch_size=25",
+    "threads": 1,
+}
+SHAPE = (1, 8, 8)
+
+
+def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
+    attacks = ["label_leak", "gradient_matching", "member_inference", "canaries", "canaries:on=gradient"]
+    run = run_audit(defense="none", attack=attacks, out=tmp_path / "run", **SETTINGS)
+    rows = {row.attack: row for row in run.rows}
+    assert {row.status for row in run.rows} == {"done"}
+    assert run.exit_code == 0
+    assert rows["gradient_matching"].answers["auc"].value > 0.99  # with the server's own weights it is exact
+    assert rows["label_leak"].answers["auc"].n == 300
+    for name in ("canaries", "canaries:on=gradient"):
+        found = rows[name].empirical
+        assert found is not None
+        assert rows[name].answers["auc"].value == 1.0
+        assert found.epsilon > 2.5
+        assert (found.canaries, found.claimed) == (200, float("inf"))
+        assert found.statement.startswith("nothing is claimed")
+    page = run.report.read_text()
+    assert '<table id="answers">' in page
+    assert "nothing is claimed; this attack shows" in page
+
+
+def test_a_claim_that_canaries_refute_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = NoiseReceipt.certificate
+
+    def bold(self: NoiseReceipt, *given: Any) -> Any:
+        return replace(honest(self, *given), epsilon=0.1, lower=None)
+
+    monkeypatch.setattr(NoiseReceipt, "certificate", bold)
+    run = run_audit(defense="gaussian_noise:sigma=0.5", attack="canaries", out=tmp_path / "run", **SETTINGS)
+    assert run.exit_code == 1
+    (failure,) = run.failures
+    assert failure.startswith("gaussian_noise:sigma=0.5 / canaries: ε >= ")
+    assert "refutes the claimed ε = 0.1" in failure
+
+
+def test_an_honest_claim_stands_though_canaries_are_found(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "training": "batch_size=25,freeze_lower=true"}
+    run = run_audit(
+        defense="gaussian_noise:sigma=3,clip=1,clip_by=image", attack="canaries", out=tmp_path / "run", **settings
+    )
+    row = run.rows[1]
+    assert run.exit_code == 0
+    assert row.empirical is not None
+    assert 0 < row.empirical.claimed < 10
+    assert row.empirical.epsilon <= row.empirical.claimed
+    assert row.answers["auc"].value > 0.55
+
+
+def test_a_frozen_segment_gets_no_gradient_and_the_other_cells_go_on(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "training": "batch_size=25,freeze_lower=true"}
+    run = run_audit(defense="none", attack=["label_leak", "canaries"], out=tmp_path / "run", **settings)
+    leak, canaries = run.rows
+    assert (leak.status, canaries.status) == ("not_applicable", "done")
+    assert "does not learn" in leak.reason
+
+
+def test_labels_that_do_not_exist_and_epochs_that_were_not(tmp_path: Path) -> None:
+    run = run_audit(
+        defense="none", attack=["label_leak:positive=77", "label_leak:epoch=9"], out=tmp_path / "run", **SETTINGS
+    )
+    assert [row.status for row in run.rows] == ["not_applicable"] * 2
+    assert "there are 10 classes" in run.rows[0].reason
+    assert "none of the 2 epochs" in run.rows[1].reason
+
+
+def test_shadow_models_are_trained_and_scored(tmp_path: Path) -> None:
+    run = run_audit(defense="none", attack="member_inference:score=lira,shadows=4", out=tmp_path / "run", **SETTINGS)
+    assert run.rows[0].status == "done"
+    assert 0.3 < run.rows[0].answers["auc"].value < 0.9
+
+
+@pytest.mark.parametrize("name", sorted(table("attacks")))
+def test_every_attack_that_scores_has_controls_that_pass_and_that_can_fail(name: str) -> None:
+    spec = parse("attacks", name).spec
+    asks = getattr(spec, "asks", "images")
+    if asks == "images":
+        pytest.skip("reconstructions have the controls of privkit.audit.sanity")
+    mount = load(f"privkit.audit.goals.{asks}:controls")
+    assert [gate.passed for gate in mount(spec, 0)] == [True, True]
+    assert [gate.passed for gate in mount(spec, 1)] == [True, True]
+
+    class Deaf:
+        name, asks, needs, positive = "deaf", "x", frozenset[str](), 1
+
+        def run(self, views: list[View], knowledge: Any, generator: Generator) -> Scores:
+            many = sum(len(view.smashed) for view in views) if views else len(knowledge.candidates)
+            return Scores(values=torch.rand(many, generator=generator), examples=torch.arange(many))
+
+    assert mount(Deaf(), 0)[0].passed is False
+
+
+def test_members_are_asked_of_both_kinds() -> None:
+    scores = Scores(values=torch.tensor([3.0, 2.0, 1.0, 0.0]), examples=torch.arange(4))
+    found = told_apart(scores, torch.tensor([True, True, False, False]))
+    assert found["auc"].value == 1.0
+    assert "auc_per_batch" not in found
+
+
+def test_first_positives_of_every_round() -> None:
+    positive = torch.tensor([0, 1, 1, 0, 0, 0, 1, 1, 0]).bool()
+    assert labels._first_positives(positive, torch.arange(3).repeat_interleave(3)).tolist() == [1, 6]
+
+
+def test_rows_of_canaries_are_found_behind_mixing() -> None:
+    members = torch.tensor([[2, 0, 1, -1], [0, 1, 2, -1]])
+    assert rows_of(members, 3, 2).tolist() == [[0, 1, 0], [2, 2, 3]]
+
+
+def edge_of(defense: Any, protocol: SplitProtocol, seed: int = 0) -> tuple[Clients, torch.nn.Module]:
+    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(SHAPE, 10, positions=True, seed=seed)
+    edge = Clients.build(model.lower, defense, SHAPE, classes=10, seed=seed, protocol=protocol)
+    return edge, edge.fitted(model.upper, SHAPE, seed)
+
+
+def digits(count: int) -> Batch:
+    draws = Generator().manual_seed(0)
+    return Batch(x=torch.rand(count, *SHAPE, generator=draws), y=torch.arange(count) % 10, ids=torch.arange(count))
+
+
+def test_a_quiet_defense_keeps_its_clipping_and_loses_its_noise() -> None:
+    edge, _ = edge_of(GaussianNoise(sigma=2.0, clip=0.5), SplitProtocol())
+    data = digits(6)
+    loud, silent = (record(e, data, batch_size=6, seed=0).views[0].smashed for e in (edge, quiet(edge)))
+    assert edge.defense.sigma == 2.0  # type: ignore[attr-defined]
+    assert silent.abs().max() <= 0.5 + 1e-6
+    assert (loud - silent).std() > 1.5
+
+
+def test_passes_send_the_same_images_with_draws_of_their_own() -> None:
+    edge, _ = edge_of(PatchShuffle(), SplitProtocol(clients=2))
+    sent = record(edge, digits(8), batch_size=2, seed=0, passes=3)
+    assert len(sent.views) == 6
+    assert sent.members.view(3, 8).tolist() == [list(range(8))] * 3
+    first, again = (torch.cat([view.smashed for view in sent.views[2 * p : 2 * p + 2]]) for p in (0, 1))
+    assert not torch.equal(first, again)
+    torch.testing.assert_close(first.sort(1).values, again.sort(1).values)
+    once = record(edge, digits(8), batch_size=2, seed=0)
+    assert torch.equal(once.views[0].smashed, sent.views[0].smashed)
+
+
+@pytest.mark.parametrize(
+    "protocol", [SplitProtocol(), SplitProtocol(clients=2, average="round"), SplitProtocol(clients=2)]
+)
+def test_live_clients_under_an_honest_server_learn_the_task(protocol: SplitProtocol) -> None:
+    edge, upper = edge_of(NoDefense(), protocol)
+    data, spec = digits(40), TrainingSpec(batch_size=10, learning_rate=3e-3)
+    clients = LiveClients(edge, data, Iid().assign(data.y, protocol.clients, 0), spec, data[:20], 0)
+    losses = serve(clients, upper, 80, spec)
+    assert sum(losses[-5:]) / 5 < 0.8 * sum(losses[:5]) / 5
+    assert sum(len(view.smashed) for view in clients.views()) == 20
+
+
+def test_live_clients_go_on_bit_for_bit_and_refuse_what_cannot_be_hijacked() -> None:
+    data, spec = digits(40), TrainingSpec(batch_size=10)
+    shares = Iid().assign(data.y, 1, 0)
+
+    def fresh() -> LiveClients:
+        return LiveClients(edge_of(NoDefense(), SplitProtocol())[0], data, shares, spec, data[:10], 0)
+
+    whole, part, rest = fresh(), fresh(), fresh()
+    for clients in (whole, part, rest):
+        clients.guard = SplitGuard(generator=Generator().manual_seed(0), patience=1, group=1, warm_up=0)
+    push = lambda view: view.smashed.sign() / view.smashed.numel()  # noqa: E731
+    for _ in range(60):
+        whole.round(push)
+    for _ in range(30):
+        part.round(push)
+    rest.load_state_dict(part.state_dict())
+    for _ in range(30):
+        rest.round(push)
+    for clients in (whole, rest):
+        assert clients.guard is not None
+        assert len(clients.guard.scores) > 1
+        assert clients.guard.scores == whole.guard.scores  # type: ignore[union-attr]
+    assert torch.equal(whole.views()[0].smashed, rest.views()[0].smashed)
+    assert not torch.equal(whole.views()[0].smashed, fresh().views()[0].smashed)
+    with pytest.raises(ValueError, match="a gradient at the cut must be"):
+        fresh().round(lambda view: view.smashed[:1])
+    edge = edge_of(NoDefense(), SplitProtocol())[0]
+    with pytest.raises(NotApplicable, match="do not learn"):
+        LiveClients(edge, data, shares, replace(spec, freeze_lower=True), data[:10], 0)
+
+
+def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
+    from privkit.audit.defended import defended_model, replay
+    from privkit.audit.seed_data import prepare
+    from privkit.config import resolve
+    from privkit.run.folder import RunFolder
+    from privkit.run.plan import plan
+    from privkit.run.progress import Silent
+    from privkit.run.provenance import manifest
+
+    config = resolve({"defense": "none", **SETTINGS})
+    seed_data, cell = prepare(config, 0, torch.device("cpu")), plan(config)[0]
+    with RunFolder(tmp_path / "run", manifest(config, threads=1)) as folder:
+        model = defended_model(config, cell, seed_data, folder, Silent(), lambda text: None)
+    watched = []
+
+    def play(edge: Clients, upper: torch.nn.Module, *given: Any, **named: Any) -> Round:
+        found = split_round(edge, upper, *given, **named)
+        watched.append(found.losses)
+        return found
+
+    replay(config, cell, seed_data, play, Silent())
+    again = torch.stack(watched).view(2, -1).mean(1)
+    torch.testing.assert_close(again, torch.tensor(model.known["curve"]))

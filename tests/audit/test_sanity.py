@@ -1,0 +1,72 @@
+"""The controls themselves: an attack that learns nothing fails the first, one that knows the truth the second."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import Knowledge, Reconstruction, Session, View
+from privkit.attacks.black_box import BlackBox
+from privkit.attacks.white_box import WhiteBox
+from privkit.audit.sanity import _probe, controls, plain
+from privkit.data.embedded import TinyDigits
+
+
+def digits(count: int) -> tuple[Tensor, Tensor]:
+    pool = TinyDigits().open(None, download=False, train_images=count).train
+    some = pool.take(torch.arange(count).numpy())
+    return some.x, some.y
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Guesses what it is told, whatever is released: the same image, or the truth."""
+
+    guess: Tensor
+    name: ClassVar[str] = "fixed"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def run(
+        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        rows = sum(len(view.smashed) for view in views)
+        return Reconstruction(images=self.guess.expand(rows, -1, -1, -1))
+
+
+def test_controls_tell_the_deaf_and_the_all_knowing() -> None:
+    x, y = digits(200)
+    release = torch.zeros(1, 16, 7)
+    deaf = controls(Fixed(x[:100].mean(0, keepdim=True)), x, y, release, 10, 0)
+    assert [gate.passed for gate in deaf] == [False, True]
+    knowing = controls(Fixed(x[-50:]), x, y, release, 10, 0)
+    assert [gate.passed for gate in knowing] == [True, False]
+    assert all(gate.decisive for gate in (*deaf, *knowing))
+
+
+@pytest.mark.parametrize("form", [(16, 5, 5), (9,), (17, 6)])
+def test_forms_that_are_no_grid_of_patches_are_controlled_as_well(form: tuple[int, ...]) -> None:
+    """An attack that reads maps, vectors or a class token must not be stopped by its controls."""
+    x, y = digits(200)
+    release = torch.randn(1, *form)
+    gates = controls(WhiteBox(epochs=1), x, y, release, 10, 0)
+    assert [gate.passed for gate in gates] == [True, True], gates
+    if release.ndim == 4:
+        gates = controls(BlackBox(decoder="autoencoder", epochs=1), x, y, release, 10, 0)
+        assert [gate.passed for gate in gates] == [True, True], gates
+
+
+def test_the_image_in_the_form_of_a_release() -> None:
+    x = torch.rand(2, 3, 8, 8)
+    assert plain(torch.zeros(1, 12), (3, 8, 8))(x).shape == (2, 192)
+    assert plain(torch.zeros(1, 16, 5, 5), (3, 8, 8))(x).shape == (2, 3, 8, 8)
+    assert plain(torch.zeros(1, 17, 6), (3, 8, 8))(x).shape == (2, 16, 12)
+    assert plain(torch.zeros(1, 4, 6), (3, 8, 8))(x).shape == (2, 4, 48)
+
+
+def test_the_probe_needs_no_more_memory_than_images_squared() -> None:
+    rows = torch.rand(30, 200_000, generator=Generator().manual_seed(0))
+    labels = torch.arange(30) % 3
+    assert _probe(rows, labels)(rows).argmax(1).tolist() == labels.tolist()

@@ -1,0 +1,63 @@
+"""Intervals over seeds: inside their range, and as sure as they say."""
+
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privkit.audit.seed_intervals import RANGES, UNBOUNDED, UNIT, over_values
+
+REPEATS = 4_000
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize(("mean", "size"), [(0.5, 10), (0.8, 10), (0.8, 100), (0.95, 100)])
+def test_shares_of_seeds_are_covered_as_often_as_said(mean: float, size: float, n: int) -> None:
+    """Beta laws of mean .5 to .95 and standard deviation .02 to .15."""
+    assert coverage(mean, size, n, UNIT) >= 0.95 - 4 * (0.95 * 0.05 / REPEATS) ** 0.5
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_at_the_end_of_a_range_more_is_covered_than_by_students_interval(n: int) -> None:
+    """A Beta law with half of its mass above .993: .93 and more here, .87 to .92 there."""
+    own, students = coverage(0.99, 100, n, UNIT), coverage(0.99, 100, n, UNBOUNDED)
+    assert own >= 0.93
+    assert own >= students + 0.03
+
+
+def coverage(mean: float, size: float, n: int, within: tuple[float, float]) -> float:
+    """How often the interval of n draws of Beta(mean·size, (1 - mean)·size) holds the mean."""
+    draws = np.random.default_rng(0).beta(mean * size, (1 - mean) * size, (REPEATS, n))
+    return float(np.mean([(found := over_values(row, 0.95, within)).low <= mean <= found.high for row in draws]))
+
+
+def test_errors_of_seeds_are_covered_as_often_as_said() -> None:
+    """Gamma laws, as of bits and PSNR, with a coefficient of variation of .1 and .3."""
+    for shape in (100, 11):
+        draws = np.random.default_rng(1).gamma(shape, 1 / shape, (REPEATS, 3))
+        covered = np.mean([(found := over_values(row, 0.95, (0, inf))).low <= 1 <= found.high for row in draws])
+        assert covered >= 0.935
+
+
+@given(st.sampled_from(sorted(RANGES)), st.lists(st.floats(0, 1), min_size=2, max_size=4))
+def test_no_interval_leaves_its_range_or_its_mean(name: str, values: list[float]) -> None:
+    low, high = RANGES[name]
+    found = over_values(values, 0.95, RANGES[name])
+    assert low <= found.low <= found.value + 1e-12
+    assert found.value - 1e-12 <= found.high <= high
+
+
+def test_what_was_seen_over_two_seeds() -> None:
+    """Accuracies whose Student interval is -.325 to 1.010, and an AUC that reached 2.69."""
+    accuracy, auc = over_values([0.29, 0.395], 0.95, (0, 1)), over_values([0.55, 0.90], 0.95, (0, 1))
+    assert 0 < accuracy.low < 0.29
+    assert 0.395 < accuracy.high < 1
+    assert 0.725 < auc.high < 1
+
+
+def test_infinite_and_equal_values() -> None:
+    assert over_values([20.0, inf], 0.95, RANGES["psnr"]).high == inf
+    exact = over_values([1.0, 1.0], 0.95, (0, 1))
+    assert (exact.low, exact.high) == (1.0, 1.0)

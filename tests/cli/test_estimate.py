@@ -1,0 +1,80 @@
+"""A dry run meets what the run would meet, and says it in one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from privkit.audit.run import run_audit
+from privkit.cli.estimate import preview
+from privkit.config import resolve
+from privkit.errors import UsageError
+
+SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
+
+
+class Flat(nn.Module):
+    """A lower segment whose release is no grid."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Pixels in a row."""
+        return images.flatten(1)
+
+
+class Crashing(nn.Module):
+    """A lower segment with a fault."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Raise."""
+        raise RuntimeError("boom\nand more")
+
+
+def upper(classes: int) -> nn.Module:
+    """Fits `Flat`."""
+    return nn.Linear(64, classes)
+
+
+def test_an_attack_that_does_not_apply_is_said_in_its_line() -> None:
+    pair = f"{__name__}.Flat:{__name__}.upper"
+    text = preview(resolve({"defense": "none", "model": pair, **SMALL}))
+    assert "not applicable: a decoder needs tokens" in text.splitlines()[0]
+    assert "1 cells" in text
+
+
+def test_a_model_that_raises_is_one_sentence() -> None:
+    pair = f"{__name__}.Crashing:{__name__}.upper"
+    with pytest.raises(UsageError) as caught:
+        preview(resolve({"defense": "none", "model": pair, **SMALL}))
+    assert "boom" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_attack_that_raises_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"black_box:width=7|width"):
+        preview(resolve({"attack": "black_box:width=7", **SMALL}))
+
+
+def test_the_estimate_uses_the_sizes_that_the_data_have(tmp_path: Path) -> None:
+    """A hundred pictures are not the budget's two thousand."""
+    config = resolve({"dataset": "lfw_subset", "training": "batch_size=20", "budget": "small", "threads": 1})
+    assert int(preview(config).splitlines()[-1].split("about ")[1].split(" s")[0]) < 120
+
+
+def test_every_attack_and_every_protocol_has_an_estimate() -> None:
+    text = preview(resolve({"defense": ["patch_shuffle", "mixup"], "attack": "all", **SMALL}))
+    *lines, last = text.splitlines()
+    assert "cells, " in last
+    assert len(lines) == 4 * 12
+    assert all("not estimated" not in line for line in lines)
+    assert all(int(line.split("about ")[1].split(" s")[0]) >= 0 for line in lines)
+    assert sum("not applicable" in line for line in lines if "-white_box-" in line) == 2  # under cutmixsl
+    longest = {line.split("-s0-")[0]: int(line.split("about ")[1].split(" s")[0]) for line in lines}
+    assert longest["none-adaptive"] >= longest["none-black_box"]  # eight passes and one
+
+
+def test_shapes_are_checked_before_any_work(tmp_path: Path) -> None:
+    """A defense on tokens and a model without: 149 CPU seconds of training went before the refusal."""
+    with pytest.raises(UsageError, match="batch_shuffle does not fit resnet20: batch_shuffle needs tokens"):
+        run_audit(defense="batch_shuffle", model="resnet20", out=tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,158 @@
+"""The process around the command line: faults, streams that cannot show or take everything, memory that runs out."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from privkit.attacks.base import Knowledge, Reconstruction, View
+from privkit.audit.run import AuditRun, run_audit
+from privkit.cli.start import INTERNAL_FAULT
+from privkit.config import resolve
+from privkit.errors import OutOfMemory
+from privkit.registry import Component, parse
+from privkit.run.folder import read_rows
+
+STUB = """
+import privkit.cli.app, privkit.cli.start
+def app(standalone_mode):
+    {body}
+privkit.cli.app.app = app
+privkit.cli.start.main()
+"""
+
+
+def started(body: str, redirect: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `body` in the place of a command, under a shell that redirects its streams."""
+    return subprocess.run(
+        ["bash", "-c", f'"$0" -c "$1" {redirect}', sys.executable, STUB.format(body=body)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def test_a_fault_of_ours_has_its_own_code_and_says_how_to_report_it() -> None:
+    done = started("raise KeyError('cells')")
+    assert done.returncode == INTERNAL_FAULT == 70
+    assert "Traceback" in done.stderr
+    assert "internal fault of privkit (KeyError)" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_characters_that_a_terminal_lacks_are_replaced(encoding: str) -> None:
+    done = started("print('SSIM \u2191 \u03b5'); privkit.cli.start.tell('\u2264')", PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "SSIM ? ?\n", "privkit: ?\n")
+
+
+def test_a_closed_output_stops_nothing_and_lends_its_number_to_no_file() -> None:
+    body = "print(1); privkit.cli.start.tell(str(open('/dev/null').fileno() > 2)); return 1"
+    for redirect in (">&-", "<&- >&-"):
+        done = started(body, redirect)
+        assert (done.returncode, done.stderr) == (1, "privkit: True\n")
+    assert started(body, ">&- 2>&-").returncode == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_output_is_one_sentence_and_loses_no_verdict() -> None:
+    done = started("print('x' * 100_000); return 0", ">/dev/full")
+    assert done.returncode == 3
+    assert done.stderr == (
+        "privkit: cannot write to standard output (No space left on device); what was stored in files is whole\n"
+    )
+    assert started("print('x' * 100_000); return 1", ">/dev/full").returncode == 1
+    assert started("privkit.cli.start.tell('x' * 100_000)", "2>/dev/full").returncode == 0
+
+
+def test_a_report_where_arrows_cannot_be_shown(
+    small_run: AuditRun, privkit_cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = privkit_cli("report", str(small_run.folder))
+    assert done.returncode == 0, done.stderr
+    assert "accuracy ?" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["MemoryError", "RuntimeError('can\\'t allocate memory: you tried to allocate 8 bytes.')", "OSError(12, 'mmap')"],
+)
+def test_memory_that_runs_out_anywhere_is_one_sentence_and_exit_3(error: str) -> None:
+    done = started(f"raise {error}")
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert "memory ran out" in done.stderr
+
+
+@pytest.mark.parametrize("mebibytes", [50, 1_500])
+def test_a_limit_below_what_imports_need_says_so(mebibytes: int) -> None:
+    """50 MiB do not load NumPy; 1.5 GiB do not load torch where it comes with CUDA, and are enough where not."""
+    limit = mebibytes * 2**20
+    done = subprocess.run(
+        [sys.executable, "-m", "privkit", "list", "protocols"],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    if mebibytes > 50 and done.returncode == 0:
+        return
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
+    assert "too few for the libraries to load" in done.stderr
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy:
+    """An attack that asks for a pebibyte."""
+
+    name: ClassVar[str] = "greedy"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def run(self, views: list[View], knowledge: Knowledge, generator: Any, session: Any = None) -> Reconstruction:
+        return Reconstruction(images=torch.empty(2**50))
+
+
+def test_an_allocation_that_fails_ends_the_run_and_keeps_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greedy = Component(name="greedy", spec=Greedy(), label="greedy")
+    monkeypatch.setattr("privkit.config.parse", lambda kind, given: greedy if given == "greedy" else parse(kind, given))
+    monkeypatch.setattr("privkit.early.check", lambda settings: None)  # it knows registered names only
+    config = resolve({"attack": ["mean_image", "greedy"], "dataset": "tiny_digits", "budget": "smoke", "threads": 1})
+    with pytest.raises(OutOfMemory, match=r"in none / greedy, seed 0 \(you tried to allocate \d+ bytes\)") as caught:
+        run_audit(config, out=tmp_path / "run")
+    assert caught.value.exit_code == 3
+    assert "\n" not in str(caught.value)
+    assert [row.attack for row in read_rows(tmp_path / "run")] == ["mean_image"]
+
+
+LIMITED = """
+import re, resource, sys, privkit.cli.start, privkit.audit.run, privkit.reports.page, privkit.audit.goals.images
+now = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
+resource.setrlimit(resource.RLIMIT_AS, (now + 2**22, -1))
+privkit.cli.start._loads = lambda modules: True  # it is loaded
+privkit.cli.start.main()
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads its own size from /proc")
+def test_a_run_under_a_limit_on_memory_keeps_its_finished_cells(small_run: AuditRun, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
+    none, batch = small_run.rows
+    shutil.rmtree(folder / "cells" / batch.cell)
+    command = ["audit", "--defense", "batch_shuffle", "--dataset", "tiny_digits", "--budget", "smoke", "--threads", "1"]
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, *command, "--out", str(folder)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 3, done.stderr
+    assert "memory ran out" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert none in read_rows(folder)

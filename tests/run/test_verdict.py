@@ -1,0 +1,155 @@
+"""What `verdict.json`, the report, its tables, `privkit report` and the exit code say of one run: the same."""
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from privkit.audit.report import build
+from privkit.audit.run import AuditRun, run_audit
+from privkit.errors import DamagedFile, UnfinishedRun
+from privkit.reports.gate import Gate
+from privkit.run.folder import read_manifest
+from privkit.run.verdict import read_verdict, verdict_of
+from privkit.sealed import opened
+
+Cli = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture
+def copied(small_run: AuditRun, tmp_path: Path) -> Path:
+    """A copy of the finished run, to change."""
+    return Path(shutil.copytree(small_run.folder, tmp_path / "run"))
+
+
+def again(folder: Path, **settings: Any) -> AuditRun:
+    return run_audit(defense="batch_shuffle", dataset="tiny_digits", budget="smoke", threads=1, out=folder, **settings)
+
+
+def said(folder: Path) -> tuple[str, str, list[dict[str, str]], str]:
+    """Page, Markdown, CSV and LaTeX of a report."""
+    tables = folder / "report" / "tables"
+    page, markdown = (folder / "report" / "index.html").read_text(), (tables / "audit.md").read_text()
+    records = list(csv.DictReader(io.StringIO((tables / "audit.csv").read_text())))
+    return page, markdown, records, (tables / "audit.tex").read_text()
+
+
+def cut(folder: Path, run: AuditRun) -> None:
+    """Leave the run as a kill after its first cell does."""
+    shutil.rmtree(folder / "cells" / run.rows[1].cell)
+    results = folder / "results.jsonl"
+    results.write_text(results.read_text().splitlines()[0] + "\n")
+
+
+def test_a_clean_run(small_run: AuditRun) -> None:
+    fields = opened((small_run.folder / "verdict.json").read_bytes())
+    assert (fields["outcome"], fields["exit_code"], fields["failures"]) == ("clean", 0, [])
+    assert [cell["status"] for cell in fields["cells"]] == ["done", "done"]
+    kinds = [check["kind"] for check in fields["checks"]]
+    assert (kinds.count("control"), kinds.count("number")) == (4, 2)
+    assert all(check["met"] for check in fields["checks"])
+    assert small_run.verdict.sentence == "clean: 2 of 2 cells finished; 6 of 6 checks met"
+    for text in said(small_run.folder)[:2]:
+        assert "2 of 2 cells finished" in text
+
+
+def test_a_failed_gate_is_told_everywhere_and_by_the_report_too(copied: Path, privkit_cli: Cli) -> None:
+    run = again(copied, gate=["ssim<=0.01", "accuracy>=0.01"])
+    assert run.exit_code == 1
+    (failure,) = run.failures
+    assert "the gate wants <= 0.01" in failure
+    page, markdown, records, latex = said(copied)
+    assert '<section class="verdict failed"' in page
+    assert failure.replace("<", "&lt;") in page
+    assert page.index('id="verdict"') < page.index('class="cards"')
+    assert "failed: 2 of 2 cells finished; 6 of 6 checks met; 1 of 2 gates met, 1 failed" in markdown
+    assert latex.startswith("% Verdict: failed")
+    assert [record["gate_ssim<=0.01"] for record in records] == ["", "False"]
+    done = privkit_cli("report", str(copied))
+    assert done.returncode == 1
+    assert "verdict: failed: " in done.stdout
+    assert done.stderr.splitlines() == [f"privkit: gate failed: {failure}"]
+    assert opened((copied / "verdict.json").read_bytes())["gates"] == ["ssim<=0.01", "accuracy>=0.01"]
+
+
+def test_an_unfinished_run_is_no_success(copied: Path, small_run: AuditRun, privkit_cli: Cli) -> None:
+    cut(copied, small_run)
+    done = privkit_cli("report", str(copied))
+    assert done.returncode == 3
+    sentence = (
+        "unfinished: 1 of 2 cells finished; 1 missing (batch_shuffle / black_box, seed 0); repeat the run's command to "
+        "go on; 3 of 3 checks met"
+    )
+    assert f"verdict: {sentence}" in done.stdout
+    assert done.stderr == f"privkit: {sentence}\n"
+    page, markdown, records, _ = said(copied)
+    assert '<section class="verdict unfinished"' in page
+    assert sentence.partition(": ")[2].replace("'", "&#39;") in page
+    assert "unfinished: 1 of 2" in markdown
+    assert [record["status"] for record in records] == ["done", "missing"]
+    assert again(copied).verdict.outcome == "clean"
+
+
+def test_a_run_that_is_killed_leaves_its_verdict_so_far(
+    copied: Path, small_run: AuditRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut(copied, small_run)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("privkit.audit.run.run_cell", killed)
+    with pytest.raises(KeyboardInterrupt):
+        again(copied, gate="ssim<=0.01")
+    manifest = read_manifest(copied)
+    assert manifest is not None
+    found = read_verdict(copied, manifest)
+    assert found is not None
+    assert (found.outcome, found.gates) == ("unfinished", ("ssim<=0.01",))
+    assert [check.met for check in found.checks if check.kind == "gate"] == [None]
+    monkeypatch.undo()
+    build(copied)
+    assert read_verdict(copied, manifest).gates == ("ssim<=0.01",)  # type: ignore[union-attr]
+
+
+def test_a_run_without_a_finished_cell(copied: Path, privkit_cli: Cli) -> None:
+    (copied / "results.jsonl").unlink()
+    with pytest.raises(UnfinishedRun, match="holds no finished cell; repeat the run's command") as caught:
+        build(copied)
+    assert caught.value.exit_code == 3
+
+
+def test_errors_come_before_gates_and_what_waits_is_open(small_run: AuditRun) -> None:
+    manifest = read_manifest(small_run.folder)
+    assert manifest is not None
+    none, batch = small_run.rows
+    gate = [Gate.parse("ssim<=0.01")]
+    crashed = batch.model_copy(update={"status": "error", "reason": "x", "recovers": {}, "gates": ()})
+    verdict = verdict_of(manifest, [none, crashed], gate)
+    assert (verdict.outcome, verdict.exit_code) == ("errored", 3)
+    assert "1 errored (batch_shuffle / black_box, seed 0)" in verdict.sentence
+    assert verdict.failures == ("batch_shuffle / black_box, seed 0: ssim is no number, the gate wants <= 0.01",)
+    refused = batch.model_copy(update={"status": "not_applicable", "reason": "y", "recovers": {}, "gates": ()})
+    verdict = verdict_of(manifest, [none, refused], [])
+    assert (verdict.outcome, verdict.exit_code) == ("failed", 1)
+    two = manifest.model_copy(
+        update={"cells": (*manifest.cells, manifest.cells[1].model_copy(update={"cell": "other", "attack": "jigsaw"}))}
+    )
+    verdict = verdict_of(two, [none, refused], gate)
+    assert (verdict.outcome, verdict.failures) == ("unfinished", ())  # the other attack may give a number yet
+    assert [check.met for check in verdict.checks if check.cell == ""] == [True, None]
+
+
+def test_a_damaged_verdict_is_named(copied: Path) -> None:
+    path = copied / "verdict.json"
+    path.write_text(path.read_text().replace('"clean"', '"clear"', 1))
+    with pytest.raises(DamagedFile, match=r"verdict\.json is damaged"):
+        build(copied)
+    assert json.loads(path.read_text())["outcome"] == "clear"
+    assert again(copied).exit_code == 0

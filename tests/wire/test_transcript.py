@@ -1,0 +1,170 @@
+"""A recorded training is the unrecorded one; what is recorded is what crossed the cut."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.data.base import Batch
+from privkit.data.embedded import TinyDigits
+from privkit.defenses.base import Defense
+from privkit.defenses.batch_shuffle import BatchShuffle
+from privkit.defenses.dp_sl import DpSl
+from privkit.defenses.none import NoDefense
+from privkit.defenses.nopeek import NoPeek
+from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.models import VIT_MICRO
+from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round, train
+from privkit.wire.transcript import RecordedRound, Recorder
+
+SHAPE = (1, 8, 8)
+PAIR = SplitProtocol(clients=2)
+
+
+def digits(count: int = 48) -> Batch:
+    pool = TinyDigits().open(None, download=False, train_images=count).train
+    return pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
+
+
+def built(defense: Defense, protocol: SplitProtocol = PAIR) -> tuple[Clients, nn.Module]:
+    model = VIT_MICRO.build(SHAPE, 10, positions=defense.positions, seed=0)
+    return Clients.build(model.lower, defense, SHAPE, classes=10, seed=0, protocol=protocol), model.upper
+
+
+def one(
+    defense: Defense, protocol: SplitProtocol = PAIR, shares: Tensor | None = None
+) -> tuple[Clients, Round, RecordedRound]:
+    """One recorded round of four images a client."""
+    edge, upper = built(defense, protocol)
+    data, recorder = digits(4 * protocol.clients), Recorder()
+    images, labels = data.x.view(protocol.clients, 4, *SHAPE), data.y.view(protocol.clients, 4)
+    found = recorder(edge, upper, images, labels, Generator().manual_seed(0), shares=shares, number=7)
+    return edge, found, recorder.rounds[0]
+
+
+@pytest.mark.parametrize(
+    ("defense", "protocol"),
+    [
+        (NoDefense(), SplitProtocol(clients=2, average="round", gradient="average")),
+        (RandomCutMix(), PAIR),
+        (RandomCutMix(), SplitProtocol(clients=2, gradient="broadcast")),
+        (RandomCutMix(level="input"), PAIR),
+        (DpSl(), SplitProtocol(clients=2, updates="message")),
+        (NoPeek(), PAIR),
+        (BatchShuffle(keep=0.4), SplitProtocol(clients=2, lower="handed_on")),
+    ],
+    ids=lambda value: value.name if isinstance(value, Defense) else "",
+)
+def test_a_recorded_training_gives_the_same_weights(defense: Defense, protocol: SplitProtocol) -> None:
+    spec, data = TrainingSpec(batch_size=8), digits()
+    plain = train(*built(defense, protocol), data, spec, epochs=2, seed=0)
+    recorder = Recorder()
+    recorded = train(*built(defense, protocol), data, spec, epochs=2, seed=0, play=recorder)
+    for ours, theirs in ((plain.edge, recorded.edge), (plain.upper, recorded.upper)):
+        assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    assert recorded.curve == plain.curve
+    assert [view.round for view in recorder.views] == list(range(len(recorder.rounds)))
+    assert len(recorder.rounds) == 6 * (protocol.clients // protocol.active)
+
+
+def test_only_the_wanted_rounds_are_kept() -> None:
+    recorder = Recorder(lambda number: number >= 4)
+    train(*built(NoDefense()), digits(), TrainingSpec(batch_size=8), epochs=2, seed=0, play=recorder)
+    assert [view.round for view in recorder.views] == [4, 5]
+
+
+def test_the_recorder_and_split_round_return_the_same() -> None:
+    edge, upper = built(RandomCutMix())
+    data = digits(8)
+    given = (data.x.view(2, 4, *SHAPE), data.y.view(2, 4))
+    plain = split_round(edge, upper, *given, Generator().manual_seed(3))
+    edge, upper = built(RandomCutMix())
+    recorded = Recorder()(edge, upper, *given, Generator().manual_seed(3))
+    assert torch.equal(plain.cut_gradient, recorded.cut_gradient)
+    assert torch.equal(plain.losses, recorded.losses)
+    assert not edge.lowers._forward_hooks
+
+
+def test_without_a_defense_each_client_gets_its_own_messages_gradient() -> None:
+    _, found, kept = one(NoDefense())
+    assert kept.view.cut_gradient is not None
+    assert torch.equal(kept.view.cut_gradient, found.cut_gradient.flatten(0, 1))
+    for client, view in enumerate(kept.received):
+        assert view.cut_gradient is not None
+        assert view.round == kept.view.round == 7
+        assert torch.equal(view.cut_gradient, found.cut_gradient[client])
+        assert torch.equal(view.smashed, found.sent.smashed[client])
+
+
+def test_an_averaged_gradient_is_recorded_as_it_was_sent() -> None:
+    shares = torch.tensor([0.75, 0.25])
+    _, found, kept = one(NoDefense(), SplitProtocol(clients=2, gradient="average"), shares)
+    mean = 0.75 * found.cut_gradient[0] + 0.25 * found.cut_gradient[1]
+    assert kept.view.cut_gradient is not None
+    assert torch.allclose(kept.view.cut_gradient, mean.repeat(2, 1, 1), atol=1e-9)
+    for view in kept.received:
+        assert view.cut_gradient is not None
+        assert torch.allclose(view.cut_gradient, mean, atol=1e-9)
+
+
+@pytest.mark.parametrize("way", ["unicast", "broadcast"])
+def test_members_of_a_group_get_masked_parts_by_unicast_and_all_of_it_by_broadcast(way: str) -> None:
+    _, found, kept = one(RandomCutMix(), SplitProtocol(clients=2, gradient=way))  # type: ignore[arg-type]
+    assert kept.view.share is not None
+    assert kept.view.mixed == 2
+    for seat, client in enumerate(found.sent.groups[0].tolist()):
+        mask = kept.view.share[:, seat].unsqueeze(2) if way == "unicast" else 1
+        got = kept.received[client].cut_gradient
+        assert got is not None
+        assert torch.allclose(got, mask * found.cut_gradient[0], atol=1e-9)
+        assert torch.equal(kept.members[:, seat], client * 4 + torch.arange(4))
+
+
+def test_images_mixed_before_the_lower_segments_leave_no_client_a_gradient_of_its_own() -> None:
+    _, _, kept = one(RandomCutMix(level="input"))
+    assert kept.received == ()
+    assert kept.view.cut_gradient is not None
+
+
+def test_hidden_masks_stay_hidden_and_empty_seats_empty() -> None:
+    _, _, kept = one(replace(RandomCutMix(), published=False), SplitProtocol(clients=3))
+    assert kept.view.share is None
+    assert (kept.members[4:, 1] == -1).all()
+    assert (kept.members[:, 0] >= 0).all()
+
+
+def test_a_frozen_lower_segment_gets_nothing() -> None:
+    edge, upper = built(NoDefense())
+    edge.lowers.requires_grad_(False)
+    data, recorder = digits(8), Recorder()
+    recorder(edge, upper, data.x.view(2, 4, *SHAPE), data.y.view(2, 4), Generator().manual_seed(0))
+    assert recorder.views[0].cut_gradient is not None
+    assert [view.cut_gradient for view in recorder.received(0) + recorder.received(1)] == [None, None]
+
+
+def test_the_record_outlives_the_round_and_holds_no_graph() -> None:
+    edge, found, kept = one(NoDefense())
+    before = kept.view.smashed.clone()
+    with torch.no_grad():
+        found.sent.release.smashed.zero_()
+        found.cut_gradient.zero_()
+    assert torch.equal(kept.view.smashed, before)
+    assert kept.view.cut_gradient is not None
+    assert kept.view.cut_gradient.abs().sum() > 0
+    assert not kept.view.smashed.requires_grad
+    assert edge.lowers.copies == 2
+
+
+def test_seats_tell_row_label_and_round_of_every_member() -> None:
+    edge, upper = built(RandomCutMix())
+    data, recorder = digits(16), Recorder()
+    for number, part in enumerate(torch.arange(16).view(2, 2, 4)):
+        recorder(edge, upper, data.x[part], data.y[part], Generator().manual_seed(number), number=number)
+    rows, labels, rounds = recorder.seats()
+    assert torch.equal(rows, torch.arange(8).repeat_interleave(2))
+    assert torch.equal(rounds, torch.tensor([0, 1]).repeat_interleave(8))
+    sent = torch.arange(16).view(2, 2, 4)
+    for row in range(8):
+        assert sorted(labels[rows == row].tolist()) == sorted(data.y[sent[row // 4, :, row % 4]].tolist())
