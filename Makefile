@@ -1,16 +1,19 @@
-# Two commands do everything on a fresh machine: `make audit` and `make test`.
+# Two commands do everything on a fresh machine: `make audit` and `make test`. `make test-all` adds the slow tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 AUDIT ?= --defense batch_shuffle
 
-.PHONY: audit test lint clean
+.PHONY: audit test test-all lint clean
 
 audit: $(VENV)/installed
 	$(BIN)/privkit audit $(AUDIT)
 
 test: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "not slow"
+
+test-all: test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
