@@ -27,8 +27,8 @@ from privkit.attacks.floors import MeanImage
 from privkit.attacks.intersection import intersected
 from privkit.attacks.recurrence import copy_distance
 from privkit.audit.scoring import student
-from privkit.data.base import Batch
-from privkit.data.embedded import Digits
+from privkit.domains.base import Batch
+from privkit.domains.images.embedded import Digits
 from privkit.metrics.image import mse, ssim
 from privkit.models.vit import Vit
 from privkit.registry import parse

@@ -31,7 +31,7 @@ from privkit.attacks.fsha_networks import build
 from privkit.attacks.fsha_server import Server
 from privkit.attacks.gan import between, gradient_penalty
 from privkit.attacks.hijack_detection import SplitGuard
-from privkit.data.embedded import Digits
+from privkit.domains.images.embedded import Digits
 from privkit.metrics.image import ssim
 
 SHAPE = (3, 32, 32)

@@ -28,11 +28,11 @@ from privkit.attacks.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.coordinates import starts
 from privkit.attacks.decoders.patches import patchify
 from privkit.attacks.jigsaw import Jigsaw
-from privkit.data.vision import Cifar10
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.spectral_shuffle import SpectralShuffle
+from privkit.domains.images.vision import Cifar10
 from privkit.metrics.arrangement import Accuracy, arrangement_scores, true_arrangement
 from privkit.metrics.puzzle import direct_accuracy, kinds_of, neighbor_accuracy
 from privkit.models.t2t import T2tVit

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from privkit.audit.seed_intervals import UNIT, over_values
-from privkit.data.splits import split
+from privkit.domains.splits import split
 from privkit.registry import parse
 from privkit.training import Clients, Stacked, TrainingSpec, evaluate, train
 

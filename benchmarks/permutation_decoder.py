@@ -22,7 +22,7 @@ from privkit.attacks.base import Knowledge, Query, QueryResult, View
 from privkit.attacks.black_box import BlackBox
 from privkit.attacks.floors import MeanImage
 from privkit.audit.seed_intervals import over_values
-from privkit.data.embedded import Digits
+from privkit.domains.images.embedded import Digits
 from privkit.metrics.image import mse, ssim
 from privkit.models.vit import Vit
 from privkit.registry import parse

@@ -19,7 +19,7 @@ from privkit.attacks.base import Attack, Knowledge, View
 from privkit.attacks.floors import MeanImage
 from privkit.attacks.sdar import SDAR
 from privkit.attacks.unsplit import UnSplit
-from privkit.data.embedded import Digits
+from privkit.domains.images.embedded import Digits
 from privkit.metrics.image import mse, ssim
 
 

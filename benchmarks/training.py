@@ -18,10 +18,10 @@ from time import perf_counter, process_time
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.data.base import Batch
-from privkit.data.partition import Iid
 from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.domains.base import Batch
+from privkit.domains.partition import Iid
 from privkit.registry import parse
 from privkit.training import Clients, SplitProtocol, TrainingSpec, train
 

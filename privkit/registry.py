@@ -17,10 +17,10 @@ from privkit.toml_text import TomlError, TooMuch, parse_toml
 TABLES = {
     "defenses": "privkit.defenses:DEFENSES",
     "attacks": "privkit.attacks:ATTACKS",
-    "datasets": "privkit.data:DATASETS",
+    "datasets": "privkit.domains:DATASETS",
     "models": "privkit.models:MODELS",
     "protocols": "privkit.training.protocol:PROTOCOLS",
-    "partitions": "privkit.data.partition:PARTITIONS",
+    "partitions": "privkit.domains.partition:PARTITIONS",
     "metrics": "privkit.metrics:METRICS",
     "accountants": "privkit.accountants:ACCOUNTANTS",
 }

@@ -68,7 +68,7 @@ def imports(path: Path) -> set[str]:
     return {name for name in found if name.split(".")[0] == "privkit"}
 
 
-CORE = {"training", "defenses", "models", "data", "metrics"}
+CORE = {"training", "defenses", "models", "domains", "metrics"}
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -12,9 +12,9 @@ from torch import nn
 
 from privkit.audit.seed_data import SeedData
 from privkit.config import AuditConfig
-from privkit.data.base import Batch
-from privkit.data.partition import ClientPartition, rounds_an_epoch
 from privkit.defenses.base import Defense
+from privkit.domains.base import Batch
+from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.errors import DamagedFile
 from privkit.reports.schema import Costs, Interval
 from privkit.run.folder import TRAINED, RunFolder

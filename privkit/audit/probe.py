@@ -18,7 +18,7 @@ from privkit.attacks.base import Knowledge, NoSession, NotApplicable, known_to
 from privkit.audit.defended import assemble
 from privkit.audit.goals.images import passes
 from privkit.config import AuditConfig
-from privkit.data.base import Batch, Pools
+from privkit.domains.base import Batch, Pools
 from privkit.errors import DataError, PrivkitError, UsageError
 from privkit.out_of_memory import ran_out
 from privkit.registry import Component

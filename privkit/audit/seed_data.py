@@ -12,10 +12,10 @@ from privkit.attacks.base import Knowledge, View
 from privkit.attacks.floors import MeanImage, MidGrey
 from privkit.audit.scoring import scored, summarise
 from privkit.config import AuditConfig
-from privkit.data.base import Batch, Pool, Pools
-from privkit.data.checks import clipped
-from privkit.data.partition import ClientPartition, stratified
-from privkit.data.splits import Splits, fit_shape, part_sizes, split, without
+from privkit.domains.base import Batch, Pool, Pools
+from privkit.domains.images.checks import clipped
+from privkit.domains.partition import ClientPartition, stratified
+from privkit.domains.splits import Splits, fit_shape, part_sizes, split, without
 from privkit.errors import DataError, UsageError
 from privkit.metrics.perception import Perception
 from privkit.registry import parse

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator
 
-from privkit.data.base import Batch
+from privkit.domains.base import Batch
 from privkit.metrics.cost import Cost, measure
 from privkit.metrics.payload import FLOAT, kept_share
 from privkit.seeds import derive

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.data.augment import AUGMENTATIONS, augment
-from privkit.data.base import Batch
-from privkit.data.partition import ClientPartition, Iid, epoch_order, most_releases, rounds_an_epoch
 from privkit.defenses.base import ReleaseCount
+from privkit.domains.base import Batch
+from privkit.domains.images.augment import AUGMENTATIONS, augment
+from privkit.domains.partition import ClientPartition, Iid, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import TrainingDiverged, UsageError
 from privkit.metrics.classification import Proportion, accuracy
 from privkit.seeds import derive

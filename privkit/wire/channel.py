@@ -8,8 +8,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Query, QueryResult, View
-from privkit.data.base import Batch
 from privkit.defenses.base import Receipt
+from privkit.domains.base import Batch
 from privkit.seeds import derive
 from privkit.training.edge import ClientForward, Clients
 from privkit.training.seeded import seeded

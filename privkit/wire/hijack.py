@@ -13,8 +13,8 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.gan import finite
 from privkit.attacks.hijack_detection import SplitGuard
-from privkit.data.base import Batch
-from privkit.data.partition import ClientPartition, rounds_an_epoch
+from privkit.domains.base import Batch
+from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.seeds import derive
 from privkit.training.edge import Clients
 from privkit.training.loop import TrainingSpec, learns, round_order

@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks import fsha as module
 from privkit.attacks.base import Knowledge, Reconstruction, View
 from privkit.attacks.fsha import FSHA
-from privkit.data.embedded import TinyDigits
+from privkit.domains.images.embedded import TinyDigits
 
 
 class Memory:

@@ -17,8 +17,8 @@ from privkit.attacks.floors import MeanImage
 from privkit.attacks.intersection import intersected
 from privkit.attacks.recurrence import copy_distance, keeps_places, keeps_rows, pooled, tracked
 from privkit.attacks.rounds import by_round
-from privkit.data.embedded import TinyDigits
 from privkit.defenses.batch_shuffle import BatchShuffle
+from privkit.domains.images.embedded import TinyDigits
 
 pytest_plugins = ["tests.attacks.hijackable"]
 

@@ -22,7 +22,7 @@ from privkit.attacks.black_box import BlackBox
 from privkit.attacks.decoders import DECODERS, Geometry, MaeDecoder
 from privkit.attacks.decoders.patches import as_tokens, patchify, sincos_positions, unpatchify
 from privkit.attacks.floors import MeanImage, MidGrey
-from privkit.data.embedded import TinyDigits
+from privkit.domains.images.embedded import TinyDigits
 
 BATCH = 20
 

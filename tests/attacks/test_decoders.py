@@ -17,7 +17,7 @@ from privkit.attacks.decoders.patches import patchify
 from privkit.attacks.decoders.pix2pix import Pix2Pix, UNet
 from privkit.attacks.decoders.unordered import SetDecoder
 from privkit.attacks.floors import MeanImage
-from privkit.data.embedded import TinyDigits
+from privkit.domains.images.embedded import TinyDigits
 
 BATCH = 20
 POOL = TinyDigits().open(None, download=False, train_images=900).train

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Knowledge, View
 from privkit.attacks.fsha import FSHA
 from privkit.attacks.hijack_detection import SplitGuard
-from privkit.data.embedded import TinyDigits
+from privkit.domains.images.embedded import TinyDigits
 
 POOL = TinyDigits().open(None, download=False, train_images=1_797).train
 TAKEN = POOL.take(np.random.default_rng(0).permutation(len(POOL)))

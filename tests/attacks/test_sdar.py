@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Reconstruction, View
 from privkit.attacks.sdar import SDAR
 from privkit.attacks.sdar_training import Training
-from privkit.data.embedded import TinyDigits
+from privkit.domains.images.embedded import TinyDigits
 
 pytest_plugins = ["tests.attacks.hijackable"]
 

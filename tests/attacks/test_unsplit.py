@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Reconstruction, View
 from privkit.attacks.known_lower import mix
 from privkit.attacks.unsplit import UnSplit, fresh
-from privkit.data.embedded import Digits, TinyDigits
+from privkit.domains.images.embedded import Digits, TinyDigits
 
 pytest_plugins = ["tests.attacks.hijackable"]
 

@@ -17,7 +17,7 @@ from privkit.attacks.known_lower import mix
 from privkit.attacks.rounds import averaged
 from privkit.attacks.sinkhorn import PlaceModel, hungarian, pair_costs, place_costs, sinkhorn, take
 from privkit.attacks.white_box import WhiteBox
-from privkit.data.embedded import Digits, TinyDigits
+from privkit.domains.images.embedded import Digits, TinyDigits
 
 BATCH = 10
 Defend = Callable[[Tensor, Generator], Tensor]

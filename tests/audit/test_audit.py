@@ -375,9 +375,9 @@ def test_private_images_are_no_auxiliary_images_of_another_dataset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same pictures under another name: the private ones among them are left out, and the run says how many."""
-    from privkit.data import DATASETS
+    from privkit.domains import DATASETS
 
-    monkeypatch.setitem(DATASETS, "same_digits", "privkit.data.embedded:TinyDigits")
+    monkeypatch.setitem(DATASETS, "same_digits", "privkit.domains.images.embedded:TinyDigits")
     table.cache_clear()
     try:
         config = resolve({"auxiliary": "same_digits", "attack": "mean_image", "defense": "none", **SMALL})

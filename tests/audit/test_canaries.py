@@ -27,7 +27,6 @@ from privkit.audit.goals.canaries_sent import (
 )
 from privkit.audit.goals.context import must_get_gradients
 from privkit.audit.run import run_audit
-from privkit.data.base import Batch
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.grad_perturb import GradPerturb
@@ -36,6 +35,7 @@ from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.random_cutout import RandomCutout
+from privkit.domains.base import Batch
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.channel import record

@@ -61,8 +61,8 @@ def test_every_model_goes_through_a_round(model: str) -> None:
     """Digits of 28×28 for networks that need more than 8 pixels; two clients, one step, one test."""
     import torch
 
-    from privkit.data.base import Batch
     from privkit.defenses.none import NoDefense
+    from privkit.domains.base import Batch
     from privkit.training import Clients, SplitProtocol, TrainingSpec, evaluate, train
 
     shape = (1, 28, 28)

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from privkit.audit.run import AuditRun, run_audit
-from privkit.data.pictures import ImageFolder
+from privkit.domains.images.pictures import ImageFolder
 from privkit.errors import DamagedFile, DataError
 from privkit.run.arrays import read_arrays
 from privkit.sealed import opened, sealed

@@ -10,9 +10,9 @@ from torch import Generator
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
 from privkit.config import resolve
-from privkit.data.base import Batch
 from privkit.defenses.mixup import Mixup
 from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.domains.base import Batch
 from privkit.errors import UsageError
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.channel import black_box_query, record

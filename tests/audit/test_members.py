@@ -15,10 +15,10 @@ from privkit.audit.goals.members import released
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
 from privkit.config import resolve
-from privkit.data.base import Batch
-from privkit.data.partition import Dirichlet, Iid
-from privkit.data.shares import ClientPartition
 from privkit.defenses.none import NoDefense
+from privkit.domains.base import Batch
+from privkit.domains.partition import Dirichlet, Iid
+from privkit.domains.shares import ClientPartition
 from privkit.models.vit import Vit
 from privkit.run.plan import plan
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round, train

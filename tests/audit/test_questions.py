@@ -14,12 +14,12 @@ from privkit.audit.goals import labels
 from privkit.audit.goals.canaries_sent import quiet, rows_of
 from privkit.audit.goals.context import told_apart
 from privkit.audit.run import run_audit
-from privkit.data.base import Batch
-from privkit.data.partition import Iid
 from privkit.defenses.charge import NoiseReceipt
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
+from privkit.domains.base import Batch
+from privkit.domains.partition import Iid
 from privkit.models.vit import Vit
 from privkit.registry import load, parse, table
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round

@@ -12,7 +12,7 @@ from privkit.attacks.base import Knowledge, Reconstruction, Session, View
 from privkit.attacks.black_box import BlackBox
 from privkit.attacks.white_box import WhiteBox
 from privkit.audit.sanity import _probe, controls, plain
-from privkit.data.embedded import TinyDigits
+from privkit.domains.images.embedded import TinyDigits
 
 
 def digits(count: int) -> tuple[Tensor, Tensor]:

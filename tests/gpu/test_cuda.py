@@ -8,8 +8,8 @@ import torch
 from torch import Generator, nn
 
 from privkit.audit.run import run_audit
-from privkit.data.base import Batch
 from privkit.defenses import BatchShuffle, NoDefense, PatchShuffle
+from privkit.domains.base import Batch
 from privkit.models import VIT_MICRO
 from privkit.training import Checkpoint, Clients, TrainingSpec, split_round, train
 

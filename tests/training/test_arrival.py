@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Generator
 
-from privkit.data.base import Batch
 from privkit.defenses.base import Defense
 from privkit.defenses.blur import Blur
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
@@ -15,6 +14,7 @@ from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.laplace_noise import LaplaceNoise
 from privkit.defenses.none import NoDefense
+from privkit.domains.base import Batch
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import record, shared_lower

@@ -13,7 +13,7 @@ SCRIPT = """
 import json, sys
 import numpy as np, torch
 from torch import Generator
-from privkit.data.embedded import TinyDigits
+from privkit.domains.images.embedded import TinyDigits
 from privkit.defenses import BatchShuffle, NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.models import VIT_MICRO

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from privkit.data.base import Batch
-from privkit.data.embedded import TinyDigits
 from privkit.defenses import BatchShuffle, NoDefense, PatchShuffle
 from privkit.defenses.base import Defense
+from privkit.domains.base import Batch
+from privkit.domains.images.embedded import TinyDigits
 from privkit.errors import DamagedFile, TrainingDiverged, UsageError
 from privkit.models import VIT_MICRO, SplitModel
 from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, split_round, train

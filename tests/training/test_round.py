@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.data.base import Batch
-from privkit.data.embedded import TinyDigits
-from privkit.data.partition import ClientPartition
 from privkit.defenses.base import Defense
 from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.shuffled_cutmix import ShuffledCutMix
+from privkit.domains.base import Batch
+from privkit.domains.images.embedded import TinyDigits
+from privkit.domains.partition import ClientPartition
 from privkit.errors import TrainingDiverged, UsageError
 from privkit.models import VIT_MICRO
 from privkit.seeds import derive

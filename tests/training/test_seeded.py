@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.data.base import Batch
 from privkit.defenses import BatchShuffle, PatchShuffle
+from privkit.domains.base import Batch
 from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, train
 from privkit.wire.channel import black_box_query, record
 

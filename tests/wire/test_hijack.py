@@ -13,8 +13,6 @@ from privkit.attacks.base import AttackDiverged, Knowledge
 from privkit.attacks.fsha import FSHA
 from privkit.attacks.hijack_detection import SplitGuard
 from privkit.audit.goals import images
-from privkit.data.base import Batch
-from privkit.data.partition import Iid
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.dp_mixsl import DpMixSl
@@ -22,6 +20,8 @@ from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.random_cutout import RandomCutout
+from privkit.domains.base import Batch
+from privkit.domains.partition import Iid
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, imitated, serve

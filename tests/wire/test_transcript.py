@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.data.base import Batch
-from privkit.data.embedded import TinyDigits
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.none import NoDefense
 from privkit.defenses.nopeek import NoPeek
 from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.domains.base import Batch
+from privkit.domains.images.embedded import TinyDigits
 from privkit.models import VIT_MICRO
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round, train
 from privkit.wire.transcript import RecordedRound, Recorder

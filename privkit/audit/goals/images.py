@@ -17,7 +17,7 @@ from privkit.audit.defended import untrained
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.sanity import controls, judge
 from privkit.audit.scoring import Scores, match, scored, summarise
-from privkit.data.base import Batch
+from privkit.domains.base import Batch
 from privkit.metrics.arrangement import arrangement_scores, true_arrangement
 from privkit.metrics.puzzle import kinds_of
 from privkit.reports.schema import Check, Interval, Row

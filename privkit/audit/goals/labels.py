@@ -11,7 +11,7 @@ from privkit.attacks.base import NotApplicable, Scores, View
 from privkit.attacks.label_leak import LabelKnowledge
 from privkit.audit.defended import replay
 from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send, planted
-from privkit.data.partition import rounds_an_epoch
+from privkit.domains.partition import rounds_an_epoch
 from privkit.reports.schema import Check, Row
 from privkit.wire.transcript import Recorder
 

@@ -9,8 +9,8 @@ from privkit.attacks.base import NotApplicable
 from privkit.attacks.member_inference import MembershipKnowledge, Predict
 from privkit.audit.defended import DefendedModel, another
 from privkit.audit.goals.context import AttackContext, must_send, planted
-from privkit.data.base import Batch
-from privkit.data.partition import rounds_an_epoch
+from privkit.domains.base import Batch
+from privkit.domains.partition import rounds_an_epoch
 from privkit.reports.schema import Check, Row
 from privkit.seeds import derive
 from privkit.training.loop import round_order

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from privkit.data.base import Batch, Pools
+from privkit.domains.base import Batch, Pools
 from privkit.errors import DataError
 
 
@@ -48,7 +48,7 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int) -> dict
     Raises:
         DataError: if the pool has not even one image for each part.
 
-    >>> from privkit.data.embedded import LfwSubset
+    >>> from privkit.domains.images.embedded import LfwSubset
     >>> part_sizes(LfwSubset().open(None, download=False, train_images=1), private=2500, auxiliary=2000, test=500)
     {'private': 100, 'auxiliary': 80, 'test': 20}
     """

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privkit.data.shares import ClientPartition, epoch_order, most_releases, rounds_an_epoch
+from privkit.domains.shares import ClientPartition, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import UsageError
 
 __all__ = [
@@ -133,8 +133,8 @@ class Dirichlet:
 
 
 PARTITIONS: dict[str, str] = {
-    "dirichlet": "privkit.data.partition:Dirichlet",
-    "iid": "privkit.data.partition:Iid",
+    "dirichlet": "privkit.domains.partition:Dirichlet",
+    "iid": "privkit.domains.partition:Iid",
 }
 """Name -> "module:object" of every partition."""
 

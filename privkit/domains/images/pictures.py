@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privkit.data.base import TEST_ID_OFFSET, Batch, Pools
-from privkit.data.modes import NotOnScale, unit_pixels
-from privkit.data.official import advice_on_missing, check_files, check_folder, need_root, one_sentence, reason
+from privkit.domains.base import TEST_ID_OFFSET, Batch, Pools
+from privkit.domains.images.modes import NotOnScale, unit_pixels
+from privkit.domains.official import advice_on_missing, check_files, check_folder, need_root, one_sentence, reason
 from privkit.errors import DataError
 
 LARGEST_SIZE = 1024

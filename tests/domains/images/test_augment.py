@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privkit.data.augment import augment
+from privkit.domains.images.augment import augment
 from privkit.errors import UsageError
 
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from privkit.data.base import TEST_ID_OFFSET, ArrayPool, Pools
-from privkit.data.official import advice_on_missing, check_files, need_root, one_sentence
+from privkit.domains.base import TEST_ID_OFFSET, ArrayPool, Pools
+from privkit.domains.official import advice_on_missing, check_files, need_root, one_sentence
 from privkit.errors import DataError
 
 IMAGES_PER_CIFAR_BATCH = 10_000

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privkit.data.checks import check_images, check_labels, scale_of
+from privkit.domains.images.checks import check_images, check_labels, scale_of
 from privkit.errors import DataError
 
 TEST_ID_OFFSET = 1 << 32

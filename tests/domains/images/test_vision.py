@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torchvision import datasets
 
-from privkit.data.base import TEST_ID_OFFSET, Batch, DatasetSpec, Pool, Pools
-from privkit.data.pictures import CelebA, ImageFolder, LfwPeople, Pcam
-from privkit.data.splits import split
-from privkit.data.vision import Cifar10, Cifar100, FashionMnist, Mnist
+from privkit.domains.base import TEST_ID_OFFSET, Batch, DatasetSpec, Pool, Pools
+from privkit.domains.images.pictures import CelebA, ImageFolder, LfwPeople, Pcam
+from privkit.domains.images.vision import Cifar10, Cifar100, FashionMnist, Mnist
+from privkit.domains.splits import split
 from privkit.errors import DataError
 
 OFFICIAL: list[DatasetSpec] = [Mnist(), FashionMnist(), Cifar10(), Cifar100(), CelebA(), LfwPeople(), Pcam()]

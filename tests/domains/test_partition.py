@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import beta, kstest
 
-from privkit.data.partition import (
+from privkit.domains.partition import (
     PARTITIONS,
     ClientPartition,
     Dirichlet,

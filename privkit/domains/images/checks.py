@@ -12,7 +12,7 @@ from torch import Tensor
 from privkit.errors import DataError
 
 if TYPE_CHECKING:
-    from privkit.data.base import Batch
+    from privkit.domains.base import Batch
 
 CHANNELS = (1, 3, 4)
 SATURATED = 0.5
@@ -97,7 +97,7 @@ def clipped(batch: Batch) -> str:
 
     Both make every reconstruction look close: a constant area is easy to guess.
 
-    >>> from privkit.data.base import Batch
+    >>> from privkit.domains.base import Batch
     >>> ids = torch.arange(2)
     >>> clipped(Batch(x=torch.ones(2, 1, 4, 4), y=ids, ids=ids))[:35]
     '100 % of the pixels are pure white,'

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from privkit.data.base import ArrayPool, Pools
+from privkit.domains.base import ArrayPool, Pools
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from privkit.data.base import Batch, DatasetSpec
-from privkit.data.embedded import Digits, LfwSubset, TinyDigits
+from privkit.domains.base import Batch, DatasetSpec
+from privkit.domains.images.embedded import Digits, LfwSubset, TinyDigits
 from privkit.errors import DataError
 
 

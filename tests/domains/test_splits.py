@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from privkit.data.base import TEST_ID_OFFSET, ArrayPool, Batch, Pools
-from privkit.data.embedded import TinyDigits
-from privkit.data.splits import fit_shape, split
+from privkit.domains.base import TEST_ID_OFFSET, ArrayPool, Batch, Pools
+from privkit.domains.images.embedded import TinyDigits
+from privkit.domains.splits import fit_shape, split
 from privkit.errors import DataError
 
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from privkit.audit.run import run_audit
-from privkit.data.base import ArrayPool, Batch, Pools
-from privkit.data.checks import clipped
-from privkit.data.pictures import ImageFolder
-from privkit.data.splits import split
-from privkit.data.vision import Mnist
+from privkit.domains.base import ArrayPool, Batch, Pools
+from privkit.domains.images.checks import clipped
+from privkit.domains.images.pictures import ImageFolder
+from privkit.domains.images.vision import Mnist
+from privkit.domains.splits import split
 from privkit.errors import DataError
 
 

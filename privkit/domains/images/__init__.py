@@ -1,0 +1,1 @@
+"""Images: datasets of pictures, and what can be checked of them."""
