@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.adaptive import Adaptive
 from privkit.attacks.base import Knowledge, Query, QueryResult, View
-from privkit.attacks.black_box import BlackBox
-from privkit.attacks.floors import MeanImage
-from privkit.attacks.intersection import intersected
-from privkit.attacks.recurrence import copy_distance
+from privkit.attacks.inversion.adaptive import Adaptive
+from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.floors import MeanImage
+from privkit.attacks.inversion.intersection import intersected
+from privkit.attacks.inversion.recurrence import copy_distance
 from privkit.audit.scoring import student
 from privkit.domains.base import Batch
 from privkit.domains.images.embedded import Digits

@@ -16,8 +16,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Knowledge, View
-from privkit.attacks.image_fit import STEPS_AN_EPOCH
-from privkit.attacks.white_box import WhiteBox
+from privkit.attacks.inversion.image_fit import STEPS_AN_EPOCH
+from privkit.attacks.inversion.white_box import WhiteBox
 
 IMAGES, SHAPE = 64, (1, 28, 28)
 ATTACK = WhiteBox(epochs=1, order="known", start="grey", total_variation=0.1, l2=0.0)

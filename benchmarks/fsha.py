@@ -26,11 +26,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Knowledge, View
-from privkit.attacks.fsha import BLOCKS, FSHA, ROUNDS_AN_EPOCH
-from privkit.attacks.fsha_networks import build
-from privkit.attacks.fsha_server import Server
-from privkit.attacks.gan import between, gradient_penalty
-from privkit.attacks.hijack_detection import SplitGuard
+from privkit.attacks.hijack.fsha import BLOCKS, FSHA, ROUNDS_AN_EPOCH
+from privkit.attacks.hijack.fsha_networks import build
+from privkit.attacks.hijack.fsha_server import Server
+from privkit.attacks.hijack.gan import between, gradient_penalty
+from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.domains.images.embedded import Digits
 from privkit.metrics.image import ssim
 

@@ -17,8 +17,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Knowledge, QueryResult, View
-from privkit.attacks.black_box import BlackBox
-from privkit.attacks.white_box import WhiteBox
+from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.domains.images.embedded import Digits
 
 ROUND, STEPS, SHAPE = 50, 480, (1, 28, 28)

@@ -22,12 +22,12 @@ import torch
 from PIL import Image, ImageOps
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.assembly import Frame, Puzzles, assemble
 from privkit.attacks.base import Knowledge, QueryResult, View
-from privkit.attacks.compatibility import SHARPNESS, edge_ratios, log_odds
-from privkit.attacks.coordinates import starts
-from privkit.attacks.decoders.patches import patchify
-from privkit.attacks.jigsaw import Jigsaw
+from privkit.attacks.order.assembly import Frame, Puzzles, assemble
+from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
+from privkit.attacks.order.coordinates import starts
+from privkit.attacks.order.jigsaw import Jigsaw
+from privkit.attacks.patches import patchify
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.patch_shuffle import PatchShuffle

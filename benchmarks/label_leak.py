@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.label_leak import LabelKnowledge, LabelLeak
+from privkit.attacks.labels.label_leak import LabelKnowledge, LabelLeak
 from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.defenses.base import Defense
 from privkit.defenses.none import NoDefense

@@ -19,8 +19,8 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Knowledge, Query, QueryResult, View
-from privkit.attacks.black_box import BlackBox
-from privkit.attacks.floors import MeanImage
+from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.floors import MeanImage
 from privkit.audit.seed_intervals import over_values
 from privkit.domains.images.embedded import Digits
 from privkit.metrics.image import mse, ssim

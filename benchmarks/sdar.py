@@ -16,9 +16,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Attack, Knowledge, View
-from privkit.attacks.floors import MeanImage
-from privkit.attacks.sdar import SDAR
-from privkit.attacks.unsplit import UnSplit
+from privkit.attacks.inversion.floors import MeanImage
+from privkit.attacks.inversion.sdar import SDAR
+from privkit.attacks.inversion.unsplit import UnSplit
 from privkit.domains.images.embedded import Digits
 from privkit.metrics.image import mse, ssim
 

@@ -112,7 +112,7 @@ LIGHT = [
     ("privkit.accountants", ("torch", "numpy", "opacus", "pydantic")),
     ("privkit.accountants.permutations", ("torch", "opacus", "matplotlib")),
     ("privkit.reports.schema", ("torch", "matplotlib", "numpy")),
-    ("privkit.attacks.black_box", ("timm", "matplotlib", "scipy", "pydantic")),
+    ("privkit.attacks.inversion.black_box", ("timm", "matplotlib", "scipy", "pydantic")),
 ]
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Knowledge, NotApplicable, QueryResult, View
-from privkit.attacks.decoders.patches import Geometry, patchify
-from privkit.attacks.floors import MeanImage
+from privkit.attacks.inversion.floors import MeanImage
+from privkit.attacks.patches import Geometry, patchify
 from privkit.audit.sanity_hijack import hijack_errors, shrunk
 from privkit.reports.schema import Check, Metrics
 from privkit.seeds import derive

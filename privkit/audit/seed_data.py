@@ -9,7 +9,7 @@ import torch
 from torch import Generator
 
 from privkit.attacks.base import Knowledge, View
-from privkit.attacks.floors import MeanImage, MidGrey
+from privkit.attacks.inversion.floors import MeanImage, MidGrey
 from privkit.audit.scoring import scored, summarise
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, Pool, Pools

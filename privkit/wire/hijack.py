@@ -11,8 +11,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, View
-from privkit.attacks.gan import finite
-from privkit.attacks.hijack_detection import SplitGuard
+from privkit.attacks.hijack.gan import finite
+from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.domains.base import Batch
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.seeds import derive

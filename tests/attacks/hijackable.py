@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks import fsha as module
 from privkit.attacks.base import Knowledge, Reconstruction, View
-from privkit.attacks.fsha import FSHA
+from privkit.attacks.hijack import fsha as module
+from privkit.attacks.hijack.fsha import FSHA
 from privkit.domains.images.embedded import TinyDigits
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Generator, nn
 
 from privkit.attacks.base import AttackDiverged, Knowledge, View
+from privkit.attacks.inversion.sdar import SDAR
+from privkit.attacks.inversion.sdar_training import Training
+from privkit.attacks.inversion.unsplit import UnSplit
 from privkit.attacks.last_good import keep
-from privkit.attacks.sdar import SDAR
-from privkit.attacks.sdar_training import Training
-from privkit.attacks.unsplit import UnSplit
 from privkit.training import Checkpoint
 
 pytest_plugins = ["tests.attacks.hijackable"]

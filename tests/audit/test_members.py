@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Scores
-from privkit.attacks.member_inference import MemberInference, MembershipKnowledge
+from privkit.attacks.membership.member_inference import MemberInference, MembershipKnowledge
 from privkit.audit.defended import another, untrained
 from privkit.audit.goals.members import released
 from privkit.audit.run import run_audit

@@ -9,7 +9,7 @@ import torch
 from torch import Generator
 
 from privkit.attacks.base import NotApplicable, Scores, View
-from privkit.attacks.hijack_detection import SplitGuard
+from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.audit.goals import labels
 from privkit.audit.goals.canaries_sent import quiet, rows_of
 from privkit.audit.goals.context import told_apart

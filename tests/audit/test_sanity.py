@@ -9,8 +9,8 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Knowledge, Reconstruction, Session, View
-from privkit.attacks.black_box import BlackBox
-from privkit.attacks.white_box import WhiteBox
+from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.audit.sanity import _probe, controls, plain
 from privkit.domains.images.embedded import TinyDigits
 

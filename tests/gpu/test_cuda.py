@@ -27,7 +27,7 @@ def test_an_audit_on_the_device(tmp_path: Path) -> None:
 
 def test_compiled_training_and_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("privkit.training.loop.COMPILE_FROM_STEPS", 1)
-    monkeypatch.setattr("privkit.attacks.black_box.COMPILE_FROM_STEPS", 1)
+    monkeypatch.setattr("privkit.attacks.inversion.black_box.COMPILE_FROM_STEPS", 1)
     run = run_audit(defense="batch_shuffle:frozen_block=true", device="cuda", out=tmp_path / "run", **SMALL)
     assert [row.status for row in run.rows] == ["done"] * 2
 
@@ -96,8 +96,8 @@ def test_dropout_on_the_device_follows_the_seed_and_training_goes_on(
 
 def test_a_black_box_is_seeded_on_the_device() -> None:
     from privkit.attacks.base import Knowledge, QueryResult, View
-    from privkit.attacks.black_box import BlackBox
-    from privkit.attacks.decoders.patches import patchify
+    from privkit.attacks.inversion.black_box import BlackBox
+    from privkit.attacks.patches import patchify
 
     images = torch.rand(120, 1, 8, 8, device="cuda")
 

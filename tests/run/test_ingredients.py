@@ -29,7 +29,7 @@ MODULES = {
     "    assert np.load(Path(__file__).parent / 'start.npy').size\n"
     "    return nn.Sequential(nn.Flatten(), nn.Linear(192, WIDTH))\n",
     "myattacks.py": "from dataclasses import dataclass\nfrom typing import ClassVar\n\n"
-    "from privkit.attacks.floors import MidGrey\nfrom myconstants import SHADE\n\n\n"
+    "from privkit.attacks.inversion.floors import MidGrey\nfrom myconstants import SHADE\n\n\n"
     "@dataclass(frozen=True, kw_only=True)\nclass Shade(MidGrey):\n    name: ClassVar[str] = 'shade'\n\n"
     "    def run(self, views, knowledge, generator, session=None):\n"
     "        return type(super().run(views, knowledge, generator))("

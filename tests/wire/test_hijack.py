@@ -10,8 +10,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, Knowledge
-from privkit.attacks.fsha import FSHA
-from privkit.attacks.hijack_detection import SplitGuard
+from privkit.attacks.hijack.fsha import FSHA
+from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.audit.goals import images
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
@@ -101,7 +101,7 @@ def test_nothing_to_imitate(defense: Defense, clients: int) -> None:
 
 def test_fsha_hands_the_pilot_over_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the whole attack, on clients that shuffle: critic and decoder see no token at its place."""
-    monkeypatch.setattr("privkit.attacks.fsha.ROUNDS_AN_EPOCH", 2)
+    monkeypatch.setattr("privkit.attacks.hijack.fsha.ROUNDS_AN_EPOCH", 2)
     clients, _ = live(PatchShuffle(), clients=2)
     imitate, moved = imitated(edge_of(PatchShuffle(), 2)[0], SHAPE), []
     assert imitate is not None
@@ -133,7 +133,7 @@ def test_a_gradient_that_overflows_in_the_clients_stops_the_attack_and_changes_n
 def test_fsha_on_clients_in_which_its_gradient_overflows_goes_back_to_its_last_good_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("privkit.attacks.fsha.ROUNDS_AN_EPOCH", 2)
+    monkeypatch.setattr("privkit.attacks.hijack.fsha.ROUNDS_AN_EPOCH", 2)
     clients, _ = live(NoDefense(), guard=SplitGuard(generator=Generator().manual_seed(0)))
     honest, rounds = clients.round, list[None]()
 

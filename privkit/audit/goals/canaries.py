@@ -7,7 +7,7 @@ from torch import Generator
 
 from privkit.accountants.base import Certificate
 from privkit.attacks.base import NotApplicable, View
-from privkit.attacks.canaries import CanaryKnowledge
+from privkit.attacks.membership.canaries import CanaryKnowledge
 from privkit.audit.claims import Audit, audit_one_run, claims_a_curve
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import smashed

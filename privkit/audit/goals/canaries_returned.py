@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.accountants.base import no_protection
 from privkit.attacks.base import NotApplicable, View
-from privkit.attacks.gradient_matching import label_gradients
+from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.audit.goals.canaries_sent import Sending
 from privkit.audit.goals.context import AttackContext
 from privkit.defenses.base import Defense

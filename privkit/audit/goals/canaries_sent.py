@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from privkit.accountants.base import Certificate, no_protection
 from privkit.attacks.base import Query, View
-from privkit.attacks.known_lower import mix
+from privkit.attacks.inversion.known_lower import mix
 from privkit.audit.goals.context import AttackContext
 from privkit.seeds import derive
 from privkit.training import Clients

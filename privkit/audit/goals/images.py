@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Generator
 
 from privkit.attacks.base import Arrangement, Knowledge, NotApplicable, Reconstruction, known_to
-from privkit.attacks.hijack_detection import SplitGuard
+from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.audit.defended import untrained
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.sanity import controls, judge

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, Scores, View
-from privkit.attacks.label_leak import LabelKnowledge
+from privkit.attacks.labels.label_leak import LabelKnowledge
 from privkit.audit.defended import replay
 from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send, planted
 from privkit.domains.partition import rounds_an_epoch

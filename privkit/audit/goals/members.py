@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable
-from privkit.attacks.member_inference import MembershipKnowledge, Predict
+from privkit.attacks.membership.member_inference import MembershipKnowledge, Predict
 from privkit.audit.defended import DefendedModel, another
 from privkit.audit.goals.context import AttackContext, must_send, planted
 from privkit.domains.base import Batch

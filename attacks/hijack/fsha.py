@@ -1,0 +1,238 @@
+"""FSHA: a malicious server trains the clients to release what a decoder of its own already understands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import (
+    AttackDiverged,
+    Knowledge,
+    NoSession,
+    NotApplicable,
+    Reconstruction,
+    Session,
+    View,
+    missing,
+)
+from privkit.attacks.hijack.fsha_networks import End
+from privkit.attacks.hijack.fsha_server import Server, Settings
+from privkit.attacks.hijack.gan import Norm
+from privkit.attacks.last_good import keep
+
+ROUNDS_AN_EPOCH = 100
+CONTROL_EPOCHS, CONTROL_WIDTH = 5, 8
+EPOCHS = {"strong": 5, "released": 100}
+WIDTHS = {"strong": 16, "released": 64}
+RATES = {"strong": 1e-3, "released": 1e-5}
+CRITIC_RATES = {"strong": 1e-3, "released": 1e-4}
+PENALTY_WEIGHTS = {"strong": 10.0, "released": 500.0}
+BLOCKS = {"strong": 2, "released": 6}
+BETAS = {"strong": (0.5, 0.9), "released": (0.9, 0.999)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FSHA:
+    """Feature-space hijacking: an auto-encoder on the server's images, and a critic that pulls the clients to it.
+
+    Attributes:
+        recipe: "strong" (some hundred rounds on a CPU) or "released" (the authors' 10,000 rounds, no use of labels, a
+            linear pilot). Fields that are None are the recipe's; below, its value in "strong" comes first.
+        epochs: hundreds of training rounds that the server takes over, ≥ 0; 5 and 100. At 0 nothing is
+            trained and no client is touched: the given views are decoded by an untrained decoder.
+        penalty: "full", the gradient penalty's L2 norm over a whole release, or "channel", as in the authors' release.
+        penalty_weight: > 0; 10 and, as the authors', 500.
+        learning_rate: of Adam on pilot and decoder, > 0; 1e-3 and 1e-5.
+        critic_rate: of Adam on the critic, > 0; 1e-3 (with betas .5 and .9) and 1e-4.
+        critic_steps: of the critic in a round, ≥ 1, each with fresh images of the server's; the authors take one.
+        width: channels of the first convolution, ≥ 1; 16 and 64.
+        blocks: of the critic, ≥ 1, each of two convolutions; 2 and, as the authors', 6, which are most of what a round
+            costs.
+        end: of the pilot, "linear", "relu" or "tanh": what the clients' lower segments end in, which the architecture
+            tells. Left out, it is the range that all releases before the attack lie in; the authors' is linear.
+        noise: standard deviation ≥ 0 of Gaussian noise that the server adds to its pilot's releases, for clients that
+            add such noise themselves: the decoder then learns to denoise. With this or `keep`, what the server knows of
+            the defense (`Knowledge.imitate`, through which the pilot's releases go otherwise) is left out.
+        keep: probability in (0, 1] with which each number of the pilot's noised releases is kept and not set to 0, for
+            clients that mask so themselves.
+
+    The strong recipe gives the critic the labels that travel with the releases, where the server's own images have
+    labels, too.
+
+    A tenth of the server's images is held out: the curve is the MSE of the auto-encoder on them on [0, 1], never of
+    the clients' images, so `converged` says nothing of the critic. The server's images may lack a class. Views of mixed
+    images are refused.
+
+    Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the Tiger", §4 and the authors' released settings, with
+    the penalty of Gulrajani et al. 2017, Eq. 3.
+    """
+
+    name: ClassVar[str] = "fsha"
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "clients"})
+    uses: ClassVar[frozenset[str]] = frozenset({"auxiliary_labels", "imitate"})
+    control_side: ClassVar[int] = 8
+
+    recipe: Literal["strong", "released"] = "strong"
+    epochs: int | None = None
+    penalty: Norm = "full"
+    penalty_weight: float | None = None
+    learning_rate: float | None = None
+    critic_rate: float | None = None
+    critic_steps: int = 1
+    width: int | None = None
+    blocks: int | None = None
+    end: End | None = None
+    noise: float = 0.0
+    keep: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.recipe not in EPOCHS:
+            raise ValueError(f"recipe must be one of {', '.join(EPOCHS)}, got {self.recipe!r}")
+        if self.penalty not in ("full", "channel"):
+            raise ValueError(f"penalty must be one of full, channel, got {self.penalty!r}")
+        if self.end not in (None, "linear", "relu", "tanh"):
+            raise ValueError(f"end must be one of linear, relu, tanh, or left out, got {self.end!r}")
+        if self.epochs is not None and self.epochs < 0:
+            raise ValueError(f"epochs must be a whole number >= 0, or left out for the recipe's, got {self.epochs}")
+        for name in ("penalty_weight", "learning_rate", "critic_rate"):
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be a finite number > 0, or left out for the recipe's, got {value}")
+        for name in ("critic_steps", "width", "blocks"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise ValueError(f"{name} must be a whole number >= 1, got {count}")
+        if not (isfinite(self.noise) and self.noise >= 0):
+            raise ValueError(f"noise must be a finite standard deviation >= 0, got {self.noise}")
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"keep must be a probability in (0, 1], got {self.keep}")
+
+    @property
+    def control(self) -> FSHA:
+        """What is mounted in its control experiments: narrow, since their clients are small, and long enough to win."""
+        return replace(self, epochs=CONTROL_EPOCHS, width=min(CONTROL_WIDTH, self.width or WIDTHS[self.recipe]))
+
+    def run(
+        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Take the training over, then decode what the clients release.
+
+        Args:
+            views: what the clients released of the attacked images before the attack; they give the form of a release,
+                and at `epochs` 0 are what is decoded.
+            knowledge: needs `auxiliary` and `clients`; the strong recipe uses `auxiliary_labels`, both `imitate`.
+            generator: a CPU generator, the only source of randomness beside the clients' own.
+            session: where to save after each epoch and to report progress.
+
+        Raises:
+            NotApplicable: if knowledge is lacking, images are mixed, tokens form no square grid, or the auxiliary
+                images are of another shape or fewer than a round's.
+            AttackDiverged: if a loss or the clients' gradient is not finite; session and clients are then left as they
+                were after the last whole epoch.
+
+        >>> views = [View(round=0, smashed=torch.rand(2, 16))]
+        >>> class Idle:
+        ...     def round(self, answer): answer(views[0])
+        ...     def views(self): return views
+        ...     def state_dict(self): return {}
+        ...     def load_state_dict(self, state): pass
+        >>> own = torch.rand(20, 1, 8, 8)
+        >>> knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=2, auxiliary=own, clients=Idle())
+        >>> FSHA(epochs=1, width=2).run(views, knowledge, Generator().manual_seed(0)).images.shape
+        torch.Size([2, 1, 8, 8])
+        """
+        lacking = missing(self, knowledge)
+        if lacking or knowledge.auxiliary is None or knowledge.clients is None:
+            raise NotApplicable(f"fsha needs {' and '.join(lacking)}, which this adversary does not have")
+        self._check(views, knowledge, knowledge.auxiliary)
+        session, device, clients = session or NoSession(), views[0].smashed.device, knowledge.clients
+        root = int(torch.randint(2**48, (1,), generator=generator))
+        server = Server(self._settings(), views[0], knowledge, knowledge.auxiliary.to(device), root)
+        epochs = EPOCHS[self.recipe] if self.epochs is None else self.epochs
+        if epochs == 0:
+            return Reconstruction(images=server.decoded(views))
+
+        good = session.load()
+        if good is None:
+            good = server.state(clients)
+            session.save(good)
+        else:
+            server.restore(good)
+            clients.load_state_dict(deepcopy(good["clients"]))
+        for epoch in range(len(server.curve), epochs):
+            draws = Generator(device).manual_seed(root + 1 + epoch)
+            try:
+                for step in range(ROUNDS_AN_EPOCH):
+                    server.now = epoch * ROUNDS_AN_EPOCH + step
+                    clients.round(lambda view, draws=draws: server.answer(view, draws))  # type: ignore[misc]
+                server.examine(clients)
+            except AttackDiverged:
+                clients.load_state_dict(deepcopy(good["clients"]))
+                keep(session, good)
+                raise
+            good = server.state(clients)
+            session.save(good)
+            session.report(epoch + 1, epochs, server.curve[-1])
+        return Reconstruction(images=server.decoded(clients.views()), curve=tuple(server.curve))
+
+    @property
+    def short_of_published(self) -> str:
+        """What falls short of the authors' settings, as a sentence; empty where nothing does.
+
+        >>> FSHA().short_of_published
+        '500 rounds at width 16 with 2 blocks, where the authors take 10,000 at 64 with 6: not the published strength'
+        """
+        epochs, own = EPOCHS[self.recipe] if self.epochs is None else self.epochs, self._settings()
+        theirs = (EPOCHS["released"], WIDTHS["released"], BLOCKS["released"])
+        if all(a >= b for a, b in zip((epochs, own.width, own.blocks), theirs, strict=True)):
+            return ""
+        return (
+            f"{epochs * ROUNDS_AN_EPOCH:,} rounds at width {own.width} with {own.blocks} blocks, where the authors "
+            f"take {theirs[0] * ROUNDS_AN_EPOCH:,} at {theirs[1]} with {theirs[2]}: not the published strength"
+        )
+
+    def _settings(self) -> Settings:
+        """The fields with the recipe's values in place of None."""
+        return Settings(
+            penalty=self.penalty,
+            penalty_weight=self.penalty_weight or PENALTY_WEIGHTS[self.recipe],
+            learning_rate=self.learning_rate or RATES[self.recipe],
+            critic_rate=self.critic_rate or CRITIC_RATES[self.recipe],
+            critic_steps=self.critic_steps,
+            betas=BETAS[self.recipe],
+            width=self.width or WIDTHS[self.recipe],
+            blocks=self.blocks or BLOCKS[self.recipe],
+            end=self.end or (None if self.recipe == "strong" else "linear"),
+            noise=self.noise,
+            keep=self.keep,
+            labels=self.recipe == "strong",
+            epoch=ROUNDS_AN_EPOCH,
+        )
+
+    def _check(self, views: Sequence[View], knowledge: Knowledge, auxiliary: Tensor) -> None:
+        """Refuse what no field could attack."""
+        if any(view.mixed > 1 for view in views):
+            raise NotApplicable(
+                f"each released row holds {max(view.mixed for view in views)} images, but fsha decodes one a row"
+            )
+        if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] for view in views):
+            raise NotApplicable("fsha needs views of one form: attack views of different forms one by one")
+        if tuple(auxiliary.shape[1:]) != knowledge.image_shape:
+            raise NotApplicable(
+                f"auxiliary images are {list(auxiliary.shape[1:])}, the private ones {list(knowledge.image_shape)}: "
+                "bring auxiliary data of the same shape"
+            )
+        labels = knowledge.auxiliary_labels
+        if labels is not None and len(labels) != len(auxiliary):
+            raise NotApplicable(f"there are {len(labels)} auxiliary labels for {len(auxiliary)} auxiliary images")
+        if len(auxiliary) < max(2, knowledge.batch_size):
+            raise NotApplicable(
+                f"fsha sets as many images of its own against the {knowledge.batch_size} of a round and holds a tenth "
+                f"out: it needs at least {max(2, knowledge.batch_size)} auxiliary images, got {len(auxiliary)}"
+            )

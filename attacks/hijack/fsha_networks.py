@@ -1,0 +1,255 @@
+"""Pilot, decoder and critic of feature-space hijacking, shaped by the release of any cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, isqrt, log2
+from typing import Literal
+
+from torch import Tensor, nn
+
+from privkit.attacks.base import NotApplicable
+from privkit.attacks.hijack.gan import kinked
+
+SMALL_SIDE = 4  # of the maps on which the critic's residual blocks work, and before a pilot's vector
+
+End = Literal["linear", "relu", "tanh"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Networks:
+    """The malicious server's three.
+
+    Attributes:
+        pilot: images [N, C, H, W] in [-1, 1] -> what a client of the server's own liking would release.
+        decoder: releases -> images in [-1, 1].
+        critic: releases, and labels int64 [N] or None (−1: unknown) -> scores [N].
+    """
+
+    pilot: nn.Module
+    decoder: nn.Module
+    critic: Critic
+
+
+def build(
+    released: tuple[int, ...],
+    image: tuple[int, int, int],
+    width: int,
+    end: End = "linear",
+    classes: int = 0,
+    blocks: int = 6,
+) -> Networks:
+    """Networks for releases of one shape, their weights drawn from torch's global generator.
+
+    Args:
+        released: of one row: (C, H, W) maps, (T, D) tokens, which must form a square grid, or (D,) a vector.
+        image: (C, H, W) of the private images.
+        width: channels of the first convolution, ≥ 1; later ones have up to four times as many. The authors have 64.
+        end: what ends the pilot; theirs is linear.
+        classes: labels that the critic tells apart, or 0.
+        blocks: of the critic, ≥ 1; of linear layers for vectors, of which half as many do.
+
+    Raises:
+        NotApplicable: if tokens form no square.
+
+    Source: the authors' networks by split level: linear strided convolutions, transposed convolutions with tanh end,
+    and a critic of six residual blocks without normalization; the stages follow the sizes of image and cut, so that on
+    3×32×32 images the cuts 64×16², 128×8² and 256×4² have their own.
+
+    >>> import torch
+    >>> networks = build((256, 4, 4), (3, 32, 32), 8)
+    >>> releases = networks.pilot(torch.zeros(2, 3, 32, 32))
+    >>> releases.shape, networks.decoder(releases).shape, networks.critic(releases).shape
+    (torch.Size([2, 256, 4, 4]), torch.Size([2, 3, 32, 32]), torch.Size([2]))
+    """
+    maps = _maps(released)
+    sides = _ladder(image[1:], maps[1:] if maps else None)
+    widths = [width * min(2**i, 4) for i in range(len(sides) - 1)] or [width]
+    networks = Networks(
+        pilot=_pilot(released, maps, image, sides, widths, end),
+        decoder=_decoder(released, maps, image, sides, widths, 4 * width),
+        critic=Critic(released, width, classes, blocks),
+    )
+    for network in (networks.pilot, networks.decoder, networks.critic):
+        for layer in network.modules():
+            if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)  # what the authors' framework does by itself
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+    return networks
+
+
+class Critic(nn.Module):
+    """Scores releases: how much one looks like a client's rather than the pilot's.
+
+    With classes, it scores a release together with its label (a projection critic).
+
+    Source: Miyato and Koyama 2018, "cGANs with projection discriminator", Eq. 3, for the labels.
+    """
+
+    def __init__(self, released: tuple[int, ...], width: int, classes: int, blocks: int) -> None:
+        super().__init__()
+        maps, wide = _maps(released), 4 * width
+        body: list[nn.Module] = [_Grid()] if len(released) == 2 else []
+        if maps is None:
+            body += [
+                nn.Linear(released[0], wide),
+                *[_Residual(wide, flat=True) for _ in range(ceil(blocks / 2))],
+                _Kink(),
+            ]
+            features = wide
+        else:
+            channels, side = maps[0], max(maps[1:])
+            narrow = min(maps[1:])
+            while side > SMALL_SIDE:
+                out = wide if side <= 2 * SMALL_SIDE else 2 * width
+                body += [nn.Conv2d(channels, out, 3, 2, 1), _Kink()]
+                channels, side, narrow = out, ceil(side / 2), ceil(narrow / 2)
+            if max(maps[1:]) <= SMALL_SIDE:
+                body.append(nn.Conv2d(channels, wide, 3, 1, 1))
+            else:
+                body.pop()  # a residual block begins with its own
+            body += [_Residual(wide) for _ in range(blocks)]
+            body += [nn.Conv2d(wide, wide, 3, 2, 1), nn.Flatten()]
+            features = wide * ceil(side / 2) * ceil(narrow / 2)
+        self.body = nn.Sequential(*body)
+        self.head = nn.Linear(features, 1)
+        self.by_label = nn.Linear(features, classes, bias=False) if classes else None
+
+    def forward(self, released: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Scores [N]; a label of −1 adds nothing."""
+        features = self.body(released)
+        scores = self.head(features).squeeze(1)
+        if self.by_label is None or labels is None:
+            return scores
+        own = self.by_label(features).gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1)
+        return scores + own * (labels >= 0)
+
+
+def _pilot(
+    released: tuple[int, ...],
+    maps: tuple[int, int, int] | None,
+    image: tuple[int, int, int],
+    sides: list[tuple[int, int]],
+    widths: list[int],
+    end: End,
+) -> nn.Module:
+    """Convolutions that halve the image down to the cut."""
+    layers: list[nn.Module] = []
+    channels = image[0]
+    for out in widths:
+        layers.append(nn.Conv2d(channels, out, 3, 2 if len(sides) > 1 else 1, 1))
+        channels = out
+    if maps is None:
+        layers += [nn.Flatten(), nn.Linear(channels * sides[-1][0] * sides[-1][1], released[0])]
+    else:
+        layers += [_Resized(maps[1:])] if sides[-1] != maps[1:] else []
+        layers.append(nn.Conv2d(channels, maps[0], 3, 1, 1))
+    layers += [_Rows()] if len(released) == 2 else []
+    layers += [nn.ReLU()] if end == "relu" else [nn.Tanh()] if end == "tanh" else []
+    return nn.Sequential(*layers)
+
+
+def _decoder(
+    released: tuple[int, ...],
+    maps: tuple[int, int, int] | None,
+    image: tuple[int, int, int],
+    sides: list[tuple[int, int]],
+    widths: list[int],
+    wide: int,
+) -> nn.Module:
+    """Transposed convolutions up the same ladder; from three halvings on, the last one gives the image."""
+    layers: list[nn.Module] = [_Grid()] if len(released) == 2 else []
+    if maps is None:
+        height, width = sides[-1]
+        layers += [nn.Linear(released[0], wide * height * width), nn.Unflatten(1, (wide, height, width)), nn.ReLU()]
+        channels = wide
+    else:
+        layers += [_Resized(sides[-1])] if sides[-1] != maps[1:] else []
+        channels = maps[0]
+    below = list(zip(sides[:0:-1], sides[-2::-1], strict=True))
+    for stage, (small, large) in enumerate(below):
+        last = stage == len(below) - 1 and len(below) >= 3
+        out = image[0] if last else max(wide >> stage, widths[0])
+        odd = tuple(b - (2 * a - 1) for a, b in zip(small, large, strict=True))
+        layers.append(nn.ConvTranspose2d(channels, out, 3, 2, 1, output_padding=odd))  # type: ignore[arg-type]
+        layers += [] if last else [nn.ReLU()]
+        channels = out
+    if not below:
+        layers += [nn.Conv2d(channels, wide, 3, 1, 1), nn.ReLU()]
+        channels = wide
+    if len(below) < 3:
+        layers.append(nn.Conv2d(channels, image[0], 3, 1, 1))
+    return nn.Sequential(*layers, nn.Tanh())
+
+
+def _maps(released: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """(C, H, W) of a release laid out in two dimensions; None for a vector."""
+    if len(released) == 2:
+        side = isqrt(released[0])
+        if side * side != released[0]:
+            raise NotApplicable(
+                f"fsha lays tokens out as a square grid, but the release has {released[0]} tokens: cut where only the "
+                "patches of an image are released, or attack with black_box"
+            )
+        return released[1], side, side
+    return (released[0], released[1], released[2]) if len(released) == 3 else None
+
+
+def _ladder(image: tuple[int, int], cut: tuple[int, int] | None) -> list[tuple[int, int]]:
+    """Sizes from the image down to the nearest to the cut's, each the half, rounded up, of the one before."""
+    halvings = (
+        ceil(log2(max(1, max(image) / SMALL_SIDE)))
+        if cut is None
+        else max(0, round(log2(max(image) / max(cut))), round(log2(min(image) / min(cut))))
+    )
+    sides = [image]
+    for _ in range(halvings):
+        sides.append((ceil(sides[-1][0] / 2), ceil(sides[-1][1] / 2)))
+    return sides
+
+
+class _Residual(nn.Module):
+    """x + second(ReLU(first(ReLU(x))))."""
+
+    def __init__(self, channels: int, flat: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = (
+            nn.Linear(channels, channels) if flat else nn.Conv2d(channels, channels, 3, 1, 1) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(kinked(self.first(kinked(x))))
+
+
+class _Kink(nn.Module):
+    """`kinked` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return kinked(x)
+
+
+class _Resized(nn.Module):
+    """Maps of another size, for cuts whose side is no half of a half of the image's."""
+
+    def __init__(self, size: tuple[int, ...]) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.interpolate(x, self.size, mode="bilinear")
+
+
+class _Grid(nn.Module):
+    """Tokens [N, T, D] to maps [N, D, √T, √T]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        side = isqrt(x.shape[1])
+        return x.transpose(1, 2).unflatten(2, (side, side))
+
+
+class _Rows(nn.Module):
+    """Maps to tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(2).transpose(1, 2)

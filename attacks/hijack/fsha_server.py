@@ -1,0 +1,219 @@
+"""What the malicious server of FSHA trains, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, TrainingClients, View
+from privkit.attacks.hijack.fsha_networks import End, Networks, build
+from privkit.attacks.hijack.gan import Norm, between, finite, gradient_penalty
+from privkit.attacks.seeded import seeded
+
+DECODED_AT_ONCE = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The fields of `FSHA` with the recipe's values in place of None.
+
+    Attributes:
+        end: of the pilot; None is the range of the first release.
+        labels: whether the critic is given them.
+        epoch: rounds between two snapshots.
+    """
+
+    penalty: Norm
+    penalty_weight: float
+    learning_rate: float
+    critic_rate: float
+    critic_steps: int
+    betas: tuple[float, float]
+    width: int
+    blocks: int
+    end: End | None
+    noise: float
+    keep: float
+    labels: bool
+    epoch: int
+
+
+class Server:
+    """What the malicious server trains, and its answer to a round."""
+
+    def __init__(self, settings: Settings, view: View, knowledge: Knowledge, auxiliary: Tensor, root: int) -> None:
+        self.settings, self.now, self.root, self.form = settings, 0, root, view.smashed.shape[1:]
+        by_hand = settings.noise > 0 or settings.keep < 1
+        self.imitate, self.round_size = None if by_hand else knowledge.imitate, knowledge.batch_size
+        held_out = max(1, len(auxiliary) // 10)
+        self.images, self.held_out = auxiliary[:-held_out] * 2 - 1, auxiliary[-held_out:]
+        labels = knowledge.auxiliary_labels if settings.labels else None
+        self.labels = None if labels is None else ByLabel(labels[:-held_out].to(auxiliary.device))
+        with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
+            self.networks: Networks = build(
+                tuple(self.form),
+                knowledge.image_shape,
+                settings.width,
+                settings.end or range_of(view.smashed),
+                0 if self.labels is None else len(self.labels.counts),
+                settings.blocks,
+            )
+        for network in self._networks().values():
+            network.to(auxiliary.device)
+        own = [*self.networks.pilot.parameters(), *self.networks.decoder.parameters()]
+        self.on_images = torch.optim.Adam(own, lr=settings.learning_rate, fused=True)
+        self.on_critic = torch.optim.Adam(
+            self.networks.critic.parameters(), lr=settings.critic_rate, betas=settings.betas, fused=True
+        )
+        self.curve: list[float] = []
+
+    def answer(self, view: View, draws: Generator) -> Tensor:
+        """One step of all three networks; the gradient at the cut of what the clients are made to minimize."""
+        pilot, decoder, critic = self.networks.pilot, self.networks.decoder, self.networks.critic
+        if view.mixed > 1 or view.smashed.shape[1:] != self.form:
+            raise NotApplicable(
+                f"fsha was given views of {list(self.form)}, one image a row, but the clients train in rounds of "
+                f"{list(view.smashed.shape[1:])} with {view.mixed} a row"
+            )
+        real, told = view.smashed.detach().clone().requires_grad_(), told_by(view)
+        count = len(real)
+        for step in range(self.settings.critic_steps):
+            rows, labels = self._drawn(count, told, draws)
+            images = self.images[rows]
+            last = step == self.settings.critic_steps - 1
+            with torch.set_grad_enabled(last):
+                made = self._sent(pilot(images), draws)
+            fake = made.detach()
+            # one pass and one backward give the critic's gradient and, with its sign turned, the clients'
+            scores = critic(torch.cat([real, fake]), None if labels is None else labels.repeat(2))
+            wanted = scores[count:].mean() - scores[:count].mean()
+            points = between(real.detach(), fake, draws)
+            steep = gradient_penalty(lambda x, y=labels: critic(x, y), points, self.settings.penalty)  # type: ignore[misc]
+            real.grad = None
+            self.on_critic.zero_grad(set_to_none=True)
+            (wanted + self.settings.penalty_weight * steep).backward()
+            if not last:
+                self._go_on(wanted, steep)
+                self.on_critic.step()
+        self.on_images.zero_grad(set_to_none=True)
+        error = (decoder(made) - images).square().mean()
+        error.backward()
+        assert real.grad is not None
+        gradient = -real.grad
+        self._go_on(wanted, steep, error, gradient)
+        self.on_critic.step()
+        self.on_images.step()
+        return gradient
+
+    def _go_on(self, *values: Tensor) -> None:
+        """Only while all is finite."""
+        if not finite(*(value.detach() for value in values)):
+            raise AttackDiverged(
+                f"fsha: a loss or the clients' gradient is not finite in round {self.now + 1}; "
+                f"the weights after {self.now // self.settings.epoch * self.settings.epoch} rounds are kept"
+            )
+
+    def _drawn(self, count: int, told: Tensor | None, draws: Generator) -> tuple[Tensor, Tensor | None]:
+        """Rows of the server's images for one round, of the clients' labels where both are known."""
+        if self.labels is None or told is None:
+            return torch.randint(len(self.images), (count,), generator=draws, device=self.images.device), None
+        return self.labels.drawn(told, draws)
+
+    def _sent(self, released: Tensor, draws: Generator) -> Tensor:
+        """What the clients' defense would make of one round of the pilot's releases, as far as the server knows it."""
+        if self.imitate is not None:
+            return self.imitate(released, draws)
+        if self.settings.noise > 0:
+            noise = torch.randn(released.shape, generator=draws, device=released.device)
+            released = released + self.settings.noise * noise
+        if self.settings.keep < 1:
+            chance = torch.rand(released.shape, generator=draws, device=released.device)
+            released = released * (chance < self.settings.keep)
+        return released
+
+    @torch.no_grad()
+    def examine(self, clients: TrainingClients) -> None:
+        """Add the auto-encoder's error on held-out images, through the same noise after every epoch.
+
+        Raises:
+            AttackDiverged: if it, a weight of the server's, or what the clients now release is not finite.
+        """
+        draws = Generator(self.held_out.device).manual_seed(self.root)
+        total, parts = 0.0, self._examined()
+        for part in parts:
+            image = self.networks.decoder(self._sent(self.networks.pilot(part * 2 - 1), draws)) / 2 + 0.5
+            total += (image - part).square().sum().item()
+        error = total / sum(part.numel() for part in parts)
+        weights = [weight for network in self._networks().values() for weight in network.parameters()]
+        if not (isfinite(error) and finite(*weights)):
+            raise AttackDiverged(
+                f"fsha: a weight or the held-out error ({error}) is not finite after round {self.now + 1}"
+            )
+        if not finite(*(view.smashed for view in clients.views())):
+            raise AttackDiverged(f"fsha: what the clients release is not finite after round {self.now + 1}")
+        self.curve.append(error)
+
+    def _examined(self) -> tuple[Tensor, ...]:
+        """The held-out images; for a defense that works on whole rounds, the last one filled up from the start."""
+        if self.imitate is None:
+            return self.held_out.split(DECODED_AT_ONCE)
+        rows = torch.arange(-(-len(self.held_out) // self.round_size) * self.round_size) % len(self.held_out)
+        return self.held_out[rows.to(self.held_out.device)].split(self.round_size)
+
+    @torch.no_grad()
+    def decoded(self, views: Sequence[View]) -> Tensor:
+        """Images in [0, 1] of all releases."""
+        parts = [part for view in views for part in view.smashed.split(DECODED_AT_ONCE)]
+        return torch.cat([self.networks.decoder(part).float() / 2 + 0.5 for part in parts]).clamp(0, 1)
+
+    def _networks(self) -> dict[str, Any]:
+        return {"pilot": self.networks.pilot, "decoder": self.networks.decoder, "critic": self.networks.critic}
+
+    def state(self, clients: TrainingClients) -> dict[str, Any]:
+        """All that a resumed attack needs, copied."""
+        parts = {**self._networks(), "on_images": self.on_images, "on_critic": self.on_critic, "clients": clients}
+        return deepcopy({name: part.state_dict() for name, part in parts.items()} | {"curve": self.curve})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        for name, part in {**self._networks(), "on_images": self.on_images, "on_critic": self.on_critic}.items():
+            part.load_state_dict(deepcopy(state[name]))
+        self.curve = list(state["curve"])
+
+
+class ByLabel:
+    """Draws images of given labels."""
+
+    def __init__(self, labels: Tensor) -> None:
+        self.rows = labels.argsort(stable=True)
+        self.counts = labels.bincount()
+        self.starts = self.counts.cumsum(0) - self.counts
+
+    def drawn(self, told: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
+        """A row for each label, and the label; any row, and −1, for a label that none of the images has."""
+        inside = (told >= 0) & (told < len(self.counts))
+        known = told.clamp(0, len(self.counts) - 1)
+        usable = inside & (self.counts[known] > 0)
+        place = torch.rand(len(told), generator=draws, device=told.device, dtype=torch.float64)
+        some = (place * len(self.rows)).long()
+        own = self.starts[known] + (place * self.counts[known]).long()
+        return self.rows[torch.where(usable, own, some)], torch.where(usable, told, -1)
+
+
+def told_by(view: View) -> Tensor | None:
+    """Labels that travel with the releases, where they are whole."""
+    labels = view.labels
+    return labels if labels is not None and labels.ndim == 1 and not labels.is_floating_point() else None
+
+
+def range_of(released: Tensor) -> End:
+    """The range that all releases lie in, so that a critic cannot tell by it."""
+    if released.min() >= 0:
+        return "relu"
+    return "tanh" if released.abs().max() <= 1 else "linear"

@@ -1,0 +1,50 @@
+"""Decoder networks of the inversion attacks: rows of a release in, images [N, C, H, W] out."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from privkit.attacks.inversion.decoders.base import Decoder
+from privkit.attacks.inversion.decoders.convolutional import Autoencoder, Convolutions
+from privkit.attacks.inversion.decoders.mae import MaeDecoder, checked_width
+from privkit.attacks.inversion.decoders.pix2pix import Pix2Pix, UNet
+from privkit.attacks.inversion.decoders.released import ReleasedDecoder
+from privkit.attacks.inversion.decoders.unordered import MessageDecoder, SetDecoder
+from privkit.attacks.patches import Geometry
+
+DECODERS: dict[str, type[Decoder]] = {
+    "mae": MaeDecoder,
+    "released": ReleasedDecoder,
+    "set": SetDecoder,
+    "message": MessageDecoder,
+    "convolutions": Convolutions,
+    "autoencoder": Autoencoder,
+    "unet": UNet,
+    "pix2pix": Pix2Pix,
+}
+"""Name -> network; `build` makes one for a release."""
+
+
+def build(
+    name: str, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None = None, depth: int | None = None
+) -> Decoder:
+    """A decoder for releases like this one, with torch's global generator for its weights.
+
+    Args:
+        name: in `DECODERS`.
+        release: rows as they will come, [N, T, D], [N, D, h, w] or [N, D].
+        image_shape: (C, H, W) of the images to be drawn.
+        width: channels; None for a size scaled to the model.
+        depth: blocks or halvings; None likewise.
+
+    Raises:
+        NotApplicable: if the decoder cannot read such a release.
+
+    >>> import torch
+    >>> build("set", torch.zeros(2, 16, 96), (1, 28, 28))(torch.zeros(2, 16, 96)).shape
+    torch.Size([2, 1, 28, 28])
+    """
+    return DECODERS[name].of(release, image_shape, width=width, depth=depth)
+
+
+__all__ = ["DECODERS", "Decoder", "Geometry", "MaeDecoder", "build", "checked_width"]

@@ -1,0 +1,48 @@
+"""What black-box inversion asks of a decoder network."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, Self
+
+from torch import Tensor, nn
+
+from privkit.attacks.inversion.decoders.maps import MapGeometry
+from privkit.attacks.patches import Geometry
+
+LEARNING_RATE_TIMES_WIDTH = 0.4  # swept at width 96 (docs/measurements.md); 7.8e-4 at the MAE decoder's 512
+
+
+class Decoder(nn.Module):
+    """A network from rows of a release to images, with its own training objective.
+
+    Attributes:
+        layout: how it reads a release: as patches of the image, or as a picture.
+        width: channels, which set the peak of the learning rate.
+    """
+
+    layout: ClassVar[type[Geometry] | type[MapGeometry]]
+    width: int
+
+    @classmethod
+    def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
+        """A decoder for releases like this one; see `privkit.attacks.inversion.decoders.build`."""
+        return cls(cls.layout.of(release, image_shape), width=width, depth=depth)
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak of the learning rate's cosine where the user names none."""
+        return LEARNING_RATE_TIMES_WIDTH / self.width
+
+    @abstractmethod
+    def forward(self, release: Tensor) -> Tensor:
+        """Images [N, C, H, W] of rows [N, T, D], [N, D, h, w] or [N, D]; not clamped."""
+
+    def objective(self, release: Tensor, truth: Tensor) -> Tensor:
+        """What training minimises: a scalar, the mean square error unless a decoder says otherwise.
+
+        Args:
+            release: rows of one round of the adversary's own.
+            truth: float32 [N, C, H, W] in [0, 1], the images behind them.
+        """
+        return nn.functional.mse_loss(self(release).float(), truth)

@@ -1,0 +1,198 @@
+"""The convolutional decoders of the mixing papers: two convolutions with an interpolation, and an autoencoder."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privkit.attacks.inversion.decoders.base import Decoder
+from privkit.attacks.inversion.decoders.maps import MapGeometry, Painter, as_maps, convolution
+
+CONVOLUTIONAL_RATE = 0.003
+"""Peak learning rate of the networks that halve pictures."""
+
+SHRINKAGE = 1e-3
+"""Share of the channels' mean variance in each one's own: a channel that is always the same has none."""
+
+
+class Convolutions(Decoder):
+    """Two 3×3 convolutions with an interpolation to the image's size between them.
+
+    The paper leaves widths and order open; interpolating between the convolutions is the stronger reading, since the
+    second one then draws at the image's resolution. It is the weakest of the published attackers.
+
+    Args:
+        geometry: the picture that the release makes.
+        width: channels between the convolutions; None for 128.
+        depth: must be None or 2.
+
+    Source: Oh et al., DP-CutMixSL, §5.A.
+
+    >>> geometry = MapGeometry.of(torch.zeros(2, 16, 96), (1, 28, 28))
+    >>> Convolutions(geometry)(torch.zeros(2, 16, 96)).shape
+    torch.Size([2, 1, 28, 28])
+    """
+
+    layout: ClassVar = MapGeometry
+
+    def __init__(self, geometry: MapGeometry, *, width: int | None = None, depth: int | None = None) -> None:
+        super().__init__()
+        if depth not in (None, 2):
+            raise ValueError(f"this decoder is two convolutions: its depth is 2, got {depth}")
+        self.width, self.geometry = width or 128, geometry
+        self.first = nn.Conv2d(geometry.channels, self.width, 3, padding=1)
+        self.second = nn.Conv2d(self.width, geometry.image_shape[0], 3, padding=1)
+
+    def forward(self, release: Tensor) -> Tensor:
+        """Images [N, C, H, W], centred on 0.5 and not clamped."""
+        hidden = self.first(as_maps(release, self.geometry))
+        hidden = functional.interpolate(hidden, self.geometry.image_shape[1:], mode="bilinear")
+        return self.second(functional.relu(hidden)) + 0.5
+
+
+class Hourglass(nn.Module):
+    """Convolutions that halve a picture `depth` times and double it again, with or without skips between equal sizes.
+
+    Args:
+        inputs: channels of the picture.
+        outputs: channels that come out.
+        width: channels at full size; doubled with every halving, up to eight times.
+        depth: halvings.
+        skips: whether it is a U-Net.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, width: int, depth: int, skips: bool) -> None:
+        super().__init__()
+        sizes = [width * 2 ** min(level, 3) for level in range(depth + 1)]
+        self.skips = skips
+        self.enter = convolution(inputs, width)
+        self.down = nn.ModuleList(convolution(a, b, stride=2) for a, b in pairwise(sizes))
+        self.floor = convolution(sizes[-1], sizes[-1])
+        self.up = nn.ModuleList(
+            convolution(b + a if skips else b, a) for a, b in zip(sizes[-2::-1], sizes[:0:-1], strict=True)
+        )
+        self.leave = nn.Conv2d(width, outputs, 3, padding=1)
+
+    def forward(self, picture: Tensor) -> Tensor:
+        """[N, inputs, H, W] -> [N, outputs, H, W]."""
+        levels = [self.enter(picture)]
+        for down in self.down:
+            levels.append(down(levels[-1]))
+        hidden = self.floor(levels.pop())
+        for up in self.up:
+            equal = levels.pop()
+            hidden = functional.interpolate(hidden, equal.shape[2:], mode="nearest")
+            hidden = up(torch.cat([hidden, equal], 1) if self.skips else hidden)
+        return self.leave(hidden)
+
+
+def halvings(image_shape: tuple[int, int, int]) -> int:
+    """How often an image is halved until its longer side is at most 8 pixels; at least once.
+
+    >>> [halvings((1, side, side)) for side in (8, 28, 32, 224)]
+    [1, 2, 2, 5]
+    """
+    depth, side = 0, max(image_shape[1:])
+    while side > 8 or depth == 0:
+        depth, side = depth + 1, -(-side // 2)
+    return depth
+
+
+class Residual(nn.Module):
+    """Two 3×3 convolutions beside the picture itself, to which they add nothing at the start."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
+        nn.init.zeros_(self.second.weight)
+
+    def forward(self, picture: Tensor) -> Tensor:
+        """[N, width, H, W], likewise."""
+        return picture + self.second(functional.gelu(self.first(functional.gelu(picture))))
+
+
+class Pyramid(nn.Module):
+    """A residual block, what a pyramid of one level less adds from the halved picture, and another residual block.
+
+    Args:
+        width: channels of every level.
+        depth: levels below this one, ≥ 0.
+    """
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.before, self.after = Residual(width), Residual(width)
+        self.below: nn.Module | None = None
+        if depth:
+            self.below = nn.Sequential(nn.Conv2d(width, width, 3, stride=2, padding=1), Pyramid(width, depth - 1))
+
+    def forward(self, picture: Tensor) -> Tensor:
+        """[N, width, H, W], likewise."""
+        picture = self.before(picture)
+        if self.below is not None:
+            picture = picture + functional.interpolate(self.below(picture), picture.shape[2:], mode="nearest")
+        return self.after(picture)
+
+
+class Autoencoder(Decoder):
+    """Residual convolutional decoder, at half of the image's size and below, from the release laid out as a picture.
+
+    Channels are moved to mean 0 and variance 1 as the victim's release has them: normalization by the picture itself
+    would take its brightness away.
+
+    Args:
+        geometry: the picture that the release makes.
+        sample: rows of a release, whose channels' means and variances are kept.
+        width: channels; None for 32.
+        depth: halvings, the first of them by laying 2×2 pixels side by side; None until 8 pixels a side are left.
+
+    Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers); residual
+    blocks of He et al. 2016, 2×2 pixels a cell as in Shi et al. 2016.
+
+    >>> release = torch.zeros(2, 96)
+    >>> Autoencoder.of(release, (3, 32, 32), width=None, depth=None)(release).shape
+    torch.Size([2, 3, 32, 32])
+    """
+
+    layout: ClassVar = MapGeometry
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(
+        self, geometry: MapGeometry, sample: Tensor, *, width: int | None = None, depth: int | None = None
+    ) -> None:
+        super().__init__()
+        self.width, self.geometry = width or 32, geometry
+        cells = as_maps(sample.detach().cpu(), geometry).double().transpose(0, 1).flatten(1)
+        variance = cells.var(1, correction=0)
+        self.register_buffer("mean", cells.mean(1).float())
+        self.register_buffer("scale", (variance + SHRINKAGE * variance.mean() + 1e-12).sqrt().float())
+        painted = -(-self.width // 4)
+        self.paint = Painter(geometry, painted)
+        self.enter = nn.Conv2d(4 * painted, self.width, 3, padding=1)
+        self.body = Pyramid(self.width, (depth or halvings(geometry.image_shape)) - 1)
+        self.leave = nn.Conv2d(self.width, 4 * geometry.image_shape[0], 3, padding=1)
+
+    @classmethod
+    def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
+        """A decoder for releases like this one; see `privkit.attacks.inversion.decoders.build`."""
+        return cls(MapGeometry.of(release, image_shape), release, width=width, depth=depth)
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak of the learning rate's cosine."""
+        return CONVOLUTIONAL_RATE
+
+    def forward(self, release: Tensor) -> Tensor:
+        """Images [N, C, H, W], centred on 0.5 and not clamped."""
+        cells = as_maps(release, self.geometry)
+        cells = (cells - self.mean.view(-1, 1, 1)) / self.scale.view(-1, 1, 1)
+        _, height, width = self.geometry.image_shape
+        picture = functional.pad(self.paint(cells), (0, width % 2, 0, height % 2))
+        hidden = self.body(self.enter(functional.pixel_unshuffle(picture, 2)))
+        drawn = functional.pixel_shuffle(self.leave(functional.gelu(hidden)), 2)
+        return drawn[:, :, :height, :width] + 0.5

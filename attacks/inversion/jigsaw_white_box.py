@@ -1,0 +1,157 @@
+"""Jigsaw, then white box: solve the order first, put the tokens back, and invert what is then in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import (
+    Arrangement,
+    Knowledge,
+    NoSession,
+    NotApplicable,
+    QueryResult,
+    Reconstruction,
+    Session,
+    View,
+    missing,
+)
+from privkit.attacks.inversion.known_lower import check_release, frozen
+from privkit.attacks.inversion.white_box import WhiteBox
+from privkit.attacks.order.jigsaw import Jigsaw
+from privkit.attacks.order.piece_solver import restored
+
+
+@dataclass(frozen=True, kw_only=True)
+class JigsawWhiteBox:
+    """A solved order, and white-box inversion of the release in that order; over a message where images were mixed.
+
+    Where the adversary can query, the weights of the white box's priors are chosen on own images whose release the
+    jigsaw, which has not learned from them, puts in order: wrongly placed tokens call for stronger priors.
+
+    Attributes:
+        pairs: as in `Jigsaw`.
+        keep: as in `Jigsaw`.
+        kicks: as in `Jigsaw`.
+        pieces_epochs: `Jigsaw.epochs`.
+        epochs: as in `WhiteBox`; 0 is its start, behind the solved order.
+        total_variation: as in `WhiteBox`.
+        l2: as in `WhiteBox`.
+
+    Source: Yao et al., patch shuffling, §V-B.2 and Table IV, "Jigsaw + WhiteBox"; neither text nor release tells how.
+    """
+
+    name: ClassVar[str] = "jigsaw_white_box"
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "lower"})
+    uses: ClassVar[frozenset[str]] = frozenset({"query"})
+    control_epochs: ClassVar[int] = 1
+
+    pairs: Literal["learned", "edges"] = "learned"
+    keep: float | None = None
+    kicks: int = 30
+    pieces_epochs: int = 20
+    epochs: int | None = None
+    total_variation: float | None = None
+    l2: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.pieces_epochs < 0:
+            raise ValueError(f"pieces_epochs must be a whole number >= 0, got {self.pieces_epochs}")
+        _ = self.jigsaw, self.white_box  # each checks its own fields
+
+    @property
+    def start(self) -> JigsawWhiteBox:
+        """The same with nothing learned, nothing searched and nothing optimized."""
+        return replace(self, pieces_epochs=0, kicks=0, epochs=0)
+
+    @property
+    def jigsaw(self) -> Jigsaw:
+        """The first half."""
+        return Jigsaw(pairs=self.pairs, keep=self.keep, kicks=self.kicks, epochs=self.pieces_epochs)
+
+    @property
+    def white_box(self) -> WhiteBox:
+        """The second half."""
+        return WhiteBox(epochs=self.epochs, total_variation=self.total_variation, l2=self.l2, order="known")
+
+    def run(
+        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Solve, put back, invert.
+
+        Args:
+            views: the recorded rounds, all of one form; each message of a round is solved apart.
+            knowledge: needs `lower` and `auxiliary`; a `query` tells whether images are mixed, where `keep` is None.
+            generator: a CPU generator, the only source of randomness.
+            session: where to save and to report progress, half by half.
+
+        Returns:
+            The white box's images and curve, with the jigsaw's `arrangement`.
+
+        Raises:
+            NotApplicable: as `Jigsaw` and `WhiteBox` do.
+            AttackDiverged: likewise.
+
+        >>> from privkit.attacks.patches import patchify
+        >>> class Cells(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         return patchify(x, 4)
+        >>> images = torch.rand(22, 1, 8, 8, generator=Generator().manual_seed(0))
+        >>> knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=2, auxiliary=images[2:], lower=Cells())
+        >>> view = View(round=0, smashed=patchify(images[:2], 4).flip(1))
+        >>> attack = JigsawWhiteBox(pieces_epochs=1, kicks=2, epochs=1)
+        >>> attack.run([view], knowledge, Generator().manual_seed(0)).images.shape
+        torch.Size([2, 1, 8, 8])
+        """
+        lacking = missing(self, knowledge)
+        if lacking or knowledge.lower is None or knowledge.auxiliary is None:
+            raise NotApplicable(f"jigsaw_white_box needs {' and '.join(lacking)}, which this adversary does not have")
+        session, device, own = session or NoSession(), views[0].smashed.device, knowledge.auxiliary
+        lower = frozen(knowledge.lower, device)
+        check_release(lower, views[0], knowledge.image_shape)
+        knowledge = replace(knowledge, lower=lower)
+        saved = session.load() or {"curve": [], "networks": None, "sources": [], "white_box": None}
+
+        ask, batch = knowledge.query, knowledge.batch_size
+        tries = ask is not None and len(own) >= 4 * batch  # the white box tries its priors on the last round of them
+        learned = replace(knowledge, auxiliary=own[:-batch]) if tries else knowledge
+        solver = self.jigsaw.learn(views, learned, generator, session, saved)
+        for number in range(len(saved["sources"]), len(views)):
+            saved["sources"].append(solver.solve(views[number], 1 + number))
+            session.save(saved)
+        placed = [restored(view, source) for view, source in zip(views, saved["sources"], strict=True)]
+
+        def query(images: Tensor, draws: Generator) -> QueryResult:
+            assert ask is not None
+            answer = ask(images, draws)
+            return replace(answer, view=restored(answer.view, solver.solve(answer.view, 0)))
+
+        second = replace(knowledge, query=query if tries else None)
+        found = self.white_box.run(placed, second, generator, _Half(session, saved))
+        return replace(found, arrangement=Arrangement(source=torch.cat(saved["sources"]).to(device)))
+
+
+@dataclass(frozen=True)
+class _Half:
+    """The white box's part of a session."""
+
+    session: Session
+    saved: dict[str, Any]
+
+    def load(self) -> dict[str, Any] | None:
+        """What the white box saved."""
+        half: dict[str, Any] | None = self.saved["white_box"]
+        return half
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Keep it beside what the jigsaw saved."""
+        self.saved["white_box"] = state
+        self.session.save(self.saved)
+
+    def report(self, done: int, total: int, value: float) -> None:
+        """Pass it on."""
+        self.session.report(done, total, value)

@@ -1,0 +1,60 @@
+"""What an adversary who can run the lower segment learns from images of its own before it attacks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from privkit.attacks.base import Knowledge, NotApplicable, QueryResult
+from privkit.attacks.order.own_tokens import KEEPS_ALL, rows_a_message, shares_kept
+
+RIDGE = 1e-3
+TOKENS_IN_ORDER = 1_024  # of a message, up to which an order over all of them is searched
+RIDGE_IMAGES = 2_000  # the dual form solves as many equations
+
+
+def divided(knowledge: Knowledge, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """The adversary's images: those that it learns from, and one round of others that it tries choices on."""
+    if knowledge.auxiliary is None or len(knowledge.auxiliary) < 2:
+        return None, None
+    images, batch = knowledge.auxiliary.to(device), knowledge.batch_size
+    if tuple(images.shape[1:]) != knowledge.image_shape:
+        raise NotApplicable(
+            f"auxiliary images are {list(images.shape[1:])}, the private ones {list(knowledge.image_shape)}: "
+            "bring auxiliary data of the same shape"
+        )
+    return (
+        (images[:-batch], images[-batch:]) if len(images) >= 2 * batch and len(images) - batch >= 2 else (images, None)
+    )
+
+
+@torch.no_grad()
+def released_by(lower: nn.Module, images: Tensor) -> Tensor:
+    """What the adversary's images release, undefended."""
+    return torch.cat([lower(part) for part in images.split(256)])
+
+
+def regressed(lower: nn.Module, own: Tensor, smashed: Tensor) -> Tensor:
+    """Ridge regression of images on releases, in the dual form: as many unknowns as images."""
+    own = own[:RIDGE_IMAGES]
+    seen = released_by(lower, own).flatten(1)
+    mean = seen.mean(0)
+    away, wanted = seen - mean, (smashed.flatten(1) - mean)
+    gram = away @ away.T
+    gram.diagonal().add_(RIDGE * gram.diagonal().mean().clamp_min(1e-12))
+    weights = torch.linalg.solve(gram, own.flatten(1) - own.flatten(1).mean(0))
+    return ((wanted @ away.T @ weights).view(-1, *own.shape[1:]) + own.mean(0)).clamp(0, 1)
+
+
+def mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
+    """Whether tokens came back in other images' rows, in messages small enough for an order over all of their tokens.
+
+    Args:
+        lower: the undefended segment, which gives tokens.
+        images: what was queried.
+        answer: to it, one image a row.
+    """
+    size, released = rows_a_message(answer.view), answer.view.smashed
+    if size < 2 or size * released.shape[1] > TOKENS_IN_ORDER:
+        return False
+    return shares_kept(released_by(lower, images)[answer.members.flatten()], released, size)[0] <= KEEPS_ALL

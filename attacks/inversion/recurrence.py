@@ -1,0 +1,176 @@
+"""Tokens that come back: copies of one token in several passes of the same images, whatever order they cross in."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from privkit.attacks.inversion.decoders.assignment import distances
+
+EXACT = 1e-4  # of the mean squared distance; below it, float32 does not tell copies from equal tokens
+SINKHORN_ITERATIONS = 3
+LEAST_ODDS = -60.0
+TABLE_NUMBERS = 2**24  # of all pairs of a group's tokens; more groups than that holds are taken one after another
+IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than others of their row
+SAME = 1.5  # times the distance of copies: what a row may seem to move
+STRANGE = 4.0  # standard deviations of a copy's distance beyond its mean, where a token is taken for a new one
+
+
+def copy_distance(first: Tensor, second: Tensor) -> float:
+    """Mean squared distance of a token's two copies: 2·σ²·D under noise, and hardly anything under none.
+
+    The mean over a group moves by an n-th of that, in whatever order its tokens come. So it needs no matching, which
+    finds too small a distance where noise is strong.
+
+    Args:
+        first: [G, n, D], groups of tokens as they crossed once; the more groups and channels, the surer.
+        second: [G, n, D], the same tokens as they crossed again, in any order within their group.
+
+    Returns:
+        > 0; at least 1e-4 of the mean squared distance of all tokens.
+
+    >>> draws = torch.Generator().manual_seed(0)
+    >>> tokens = torch.randn(40, 9, 32, generator=draws)
+    >>> 60 < copy_distance(tokens, tokens.flip(1) + torch.randn(tokens.shape, generator=draws) * 2**0.5) < 70
+    True
+    """
+    every = torch.cat([first, second]).flatten(0, 1)
+    apart = 2 * float(every.var(0, correction=0).sum())
+    moved = float((first.mean(1) - second.mean(1)).square().sum(1).mean())
+    return max(first.shape[1] * moved, EXACT * apart, torch.finfo(every.dtype).tiny)
+
+
+def keeps_places(first: Tensor, second: Tensor) -> bool:
+    """Whether tokens come back in the places where they were, at least more of them than would by chance.
+
+    Args:
+        first: [N, T, D].
+        second: [N, T, D], the next pass.
+
+    >>> rows = torch.rand(20, 9, 4)
+    >>> keeps_places(rows, rows), keeps_places(rows, rows.flip(1))
+    (True, False)
+    """
+    if first.shape[1] < 2:
+        return True
+    costs = distances(first, second)
+    in_place = costs.diagonal(dim1=1, dim2=2)
+    elsewhere = (costs.sum(2) - in_place) / (costs.shape[2] - 1)
+    nearer = (elsewhere - in_place).mean(1)
+    return bool(nearer.mean() > IN_PLACE_ERRORS * nearer.std() / len(nearer) ** 0.5)
+
+
+def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
+    """Whether a row brings the same tokens again, in whatever order: its mean then moves by a T-th of a token's noise.
+
+    Args:
+        first: [N, T, D].
+        second: [N, T, D], the next pass.
+        copies: squared distance of a token's copies, from `copy_distance`.
+
+    >>> rows = torch.rand(20, 9, 4)
+    >>> keeps_rows(rows, rows.flip(1), 0.01), keeps_rows(rows, rows.flip(0), 0.01)
+    (True, False)
+    """
+    return copy_distance(first, second) < SAME * copies
+
+
+def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
+    """How likely each token of a pass is the copy of each reference token, each being met about once.
+
+    Args:
+        reference: [G, n, D].
+        seen: [G, n, D].
+        temperature: > 0, twice the variance between copies in each channel.
+
+    Returns:
+        [G, n, n], rows of reference tokens; rows and columns sum to about 1, and equal tokens share alike.
+    """
+    plan = distances(reference, seen)
+    # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
+    plan = plan.sub_(plan.amin(2, keepdim=True)).div_(-temperature).clamp_min_(LEAST_ODDS).exp_()
+    for _ in range(SINKHORN_ITERATIONS):
+        plan /= plan.sum(1, keepdim=True).clamp_min(1e-12)
+        plan /= plan.sum(2, keepdim=True).clamp_min(1e-12)
+    return plan
+
+
+def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
+    """The tokens of the first pass, each averaged with its copies in the others.
+
+    Args:
+        passes: [R, G, n, D]; each group holds the same tokens in every pass.
+        copies: squared distance of a token's copies, from `copy_distance`.
+        rows: of a group, whose places are counted together; None counts each place.
+
+    Returns:
+        [G, n, D], and how often each row of the group was visited by each token, [G, n, rows]: shares of passes, in
+        [0, 1]. One round of matching: to match the means again was measured to blur them.
+
+    >>> tokens = torch.tensor([[[1.0], [9.0]]])
+    >>> means, visits = tracked(torch.stack([tokens, tokens.flip(1) + 1]), 0.5)
+    >>> means.flatten().tolist(), visits[0].round(decimals=3).tolist()
+    ([1.5, 9.5], [[0.5, 0.5], [0.5, 0.5]])
+    """
+    means, n = torch.zeros_like(passes[0]), passes.shape[2]
+    visits = means.new_zeros(*means.shape[:2], n if rows is None else rows)
+    some = max(1, TABLE_NUMBERS // n**2)
+    for seen in passes:
+        for part in torch.arange(len(means), device=means.device).split(some):
+            plan = meetings(passes[0, part], seen[part], 2 * copies / passes.shape[3])
+            means[part] += plan @ seen[part]
+            visits[part] += plan if rows is None else plan.unflatten(2, (rows, -1)).sum(3)
+    return means / len(passes), visits / len(passes)
+
+
+def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
+    """Of all tokens that a row ever held, the T that came back most often, each averaged with its copies.
+
+    A token joins the row's list where no listed one explains it; then it counts as met in every pass that holds a copy.
+    Tokens of strangers, which batch shuffling deals into a row, are soon met less often than the row's own.
+
+    Args:
+        passes: [R, N, T, D]; rows belong to the same image in every pass.
+        copies: squared distance of a token's copies, from `copy_distance`.
+
+    Returns:
+        [N, T, D] in falling order of recurrence, and the recurrence [N, T]: shares of passes, in [0, 1].
+
+    Source: privkit's own; matching with slack as in SuperGlue (Sarlin et al. 2020), with slack of weight one.
+
+    >>> own, other = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[1.0], [7.0]]])
+    >>> tokens, recurrence = pooled(torch.stack([other, own, own]).expand(-1, -1, -1, 96), 0.01)
+    >>> tokens[:, :, 0].round().tolist(), (100 * recurrence).round().tolist()
+    ([[1.0, 2.0]], [[100.0, 67.0]])
+    """
+    r, n, t, d = passes.shape
+    least = copies * (1 + STRANGE * (2 / d) ** 0.5)
+    listed = passes.transpose(0, 1).reshape(n, r * t, d)
+    sums, hits = torch.zeros_like(listed), listed.new_zeros(n, r * t)
+    for number, seen in enumerate(passes):
+        end = number * t  # a slot for every token seen so far; empty where it was taken for a copy
+        means = sums[:, :end] / hits[:, :end, None].clamp_min(1e-12)
+        odds = (least - distances(means, seen)) * d / (2 * copies)
+        plan = _slack_plan(odds.masked_fill(hits[:, :end, None] == 0, -torch.inf))
+        sums[:, :end] += plan @ seen
+        hits[:, :end] += plan.sum(2)
+        new = (plan.sum(1) < 0.5).to(hits.dtype)
+        sums[:, end : end + t] = seen * new.unsqueeze(2)
+        hits[:, end : end + t] = new
+    best = hits.topk(t, dim=1)
+    taken = sums.gather(1, best.indices.unsqueeze(2).expand(-1, -1, d))
+    return taken / best.values.unsqueeze(2).clamp_min(1e-12), best.values / r
+
+
+def _slack_plan(odds: Tensor) -> Tensor:
+    """Matching [N, L, T] with log-odds over no match; what rows and columns lack of 1 is unmatched."""
+    n, slots, t = odds.shape
+    if not slots:
+        return odds
+    none = odds.new_zeros(n, 1)
+    columns = -odds.amax(1).clamp_min(0) / 2  # the solution for a single candidate; from zero it takes many rounds
+    rows = odds.new_zeros(n, slots)
+    for _ in range(SINKHORN_ITERATIONS):
+        rows = -torch.cat([odds + columns.unsqueeze(1), none.unsqueeze(1).expand(-1, slots, 1)], 2).logsumexp(2)
+        columns = -torch.cat([odds + rows.unsqueeze(2), none.unsqueeze(1).expand(-1, 1, t)], 1).logsumexp(1)
+    return (odds + rows.unsqueeze(2) + columns.unsqueeze(1)).exp()

@@ -1,0 +1,135 @@
+"""Views put together: passes of the same victims side by side or averaged, and rows of all rounds cut into chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from privkit.attacks.assign import hungarian, pair_costs, take
+from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.inversion.known_lower import mix
+
+
+def check_numbers(views: Sequence[View]) -> None:
+    """Refuse releases that hold nothing, or no numbers."""
+    if not views or any(view.smashed.numel() == 0 for view in views):
+        raise NotApplicable("there is nothing to attack: no view was recorded, or a release is empty")
+    if not all(bool(view.smashed.isfinite().all()) for view in views):
+        raise NotApplicable("the release holds NaN or infinity: the client's training diverged, and nothing is shown")
+
+
+def averaged(views: Sequence[View], align: bool = False) -> View:
+    """One view with the mean of several rounds' releases of the same victims: noise of R rounds shrinks by √R.
+
+    Where rounds were masked by public coins, each cell is the mean over the rounds that kept it (`unmasked`).
+
+    Args:
+        views: rounds that hold the same victims in the same rows.
+        align: whether tokens of later rounds are first put where the most similar tokens of the first round are, by the
+            assignment of least squared distances: for rounds with orders of their own.
+
+    Raises:
+        NotApplicable: if the rounds differ in form, images are mixed (each round then has other weights), or tokens
+            were masked and are to be aligned.
+
+    >>> rounds = [View(round=i, smashed=torch.tensor([[[1.0], [9.0]]]).flip(1) + i) for i in range(2)]
+    >>> averaged(rounds).smashed.flatten().tolist()
+    [9.5, 1.5]
+    """
+    if any(v.smashed.shape != views[0].smashed.shape or v.mixed > 1 for v in views):
+        raise NotApplicable("rounds can be averaged where they hold the same images, unmixed, in the same rows")
+    if masked(views):
+        if align:
+            raise NotApplicable("masked rounds can be averaged in the places where tokens came, not in another order")
+        smashed, share = unmasked(views)
+        whole = bool((share == 1).all())
+        return replace(views[0], smashed=smashed, share=None if whole else share, cut_gradient=None)
+    rounds = [v.smashed for v in views]
+    if align:
+        rounds = [rounds[0], *(take(x, hungarian(pair_costs(x, rounds[0]))) for x in rounds[1:])]
+    return replace(views[0], smashed=torch.stack(rounds).mean(0), cut_gradient=None)
+
+
+def masked(views: Sequence[View]) -> bool:
+    """Whether unmixed rows were masked by public coins.
+
+    Raises:
+        NotApplicable: if some were and others were not.
+    """
+    found = [view.share is not None for view in views]
+    if any(found) and not all(found):
+        raise NotApplicable("rounds are put together where masks are public in all passes or in none")
+    return all(found)
+
+
+def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
+    """What rounds that were masked by public coins show together.
+
+    Args:
+        views: rounds of the same victims in the same rows, each cell of them weighted by its `share` [N, 1, T].
+
+    Returns:
+        Their sum over the sum of their weights, shaped like `smashed`, and [N, 1, T]: 1 for each cell that any round
+        kept, 0 for one that none did, which is then 0 itself.
+
+    >>> rounds = [
+    ...     View(round=i, smashed=torch.tensor([[[5.0], [0.0], [7.0]]]) * kept[0].unsqueeze(2), share=kept)
+    ...     for i, kept in enumerate((torch.tensor([[[1.0, 0.0, 0.0]]]), torch.tensor([[[1.0, 1.0, 0.0]]])))
+    ... ]
+    >>> [x.flatten().tolist() for x in unmasked(rounds)]
+    [[5.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
+    """
+    shares = torch.stack([view.share for view in views if view.share is not None])
+    total, weight = torch.stack([view.smashed for view in views]).sum(0), shares.sum(0)
+    spread = mix(torch.ones_like(total), 1, weight)
+    return torch.where(spread > 0, total / spread.clamp_min(1e-12), 0), (weight > 0).to(weight.dtype)
+
+
+def by_round(views: Sequence[View], passes: int) -> list[list[View]]:
+    """The views of each round of victims together, in the order of their passes.
+
+    Args:
+        views: pass after pass.
+        passes: R ≥ 1.
+
+    Raises:
+        NotApplicable: if the views are no R passes of the same form, a row holds several images, or some passes were
+            masked and others were not.
+
+    >>> views = [View(round=i, smashed=torch.zeros(2, 3)) for i in range(6)]
+    >>> [[view.round for view in same] for same in by_round(views, 2)]
+    [[0, 3], [1, 4], [2, 5]]
+    """
+    if not views or len(views) % passes:
+        raise NotApplicable(
+            f"rounds are put together where the same victims crossed {passes} times, pass after pass, but "
+            f"{len(views)} views are no multiple of {passes}"
+        )
+    rounds = [list(views[first :: len(views) // passes]) for first in range(len(views) // passes)]
+    for same in rounds:
+        if any(view.smashed.shape != same[0].smashed.shape or view.messages != same[0].messages for view in same):
+            shapes = ", ".join(str(list(view.smashed.shape)) for view in same)
+            raise NotApplicable(f"passes of the same victims must have one shape and as many messages, got {shapes}")
+    if any(view.mixed > 1 for view in views):
+        raise NotApplicable(
+            "rounds are put together where a row holds one image: each pass draws its groups and weights anew, so that "
+            "no row is the same sum twice"
+        )
+    masked(views)
+    if not all(bool(view.smashed.isfinite().all()) for view in views):
+        raise NotApplicable(
+            "rounds are put together where all numbers are finite, but the release holds NaN or infinity"
+        )
+    return rounds
+
+
+def chunks_of(views: Sequence[View], rows: int) -> list[View]:
+    """The rows of all views, some at a time."""
+    smashed = torch.cat([v.smashed for v in views]).split(rows)
+    share: Sequence[Tensor | None] = [None] * len(smashed)
+    if views[0].share is not None:
+        share = torch.cat([v.share for v in views if v.share is not None]).split(rows)
+    return [View(round=0, smashed=z, mixed=views[0].mixed, share=s) for z, s in zip(smashed, share, strict=True)]

@@ -1,0 +1,223 @@
+"""SDAR: a passive server that learns a stand-in for the client from what it saw, and a decoder from the stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import (
+    AttackDiverged,
+    Knowledge,
+    NoSession,
+    NotApplicable,
+    Reconstruction,
+    Session,
+    View,
+    missing,
+)
+from privkit.attacks.inversion.known_lower import check_release, frozen
+from privkit.attacks.inversion.sdar_training import Material, Training
+from privkit.attacks.last_good import keep
+
+SMALLEST = 10
+PUBLISHED_STEPS, PUBLISHED_BATCH = 20_000, 128  # of the authors' released script
+
+
+@dataclass(frozen=True, kw_only=True)
+class SDAR:
+    """A simulator of the client, kept honest by the server's own segment and by a judge, and a decoder of both.
+
+    The simulator sends the adversary's images to releases that the server's frozen segment classifies rightly and that
+    a judge cannot tell from the recorded ones; the decoder draws the adversary's images from them, and a second judge
+    compares what it draws from the recorded releases with the adversary's images. No query is made, and nothing is
+    sent: clients cannot notice.
+
+    Attributes:
+        epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes half the budget's.
+        simulator: "generic" (convolutions, which know of the client's architecture only the form of the release), or
+            "known" (the client's architecture with weights of one's own, drawn anew as UnSplit does; needs `lower`).
+        learning_rate: of Adam on simulator and decoder, > 0.
+        judge_rate: of Adam on both judges, > 0.
+        lambda1: weight ≥ 0 of the judge's part beside the cross-entropy in the simulator's objective.
+        lambda2: weight ≥ 0 of the other judge's part beside the mean squared error in the decoder's.
+        flip: share in [0, 1) of the auxiliary labels that are drawn anew in each step, against overfitting.
+        width: channels of the first layers, ≥ 1.
+        batch: images in a step, ≥ 2.
+
+    Where int labels travel with the releases, judges and decoder are told them, as in the paper. A tenth of the
+    auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It tells how well the
+    simulator can be decoded, not how true it is to the client.
+
+    Source: Zhu et al. 2023, "Passive inference attacks on split learning via adversarial regularization", Section IV;
+    there the attack runs along with training, here on the releases of the trained client.
+    """
+
+    name: ClassVar[str] = "sdar"
+    uses: ClassVar[frozenset[str]] = frozenset({"imitate"})
+    budgeted: ClassVar[float] = 0.5  # an epoch costs twice and more what another attack's does
+    control_epochs: ClassVar[int] = 10
+    control_side: ClassVar[int] = 8
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "auxiliary_labels", "upper"})
+
+    epochs: int | None = None
+    simulator: Literal["generic", "known"] = "generic"
+    learning_rate: float = 1e-3
+    judge_rate: float = 1e-3
+    lambda1: float = 0.3
+    lambda2: float = 1e-3
+    flip: float = 0.0
+    width: int = 16
+    batch: int = 32
+
+    def __post_init__(self) -> None:
+        if self.simulator not in ("generic", "known"):
+            raise ValueError(f"simulator must be generic or known, got {self.simulator!r}")
+        if self.epochs is not None and self.epochs < 0:
+            raise ValueError(
+                f"epochs must be a whole number >= 0, or left out for half the budget's, got {self.epochs}"
+            )
+        for name in ("learning_rate", "judge_rate"):
+            rate = getattr(self, name)
+            if not (isfinite(rate) and rate > 0):
+                raise ValueError(f"{name} must be a finite number > 0, got {rate}")
+        for name in ("lambda1", "lambda2"):
+            weight = getattr(self, name)
+            if not (isfinite(weight) and weight >= 0):
+                raise ValueError(f"{name} must be a finite number >= 0, got {weight}")
+        if not 0 <= self.flip < 1:
+            raise ValueError(f"flip must lie in [0, 1), got {self.flip}")
+        if self.width < 1:
+            raise ValueError(f"width must be a whole number >= 1, got {self.width}")
+        if self.batch < 2:
+            raise ValueError(f"batch must be a whole number >= 2, got {self.batch}")
+        if self.simulator == "known":
+            object.__setattr__(self, "needs", self.needs | {"lower"})
+
+    def run(
+        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Learn from every view and decode it.
+
+        Args:
+            views: the recorded messages, all of one form and unmixed.
+            knowledge: needs `auxiliary`, `auxiliary_labels` and `upper`, and `lower` for its architecture alone where
+                the simulator is "known"; with `imitate`, what the simulator sends is defended as the clients' is.
+            generator: a CPU generator, the only source of randomness.
+            session: where to save after each epoch and to report progress.
+
+        Raises:
+            NotApplicable: if knowledge is lacking or does not fit the views, or rows hold several images.
+            AttackDiverged: if a part of the training is not finite; the last good state is saved.
+
+        >>> views = [View(round=0, smashed=torch.rand(6, 16), labels=torch.tensor([0, 1, 2] * 2))]
+        >>> knowledge = Knowledge(
+        ...     image_shape=(1, 8, 8), batch_size=6, auxiliary=torch.rand(40, 1, 8, 8),
+        ...     auxiliary_labels=torch.arange(40) % 3, upper=nn.Linear(16, 3),
+        ... )
+        >>> SDAR(epochs=1, batch=6).run(views, knowledge, torch.Generator().manual_seed(0)).images.shape
+        torch.Size([6, 1, 8, 8])
+        """
+        if self.epochs is None:
+            raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
+        training = Training(
+            self, self._material(views, knowledge), int(torch.randint(2**48, (1,), generator=generator))
+        )
+        session, curve = session or NoSession(), list[float]()
+        good = session.load()
+        if good is not None:
+            training.restore(deepcopy(good["training"]))
+            curve = list(good["curve"])
+        for epoch in range(len(curve), self.epochs):
+            losses, error = training.epoch(epoch), training.held_out()
+            if not (isfinite(losses) and isfinite(error)):
+                if good is not None:
+                    keep(session, good)
+                raise AttackDiverged(
+                    f"sdar: losses come to {losses}, the held-out error is {error} in epoch {epoch + 1}"
+                )
+            curve.append(error)
+            good = {"training": deepcopy(training.state()), "curve": list(curve)}
+            session.save(good)
+            session.report(epoch + 1, self.epochs, curve[-1])
+        return Reconstruction(images=training.guess(), curve=tuple(curve))
+
+    @property
+    def short_of_published(self) -> str:
+        """What falls short of the authors' experiments, as a sentence."""
+        taken = "half the budget's" if self.epochs is None else f"{self.epochs:,}"
+        return (
+            f"{taken} epochs on the recorded releases of trained clients, where the authors' attack takes "
+            f"{PUBLISHED_STEPS:,} steps of {PUBLISHED_BATCH} images along with training: not the published strength"
+        )
+
+    def _material(self, views: Sequence[View], knowledge: Knowledge) -> Material:
+        """What the training works on, checked."""
+        lacking = missing(self, knowledge)
+        if lacking or knowledge.auxiliary is None or knowledge.auxiliary_labels is None or knowledge.upper is None:
+            raise NotApplicable(f"sdar needs {' and '.join(lacking)}, which this adversary does not have")
+        rows, labels = _recorded(views)
+        own, own_labels = knowledge.auxiliary.to(rows.device), knowledge.auxiliary_labels.to(rows.device)
+        if tuple(own.shape[1:]) != knowledge.image_shape:
+            raise NotApplicable(
+                f"auxiliary images are {list(own.shape[1:])}, the private ones {list(knowledge.image_shape)}: "
+                "bring auxiliary data of the same shape"
+            )
+        if own_labels.shape != own.shape[:1] or own_labels.is_floating_point():
+            raise NotApplicable(f"sdar needs a whole-number label for each of the {len(own)} auxiliary images")
+        if len(own) < SMALLEST:
+            raise NotApplicable(f"sdar holds a tenth of the auxiliary images out: it needs {SMALLEST}, got {len(own)}")
+        upper = frozen(knowledge.upper, rows.device)
+        classes = _classes(upper, rows, own_labels, labels)
+        lower = None
+        if self.simulator == "known" and knowledge.lower is not None:
+            lower = knowledge.lower
+            check_release(frozen(lower, rows.device), views[0], knowledge.image_shape)
+        return Material(
+            rows=rows,
+            labels=labels,
+            images=own,
+            own_labels=own_labels,
+            upper=upper,
+            classes=classes,
+            lower=lower,
+            imitate=knowledge.imitate,
+            round_size=knowledge.batch_size,
+        )
+
+
+def _recorded(views: Sequence[View]) -> tuple[Tensor, Tensor | None]:
+    """Rows of all views, and their labels where they travel as whole numbers."""
+    first = views[0]
+    if any(v.mixed > 1 for v in views):
+        raise NotApplicable(f"sdar decodes one image a row, but each released row holds {first.mixed}")
+    if any(v.smashed.shape[1:] != first.smashed.shape[1:] for v in views):
+        raise NotApplicable("sdar needs views of one form: attack views of different forms one by one")
+    labels = [v.labels for v in views if v.labels is not None and not v.labels.is_floating_point()]
+    return torch.cat([v.smashed for v in views]).float(), torch.cat(labels) if len(labels) == len(views) else None
+
+
+def _classes(upper: nn.Module, rows: Tensor, *labels: Tensor | None) -> int:
+    """Number of classes of the server's segment, which must read the rows and know the labels."""
+    try:
+        with torch.no_grad():
+            logits = upper(rows[:2])
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise NotApplicable(f"the server's segment does not read rows of {list(rows.shape[1:])}: {reason}") from None
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        raise NotApplicable(
+            f"sdar needs a classifier of two or more classes, but it gives {list(logits.shape[1:])} a row"
+        )
+    for known in labels:
+        if known is not None and len(known) and not 0 <= int(known.min()) <= int(known.max()) < logits.shape[1]:
+            raise NotApplicable(
+                f"labels run from {int(known.min())} to {int(known.max())}, but the server's segment has "
+                f"{logits.shape[1]} classes"
+            )
+    return logits.shape[1]

@@ -1,0 +1,194 @@
+"""SDAR's networks: a stand-in for a client of unknown architecture, a decoder, and the judge of what the two give."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privkit.attacks.inversion.decoders.maps import MapGeometry, as_maps
+
+CLAMPED = 0.01  # a larger share of values at the very minimum is the work of a ReLU or a clamp
+SMALLEST_SIDE = 4  # of the picture that a vector is read off
+
+
+class Simulator(nn.Module):
+    """Convolutions from images to releases of the form, means, deviations and lower bound of the recorded ones.
+
+    Cells of the release are taken to lie in the middle of the image, as many whole pixels apart as fit: so do patches,
+    and the maps of convolutions with and without padding. Where a client differs, its architecture is worth knowing.
+
+    Args:
+        release: recorded rows, [N, T, D], [N, D, h, w] or [N, D].
+        image_shape: (C, H, W).
+        width: channels of the first layer; twice as many after a reduction, four times at most.
+
+    Source: privkit's own; the paper's simulator has the client's architecture or another known network's.
+
+    >>> Simulator(torch.rand(5, 8, 12, 12), (1, 28, 28), width=4)(torch.rand(2, 1, 28, 28)).shape
+    torch.Size([2, 8, 12, 12])
+    >>> Simulator(torch.rand(5, 16, 9), (3, 32, 32), width=4)(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 16, 9])
+    >>> Simulator(torch.rand(5, 9), (3, 8, 8), width=4)(torch.rand(2, 3, 8, 8)).shape
+    torch.Size([2, 9])
+    """
+
+    mean: Tensor
+    deviation: Tensor
+    lowest: Tensor
+
+    def __init__(self, release: Tensor, image_shape: tuple[int, int, int], *, width: int) -> None:
+        super().__init__()
+        geometry = MapGeometry.of(release, image_shape)
+        maps = as_maps(release, geometry)
+        lowest = maps.amin()
+        clamped = (maps == lowest).float().mean() > CLAMPED
+        self.register_buffer("mean", maps.mean((0, 2, 3)).view(1, -1, 1, 1))
+        self.register_buffer("deviation", maps.var((0, 2, 3), correction=0).sqrt().view(1, -1, 1, 1))
+        self.register_buffer("lowest", torch.where(clamped, lowest, torch.full_like(lowest, -torch.inf)))
+        self.form, self.grid = release.ndim, (geometry.rows, geometry.columns)
+        cells, steps = _ladder(geometry)
+        self.reach = (cells[0] * prod(steps), cells[1] * prod(steps))
+        widths = [width * 2 ** min(level, 2) for level in range(len(steps) + 1)]
+        self.enter = _layer(image_shape[0], width)
+        self.body = nn.Sequential(
+            *(_layer(a, b, step) for (a, b), step in zip(pairwise(widths), steps, strict=True)),
+            _layer(widths[-1], widths[-1]),
+        )
+        self.leave = nn.Conv2d(widths[-1], geometry.channels, cells if self.grid == (1, 1) else 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Releases of images [N, C, H, W]."""
+        hidden = self.enter(images)
+        top, left = ((a - b) // 2 for a, b in zip(hidden.shape[2:], self.reach, strict=True))
+        if min(top, left) >= 0:
+            hidden = hidden[:, :, top : top + self.reach[0], left : left + self.reach[1]]
+        maps = self.leave(self.body(hidden))
+        if maps.shape[2:] != self.grid:
+            maps = functional.interpolate(maps, self.grid, mode="bilinear")
+        maps = torch.maximum(maps * self.deviation + self.mean, self.lowest)
+        return maps if self.form == 4 else maps.flatten(2).transpose(1, 2) if self.form == 3 else maps.flatten(1)
+
+
+class Drawer(nn.Module):
+    """Convolutions from releases back to images, the simulator's steps in reverse.
+
+    No layer normalizes: simulated and recorded releases have other statistics, and must be read by the same function.
+
+    Args:
+        rows: as they will come, [N, T, D], [N, D, h, w] or [N, D].
+        image_shape: (C, H, W).
+        width: channels of the last layers; twice as many before an enlargement, four times at most.
+
+    Source: privkit's own.
+
+    >>> Drawer(torch.rand(5, 8, 12, 12), (1, 28, 28), width=4)(torch.rand(2, 8, 12, 12)).shape
+    torch.Size([2, 1, 28, 28])
+    """
+
+    def __init__(self, rows: Tensor, image_shape: tuple[int, int, int], *, width: int) -> None:
+        super().__init__()
+        self.geometry = geometry = MapGeometry.of(rows, image_shape)
+        cells, steps = _ladder(geometry)
+        widths = [width * 2 ** min(level, 2) for level in range(len(steps), -1, -1)]
+        start = widths[0] * cells[0] * cells[1]
+        layers: list[nn.Module] = [nn.Conv2d(geometry.channels, widths[0], 3, padding=1), nn.ReLU()]
+        if (geometry.rows, geometry.columns) == (1, 1):
+            layers = [nn.Conv2d(geometry.channels, start, 1), nn.ReLU(), nn.Flatten(), nn.Unflatten(1, (-1, *cells))]
+        for (a, b), step in zip(pairwise(widths), reversed(steps), strict=True):
+            layers += [nn.Conv2d(a, a, 3, padding=1), nn.ReLU()]
+            layers += [nn.Conv2d(a, b * step**2, 3, padding=1), nn.PixelShuffle(step), nn.ReLU()]
+        self.body = nn.Sequential(*layers)
+        self.leave = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, image_shape[0], 3, padding=1)
+        )
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Images [N, C, H, W], centered on 0.5 and not clamped."""
+        hidden = self.body(as_maps(rows, self.geometry))
+        down, across = (a - b for a, b in zip(self.geometry.image_shape[1:], hidden.shape[2:], strict=True))
+        around = (across // 2, across - across // 2, down // 2, down - down // 2)  # negative where there is too much
+        return self.leave(functional.pad(hidden, around)) + 0.5
+
+
+class Judge(nn.Module):
+    """One number a row: the more, the more the row looks recorded (or, of images, like the adversary's own).
+
+    Args:
+        rows: as they will come, [N, T, D], [N, D, h, w] or [N, D]; what is judged is measured in their deviations.
+        image_shape: (C, H, W) of the private images.
+        width: channels of the first layer.
+        classes: number of labels that are told to the judge with each row; 0 for none.
+
+    Source: Zhu et al., SDAR: two discriminators, told the labels; a projection tells them here, after Miyato and
+    Koyama 2018, "cGANs with projection discriminator".
+
+    >>> Judge(torch.rand(5, 16, 9), (1, 8, 8), width=4, classes=3)(torch.rand(2, 16, 9), torch.tensor([0, 2])).shape
+    torch.Size([2])
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, rows: Tensor, image_shape: tuple[int, int, int], *, width: int, classes: int) -> None:
+        super().__init__()
+        self.geometry = MapGeometry.of(rows, image_shape)
+        maps = as_maps(rows, self.geometry)
+        self.register_buffer("mean", maps.mean((0, 2, 3)).view(1, -1, 1, 1))
+        self.register_buffer("deviation", maps.var((0, 2, 3), correction=0).sqrt().clamp_min(1e-3).view(1, -1, 1, 1))
+        side, channels = min(maps.shape[2:]), width
+        step = 2 if side > 16 else 1
+        layers: list[nn.Module] = [nn.Conv2d(self.geometry.channels, width, 2 * step - 1, step, step - 1)]
+        side //= step
+        while True:
+            layers += [nn.LeakyReLU(0.2), nn.Conv2d(channels, 2 * channels, 3, stride=2 if side > 4 else 1, padding=1)]
+            channels, side = 2 * channels, side // 2
+            if side <= 4 or channels >= 8 * width:
+                break
+        self.body = nn.Sequential(*layers, nn.LeakyReLU(0.2), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+        self.score = nn.Linear(4 * channels, 1)
+        self.of_label = nn.Embedding(classes, 4 * channels) if classes else None
+
+    def forward(self, rows: Tensor, labels: Tensor | None) -> Tensor:
+        """[N]; labels int64 [N], read where the judge was built for them."""
+        features = self.body((as_maps(rows, self.geometry) - self.mean) / self.deviation)
+        score = self.score(features).squeeze(1)
+        if self.of_label is None or labels is None:
+            return score
+        return score + (self.of_label(labels) * features).mean(1)
+
+
+def _ladder(geometry: MapGeometry) -> tuple[tuple[int, int], list[int]]:
+    """Cells of the smallest picture, and the steps from the image's pixels to their distance."""
+    sides, cells = geometry.image_shape[1:], (geometry.rows, geometry.columns)
+    if cells == (1, 1):
+        halved = 0
+        while min(sides) >> (halved + 1) >= SMALLEST_SIDE:
+            halved += 1
+        cells = (sides[0] >> halved, sides[1] >> halved)
+    return cells, _primes(max(1, min(side // count for side, count in zip(sides, cells, strict=True))))
+
+
+def _layer(inputs: int, outputs: int, step: int = 1) -> nn.Sequential:
+    """A convolution that makes a side `step` times smaller, batch normalization, ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, step + 2, stride=step, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()
+    )
+
+
+def _primes(number: int) -> list[int]:
+    """Prime factors, ascending.
+
+    >>> _primes(28)
+    [2, 2, 7]
+    """
+    found, factor = [], 2
+    while number > 1:
+        while number % factor == 0:
+            found.append(factor)
+            number //= factor
+        factor += 1
+    return found

@@ -1,0 +1,332 @@
+"""White-box inversion: optimize images until the client's own lower segment releases from them what was released."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from math import isfinite
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.assign import PlaceModel
+from privkit.attacks.base import Knowledge, NoSession, NotApplicable, Reconstruction, Session, View, missing
+from privkit.attacks.inversion.image_fit import RESTART_NOISE, Method, Problem, fit
+from privkit.attacks.inversion.known_lower import check_release, frozen
+from privkit.attacks.inversion.own_images import divided, mixes_images, regressed, released_by
+from privkit.attacks.inversion.rounds import averaged, check_numbers, chunks_of
+from privkit.attacks.order.own_tokens import rows_a_message
+
+CALIBRATION_ROWS = 16
+PLACE_IMAGES = 2_000  # more tell hardly more of places, and their tokens are held at once
+CALIBRATION_EPOCHS = 2
+UNTRIED = (0.1, 0.0)
+UNTRIED_MIXED = (0.1, 0.3)
+VARIATIONS = (0.003, 0.03, 0.1, 0.3, 1.0, 3.0)  # small for exact releases, large for noisy ones
+DISTANCES = (0.0, 0.3)  # more than none where a release leaves pixels open
+
+Order = Literal["auto", "known", "shuffled", "batch", "guessed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhiteBox:
+    """Adam (amsgrad) on the images of all victims at once, through a lower segment that the adversary knows.
+
+    Attributes:
+        recipe: "strong", or "released": the authors' (mid-grey start, a constant rate of 1e-3 on [-1, 1], no bounds, no
+            priors, one guessed order). Fields that are None are the recipe's.
+        epochs: hundreds of steps, ≥ 0 (0 is the start itself); 4 and 5,000 in the recipes.
+        start: "learned" (ridge regression of the adversary's images on what they release), "mean" (image of the
+            adversary's), "grey" (0.5) or "zero" (black). Without auxiliary images the first two are "grey"; where order
+            is not known or images are mixed, "learned" is "mean".
+        bounds: how pixels are kept in [0, 1]: "sigmoid" of free numbers, "project" after each step, or "none".
+        learning_rate: of Adam, > 0, in free numbers (sigmoid) or in [0, 1] pixels.
+        total_variation: weight ≥ 0 beside the matching error, which is in units of the release's variance. The strong
+            recipe takes what does best on the adversary's own images where it can query, and 0.1 where not.
+        l2: weight ≥ 0 of the mean squared distance from the start; likewise, and 0 (of mixed images 0.3) where not.
+        restarts: starts for each victim, ≥ 1, all but the first noised; the one with the smallest objective stays.
+        order: of released tokens. "known"; "shuffled" within each image or "batch" within each message, where the order
+            is optimized, too; "guessed" once and for all; "auto" tries on the adversary's own images what does best:
+            "known" and "shuffled", and "batch" where its tokens come back in other images' rows and a message has at
+            most 1,024 of them ("known" where it cannot query or tokens are mixed).
+        temperature: of the final order, in nats, ≥ 0. 0 is one token a place (Hungarian), more a blend of likely tokens
+            (Sinkhorn): smaller squared errors, blurred structure.
+        same_victims: whether all views hold the same victims, row by row: they are then averaged first, each cell over
+            the views that show it where masks are public.
+        parallel: images optimized at a time, ≥ 1.
+
+    The curve is no error of images, which this attack cannot know: it is what the attack minimizes, after each hundred
+    steps: matching error as a share of the release's variance, plus the weighted terms, but not below 1e-4, where a
+    release counts as explained. `converged` so says whether more steps would change the guess, not that it is right.
+
+    Where a lower segment treats all places alike, every order explains the release: only what the adversary's own
+    images say of places (`sinkhorn.place_costs`) orders the tokens.
+
+    Source: He et al. 2019, "Model inversion attacks against collaborative inference"; Yao et al., patch shuffling,
+    Eq. 4 and §V-B.2, whose authors neither bound the pixels nor optimize the order.
+    """
+
+    name: ClassVar[str] = "white_box"
+    needs: ClassVar[frozenset[str]] = frozenset({"lower"})
+    uses: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
+    control_epochs: ClassVar[int] = 1
+
+    recipe: Literal["strong", "released"] = "strong"
+    epochs: int | None = None
+    start: Literal["learned", "mean", "grey", "zero"] | None = None
+    bounds: Literal["sigmoid", "project", "none"] | None = None
+    learning_rate: float | None = None
+    total_variation: float | None = None
+    l2: float | None = None
+    restarts: int = 1
+    order: Order = "auto"
+    temperature: float = 0.0
+    same_victims: bool = False
+    parallel: int = 256
+
+    def __post_init__(self) -> None:
+        allowed: dict[str, tuple[str | None, ...]] = {
+            "recipe": ("strong", "released"),
+            "start": (None, "learned", "mean", "grey", "zero"),
+            "bounds": (None, "sigmoid", "project", "none"),
+            "order": ("auto", "known", "shuffled", "batch", "guessed"),
+        }
+        for name, choices in allowed.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(filter(None, choices))}, got {getattr(self, name)!r}"
+                )
+        if self.epochs is not None and self.epochs < 0:
+            raise ValueError(f"epochs must be a whole number >= 0, or left out for the recipe's, got {self.epochs}")
+        if self.learning_rate is not None and not (isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate}")
+        for name in ("total_variation", "l2", "temperature"):
+            weight = getattr(self, name)
+            if weight is not None and not (isfinite(weight) and weight >= 0):
+                raise ValueError(f"{name} must be a finite number >= 0, got {weight}")
+        for name in ("restarts", "parallel"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a whole number >= 1, got {getattr(self, name)}")
+
+    def run(
+        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Optimize a guess at every image of every view.
+
+        Args:
+            views: the recorded messages, all of one form.
+            knowledge: needs `lower`; `auxiliary` gives starts and the likely places of tokens, and with `query` the
+                order and the weight of total variation are chosen on the adversary's own images.
+            generator: a CPU generator, the only source of randomness.
+            session: where to save after each epoch and to report progress.
+
+        Raises:
+            NotApplicable: without the lower segment, if it does not give what was released, for NaN in the release,
+                mixed images whose weights are hidden, or an order of things that are no tokens.
+            AttackDiverged: if the matching error is not finite.
+
+        >>> lower = nn.Flatten()
+        >>> secret = torch.rand(3, 1, 4, 4, generator=Generator().manual_seed(1))
+        >>> views = [View(round=0, smashed=lower(secret))]
+        >>> knowledge = Knowledge(image_shape=(1, 4, 4), batch_size=3, lower=lower)
+        >>> guess = WhiteBox(total_variation=0.0).run(views, knowledge, Generator().manual_seed(0)).images
+        >>> (guess - secret).abs().mean() < 0.01
+        tensor(True)
+        """
+        lacking = missing(self, knowledge)
+        if lacking or knowledge.lower is None:
+            raise NotApplicable(f"white_box needs {' and '.join(lacking)}, which this adversary does not have")
+        session, device = session or NoSession(), views[0].smashed.device
+        root = int(torch.randint(2**48, (1,), generator=generator))
+        lower = frozen(knowledge.lower, device)
+        check_numbers(views)
+        check_release(lower, views[0], knowledge.image_shape)
+        self._check(views)
+
+        own, tried = divided(knowledge, device)
+        learned = _Own(lower, own)
+        state = session.load() or {"chosen": None, "images": [], "curves": [], "fit": None}
+        if state["chosen"] is None:
+            state["chosen"] = self._chosen(lower, views, knowledge, learned, tried, root)
+        order, *priors = state["chosen"]
+        method = self._method(order)
+        attacked = [averaged(views, align=order == "shuffled")] if self.same_victims else list(views)
+        chunks = attacked if order == "batch" else chunks_of(attacked, max(1, self.parallel // views[0].mixed))
+        total = len(chunks) * method.epochs
+        unit = _variance(attacked)
+        for index in range(len(state["images"]), len(chunks)):
+            problem = self._problem(chunks[index], knowledge, learned, order, unit)
+
+            def keep(progress: dict[str, Any], index: int = index) -> None:
+                state["fit"] = progress
+                session.save(state)
+                session.report(index * method.epochs + len(progress["curve"]), total, progress["curve"][-1])
+
+            images, curve = self._best(
+                lower, problem, method, (priors[0], priors[1]), root + 1 + index, state["fit"], keep
+            )
+            state["images"].append(images)
+            state["curves"].append(curve)
+            state["fit"] = None
+        sizes = [len(chunk.smashed) for chunk in chunks]
+        curve = [
+            sum(n * x for n, x in zip(sizes, e, strict=True)) / sum(sizes) for e in zip(*state["curves"], strict=True)
+        ]
+        guesses = torch.cat(state["images"])
+        return Reconstruction(
+            images=guesses.repeat(len(views), 1, 1, 1) if self.same_victims else guesses, curve=tuple(curve)
+        )
+
+    def _check(self, views: Sequence[View]) -> None:
+        """Refuse what no choice of fields could attack."""
+        first = views[0]
+        if any(v.smashed.shape[1:] != first.smashed.shape[1:] or v.mixed != first.mixed for v in views):
+            raise NotApplicable("white_box needs views of one form: attack views of different forms one by one")
+        if first.mixed > 1 and any(v.share is None for v in views):
+            raise NotApplicable(
+                f"each released row holds {first.mixed} images with hidden weights: the white box can only tell them "
+                "apart where the coins of mixing are public"
+            )
+        if self.order not in ("auto", "known") and (first.smashed.ndim != 3 or first.mixed > 1):
+            raise NotApplicable(
+                f"order={self.order} is for tokens of single images, but the release is {list(first.smashed.shape)}"
+            )
+
+    def _method(self, order: Any) -> Method:
+        """The fields with the recipe's values in place of None."""
+        strong = self.recipe == "strong"
+        bounds: Any = self.bounds or ("sigmoid" if strong else "none")
+        rate = (0.5 if bounds == "sigmoid" else 0.1) if strong else 5e-4  # 1e-3 where pixels span [-1, 1]
+        return Method(
+            epochs=(4 if strong else 5_000) if self.epochs is None else self.epochs,
+            learning_rate=self.learning_rate or rate,
+            decay=strong,
+            bounds=bounds,
+            temperature=self.temperature,
+            order=order,
+        )
+
+    def _problem(self, view: View, knowledge: Knowledge, learned: _Own, order: str, unit: Tensor) -> Problem:
+        """Rows to be attacked, with their starts and the likely places of their tokens."""
+        k, smashed = view.mixed, view.smashed
+        start = torch.full((len(smashed) * k, *knowledge.image_shape), 0.5, device=smashed.device)
+        wish = self.start or ("learned" if self.recipe == "strong" else "grey")
+        places = None
+        if wish == "zero":
+            start = torch.zeros_like(start)
+        elif wish in ("learned", "mean") and learned.images is not None:
+            start = learned.images.mean(0).expand_as(start)
+            if wish == "learned" and order == "known" and k == 1 and view.share is None:
+                start = learned.regressed(smashed)
+        if order in ("shuffled", "batch") and learned.images is not None and self.recipe == "strong":
+            places = learned.places.costs(smashed)
+        group = rows_a_message(view) if order == "batch" else 1
+        return Problem(smashed=smashed, start=start, unit=unit, mixed=k, share=view.share, places=places, group=group)
+
+    def _best(
+        self,
+        lower: nn.Module,
+        problem: Problem,
+        method: Method,
+        priors: tuple[float, float],
+        seed: int,
+        saved: Any,
+        keep: Any,
+    ) -> tuple[Tensor, list[float]]:
+        """All restarts in one batch; of each row the one with the smallest objective."""
+        if self.restarts > 1:
+            many = problem.repeated(self.restarts)
+            draws = Generator().manual_seed(seed)
+            noise = RESTART_NOISE * torch.randn(many.start.shape, generator=draws).to(many.start.device)
+            noise[: len(problem.start)] = 0
+            problem = replace(many, start=(many.start + noise).clamp(0, 1), anchor=many.start)
+        result = fit(lower, problem, method, priors, seed, saved, keep)
+        if self.restarts == 1:
+            return result.images, result.curve
+        # tokens shuffled over a group stand or fall together
+        objective = result.objective.view(self.restarts, -1, problem.group).mean(2)
+        winner = objective.argmin(0).repeat_interleave(problem.group)
+        rows = torch.arange(len(winner), device=winner.device)
+        images = result.images.unflatten(0, (self.restarts, -1, problem.mixed))[winner, rows]
+        return images.flatten(0, 1), result.curve
+
+    def _chosen(
+        self,
+        lower: nn.Module,
+        views: Sequence[View],
+        knowledge: Knowledge,
+        learned: _Own,
+        tried: Tensor | None,
+        root: int,
+    ) -> tuple[Any, float, float]:
+        """Order and weights of the priors that do best on images whose release the adversary asks for."""
+        tokens = views[0].smashed.ndim == 3 and views[0].mixed == 1
+        unordered = "shuffled" if self.recipe == "strong" else "guessed"
+        orders = [self.order] if self.order != "auto" else ["known", unordered] if tokens else ["known"]
+        strong = self.recipe == "strong"
+        usual = (UNTRIED_MIXED if views[0].mixed > 1 else UNTRIED) if strong else (0.0, 0.0)
+        smooth, near = (VARIATIONS, DISTANCES) if strong else ((0.0,), (0.0,))
+        smooth = smooth if self.total_variation is None else (self.total_variation,)
+        near = near if self.l2 is None else (self.l2,)
+        weights = list(product(smooth, near))
+        method = self._method(orders[0])
+        if len(orders) * len(weights) == 1 or tried is None or knowledge.query is None or method.epochs == 0:
+            given = zip((self.total_variation, self.l2), usual, strict=True)
+            first, second = (own_weight if field is None else field for field, own_weight in given)
+            return orders[0], first, second
+        candidates = [(order, *pair) for order in orders for pair in weights]
+        draws = Generator(tried.device).manual_seed(root)
+        with torch.no_grad():
+            answers = [knowledge.query(tried, draws) for _ in (views if self.same_victims else views[:1])]
+        members, errors = answers[0].members, []
+
+        def tried_on(order: str, weights: list[tuple[float, float]]) -> list[float]:
+            view = (
+                averaged([a.view for a in answers], align=order == "shuffled") if self.same_victims else answers[0].view
+            )
+            view = view if order == "batch" else chunks_of([view], CALIBRATION_ROWS)[0]
+            self._check([view])
+            problem = self._problem(view, knowledge, learned, order, _variance([view])).repeated(len(weights))
+            pairs = torch.tensor(weights, device=tried.device).repeat_interleave(len(view.smashed), 0)
+            short = replace(self._method(order), epochs=min(method.epochs, CALIBRATION_EPOCHS))
+            seat = members[: len(view.smashed)].flatten()
+            guess = fit(lower, problem, short, (pairs[:, 0], pairs[:, 1]), root).images.unflatten(0, (len(weights), -1))
+            wrong = (guess - tried[seat.clamp_min(0)]).square().flatten(2).mean(2)
+            counted = (seat >= 0) & (torch.arange(len(seat), device=seat.device) < CALIBRATION_ROWS * view.mixed)
+            return wrong[:, counted].mean(1).tolist()  # type: ignore[no-any-return]
+
+        for order in orders:
+            errors += tried_on(order, weights)
+        best = min(range(len(errors)), key=errors.__getitem__)
+        if self.order == "auto" and strong and tokens and mixes_images(lower, tried, answers[0]):
+            pair = candidates[best][1:]  # an order over a message is costly to try: with these weights only
+            if tried_on("batch", [pair])[0] < errors[best]:
+                return "batch", *pair
+        return candidates[best]
+
+
+@dataclass(frozen=True)
+class _Own:
+    """What the adversary's images tell of all victims alike, computed once and not for every chunk."""
+
+    lower: nn.Module
+    images: Tensor | None
+
+    @cached_property
+    def places(self) -> PlaceModel:
+        """Where tokens lie."""
+        assert self.images is not None
+        return PlaceModel.fit(released_by(self.lower, self.images[:PLACE_IMAGES]))
+
+    def regressed(self, smashed: Tensor) -> Tensor:
+        """Starts [N, C, H, W]."""
+        assert self.images is not None
+        return regressed(self.lower, self.images, smashed)
+
+
+def _variance(views: Sequence[View]) -> Tensor:
+    """Over all that was released; not 0 where all is the same."""
+    return torch.cat([view.smashed for view in views]).var(correction=0).clamp_min(1e-12)

@@ -1,0 +1,1 @@
+"""Attacks that recover labels from the gradients that come back across the cut."""

@@ -1,0 +1,137 @@
+"""Label inference by gradient matching: which label would have sent this gradient back?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import Knowledge, NotApplicable, Scores, Session, View
+from privkit.attacks.returned import gradients
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientMatching:
+    """For each candidate label, the gradient that a surrogate upper segment would send; the nearest label is the guess.
+
+    Attributes:
+        positive: the label that is asked for, ≥ 0.
+        distance: "mse", as published, or "cosine" (one less the cosine), which needs no scale.
+        message: images that one loss is the mean of, ≥ 1, which scales the candidates for "mse"; None for all rows of
+            a view.
+        epoch: of training, whose rounds an audit hands over, from 0, or from the end: -1 is the last.
+
+    The surrogate is `Knowledge.upper`, in evaluation mode. With the server's own weights the attack is exact; a
+    freshly drawn one of the same architecture is UnSplit's setting, where it works at the last layer alone, and labels
+    may come out permuted.
+
+    Source: Erdoğan et al. 2022, "UnSplit", §3.3, who compare the gradient of one layer.
+    """
+
+    name: ClassVar[str] = "gradient_matching"
+    asks: ClassVar[str] = "labels"
+    needs: ClassVar[frozenset[str]] = frozenset({"upper"})
+
+    positive: int = 1
+    distance: Literal["mse", "cosine"] = "mse"
+    message: int | None = None
+    epoch: int = -1
+
+    def __post_init__(self) -> None:
+        if self.positive < 0:
+            raise ValueError(f"positive must be a label >= 0, got {self.positive}")
+        if self.distance not in ("mse", "cosine"):
+            raise ValueError(f"distance must be mse or cosine, got {self.distance!r}")
+        if self.message is not None and self.message < 1:
+            raise ValueError(f"message must be a whole number >= 1, or left out for a view's rows, got {self.message}")
+
+    def run(
+        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+    ) -> Scores:
+        """Score every row: how much nearer the positive label's gradient is than the nearest other's.
+
+        Args:
+            views: those without `cut_gradient` are left out.
+            knowledge: a `LabelKnowledge` with `upper`.
+            generator: unused; nothing is drawn.
+            session: unused; nothing takes long.
+
+        Raises:
+            NotApplicable: without a gradient or a surrogate, for mixed rows, or for a label that the surrogate lacks.
+        """
+        found, examples = self.distances(views, knowledge)
+        if self.positive >= found.shape[1]:
+            raise NotApplicable(f"the surrogate knows labels 0..{found.shape[1] - 1}, not positive={self.positive}")
+        others = torch.arange(found.shape[1], device=found.device) != self.positive
+        return Scores(values=found[:, others].amin(1) - found[:, self.positive], examples=examples)
+
+    def distances(self, views: Sequence[View], knowledge: Knowledge) -> tuple[Tensor, Tensor]:
+        """Distance of every row's gradient to each candidate's; the smallest is the guessed label.
+
+        Returns:
+            float [N, L], L ≥ 2, and int64 [N], the rows.
+
+        Raises:
+            NotApplicable: see `run`.
+
+        >>> upper = nn.Linear(3, 4)
+        >>> z, labels = torch.rand(5, 3, requires_grad=True), torch.tensor([3, 1, 0, 2, 1])
+        >>> nn.functional.cross_entropy(upper(z), labels).backward()
+        >>> views = [View(round=0, smashed=z.detach(), cut_gradient=z.grad)]
+        >>> from privkit.attacks.labels.label_leak import LabelKnowledge
+        >>> knowledge = LabelKnowledge(image_shape=(1, 3, 3), batch_size=5, upper=upper)
+        >>> GradientMatching().distances(views, knowledge)[0].argmin(1).equal(labels)
+        True
+        """
+        upper = getattr(knowledge, "upper", None)
+        if upper is None:
+            raise NotApplicable("gradient_matching needs the upper segment or a surrogate of it (Knowledge.upper)")
+        received, numbers, examples = gradients(self.name, views)
+        if any(view.mixed > 1 for view in views):
+            raise NotApplicable("gradient_matching tries one label a row, and mixed rows have several")
+        upper = deepcopy(upper).eval().requires_grad_(False)
+        parts = []
+        for number in numbers.unique().tolist():
+            view = views[number]
+            candidates = label_gradients(upper, view.smashed) / (self.message or len(view.smashed))
+            own = received[numbers == number]
+            if self.distance == "cosine":
+                parts.append(1 - nn.functional.cosine_similarity(candidates, own, dim=2).T)
+            else:
+                parts.append((candidates - own).square().mean(2).T)
+        return torch.cat(parts), examples
+
+
+def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = None) -> Tensor:
+    """The gradient of each row's own cross-entropy at the cut, for every label it might have.
+
+    Args:
+        upper: smashed data [N, ...] -> logits [N, L], rows apart from each other.
+        smashed: [N, ...].
+        labels: int64 [A, N], the labels that row n is tried with; None for 0..L−1, the same for all rows.
+
+    Returns:
+        [L, N, F] or [A, N, F], on the device of `smashed`; all labels in one batched backward pass, since the gradient
+        at the logits is softmax less one-hot.
+
+    Raises:
+        NotApplicable: if the surrogate does not give logits of at least two labels for these rows.
+    """
+    weight = next(upper.parameters(), smashed)
+    at = smashed.detach().to(weight.device).requires_grad_()
+    try:
+        with torch.enable_grad():
+            logits = upper(at)
+    except RuntimeError as reason:
+        raise NotApplicable(f"the surrogate cannot take smashed data {list(smashed.shape)}: {reason}") from None
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        raise NotApplicable(f"the surrogate must give logits [N, L] with L >= 2, got {list(logits.shape)}")
+    one_hot = torch.eye(logits.shape[1], device=at.device, dtype=logits.dtype)
+    tried = one_hot.unsqueeze(1) if labels is None else one_hot[labels.to(at.device)]
+    back = logits.detach().softmax(1).unsqueeze(0) - tried
+    (found,) = torch.autograd.grad(logits, at, back, is_grads_batched=True)
+    return found.flatten(2).to(smashed.device)

@@ -1,0 +1,1 @@
+"""Attacks that tell members from non-members: from losses, and from planted canaries."""

@@ -1,0 +1,63 @@
+"""Learned compatibility: where a token lies, which tokens lie side by side, and whose image a token belongs to."""
+
+from __future__ import annotations
+
+from math import log
+
+import torch
+from torch import Tensor, nn
+
+from privkit.attacks.order.compatibility import SHARPNESS
+
+EMBEDDING = 48
+
+
+class PieceNetwork(nn.Module):
+    """Scores of tokens by themselves, so that tokens of other images in a row do no harm.
+
+    Args:
+        features: F, numbers a token.
+        tokens: T, places in an image.
+        width: of the hidden layers.
+    """
+
+    def __init__(self, features: int, tokens: int, width: int) -> None:
+        super().__init__()
+        self.places = nn.Sequential(nn.Linear(features, width), nn.GELU(), nn.Linear(width, tokens))
+        self.linear = nn.Linear(features, 4 * EMBEDDING)
+        self.curved = nn.Sequential(nn.Linear(features, 2 * width), nn.GELU(), nn.Linear(2 * width, 4 * EMBEDDING))
+        self.mix = nn.Parameter(torch.tensor([1.0, SHARPNESS]))
+
+    def forward(self, pieces: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of places [M, T, P] and pairs [M, 2, T, T]; `edges` are the ratios [M, 2, T, T] of decoded pixels."""
+        sides = (self.linear(pieces) + self.curved(pieces)).unflatten(-1, (4, EMBEDDING))
+        first, second = sides[:, :, 0::2].transpose(1, 2), sides[:, :, 1::2].transpose(1, 2)
+        squares = first.square().sum(-1).unsqueeze(3) + second.square().sum(-1).unsqueeze(2)
+        distance = (squares - 2 * first @ second.transpose(2, 3)) / EMBEDDING**0.5
+        return self.places(pieces), self.mix[1] * edges - self.mix[0] * distance
+
+
+class MemberNetwork(nn.Module):
+    """Logits that a token belongs to each of a message's images, given for each a row of tokens, partly its own.
+
+    Args:
+        features: F, numbers a token.
+        width: of the layers, a multiple of 4.
+    """
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Sequential(nn.Linear(features, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.row = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.ask, self.answer = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, pieces: Tensor, rows: Tensor) -> Tensor:
+        """[K, B] for pieces [K, F] and rows [B, T, F]."""
+        wanted = self.answer(self.row(self.tokens(rows)).mean(1))
+        return self.ask(self.tokens(pieces)) @ wanted.T / wanted.shape[1] ** 0.5
+
+
+def own_prior(batch: int, keep: float) -> Tensor:
+    """[B, B]: log-probability of each image for a token that was released in each row."""
+    stranger = (1 - keep) / batch
+    return torch.where(torch.eye(batch, dtype=torch.bool), log(keep + stranger + 1e-6), log(stranger + 1e-6))

@@ -1,0 +1,192 @@
+"""From tokens to places: what the adversary sees in a token, and the search for the best arrangement of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import isqrt, log
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privkit.attacks.base import View
+from privkit.attacks.order.assembly import Frame, Places, Puzzles, assemble
+from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
+from privkit.attacks.order.coordinates import starts
+from privkit.attacks.order.own_tokens import rows_a_message
+from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork
+from privkit.attacks.order.piece_training import Rows
+from privkit.attacks.order.token_contents import Ridge
+from privkit.attacks.order.token_owners import assign_members
+from privkit.attacks.patches import Geometry, as_tokens, unpatchify
+
+PIECES_AT_ONCE = 700  # of a message, up to which its images are also solved jointly
+TABLE_NUMBERS = 2**26  # 256 MiB in float32; what own images show is computed step by step above it
+JOINT_KICKS = 0.25  # kicks on a whole message cost more, and start from solved images
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eyes:
+    """What the adversary sees in a token.
+
+    Attributes:
+        decode: from a token to its patch.
+        geometry: how patches lie over the image.
+        mean: [D] of the adversary's own tokens.
+        scale: [D], their standard deviation.
+    """
+
+    decode: Ridge
+    geometry: Geometry
+    mean: Tensor
+    scale: Tensor
+
+    @classmethod
+    def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry) -> Eyes:
+        """Learn from own tokens [N, T, D] and the patches behind them [N, T, P]."""
+        decode, n = Ridge.fit(own, patches), own.shape[0] * own.shape[1]
+        scale = (decode.scale - 1e-8) * (n / (n - 1)) ** 0.5 + 1e-8  # of a sample
+        return cls(decode=decode, geometry=geometry, mean=decode.mean, scale=scale)
+
+    def features(self, tokens: Tensor) -> Tensor:
+        """Standardized tokens beside decoded patches around mid-grey, [N, T, F]."""
+        return torch.cat([(tokens - self.mean) / self.scale, 4 * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
+
+    def shown(self, own: Tensor) -> tuple[Rows, Rows]:
+        """`features` and `edges` of rows of own tokens [N, T, D]; looked up where the tables are small."""
+        n, t, d = own.shape
+
+        def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> Rows:
+            if n * t * numbers > TABLE_NUMBERS:
+                return lambda rows: look(own[rows])
+            return look(own).__getitem__
+
+        return rows_of(self.features, d + self.geometry.patch_dim), rows_of(self.edges, 2 * t)
+
+    def edges(self, tokens: Tensor) -> Tensor:
+        """Ratios of the decoded patches' borders, [N, 2, T, T]."""
+        p, c = self.geometry.patch, self.geometry.image_shape[0]
+        return edge_ratios(self.decode(tokens).clamp(0, 1).unflatten(2, (p, p, c)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solver:
+    """Puts the tokens of a view in order.
+
+    Attributes:
+        eyes: fitted to own tokens.
+        network: learned compatibility, or None for border pixels alone.
+        members: says whose token it is; None where images are not mixed.
+        keep: share of tokens that stay in their image's row for certain.
+        kicks: rounds of ruin and recreate.
+        seed: of the search; each view has a stream of its own.
+        in_order: whether the adversary's own tokens came back in order, so that there is nothing to solve.
+    """
+
+    eyes: Eyes
+    network: PieceNetwork | None
+    members: MemberNetwork | None
+    keep: float
+    kicks: int
+    seed: int
+    in_order: bool = False
+
+    def solve(self, view: View, stream: int) -> Tensor:
+        """Place of each token among the places of all images of its message, int64 [N, T].
+
+        Args:
+            view: its messages are solved one by one where images are mixed, else all its images at once.
+            stream: ≥ 0, of random numbers.
+        """
+        tokens, size = as_tokens(view.smashed).float(), rows_a_message(view)
+        if self.in_order:
+            return torch.arange(tokens.shape[0] * tokens.shape[1]).view(tokens.shape[:2]) % (size * tokens.shape[1])
+        rng = np.random.default_rng([self.seed, stream])
+        if self.members is not None and size > 1:
+            return torch.cat([self._message(part, self.members, rng) for part in tokens.split(size)])
+        row = torch.arange(len(tokens)) % size
+        return self._images(tokens, rng) + self.eyes.geometry.tokens * row.unsqueeze(1)
+
+    def picture(self, view: View, source: Tensor) -> Tensor:
+        """Images [N, C, H, W] from decoded patches put where `source` says."""
+        patches = self.eyes.decode(as_tokens(view.smashed).float()).clamp(0, 1)
+        placed = put(patches, source, rows_a_message(view))
+        return unpatchify(placed, self.eyes.geometry.patch, self.eyes.geometry.image_shape)
+
+    @torch.no_grad()
+    def _scores(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-odds of places [N, K, T] and pairs [N, 2, K, K]."""
+        edges, t = self.eyes.edges(tokens), self.eyes.geometry.tokens
+        if self.network is None:
+            return torch.zeros(len(tokens), tokens.shape[1], t), log_odds(SHARPNESS * edges).cpu()
+        places, pairs = self.network(self.eyes.features(tokens), edges)
+        return (places.log_softmax(2) + log(t)).cpu(), log_odds(pairs).cpu()
+
+    def _images(self, tokens: Tensor, rng: np.random.Generator) -> Tensor:
+        """Place of each token in its row's image, int64 [N, T]."""
+        return _sources(self._search(*self._scores(tokens), 1, [], self.kicks, rng))
+
+    def _message(self, tokens: Tensor, members: MemberNetwork, rng: np.random.Generator) -> Tensor:
+        """Place of each token of a message among the places of all its images, int64 [B, T]."""
+        b, t, _ = tokens.shape
+        taken, chances = assign_members(members, self.eyes.features(tokens), self.keep)
+        everything = tokens.reshape(1, b * t, -1)
+        within = self._search(*self._scores(everything[0][taken]), 1, [], self.kicks, rng)
+        at = np.take_along_axis(taken.cpu().numpy(), within, 1).reshape(1, -1)
+        if b * t <= PIECES_AT_ONCE:
+            places, pairs = self._scores(everything)
+            whose = chances.log_softmax(1).cpu() + log(b)
+            unary = (whose.clamp(min=-6).unsqueeze(2) + places[0].unsqueeze(1)).reshape(1, b * t, b * t)
+            at = self._search(unary, pairs, b, [at], int(JOINT_KICKS * self.kicks), rng)
+        return _sources(at).view(b, t)
+
+    def _search(
+        self,
+        places: Tensor,
+        pairs: Tensor,
+        pictures: int,
+        begin: list[Places],
+        kicks: int,
+        rng: np.random.Generator,
+    ) -> Places:
+        """The piece in each place, [M, S]."""
+        side = isqrt(self.eyes.geometry.tokens)
+        frame = Frame(rows=side, columns=side, pictures=pictures)
+        puzzles = Puzzles(unary=places.double().numpy(), pairs=pairs.double().numpy(), frame=frame)
+        return assemble(puzzles, begin or starts(puzzles), kicks, rng)
+
+
+def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
+    """Tokens on the places where an arrangement says that they were.
+
+    Args:
+        tokens: [N, T, D] as released.
+        source: int64 [N, T], counted from 0 within each message; in each message every place once.
+        size: rows a message.
+
+    >>> put(torch.tensor([[[7.0], [8.0]], [[5.0], [6.0]]]), torch.tensor([[2, 0], [1, 3]]), 2).flatten(1).tolist()
+    [[8.0, 5.0], [7.0, 6.0]]
+    """
+    n, t, d = tokens.shape
+    first = torch.arange(n, device=tokens.device).unsqueeze(1) // size * size * t
+    rows = (source.to(tokens.device) + first).flatten()
+    return torch.empty_like(tokens).view(-1, d).index_copy(0, rows, tokens.reshape(-1, d)).view(n, t, d)
+
+
+def restored(view: View, source: Tensor) -> View:
+    """The view with its tokens put back; feature maps keep their form.
+
+    >>> view = View(round=0, smashed=torch.tensor([[[7.0], [8.0]]]))
+    >>> restored(view, torch.tensor([[1, 0]])).smashed.flatten().tolist()
+    [8.0, 7.0]
+    """
+    placed = put(as_tokens(view.smashed), source, rows_a_message(view))
+    if view.smashed.ndim == 4:
+        placed = placed.transpose(1, 2).reshape(view.smashed.shape)
+    return replace(view, smashed=placed, cut_gradient=None)
+
+
+def _sources(at: Places) -> Tensor:
+    """Place of each piece from piece in each place."""
+    return torch.from_numpy(at.argsort(1, kind="stable"))

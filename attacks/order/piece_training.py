@@ -1,0 +1,148 @@
+"""Training of the jigsaw's networks on the adversary's own tokens, an epoch at a time, so that a killed one goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import isfinite, isqrt
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import AttackDiverged
+from privkit.attacks.one_cycle import one_cycle
+from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, own_prior
+
+IMAGES_A_STEP = 32
+IMAGES_AN_EPOCH = 1_000  # drawn anew each time: more were measured to cost time and to win nothing
+TOKENS_A_STEP = 2_000  # of a message, that are asked for their image
+LEARNING_RATE = 2e-3
+
+Rows = Callable[[Tensor], Tensor]
+"""What own images of some rows show, so that not all of it need be held at once."""
+
+
+def trained(
+    network: nn.Module,
+    losses: Callable[[], Iterator[Tensor]],
+    steps: int,
+    epochs: int,
+    draws: Generator,
+    saved: dict[str, Any] | None,
+    after_epoch: Callable[[float, dict[str, Any]], None],
+) -> None:
+    """AdamW with one cycle.
+
+    Args:
+        network: to be trained in place.
+        losses: gives an epoch's losses, one a step, each computed when the step before is done.
+        steps: an epoch.
+        epochs: ≥ 0.
+        draws: the generator that `losses` draws from; its state is saved.
+        saved: a state that `after_epoch` was given; None starts afresh.
+        after_epoch: is told each epoch's mean loss and the state after it.
+
+    Raises:
+        AttackDiverged: if an epoch's loss is not finite.
+    """
+    optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=0.05)
+    schedule = one_cycle(optimizer, LEARNING_RATE, epochs * steps, momentum=True)
+    if saved is not None:
+        network.load_state_dict(saved["network"])
+        optimizer.load_state_dict(saved["optimizer"])
+        schedule.load_state_dict(saved["schedule"])
+        draws.set_state(saved["draws"])
+    for epoch in range(0 if saved is None else saved["epoch"], epochs):
+        total = torch.zeros(())
+        for loss in losses():
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+            total = total + loss.detach()
+        value = float(total) / steps
+        if not isfinite(value):
+            raise AttackDiverged(f"jigsaw: the training loss is {value} after epoch {epoch + 1}")
+        after_epoch(
+            value,
+            {
+                "network": network.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "schedule": schedule.state_dict(),
+                "draws": draws.get_state(),
+                "epoch": epoch + 1,
+            },
+        )
+
+
+def piece_losses(network: PieceNetwork, pieces: Rows, edges: Rows, count: int, draws: Generator) -> Iterator[Tensor]:
+    """An epoch of `piece_loss`.
+
+    Args:
+        network: to be trained.
+        pieces: rows to tokens [n, T, F] of own images in order.
+        edges: rows to [n, 2, T, T].
+        count: N, own images.
+        draws: the only source of randomness.
+    """
+    for rows in torch.randperm(count, generator=draws)[:IMAGES_AN_EPOCH].split(IMAGES_A_STEP):
+        yield piece_loss(*network(pieces(rows), edges(rows)))
+
+
+def piece_steps(count: int) -> int:
+    """Of an epoch of `piece_losses`."""
+    return -(-min(count, IMAGES_AN_EPOCH) // IMAGES_A_STEP)
+
+
+def piece_loss(places: Tensor, pairs: Tensor) -> Tensor:
+    """Cross-entropy of the place of each token, and of the right one among all of its image as its neighbor, both ways.
+
+    Args:
+        places: logits [n, T, P] of tokens that lie in order.
+        pairs: logits [n, 2, T, T].
+    """
+    n, t, _ = places.shape
+    grid = torch.arange(t, device=places.device).view(isqrt(t), isqrt(t))
+    pairs = pairs.masked_fill(torch.eye(t, dtype=torch.bool, device=places.device), -1e4)
+    entropy = nn.functional.cross_entropy
+    loss = entropy(places.flatten(0, 1), grid.flatten().repeat(n))
+    for scores, one, two in (
+        (pairs[:, 0], grid[:, :-1].flatten(), grid[:, 1:].flatten()),
+        (pairs[:, 1], grid[:-1].flatten(), grid[1:].flatten()),
+    ):
+        loss = loss + entropy(scores[:, one].flatten(0, 1), two.repeat(n)) / 2
+        loss = loss + entropy(scores[:, :, two].transpose(1, 2).flatten(0, 1), one.repeat(n)) / 2
+    return loss
+
+
+def member_losses(
+    network: MemberNetwork, pieces: Rows, count: int, batch: int, keep: float, draws: Generator
+) -> Iterator[Tensor]:
+    """An epoch of simulated shuffles: rows that hold at least `keep` of their image, and the rest from all of them.
+
+    Args:
+        network: to be trained.
+        pieces: rows to tokens [n, T, F] of own images.
+        count: N ≥ `batch`, own images.
+        batch: images a message, ≥ 2.
+        keep: share of an image's tokens that stay for certain, in [0, 1].
+        draws: the only source of randomness.
+    """
+    steps, prior = member_steps(count, batch), own_prior(batch, keep)
+    for images in torch.randperm(count, generator=draws)[: steps * batch].view(steps, batch):
+        message = pieces(images)
+        t, device = message.shape[1], message.device
+        purity = keep + (1 - keep) * float(torch.rand((), generator=draws))
+        stays = (torch.rand(batch, t, generator=draws) < purity).to(device)
+        stranger = torch.randint(batch * t, (batch, t), generator=draws).to(device)
+        rows = torch.where(stays.unsqueeze(2), message, message.flatten(0, 1)[stranger])
+        some = torch.randperm(batch * t, generator=draws)[:TOKENS_A_STEP].to(device)
+        at_home = (torch.rand(len(some), generator=draws) < keep).to(device)
+        released = torch.where(at_home, some // t, torch.randint(batch, (len(some),), generator=draws).to(device))
+        logits = network(message.flatten(0, 1)[some], rows) + prior.to(device)[released]
+        yield nn.functional.cross_entropy(logits, some // t)
+
+
+def member_steps(count: int, batch: int) -> int:
+    """Of an epoch of `member_losses`."""
+    return max(1, min(count, IMAGES_AN_EPOCH) // batch)

@@ -1,0 +1,215 @@
+"""A solved order in front of the white box: near the unshuffled release, far from the order as it came."""
+
+import io
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import skimage
+import torch
+from PIL import Image, ImageOps
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import Knowledge, NotApplicable, QueryResult, Reconstruction, View
+from privkit.attacks.inversion.jigsaw_white_box import JigsawWhiteBox
+from privkit.attacks.inversion.white_box import WhiteBox
+from privkit.attacks.order.piece_solver import put, restored
+from privkit.attacks.patches import patchify
+from privkit.defenses.batch_shuffle import BatchShuffle
+from privkit.metrics.arrangement import arrangement_scores, true_arrangement
+from privkit.metrics.puzzle import direct_accuracy
+
+BATCH, T = 5, 16
+QUICK = JigsawWhiteBox(pieces_epochs=8, kicks=40, epochs=2, total_variation=0.1, l2=0.0)
+
+
+def crops(count: int) -> Tensor:
+    """Color crops of 32×32 pixels from three bundled pictures."""
+    folder = Path(skimage.__file__).parent / "data"
+    rng, found = np.random.default_rng(0), []
+    for name in ("chelsea.png", "coffee.png", "astronaut.png"):
+        picture = np.asarray(ImageOps.fit(Image.open(folder / name).convert("RGB"), (160, 160)))
+        for top, left in rng.integers(0, 128, (-(-count // 3), 2)):
+            found.append(picture[top : top + 32, left : left + 32])
+    return torch.from_numpy(np.stack(found)[rng.permutation(len(found))[:count]]).permute(0, 3, 1, 2).float() / 255
+
+
+IMAGES = crops(120)
+VICTIMS, AUXILIARY = IMAGES[:10], IMAGES[10:]
+
+
+class Cells(nn.Module):
+    """Tokens [N, 16, 192] of 8×8 patches, turned and bent: no pictures, and no place is told from another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = nn.Parameter(torch.linalg.qr(torch.randn(192, 192, generator=Generator().manual_seed(2))).Q)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (patchify(images, 8) @ self.turn).tanh()
+
+
+LOWER = Cells()
+
+
+@torch.no_grad()
+def send(images: Tensor, keep: float, draws: Generator) -> tuple[View, Tensor]:
+    """A round of one message for each five images, and the true order."""
+    smashed = LOWER(images).unflatten(0, (-1, BATCH))
+    release, receipt = BatchShuffle(keep=keep).apply(smashed, torch.zeros(smashed.shape[:2]), draws)
+    truth = true_arrangement(receipt)
+    assert truth is not None
+    return View(round=0, smashed=release.smashed.flatten(0, 1), messages=len(smashed)), truth
+
+
+def known(keep: float, queries: bool = True) -> Knowledge:
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        return QueryResult(view=send(images, keep, draws)[0], members=torch.arange(len(images)).unsqueeze(1))
+
+    return Knowledge(
+        image_shape=(3, 32, 32),
+        batch_size=10,
+        auxiliary=AUXILIARY,
+        lower=LOWER,
+        query=query if queries else None,
+    )
+
+
+def error(found: Reconstruction) -> float:
+    return (found.images - VICTIMS).square().mean().item()
+
+
+@cache
+def inverted(keep: float) -> tuple[list[Reconstruction], Tensor, View]:
+    """Of three seeds: ten images are few."""
+    view, truth = send(VICTIMS, keep, Generator().manual_seed(9))
+    return [QUICK.run([view], known(keep), Generator().manual_seed(seed)) for seed in range(3)], truth, view
+
+
+@pytest.mark.parametrize(("keep", "near"), [(1.0, 0.4), (0.4, 0.8)])
+def test_lies_between_the_unshuffled_release_and_the_shuffled_one(keep: float, near: float) -> None:
+    """`near`: how far towards the order as it came; an order over a message is harder."""
+    found, truth, view = inverted(keep)
+    plain = WhiteBox(epochs=2, total_variation=0.1, l2=0.0, order="known")
+    in_order = replace(view, smashed=LOWER(VICTIMS).detach())
+    unshuffled = plain.run([in_order], known(keep), Generator().manual_seed(0))
+    shuffled = error(plain.run([view], known(keep), Generator().manual_seed(0)))
+    assert error(unshuffled) < 0.01 * shuffled
+    assert sum(map(error, found)) / 3 < error(unshuffled) + near * (shuffled - error(unshuffled))
+    for one in found:
+        assert one.arrangement is not None
+        solved = direct_accuracy(one.arrangement.source, truth, batch=BATCH) == 1
+        assert solved.any() or keep < 1
+        torch.testing.assert_close(one.images[solved], unshuffled.images[solved], atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("keep", [1.0, 0.4])
+def test_hands_on_the_order(keep: float) -> None:
+    for found, truth in ((one, inverted(keep)[1]) for one in inverted(keep)[0]):
+        assert found.arrangement is not None
+        scores = arrangement_scores(found.arrangement.source, truth, batch=BATCH)
+        assert scores.neighbor is not None
+        assert scores.neighbor.value > scores.neighbor.left_alone + 0.3
+        assert len(found.curve) == 2
+
+
+def test_a_right_order_gives_the_unshuffled_release_back() -> None:
+    view, truth = send(VICTIMS, 0.4, Generator().manual_seed(9))
+    with torch.no_grad():
+        assert torch.equal(restored(view, truth).smashed, LOWER(VICTIMS))
+    maps = view.smashed.transpose(1, 2).reshape(10, 192, 4, 4)
+    assert torch.equal(
+        restored(replace(view, smashed=maps), truth).smashed.flatten(2).transpose(1, 2),
+        put(view.smashed, truth, BATCH),
+    )
+
+
+def test_priors_are_chosen_behind_the_solved_order() -> None:
+    view, _ = send(VICTIMS, 0.4, Generator().manual_seed(9))
+    attack, session = replace(QUICK, total_variation=None, epochs=1), Session()
+    attack.run([view], known(0.4), Generator().manual_seed(0), session)
+    assert session.state is not None
+    order, smooth, _ = session.state["white_box"]["chosen"]
+    assert order == "known"
+    assert smooth > 0.003  # what an exact release in order calls for
+
+
+def test_works_without_queries() -> None:
+    view, _ = send(VICTIMS, 1.0, Generator().manual_seed(9))
+    found = QUICK.run([view], known(1.0, queries=False), Generator().manual_seed(0))
+    assert error(found) < 0.5 * (AUXILIARY.mean(0) - VICTIMS).square().mean()
+
+
+class Killed(Exception):
+    pass
+
+
+class Session:
+    """Keeps the last state as a file would, and dies after some saves."""
+
+    def __init__(self, dies_after: int | None = None, state: dict[str, Any] | None = None) -> None:
+        self.dies_after, self.state, self.saves = dies_after, state, 0
+
+    def load(self) -> dict[str, Any] | None:
+        return self.state
+
+    def save(self, state: dict[str, Any]) -> None:
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        buffer.seek(0)
+        self.state = torch.load(buffer, weights_only=True)
+        self.saves += 1
+        if self.saves == self.dies_after:
+            raise Killed
+
+    def report(self, done: int, total: int, value: float) -> None:
+        pass
+
+
+def test_the_start_has_learned_nothing_and_searched_nothing() -> None:
+    assert QUICK.start == replace(QUICK, pieces_epochs=0, kicks=0, epochs=0)
+
+
+@pytest.mark.parametrize("dies_after", [1, 3, 4, 5])
+def test_goes_on_after_a_kill_bit_for_bit(dies_after: int) -> None:
+    """Killed inside the jigsaw's training, after it, after the view is solved, and inside the white box."""
+    attack = replace(QUICK, pieces_epochs=1, kicks=2)
+    view, _ = send(VICTIMS, 0.4, Generator().manual_seed(9))
+    killed = Session(dies_after)
+    with pytest.raises(Killed):
+        attack.run([view], known(0.4), Generator().manual_seed(0), killed)
+    resumed = attack.run([view], known(0.4), Generator().manual_seed(0), Session(state=killed.state))
+    straight = attack.run([view], known(0.4), Generator().manual_seed(0))
+    assert torch.equal(resumed.images, straight.images)
+    assert resumed.curve == straight.curve
+
+
+def test_says_what_it_lacks() -> None:
+    view, _ = send(VICTIMS, 1.0, Generator().manual_seed(9))
+    for change, sentence in (
+        ({"lower": None}, "needs lower"),
+        ({"auxiliary": None, "lower": None}, "auxiliary and lower"),
+        ({"auxiliary": AUXILIARY[:4]}, "auxiliary images, got 4"),
+        ({"lower": nn.Flatten()}, "the lower segment gives"),
+    ):
+        with pytest.raises(NotApplicable, match=sentence):
+            QUICK.run([view], replace(known(1.0), **change), Generator())
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        ({"pieces_epochs": -1}, "pieces_epochs"),
+        ({"kicks": -1}, "kicks"),
+        ({"keep": 2.0}, "keep"),
+        ({"pairs": "magic"}, "learned or edges"),
+        ({"epochs": -1}, "epochs"),
+        ({"l2": -1.0}, "l2"),
+    ],
+)
+def test_settings_are_checked(bad: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        JigsawWhiteBox(**bad)

@@ -1,0 +1,295 @@
+"""Membership inference and canary audits: sound claims stand, planted faults are caught, strangers say nothing."""
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.accountants.base import no_protection
+from privkit.accountants.gaussian import epsilon as gaussian_epsilon
+from privkit.attacks.base import Knowledge, NotApplicable, View
+from privkit.attacks.labels.gradient_matching import label_gradients
+from privkit.attacks.membership.canaries import Canaries, CanaryKnowledge, contained, likelihood_ratio
+from privkit.attacks.membership.member_inference import confidence, lira, loss_threshold
+from privkit.audit.claims import Audit, audit_one_run
+from privkit.defenses.base import ReleaseCount
+from privkit.defenses.dp_sl import DpSl
+from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.grad_perturb import GradPerturb
+from privkit.defenses.laplace_noise import LaplaceNoise
+from privkit.metrics.leakage import pooled_auc, tpr_at
+
+SHADOWS, POOL, WIDTH = 24, 120, 80
+
+
+def fitted(seed: int, noise: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Statistic [S + 1, N] of linear classifiers that fit half of a pool by heart, and which half, bool [S + 1, N]."""
+    draws = Generator().manual_seed(seed)
+    x = torch.randn(POOL, WIDTH, generator=draws)
+    y = (torch.randn(POOL, generator=draws) * noise + x[:, 0] > 0).double() * 2 - 1
+    members = torch.rand(SHADOWS + 1, POOL, generator=draws).argsort(1) < POOL // 2
+    # Ridge regressions at once: weights of the members only.
+    weighted = x.double().unsqueeze(0) * members.unsqueeze(2)
+    gram = weighted.transpose(1, 2) @ x.double() + 0.1 * torch.eye(WIDTH, dtype=torch.float64)
+    w = torch.linalg.solve(gram, (weighted * y.view(1, -1, 1)).sum(1))
+    margin = 4 * (w @ x.double().T) * y
+    return margin, members
+
+
+def area(scores: Tensor, members: Tensor) -> float:
+    return pooled_auc(scores.numpy(), members.numpy()).auc
+
+
+def test_threshold_and_lira_win_on_what_was_learned_by_heart() -> None:
+    margin, members = fitted(0)
+    assert area(loss_threshold((margin[0] / 4 - 1).square()).values, members[0]) > 0.9  # the loss that was minimized
+    logistic = loss_threshold(nn.functional.softplus(-margin[0])).values
+    ratio = lira(margin[0], margin[1:], members[1:]).values
+    assert pooled_auc(logistic.numpy(), members[0].numpy()).direction == "higher"
+    assert area(ratio, members[0]) > 0.95
+    assert area(ratio, members[0]) > area(logistic, members[0]) + 0.1  # examples differ in how hard they are
+    assert tpr_at(ratio.numpy(), members[0].numpy(), 0.05).low > 0.5
+    outside = torch.stack([column[~chosen][:4] for column, chosen in zip(margin[1:].T, members[1:].T, strict=True)], 1)
+    offline = lira(margin[0], outside, torch.zeros_like(outside, dtype=torch.bool)).values
+    assert pooled_auc(offline.numpy(), members[0].numpy()).direction == "higher"
+
+
+def test_exchangeable_examples_are_chance() -> None:
+    margin, members = fitted(1)
+    strangers = members[:, torch.randperm(POOL, generator=Generator().manual_seed(0))]
+    for scores in (loss_threshold(-margin[0]).values, lira(margin[0], margin[1:], members[1:]).values):
+        assert pooled_auc(scores.numpy(), strangers[0].numpy()).direction == "none"
+
+
+def test_lira_is_the_ratio_of_its_two_normal_laws() -> None:
+    margin, members = fitted(2)
+    shadow, chosen = margin[1:], members[1:]
+    found = lira(margin[0], shadow, chosen).values
+    laws = []
+    for side in (chosen, ~chosen):
+        means = torch.stack([column[pick].mean() for column, pick in zip(shadow.T, side.T, strict=True)])
+        rest = (shadow - means)[side]
+        laws.append(torch.distributions.Normal(means, (rest.square().sum() / (len(rest) - POOL)).sqrt()))
+    expected = laws[0].log_prob(margin[0]) - laws[1].log_prob(margin[0])
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_confidence_is_the_logit_of_the_probability() -> None:
+    logits = torch.randn(7, 4, generator=Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.arange(7) % 4
+    p = logits.softmax(1)[torch.arange(7), labels]
+    assert torch.allclose(confidence(logits, labels), (p / (1 - p)).log())
+    assert confidence(torch.tensor([[1_000.0, 0.0]]), torch.tensor([1])).item() == -1_000
+
+
+def test_what_lira_cannot_use_is_refused() -> None:
+    margin, members = fitted(0)
+    with pytest.raises(NotApplicable, match="without each example"):
+        lira(margin[0], margin[1:], members[1:] | True)
+    with pytest.raises(NotApplicable, match="or none with any"):
+        lira(margin[0], margin[1:], members[1:] & (torch.arange(POOL) < 5))
+    with pytest.raises(ValueError, match="members bool"):
+        lira(margin[0], margin[1:], members[1:, :5])
+    with pytest.raises(ValueError, match="finite"):
+        loss_threshold(torch.tensor([0.0, float("nan")]))
+
+
+M, CELLS = 4_000, 4
+SHAPE = (1, 1, CELLS)
+RUN = ReleaseCount(epochs=1, batch_size=M)
+
+
+def dp_sl_audit(
+    claimed: DpSl, real: DpSl, seed: int, rounds: int = 1, curve: Literal["none", "gaussian"] = "none"
+) -> Audit:
+    """M canaries at one corner of the box or the opposite one, through the defense as it really runs."""
+    draws = Generator().manual_seed(seed)
+    coins = torch.rand(M, generator=draws) < 0.5
+    present, absent = torch.full((M, CELLS), claimed.bound), torch.zeros(M, CELLS)
+    sent = torch.where(coins.unsqueeze(1), 9.0, -9.0).expand(-1, CELLS).unsqueeze(0)  # clamped to the corners
+    labels = torch.eye(2)[torch.zeros(1, M, dtype=torch.int64)]
+    views = []
+    for number in range(rounds):
+        release, _ = real.apply(sent, labels, draws)
+        views.append(View(round=number, smashed=release.smashed.flatten(0, 1)))
+    _, receipt = claimed.apply(sent, labels, draws)
+    rows = torch.arange(rounds).unsqueeze(1) * M + torch.arange(M)
+    known = CanaryKnowledge(image_shape=SHAPE, batch_size=M, rows=rows, present=present, absent=absent)
+    scores = Canaries(sigma=real.sigma).run(views, known, draws)
+    assert torch.equal(scores.examples, torch.arange(M))
+    certificate = receipt.certificate(replace(RUN, epochs=rounds))
+    return audit_one_run(scores.values.numpy(), coins.numpy(), certificate, guesses=(M // 16, M // 16), curve=curve)
+
+
+def spec(mu: float) -> DpSl:
+    """μ of one release: Δ√D/σ."""
+    return DpSl(sigma=CELLS**0.5 * 1.0 / mu, sigma_labels=None, bound=1.0)
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_dp_sl_stands_its_audit_and_the_bound_is_not_idle(rounds: int) -> None:
+    found = dp_sl_audit(spec(0.5), spec(0.5), seed=0, rounds=rounds)
+    assert found.claimed < 6
+    assert not found.refuted
+    assert found.bound.epsilon > 0.3
+    assert "does not refute" in found.sentence
+
+
+def test_the_bound_of_a_gaussian_curve_is_tighter_and_stands_too() -> None:
+    one, curve = (dp_sl_audit(spec(0.5), spec(0.5), seed=0, curve=curve) for curve in ("none", "gaussian"))  # type: ignore[arg-type]
+    assert not curve.refuted
+    assert curve.bound.epsilon > one.bound.epsilon + 0.2
+
+
+@pytest.mark.parametrize("curve", ["none", "gaussian"])
+def test_noise_a_third_of_what_is_claimed_is_caught(curve: Literal["none", "gaussian"]) -> None:
+    claimed = spec(0.5)
+    found = dp_sl_audit(claimed, replace(claimed, sigma=claimed.sigma / 3), seed=0, curve=curve)
+    assert found.refuted
+    assert "refutes the claimed" in found.sentence
+
+
+def test_rounds_that_are_not_charged_are_caught() -> None:
+    """Nine releases where one is charged have a third of the noise, after averaging."""
+    claimed = spec(0.5)
+    nine, one = dp_sl_audit(claimed, claimed, seed=0, rounds=9), dp_sl_audit(claimed, claimed, seed=0)
+    assert not nine.refuted
+    assert nine.bound.epsilon > one.claimed
+
+
+def test_canaries_without_effect_bound_nothing() -> None:
+    draws = Generator().manual_seed(0)
+    views = [View(round=0, smashed=torch.randn(M, CELLS, generator=draws))]
+    known = CanaryKnowledge(
+        image_shape=SHAPE,
+        batch_size=M,
+        rows=torch.arange(M).unsqueeze(0),
+        present=torch.ones(M, CELLS),
+        absent=torch.zeros(M, CELLS),
+    )
+    scores = Canaries().run(views, known, draws).values
+    coins = torch.rand(M, generator=draws) < 0.5
+    assert pooled_auc(scores.numpy(), coins.numpy()).direction == "none"
+
+
+@pytest.mark.parametrize(("factor", "refuted"), [(1.0, False), (1 / 3, True)])
+def test_cut_layer_gradients_are_audited_by_label_canaries(factor: float, refuted: bool) -> None:
+    """The coin chooses the label; the server clips and perturbs the gradient that it sends back."""
+    draws = Generator().manual_seed(0)
+    smashed = torch.randn(M, CELLS, generator=draws)
+    server = nn.Linear(CELLS, 2)
+    with torch.no_grad():
+        server.weight.copy_(50 * torch.tensor([[1.0] * CELLS, [-1.0] * CELLS]))
+        server.bias.zero_()
+    sides = label_gradients(server, 0 * smashed)  # opposite gradients, far beyond the clip
+    clip = 1.0
+    present, absent = (clip * nn.functional.normalize(side, dim=1) for side in (sides[1], sides[0]))
+    coins = torch.rand(M, generator=draws) < 0.5
+    gradient = torch.where(coins.unsqueeze(1), sides[1], sides[0]).unsqueeze(0)
+    claimed = GradPerturb(noise=4.0, clip=clip)
+    real = replace(claimed, noise=claimed.noise * factor)
+    back = real.on_gradient(gradient, draws)
+    _, receipt = claimed.apply(smashed.unsqueeze(0), coins.long().unsqueeze(0), draws)
+    views = [View(round=0, smashed=smashed, cut_gradient=back.flatten(0, 1))]
+    known = CanaryKnowledge(
+        image_shape=SHAPE, batch_size=M, rows=torch.arange(M).unsqueeze(0), present=present, absent=absent
+    )
+    scores = Canaries(on="gradient").run(views, known, draws).values
+    # The server's weights are fixed and rows do not meet, so that a label touches its own gradient alone.
+    certificate = receipt.certificate(ReleaseCount(rounds=1, batch_size=1))
+    found = audit_one_run(scores.numpy(), coins.numpy(), certificate, guesses=(M // 16, M // 16))
+    assert found.claimed < 4
+    assert found.refuted == refuted
+    assert found.bound.epsilon > 0.3
+
+
+def test_a_candidate_is_found_among_shuffled_rows() -> None:
+    draws = Generator().manual_seed(0)
+    candidates = torch.randn(200, 30, generator=draws)
+    coins = torch.rand(200, generator=draws) < 0.5
+    sent = torch.where(coins.unsqueeze(1), candidates, torch.randn(200, 30, generator=draws))
+    sent = sent[torch.randperm(200, generator=draws)]
+    for sigma, least in ((0.5, 0.99), (2.0, 0.6)):
+        rows = sent + sigma * torch.randn(sent.shape, generator=draws)
+        found = pooled_auc(contained(rows, candidates, sigma).numpy(), coins.numpy())
+        assert found.auc > least
+    pure = torch.randn(200, 30, generator=draws)
+    assert pooled_auc(contained(pure, candidates, 1.0).numpy(), coins.numpy()).direction == "none"
+
+
+def test_the_ratio_is_that_of_the_two_likelihoods() -> None:
+    draws = Generator().manual_seed(0)
+    row, a, b = (torch.randn(5, 3, generator=draws, dtype=torch.float64) for _ in range(3))
+    laws = [torch.distributions.Normal(mean, 0.7) for mean in (a, b)]
+    expected = (laws[0].log_prob(row) - laws[1].log_prob(row)).sum(1)
+    assert torch.allclose(likelihood_ratio(row, a, b, 0.7), expected)
+
+
+def test_canaries_say_what_they_lack() -> None:
+    views = [View(round=0, smashed=torch.zeros(2, CELLS))]
+    known = CanaryKnowledge(
+        image_shape=SHAPE,
+        batch_size=2,
+        rows=torch.tensor([[0, 5]]),
+        present=torch.zeros(2, CELLS),
+        absent=torch.zeros(2, CELLS),
+    )
+    with pytest.raises(NotApplicable, match="which canaries"):
+        Canaries().run(views, Knowledge(image_shape=SHAPE, batch_size=2), Generator())
+    with pytest.raises(NotApplicable, match="not among the 2 rows"):
+        Canaries().run(views, known, Generator())
+    with pytest.raises(NotApplicable, match="no view holds one"):
+        Canaries(on="gradient").run(views, known, Generator())
+    half = [View(round=0, smashed=torch.zeros(2, CELLS), cut_gradient=torch.zeros(2, CELLS)), *views]
+    with pytest.raises(NotApplicable, match="for some rows"):
+        Canaries(on="gradient").run(half, replace(known, rows=torch.tensor([[0, 3]])), Generator())
+    with pytest.raises(ValueError, match="one shape"):
+        likelihood_ratio(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 4))
+    with pytest.raises(ValueError, match="> 0"):
+        Canaries(sigma=0.0)
+    with pytest.raises(ValueError, match="two candidates"):
+        contained(torch.zeros(2, 3), torch.zeros(1, 3), 1.0)
+
+
+def test_a_curve_is_tested_only_where_one_is_claimed() -> None:
+    scores, coins = torch.arange(40.0).numpy(), (torch.arange(40) % 2).bool().numpy()
+    z, y = torch.zeros(1, 2, 3, 4), torch.zeros(1, 2)
+    laplace = LaplaceNoise(scale=9.0).apply(z, y, Generator())[1].certificate()
+    gaussian = GaussianNoise(sigma=9.0).apply(z, y, Generator())[1].certificate()
+    for curve in ("gaussian", "both"):
+        for claim in (laplace, no_protection()):
+            with pytest.raises(ValueError, match="whole Gaussian trade-off curve of known μ"):
+                audit_one_run(scores, coins, claim, curve=curve, guesses=(5, 5))  # type: ignore[arg-type]
+        assert not audit_one_run(scores, coins, gaussian, curve=curve, guesses=(5, 5)).refuted  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mu", [0.5, 2.0])
+def test_the_larger_of_both_bounds_stays_below_the_truth(mu: float) -> None:
+    """100 runs of the very Gaussian: five may exceed it, and the union bound keeps to far fewer."""
+    draws, truth = np.random.default_rng(0), gaussian_epsilon(1e-5, mu)
+    claim = replace(spec(mu).apply(*one_release())[1].certificate(RUN), epsilon=truth)
+    above, both, one = 0, [], []
+    for _ in range(100):
+        coins = draws.random(200) < 0.5
+        scores = np.round(draws.normal(size=200) + mu * coins, 2)  # some tie
+        found = audit_one_run(scores, coins, claim, curve="both")
+        above += found.refuted
+        both.append(found.bound.epsilon)
+        one.append(audit_one_run(scores, coins, claim).bound.epsilon)
+    assert above <= 3
+    assert np.mean(both) > np.mean(one) + 0.2
+
+
+def one_release() -> tuple[Tensor, Tensor, Generator]:
+    return torch.zeros(1, 2, CELLS), torch.eye(2).unsqueeze(0), Generator()
+
+
+def test_gradients_of_named_labels_are_those_of_all_labels() -> None:
+    draws = Generator().manual_seed(0)
+    upper, smashed = nn.Sequential(nn.Flatten(), nn.Linear(6, 5)), torch.randn(7, 3, 2, generator=draws)
+    labels = torch.randint(5, (2, 7), generator=draws)
+    every, named = label_gradients(upper, smashed), label_gradients(upper, smashed, labels)
+    assert torch.equal(named, every[labels, torch.arange(7)])
