@@ -8,10 +8,10 @@ if __name__ != "privkit.accountants":
 
 ACCOUNTANTS: dict[str, str] = {
     "as_published": "privkit.accountants.published.as_published:as_published",
-    "batch_shuffle": "privkit.accountants.shuffle_certificates:batch_shuffle",
-    "entropy_after_attack": "privkit.accountants.entropy:entropy_after_attack",
+    "batch_shuffle": "privkit.accountants.shuffles.certificates:batch_shuffle",
+    "entropy_after_attack": "privkit.accountants.shuffles.entropy:entropy_after_attack",
     "epsilon": "privkit.accountants.account:epsilon",
     "no_protection": "privkit.accountants.base:no_protection",
-    "patch_shuffle": "privkit.accountants.shuffle_certificates:patch_shuffle",
+    "patch_shuffle": "privkit.accountants.shuffles.certificates:patch_shuffle",
 }
 """Name -> "module:function"; each returns a `Certificate`."""

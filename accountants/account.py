@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
-from privkit.accountants import (
+from privkit.accountants import validate
+from privkit.accountants.base import Certificate, RenyiCurve
+from privkit.accountants.bounds import (
     closed_forms,
     composition,
     conversions,
@@ -20,13 +22,11 @@ from privkit.accountants import (
     laplace,
     sampled_renyi,
     subsampled_rdp,
-    validate,
 )
-from privkit.accountants.base import Certificate, RenyiCurve
-from privkit.accountants.closed_forms import BALLE_BARTHE_GABOARDI, BALLE_WANG
-from privkit.accountants.mechanism import ShiftLaw, SplitMechanism
-from privkit.accountants.parts import Poisson, PrivateUpdates
-from privkit.accountants.subsampling import amplify
+from privkit.accountants.bounds.closed_forms import BALLE_BARTHE_GABOARDI, BALLE_WANG
+from privkit.accountants.bounds.subsampling import amplify
+from privkit.accountants.spec.mechanism import ShiftLaw, SplitMechanism
+from privkit.accountants.spec.parts import Poisson, PrivateUpdates
 from privkit.accountants.wording import assumptions, library_versions, statement, warnings
 
 Array = NDArray[np.float64]
@@ -77,8 +77,8 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
     fixes λ); k of n by the tight profile, or by Wang, Balle and Kasiviswanathan 2019 for random ratios; never above the
     unsampled curve.
 
-    >>> from privkit.accountants.parts import Noise
-    >>> from privkit.accountants.sensitivity import Clamp
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> rdp(one, [2, 8]).values
     (1.0, 4.0)
@@ -201,8 +201,8 @@ def epsilon(
 
     Source: the smallest of the bounds in docs/accounting.md; the certificate names its own.
 
-    >>> from privkit.accountants.parts import Noise
-    >>> from privkit.accountants.sensitivity import Clamp
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> round(epsilon(one, 1e-5).epsilon, 4)
     4.3772
@@ -245,8 +245,8 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
 
     Source: as `epsilon`.
 
-    >>> from privkit.accountants.parts import Noise
-    >>> from privkit.accountants.sensitivity import Clamp
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> round(delta(one, 1.0).delta, 6)
     0.126937

@@ -8,10 +8,10 @@ from typing import Literal
 
 from privkit.accountants import account, validate
 from privkit.accountants.base import Certificate
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio
-from privkit.accountants.parts import CutMix, Mixup, NoMixing, WithoutReplacement
-from privkit.accountants.secrets import HiddenMask, RandomAllocation
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio
+from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing, WithoutReplacement
+from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 
 Parameter = Literal["sigma", "rounds", "group"]
 TOLERANCE = 1e-6
@@ -53,8 +53,8 @@ def calibrate(
 
     Source: bisection on `account.epsilon`, which falls with σ and grows with rounds.
 
-    >>> from privkit.accountants.parts import Noise
-    >>> from privkit.accountants.sensitivity import Known
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Known
     >>> one = Known(value=1, relation="replace_one", norm="l2")
     >>> start = SplitMechanism(smashed=one, noise=Noise(smashed=1), lower_model="frozen")
     >>> round(calibrate(start, "sigma", epsilon=1, delta=1e-5).value, 4)

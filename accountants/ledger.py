@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from privkit.accountants import ledger_cost, specs, validate
+from privkit.accountants import ledger_cost, validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
-from privkit.accountants.mechanism import SplitMechanism
+from privkit.accountants.spec import records
+from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, warnings
 
 MECHANISM = ', "mechanism": '
@@ -105,8 +106,8 @@ class Ledger:
     without sampling; else Rényi curves are added (Mironov 2017, Proposition 1). The smallest of the valid bounds holds.
 
     >>> import tempfile
-    >>> from privkit.accountants.parts import Noise
-    >>> from privkit.accountants.sensitivity import Clamp
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Clamp
     >>> epoch = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=8), lower_model="frozen")
     >>> with tempfile.TemporaryDirectory() as run, Ledger(Path(run, "ledger.jsonl")) as ledger:
     ...     for number in range(16):
@@ -305,14 +306,14 @@ class Ledger:
 @lru_cache(maxsize=256)
 def _written(mechanism: SplitMechanism) -> tuple[str, SplitMechanism]:
     """A mechanism as JSON, and as it will be read again: numbers of other libraries become Python's."""
-    text = json.dumps(specs.to_json(mechanism), default=_plain)
+    text = json.dumps(records.to_json(mechanism), default=_plain)
     return text, _mechanism(text)
 
 
 @lru_cache(maxsize=256)
 def _mechanism(text: str) -> SplitMechanism:
     """A mechanism from JSON."""
-    found = specs.from_json(json.loads(text))
+    found = records.from_json(json.loads(text))
     if not isinstance(found, SplitMechanism):
         raise ValueError(f"a charge is for a split_mechanism, got {text[:40]}")
     return found

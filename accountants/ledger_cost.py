@@ -10,10 +10,11 @@ from math import inf, log
 import numpy as np
 from numpy.typing import NDArray
 
-from privkit.accountants import account, composition, conversions, gaussian, independent_steps, pld, round_profiles
-from privkit.accountants.loss_distribution import GridTooLarge
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.parts import PrivateUpdates
+from privkit.accountants import account
+from privkit.accountants.bounds import composition, conversions, gaussian, independent_steps, pld, round_profiles
+from privkit.accountants.bounds.loss_distribution import GridTooLarge
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.parts import PrivateUpdates
 
 Array = NDArray[np.float64]
 Counts = Mapping[SplitMechanism, tuple[int, int]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import DirichletCounts, DirichletRatio, RealizedRatios
-from privkit.accountants.parts import CutMix, EveryRound, NoMixing, Poisson, PrivateUpdates
-from privkit.accountants.randomized_response import Categories
-from privkit.accountants.secrets import HiddenMask, RandomAllocation
+from privkit.accountants.bounds.randomized_response import Categories
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, RealizedRatios
+from privkit.accountants.spec.parts import CutMix, EveryRound, NoMixing, Poisson, PrivateUpdates
+from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 
 LARGE_DELTA = 1e-3
 """A δ above this is warned about: publishing one record in a thousand would be allowed."""
@@ -20,8 +20,8 @@ MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
     """One sentence for each thing that the guarantee rests on.
 
-    >>> from privkit.accountants.parts import Noise
-    >>> from privkit.accountants.sensitivity import Clamp
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> assumptions(one)[0]
     'smashed data are clipped by the client before noise to clamp(low=0.0, high=1.0, dimensions=4)'
@@ -32,8 +32,8 @@ def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
 def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     """The claim in one sentence.
 
-    >>> from privkit.accountants.parts import Noise
-    >>> from privkit.accountants.sensitivity import Clamp
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> statement(one, 4.37717, 1e-5)
     '(ε = 4.377, δ = 1e-05)-differential privacy of one record under replace-one, over 1 round'
@@ -47,8 +47,8 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
 def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
     """What a reader should be told about δ.
 
-    >>> from privkit.accountants.parts import Noise
-    >>> from privkit.accountants.sensitivity import Clamp
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> warnings(one, 1e-5)
     ()

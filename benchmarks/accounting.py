@@ -23,7 +23,8 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 
-from privkit.accountants import account, composition, gaussian, pld, table  # noqa: E402
+from privkit.accountants import account, table  # noqa: E402
+from privkit.accountants.bounds import composition, gaussian, pld  # noqa: E402
 
 ROWS, ROUNDS, DELTA = 1000, 1000, 1e-5
 TARGETS = {"table": 0.1, "ratio": 100.0, "one": 1e-3, "tight": 20.0, "import": 0.4}

@@ -34,8 +34,9 @@ import numpy as np  # noqa: E402
 from campaign_draw import Draw, Question  # noqa: E402
 from campaign_worlds import log_delta, renyi_curve, together, truth  # noqa: E402
 
-from privkit.accountants import account, calibration, ledger, specs  # noqa: E402
-from privkit.accountants.mechanism import SplitMechanism  # noqa: E402
+from privkit.accountants import account, calibration, ledger  # noqa: E402
+from privkit.accountants.spec import records  # noqa: E402
+from privkit.accountants.spec.mechanism import SplitMechanism  # noqa: E402
 from privkit.accountants.wording import library_versions  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "campaign.jsonl"
@@ -85,7 +86,7 @@ def judge(question: Question) -> Verdict:
     """Every comparison of one specification."""
     verdict = Verdict()
     try:
-        mechanism = specs.from_json(question.spec)
+        mechanism = records.from_json(question.spec)
     except ValueError as refusal:
         verdict.refused = str(refusal)
         return verdict
@@ -161,8 +162,8 @@ def _published(question: Question, mechanism: SplitMechanism, verdict: Verdict) 
 
 def _round_trip(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
     """JSON and back is the same mechanism."""
-    text = json.dumps(specs.to_json(mechanism))
-    verdict.hold("round trip", specs.from_json(json.loads(text)) == mechanism, spec=text)
+    text = json.dumps(records.to_json(mechanism))
+    verdict.hold("round trip", records.from_json(json.loads(text)) == mechanism, spec=text)
 
 
 def _renyi(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
@@ -192,10 +193,10 @@ def _ledger(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> 
     delta, deep = question.delta, question.deep
     true = truth(question.spec, delta, False).low
     try:
-        other = specs.from_json(question.other)
+        other = records.from_json(question.other)
     except ValueError:
         other = mechanism
-    both = together(question.spec, specs.to_json(other), delta, deep)
+    both = together(question.spec, records.to_json(other), delta, deep)
     with tempfile.TemporaryDirectory() as folder, ledger.Ledger(Path(folder) / "ledger.jsonl", tight=deep) as book:
         book.charge(mechanism)
         once = book.epsilon(delta)
@@ -223,7 +224,7 @@ def _calibrate(question: Question, mechanism: SplitMechanism, verdict: Verdict) 
     except ValueError:
         verdict.checked["calibrate, refused"] += 1
         return
-    spec = specs.to_json(found.mechanism)
+    spec = records.to_json(found.mechanism)
     true = truth(spec, question.delta, False).low
     verdict.hold("calibrate", true <= target * (1 + CLOSE), target=target, true=true, parameter=parameter)
     verdict.hold(

@@ -110,7 +110,7 @@ LIGHT = [
     ("privkit", ("torch", "numpy", "pydantic", "typer")),
     ("privkit.cli.app", ("torch", "numpy", "pydantic", "rich", "scipy")),
     ("privkit.accountants", ("torch", "numpy", "opacus", "pydantic")),
-    ("privkit.accountants.permutations", ("torch", "opacus", "matplotlib")),
+    ("privkit.accountants.shuffles.permutations", ("torch", "opacus", "matplotlib")),
     ("privkit.reports.schema", ("torch", "matplotlib", "numpy")),
     ("privkit.attacks.inversion.black_box", ("timm", "matplotlib", "scipy", "pydantic")),
 ]

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from privkit.accountants import auditing, gdp
+from privkit.accountants.auditing import empirical
+from privkit.accountants.bounds import gdp
 from privkit.accountants.golden.case import Case
 
 _REFERENCE = "google-deepmind/jax_privacy@8967688, jax_privacy/auditing.py"
@@ -24,12 +25,12 @@ def _scores() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 def _clopper_pearson(**options: Any) -> float:
     """ε at δ = 0 and confidence 0.95."""
-    return auditing.epsilon_clopper_pearson(*_scores(), confidence=0.95, delta=0.0, **options).epsilon
+    return empirical.epsilon_clopper_pearson(*_scores(), confidence=0.95, delta=0.0, **options).epsilon
 
 
 def _one_run() -> float:
     """ε at δ = 1e-5 and confidence 0.95."""
-    found = auditing.epsilon_one_run(*_scores(), confidence=0.95, delta=1e-5, correction="as_published")
+    found = empirical.epsilon_one_run(*_scores(), confidence=0.95, delta=1e-5, correction="as_published")
     return found.epsilon
 
 
@@ -37,7 +38,7 @@ CASES: tuple[Case, ...] = (
     Case(
         id="audit_auroc",
         what="area under the ROC curve's convex hull",
-        compute=lambda: auditing.auroc(*_scores(), convex_hull=True),
+        compute=lambda: empirical.auroc(*_scores(), convex_hull=True),
         expected=0.7610745,
         rel=1e-9,
         source=_REFERENCE,

@@ -8,14 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from privkit.accountants import account, conversions, gaussian, laplace, shuffle_laws, subsampling
+from privkit.accountants import account
+from privkit.accountants.bounds import conversions, gaussian, laplace, subsampling
 from privkit.accountants.calibration import calibrate
 from privkit.accountants.golden.case import Case
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import FixedCounts, FixedRatio
-from privkit.accountants.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, WithoutReplacement
 from privkit.accountants.published.accurate_sl import theorem_3_5_limit
-from privkit.accountants.sensitivity import Ball, Clamp, OneHot
+from privkit.accountants.shuffles import laws
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import FixedCounts, FixedRatio
+from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, WithoutReplacement
+from privkit.accountants.spec.sensitivity import Ball, Clamp, OneHot
 
 _BALLE_WANG = "Balle and Wang 2018, Theorem 8"
 _SAMPLED = "Balle, Barthe and Gaboardi 2018, Theorem 9, with Balle and Wang 2018"
@@ -264,7 +266,7 @@ _REFERENCE = (
     _case(
         "F14",
         "standard deviation of variance 4 averaged over 60 releases",
-        lambda: shuffle_laws.averaged_noise_std(2.0, 60),
+        lambda: laws.averaged_noise_std(2.0, 60),
         0.2581988897471611,
         1e-12,
         "Yao et al., patch shuffling, §V.B.3",

@@ -8,13 +8,14 @@ from math import sqrt
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from privkit.accountants import account, profiles, subsampled_rdp
+from privkit.accountants import account
+from privkit.accountants.bounds import profiles, subsampled_rdp
 from privkit.accountants.golden.case import Case
 from privkit.accountants.golden.gaussian import table_1
-from privkit.accountants.mechanism import ShiftLaw, SplitMechanism
-from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
-from privkit.accountants.parts import CutMix, Mixup, Noise
-from privkit.accountants.sensitivity import Clamp
+from privkit.accountants.spec.mechanism import ShiftLaw, SplitMechanism
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
+from privkit.accountants.spec.parts import CutMix, Mixup, Noise
+from privkit.accountants.spec.sensitivity import Clamp
 
 _DERIVED = "derived"
 _MPMATH = "mpmath 1.3.0, closed form"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from privkit.accountants import entropy, permutations, shuffle_laws, variants
 from privkit.accountants.golden.case import Case
+from privkit.accountants.shuffles import entropy, laws, permutations, variants
 
 BATCH, SWAPPED, CROSSED = (("a1", "a2"), ("b1", "b2")), (("b1", "b2"), ("a1", "a2")), (("a1", "b1"), ("a2", "b2"))
 EQ_7, EQ_8 = "Yao et al., patch shuffling, Eq. 7", "Yao et al., patch shuffling, Eq. 8"
@@ -93,14 +93,14 @@ CASES: tuple[Case, ...] = (
     Case(
         id="F11",
         what="probability of the unmoved release if the images were exchanged, N=B=2, K=1",
-        compute=lambda: float(shuffle_laws.release_probability(BATCH, SWAPPED, kept=1, variant="algorithm_2")),
+        compute=lambda: float(laws.release_probability(BATCH, SWAPPED, kept=1, variant="algorithm_2")),
         expected=0.0,
         source="enumeration",
     ),
     Case(
         id="F12",
         what="total variation under cross assignment, N=B=2, K=1",
-        compute=lambda: float(shuffle_laws.total_variation(BATCH, CROSSED, kept=1, variant="algorithm_2")),
+        compute=lambda: float(laws.total_variation(BATCH, CROSSED, kept=1, variant="algorithm_2")),
         expected=0.75,
         rel=1e-12,
         source="enumeration",
@@ -108,7 +108,7 @@ CASES: tuple[Case, ...] = (
     Case(
         id="F13",
         what="probability that two patches of one image share an output, N=196, B=50, k=.4",
-        compute=lambda: shuffle_laws.intersection_odds(196, 50, permutations.kept_tokens(196, 0.4)).same_image,
+        compute=lambda: laws.intersection_odds(196, 50, permutations.kept_tokens(196, 0.4)).same_image,
         expected=0.17393998982878453,
         rel=1e-9,
         source="derived; simulated",

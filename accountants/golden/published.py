@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
 
-from privkit.accountants import gaussian
+from privkit.accountants.bounds import gaussian
+from privkit.accountants.bounds.subsampling import without_replacement_epsilon
 from privkit.accountants.golden.case import Case
 from privkit.accountants.published import accurate_sl
 from privkit.accountants.published.composition import theorem_a7_epsilon
 from privkit.accountants.published.dp_cutmixsl import assumed_shift, corollary_1_epsilon, rdp
 from privkit.accountants.published.group_size import best_group, exact_group_size, published_group_size
 from privkit.accountants.published.setting import Mechanism, table_1
-from privkit.accountants.subsampling import without_replacement_epsilon
 
 _SOURCE = "Oh et al., DP-CutMixSL, Corollary 1, with the parameters of Table 1"
 

@@ -9,10 +9,10 @@ from math import log, log1p
 import numpy as np
 from scipy.special import gammaln, log_ndtr, logsumexp
 
-from privkit.accountants import conversions, pld, round_profiles, subsampled_rdp
+from privkit.accountants.bounds import conversions, pld, round_profiles, subsampled_rdp
+from privkit.accountants.bounds.loss_distribution import Pair, Profile
 from privkit.accountants.golden.case import Case
-from privkit.accountants.loss_distribution import Pair, Profile
-from privkit.accountants.mixing import beta_nodes
+from privkit.accountants.spec.mixing import beta_nodes
 
 _WBK = "Wang, Balle and Kasiviswanathan 2019"
 _DP_ACCOUNTING = "dp-accounting 0.6.0"

@@ -7,8 +7,9 @@ from typing import Literal, get_args
 
 from scipy.special import ndtri
 
-from privkit.accountants import gaussian, validate
+from privkit.accountants import validate
 from privkit.accountants.base import Certificate
+from privkit.accountants.bounds import gaussian
 from privkit.accountants.published.tables import ACCURATE_SL, ONE_RELEASE
 
 Noise = Literal["independent", "backpropagated"]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from privkit.accountants import independent_steps
 from privkit.accountants.base import Certificate
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
-from privkit.accountants.parts import CutMix, EveryRound, Mixup, NoMixing, WithoutReplacement
+from privkit.accountants.bounds import independent_steps
 from privkit.accountants.published.accurate_sl import laplace_epsilon, theorem_3_5
 from privkit.accountants.published.dp_cutmixsl import corollary_1, theorem_1
 from privkit.accountants.published.setting import Setting
-from privkit.accountants.secrets import HiddenMask
-from privkit.accountants.sensitivity import BoxLabels, Clamp, OneHot
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, NoMixing, WithoutReplacement
+from privkit.accountants.spec.secrets import HiddenMask
+from privkit.accountants.spec.sensitivity import BoxLabels, Clamp, OneHot
 
 Paper = Literal["dp_cutmixsl", "accurate_sl"]
 ORDER = 2.0
@@ -41,7 +41,7 @@ def as_published(
 
     Source: DP-CutMixSL, Theorem 1 and Corollary 1; accurate split learning, Theorem 3.5 and Table 11.
 
-    >>> from privkit.accountants.parts import Noise
+    >>> from privkit.accountants.spec.parts import Noise
     >>> one = SplitMechanism(
     ...     smashed=Clamp(low=0, high=0.15, dimensions=10), noise=Noise(smashed=16 / 255, labels=16 / 255),
     ...     labels=OneHot(), lower_model="frozen", mixing=Mixup(ratio=FixedRatio.equal(5)),

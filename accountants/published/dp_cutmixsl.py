@@ -6,9 +6,9 @@ from math import isfinite, log, sqrt
 
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
+from privkit.accountants.bounds.subsampling import amplify
 from privkit.accountants.published.setting import Setting, table_1
 from privkit.accountants.published.tables import DP_CUTMIXSL, ONE_RELEASE
-from privkit.accountants.subsampling import amplify
 
 __all__ = [
     "Setting",

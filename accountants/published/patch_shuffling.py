@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from privkit.accountants import permutations, shuffle_certificates, validate
+from privkit.accountants import validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.published.tables import DP_BASELINE_EPSILON, PATCH_SHUFFLING
+from privkit.accountants.shuffles import certificates, permutations
 
 
 def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
     """Certificate of Proposition 2: σ-privacy over all N·B patches of the batch, with Eq. 7 and 8 as its counts.
 
-    The counts are those of `shuffle_certificates.batch_shuffle`. The proposition holds if nothing is kept (K = 0), or
+    The counts are those of `certificates.batch_shuffle`. The proposition holds if nothing is kept (K = 0), or
     if the batch is one image.
 
     Args:
@@ -30,7 +31,7 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
         kind="permutation_count",
         statement=(
             f"Proposition 2 as published: σ-privacy over {tokens}·{batch} patches, 10^{total:.1f} permutations "
-            f"(Eq. 7); {shuffle_certificates.NOT_DP}"
+            f"(Eq. 7); {certificates.NOT_DP}"
         ),
         method="counts as published",
         sound=holds,
@@ -45,7 +46,7 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
         },
         assumptions=(
             "the permutations are uniform, fresh for every batch, and unknown to the server",
-            shuffle_certificates.NO_POSTERIOR,
+            certificates.NO_POSTERIOR,
         ),
         source=f"{PATCH_SHUFFLING}, Proposition 2, Eqs. 7 and 8",
     )
@@ -62,7 +63,7 @@ def dp_baseline(*, delta: float = 1e-5) -> Certificate:
     >>> round(dp_baseline().quantities["mu"], 4)
     1.4335
     """
-    from privkit.accountants import gaussian
+    from privkit.accountants.bounds import gaussian
 
     validate.delta(delta)
     return Certificate(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 
-from privkit.accountants import gaussian
 from privkit.accountants.base import Certificate
+from privkit.accountants.bounds import gaussian
 from privkit.accountants.published.accurate_sl import laplace_epsilon, theorem_3_5_epsilon, theorem_3_5_limit
 from privkit.accountants.published.tables import ACCURATE_SL, NAMES_BATCH, ONE_RELEASE, TABLE_11, PrintedBound
 

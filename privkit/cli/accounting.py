@@ -176,16 +176,16 @@ def permutations(
     """Permutation counts of patch and batch shuffling (σ-privacy), and why they are no differential privacy."""
     from dataclasses import asdict
 
-    from privkit.accountants import permutations as counts
-    from privkit.accountants import shuffle_certificates
+    from privkit.accountants.shuffles import certificates
+    from privkit.accountants.shuffles import permutations as counts
 
     _check_keep(keep, tokens, batch)
     try:
         if batch == 1:
-            found = shuffle_certificates.patch_shuffle(tokens=tokens)
+            found = certificates.patch_shuffle(tokens=tokens)
         else:
             kept = counts.kept_tokens(tokens, 0.4 if keep is None else keep)
-            found = shuffle_certificates.batch_shuffle(tokens=tokens, batch=batch, kept=kept, variant=variant)  # type: ignore[arg-type]
+            found = certificates.batch_shuffle(tokens=tokens, batch=batch, kept=kept, variant=variant)  # type: ignore[arg-type]
     except ValueError as error:
         raise UsageError(str(error)) from error
     if as_json:

@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import permutations, shuffle_certificates, validate
+from privkit.accountants import validate
 from privkit.accountants.base import Certificate
-from privkit.accountants.variants import VARIANTS, Variant
+from privkit.accountants.shuffles import certificates, permutations
+from privkit.accountants.shuffles.variants import VARIANTS, Variant
 from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows, per_release, permutation_rows
 
@@ -41,7 +42,7 @@ class BatchShuffleReceipt:
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Charge the images that were really mixed: those of one message, never of a round or of several processes."""
         _, b, t = self.source.shape
-        count = shuffle_certificates.batch_shuffle(tokens=t, batch=b, kept=self.kept, variant=self.variant)
+        count = certificates.batch_shuffle(tokens=t, batch=b, kept=self.kept, variant=self.variant)
         return per_release(count, release_count)
 
 

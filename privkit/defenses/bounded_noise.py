@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Generator, Tensor
 
 from privkit.accountants import validate
-from privkit.accountants.parts import UNMIXED, Noise
-from privkit.accountants.sensitivity import Clamp, OneHot
+from privkit.accountants.spec.parts import UNMIXED, Noise
+from privkit.accountants.spec.sensitivity import Clamp, OneHot
 from privkit.defenses import mixing, noise
 from privkit.defenses.charge import Mixing, NoiseReceipt, Party
 

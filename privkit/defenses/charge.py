@@ -9,10 +9,10 @@ from torch import Tensor
 
 from privkit.accountants import account, validate
 from privkit.accountants.base import Certificate
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
-from privkit.accountants.parts import UNMIXED, CutMix, Mixup, Noise, NoMixing
-from privkit.accountants.sensitivity import ClipSet
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.spec.parts import UNMIXED, CutMix, Mixup, Noise, NoMixing
+from privkit.accountants.spec.sensitivity import ClipSet
 from privkit.defenses.base import ONE_RELEASE, ReleaseCount
 
 Party = Literal["client", "mixer", "server"]
@@ -85,7 +85,7 @@ def charge(receipt: NoiseReceipt, release_count: ReleaseCount) -> Certificate:
     Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the noise's place put right; a lower segment
     trained on raw data carries records from round to round, so that its unit is the client.
 
-    >>> from privkit.accountants.sensitivity import Clamp
+    >>> from privkit.accountants.spec.sensitivity import Clamp
     >>> made = NoiseReceipt(clip=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2.0))
     >>> round(charge(made, ReleaseCount()).epsilon, 4), charge(made, ReleaseCount(lower_model="averaged")).kind
     (4.3772, 'nothing')

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 from torch import Generator, Tensor
 
 from privkit.accountants import validate
-from privkit.accountants.mixing import DirichletRatio, FixedRatio
-from privkit.accountants.parts import UNMIXED, Mixup
+from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
+from privkit.accountants.spec.parts import UNMIXED, Mixup
 from privkit.defenses import masks, mixing
 from privkit.defenses.base import Defense, Release
 from privkit.defenses.bounded_noise import BoundedNoise, seated

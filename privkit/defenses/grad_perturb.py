@@ -10,9 +10,9 @@ from torch import Generator, Tensor
 
 from privkit.accountants import account, validate
 from privkit.accountants.base import Certificate
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.parts import Noise
-from privkit.accountants.sensitivity import Known
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.parts import Noise
+from privkit.accountants.spec.sensitivity import Known
 from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount
 from privkit.defenses.none import require_messages
 

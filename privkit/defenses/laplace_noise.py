@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Generator, Tensor
 
 from privkit.accountants import validate
-from privkit.accountants.parts import Noise
-from privkit.accountants.sensitivity import Clamp
+from privkit.accountants.spec.parts import Noise
+from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, Release
 from privkit.defenses.charge import NoiseReceipt, Party

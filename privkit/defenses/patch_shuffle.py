@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import shuffle_certificates
 from privkit.accountants.base import Certificate
+from privkit.accountants.shuffles import certificates
 from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount, require_tokens, take_rows
 
 
@@ -50,7 +50,7 @@ class PatchShuffleReceipt:
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Charge the tokens that were really permuted."""
-        return per_release(shuffle_certificates.patch_shuffle(tokens=self.permutation.shape[-1]), release_count)
+        return per_release(certificates.patch_shuffle(tokens=self.permutation.shape[-1]), release_count)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.accountants import shuffle_certificates, validate
+from privkit.accountants import validate
 from privkit.accountants.base import Certificate
+from privkit.accountants.shuffles import certificates
 from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows, per_release
 
@@ -33,7 +34,7 @@ class SpectralShuffleReceipt:
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Charge the spectral patches that were really permuted."""
-        count = shuffle_certificates.patch_shuffle(tokens=self.permutation.shape[-1])
+        count = certificates.patch_shuffle(tokens=self.permutation.shape[-1])
         whole = replace(
             count,
             assumptions=(*count.assumptions, SYMMETRY, KNOWN),

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from privkit.accountants.entropy import accuracy_lower_limit, entropy_after_attack
+from privkit.accountants.shuffles.entropy import accuracy_lower_limit, entropy_after_attack
 from privkit.metrics.puzzle import direct_accuracy, membership_accuracy, neighbor_accuracy
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm, rankdata, t
 
-from privkit.accountants.auditing import Rate, true_positive_rate
+from privkit.accountants.auditing.empirical import Rate, true_positive_rate
 
 Array = NDArray[np.float64]
 Direction = Literal["higher", "lower", "none"]

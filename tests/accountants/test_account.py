@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 from scipy.special import roots_jacobi
 from scipy.stats import beta, betabinom, norm
 
-from privkit.accountants import account, specs
+from privkit.accountants import account
 from privkit.accountants.golden.gaussian import table_1
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import (
+from privkit.accountants.spec import records
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import (
     DirichletCounts,
     DirichletRatio,
     FixedCounts,
     FixedRatio,
     RealizedRatios,
 )
-from privkit.accountants.parts import (
+from privkit.accountants.spec.parts import (
     CutMix,
     EveryRound,
     Mixup,
@@ -34,7 +35,7 @@ from privkit.accountants.parts import (
     PrivateUpdates,
     WithoutReplacement,
 )
-from privkit.accountants.sensitivity import Ball, BoxLabels, Clamp, Known, OneHot, PatchBall
+from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Clamp, Known, OneHot, PatchBall
 
 Array = NDArray[np.float64]
 
@@ -388,8 +389,8 @@ def test_numerical_composition_only_helps_and_brackets(mechanism: SplitMechanism
 @settings(max_examples=100, deadline=None)
 @given(mechanism=mechanisms())
 def test_specs_survive_json(mechanism: SplitMechanism) -> None:
-    text = json.dumps(specs.to_json(mechanism), allow_nan=False)
-    assert specs.from_json(json.loads(text)) == mechanism
+    text = json.dumps(records.to_json(mechanism), allow_nan=False)
+    assert records.from_json(json.loads(text)) == mechanism
 
 
 @settings(max_examples=60, deadline=None)

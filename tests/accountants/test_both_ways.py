@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from privkit.accountants import account, calibration
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio
-from privkit.accountants.parts import CutMix, Mixup, Noise, PrivateUpdates, WithoutReplacement
-from privkit.accountants.sensitivity import Clamp, OneHot
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio
+from privkit.accountants.spec.parts import CutMix, Mixup, Noise, PrivateUpdates, WithoutReplacement
+from privkit.accountants.spec.sensitivity import Clamp, OneHot
 
 LOWER: dict[str, Any] = {
     "frozen": "frozen",

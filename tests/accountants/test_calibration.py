@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from privkit.accountants import account
 from privkit.accountants.calibration import calibrate
 from privkit.accountants.golden.gaussian import table_1
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import DirichletRatio, FixedRatio
-from privkit.accountants.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
-from privkit.accountants.sensitivity import Clamp
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
+from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
+from privkit.accountants.spec.sensitivity import Clamp
 
 DELTA = 1e-5
 

@@ -12,7 +12,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from privkit.accountants import mechanism, mixing, sensitivity
+from privkit.accountants.spec import mechanism, mixing, sensitivity
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 

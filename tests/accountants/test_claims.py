@@ -11,12 +11,12 @@ import pytest
 from scipy import integrate, optimize, stats
 
 from privkit.accountants import account, table
-from privkit.accountants.events import to_dp_event
+from privkit.accountants.interop.events import to_dp_event
 from privkit.accountants.ledger import Ledger
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, RealizedRatios
-from privkit.accountants.parts import CutMix, Mixup, Noise, NoMixing, Poisson, PrivateUpdates, WithoutReplacement
-from privkit.accountants.sensitivity import Ball, Clamp, Known, OneHot
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, RealizedRatios
+from privkit.accountants.spec.parts import CutMix, Mixup, Noise, NoMixing, Poisson, PrivateUpdates, WithoutReplacement
+from privkit.accountants.spec.sensitivity import Ball, Clamp, Known, OneHot
 
 ONE = Known(value=1, relation="replace_one", norm="l2")
 PAIR = FixedRatio.equal(2)

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import betaln, expit, log_expit, logsumexp
 
-from privkit.accountants import account, gaussian, laplace, pld, round_profiles
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
-from privkit.accountants.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
-from privkit.accountants.sensitivity import Clamp, Known, OneHot, PatchBall
+from privkit.accountants import account
+from privkit.accountants.bounds import gaussian, laplace, pld, round_profiles
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
+from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
+from privkit.accountants.spec.sensitivity import Clamp, Known, OneHot, PatchBall
 
 Array = NDArray[np.float64]
 

@@ -24,11 +24,11 @@ from scipy.stats import norm
 from privkit.accountants import account, ledger_cost
 from privkit.accountants.ledger import Budget, BudgetSpent, Ledger
 from privkit.accountants.ledger_file import LedgerError
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import DirichletRatio, FixedRatio, RealizedRatios
-from privkit.accountants.parts import Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
-from privkit.accountants.secrets import RandomAllocation
-from privkit.accountants.sensitivity import Clamp, Known, OneHot
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio, RealizedRatios
+from privkit.accountants.spec.parts import Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
+from privkit.accountants.spec.secrets import RandomAllocation
+from privkit.accountants.spec.sensitivity import Clamp, Known, OneHot
 from privkit.accountants.wording import assumptions
 
 DELTA = 1e-5
@@ -385,9 +385,9 @@ def test_a_smaller_budget_on_reopening_refuses_at_once(path: Path) -> None:
 CHARGING = """
     import os, sys
     from privkit.accountants.ledger import Ledger
-    from privkit.accountants.mechanism import SplitMechanism
-    from privkit.accountants.parts import Noise
-    from privkit.accountants.sensitivity import Clamp
+    from privkit.accountants.spec.mechanism import SplitMechanism
+    from privkit.accountants.spec.parts import Noise
+    from privkit.accountants.spec.sensitivity import Clamp
     one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=1), noise=Noise(smashed=8.0), lower_model="frozen")
     book = Ledger(sys.argv[1])
     os.write(1, b"open\\n")
@@ -598,9 +598,9 @@ FULL = """
     import resource, signal, sys
     from pathlib import Path
     from privkit.accountants.ledger import Ledger
-    from privkit.accountants.mechanism import SplitMechanism
-    from privkit.accountants.parts import Noise
-    from privkit.accountants.sensitivity import Clamp
+    from privkit.accountants.spec.mechanism import SplitMechanism
+    from privkit.accountants.spec.parts import Noise
+    from privkit.accountants.spec.sensitivity import Clamp
     one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=1), noise=Noise(smashed=8.0), lower_model="frozen")
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     book = Ledger(sys.argv[1])

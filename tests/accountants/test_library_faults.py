@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from privkit.accountants import conversions, gaussian, pld, round_profiles, subsampled_rdp, subsampling
+from privkit.accountants.bounds import conversions, gaussian, pld, round_profiles, subsampled_rdp, subsampling
 from privkit.accountants.golden import subsampling as golden
 
 dp_event: Any = pytest.importorskip("dp_accounting.dp_event")

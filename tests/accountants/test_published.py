@@ -19,7 +19,8 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import beta, norm
 
 import privkit.accountants
-from privkit.accountants import account, subsampling, table
+from privkit.accountants import account, table
+from privkit.accountants.bounds import subsampling
 from privkit.accountants.published import accurate_sl, composition, dp_cutmixsl, group_size, patch_shuffling
 from privkit.accountants.published import table_11 as published_table_11
 from privkit.accountants.published import tables as published_tables

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privkit.accountants import account, table
-from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
-from privkit.accountants.parts import CutMix, Mixup, Poisson, WithoutReplacement
-from privkit.accountants.sensitivity import Ball, Clamp, Known, OneHot, PatchBall
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.spec.parts import CutMix, Mixup, Poisson, WithoutReplacement
+from privkit.accountants.spec.sensitivity import Ball, Clamp, Known, OneHot, PatchBall
 
 PLAIN: dict[str, Any] = {"mechanism": "gaussian", "sigma": "1", "sensitivity": "1"}
 SPLIT: dict[str, Any] = {"mechanism": "dp_cutmixsl", "sigma": "16/255", "dimensions": 10, "clip_high": "0.15"}

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import privkit.accountants
-from privkit.accountants import account, gaussian
+from privkit.accountants import account
+from privkit.accountants.bounds import gaussian
 from privkit.accountants.columns import COLUMNS
 from privkit.accountants.table import mechanism_of
 from privkit.cli.app import app

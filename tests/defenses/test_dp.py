@@ -11,10 +11,10 @@ from torch import Generator, Tensor
 
 from privkit.accountants import account
 from privkit.accountants.base import Certificate
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
-from privkit.accountants.parts import CutMix, Mixup, Noise
-from privkit.accountants.sensitivity import Ball, Clamp, OneHot
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.spec.parts import CutMix, Mixup, Noise
+from privkit.accountants.spec.sensitivity import Ball, Clamp, OneHot
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.charge import NoiseReceipt

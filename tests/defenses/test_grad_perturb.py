@@ -8,7 +8,7 @@ import torch
 from scipy.stats import kstest, laplace, norm
 from torch import Generator, Tensor
 
-from privkit.accountants import gaussian
+from privkit.accountants.bounds import gaussian
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.grad_perturb import GradPerturb, GradPerturbReceipt
 

@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
-from privkit.accountants.permutations import kept_tokens, own_image_share
+from privkit.accountants.shuffles.permutations import kept_tokens, own_image_share
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.patch_shuffle import PatchShuffle

@@ -9,9 +9,9 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from privkit.accountants.mixing import DirichletCounts, DirichletRatio
-from privkit.accountants.parts import CutMix, Mixup
-from privkit.accountants.sensitivity import OneHot
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio
+from privkit.accountants.spec.parts import CutMix, Mixup
+from privkit.accountants.spec.sensitivity import OneHot
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, Release
 from privkit.defenses.charge import NoiseReceipt

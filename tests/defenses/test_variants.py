@@ -8,9 +8,9 @@ import torch
 from scipy.stats import chisquare
 from torch import Generator
 
-from privkit.accountants import shuffle_certificates
-from privkit.accountants.shuffle_laws import release_probability
-from privkit.accountants.variants import VARIANTS, Variant, distinct_outcomes
+from privkit.accountants.shuffles import certificates
+from privkit.accountants.shuffles.laws import release_probability
+from privkit.accountants.shuffles.variants import VARIANTS, Variant, distinct_outcomes
 from privkit.defenses.batch_shuffle import BatchShuffle, message_orders
 
 ROUNDS = 40_000  # the messages of one call: as many independent rounds
@@ -47,7 +47,7 @@ def test_releases_follow_the_exact_law_of_their_reading(variant: Variant, tokens
 @every_reading
 def test_each_receipt_charges_its_own_reading(variant: Variant) -> None:
     _, receipt = BatchShuffle(variant=variant).apply(torch.zeros(2, 5, 16, 1), torch.zeros(2, 5), Generator())
-    assert receipt.certificate() == shuffle_certificates.batch_shuffle(tokens=16, batch=5, kept=6, variant=variant)
+    assert receipt.certificate() == certificates.batch_shuffle(tokens=16, batch=5, kept=6, variant=variant)
 
 
 def test_where_kept_tokens_lie() -> None:

@@ -32,7 +32,7 @@ def account(
 ) -> float | None:
     """δ at ε or ε at δ of a specification as JSON; the only use of the Python interface."""
     from privkit.accountants import account as accounting
-    from privkit.accountants.specs import from_json
+    from privkit.accountants.spec.records import from_json
 
     mechanism = from_json(spec)
     if delta is not None:

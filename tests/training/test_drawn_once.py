@@ -7,11 +7,11 @@ import torch
 from torch import Generator, nn
 
 from privkit.accountants import account
-from privkit.accountants.mechanism import SplitMechanism
-from privkit.accountants.mixing import DirichletRatio
-from privkit.accountants.parts import Mixup as MixupLaw
-from privkit.accountants.parts import Noise
-from privkit.accountants.sensitivity import Clamp, OneHot
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import DirichletRatio
+from privkit.accountants.spec.parts import Mixup as MixupLaw
+from privkit.accountants.spec.parts import Noise
+from privkit.accountants.spec.sensitivity import Clamp, OneHot
 from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.dp_mixsl import DpMixSl

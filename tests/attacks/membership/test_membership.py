@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.accountants.base import no_protection
-from privkit.accountants.gaussian import epsilon as gaussian_epsilon
+from privkit.accountants.bounds.gaussian import epsilon as gaussian_epsilon
 from privkit.attacks.base import Knowledge, NotApplicable, View
 from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.attacks.membership.canaries import Canaries, CanaryKnowledge, contained, likelihood_ratio

@@ -1,0 +1,118 @@
+"""A lower bound on μ from the scores of many runs: what error rates of thresholds rule out for a Gaussian curve."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtri
+
+from privkit.accountants import validate
+from privkit.accountants.auditing.empirical import EmpiricalBound
+from privkit.accountants.auditing.gdp_one_run import LARGEST_MU
+from privkit.accountants.auditing.score_cuts import Array, Counts, Cuts, scores, upper
+from privkit.accountants.bounds import gaussian
+
+
+def mu_many_runs(
+    in_scores: ArrayLike,
+    out_scores: ArrayLike,
+    *,
+    confidence: float,
+    delta: float,
+    threshold: float | None = None,
+) -> EmpiricalBound:
+    """Lower bound on μ, and on ε at δ, of a mechanism with a Gaussian trade-off curve, one score from each run.
+
+    A test of a μ-GDP mechanism that accuses at most a share F of the runs without the canary misses at least
+    Φ(Φ⁻¹(1 − F) − μ) of those with it. So upper limits F and M of both error rates give μ ≥ Φ⁻¹(1 − F) − Φ⁻¹(M).
+
+    Without a threshold two families of cuts share the error probability, as in `epsilon_clopper_pearson`: cuts at ranks
+    that were fixed in advance, and every cut.
+
+    Args:
+        in_scores: [n] scores of runs with the canary, finite; high where the attack believes that it was there.
+        out_scores: [k] scores of runs without it, finite.
+        confidence: in (0, 1).
+        delta: in (0, 1), at which μ is said as an ε.
+        threshold: fixed before the scores were seen; scores of at least this are guessed "with".
+
+    Returns:
+        The bound; its `mu` is the limit on μ, and its ε is that of a Gaussian mechanism of this μ.
+
+    Raises:
+        ValueError: if an argument is out of range, or scores are empty, NaN, infinite or booleans.
+
+    Source: Dong, Roth and Su 2022, Definition 4 (the curve); Nasr et al. 2023, §4 (one threshold, Clopper–Pearson
+    limits); the correction for chosen thresholds is derived.
+
+    >>> leak = mu_many_runs([1] * 90 + [0] * 10, [1] * 10 + [0] * 90, confidence=0.95, delta=1e-5, threshold=1)
+    >>> round(leak.mu, 4), round(leak.epsilon, 4)
+    (1.8597, 9.1439)
+    """
+    members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
+    error = 1 - validate.real("confidence", confidence, above=0, below=1)
+    d = validate.delta(delta)
+    if threshold is not None:
+        cuts = Cuts.at(members, others, validate.real("threshold", threshold))
+        mu = _limits(cuts, (members.size, others.size), (error / 2, error / 2))
+        chosen = "the threshold was fixed before the scores were seen"
+        method = "Clopper–Pearson limits of both error rates"
+    else:
+        fixed, every = Cuts.at_ranks(members, others), Cuts.of(members, others).hull()
+        at_fixed = error / (4 * fixed.missed.size)
+        mu = np.concatenate(
+            [
+                _limits(fixed, (members.size, others.size), (at_fixed, at_fixed)),
+                _limits(every, (members.size, others.size), (error / (4 * members.size), error / (4 * others.size))),
+            ]
+        )
+        cuts = fixed + every
+        chosen = "the threshold may have been chosen from these scores: the correction covers every cut that was tried"
+        method = f"Clopper–Pearson limits of both error rates at {fixed.missed.size} fixed ranks and at every cut"
+    best = int(np.argmax(mu))
+    largest = min(max(0.0, float(mu[best])), LARGEST_MU)
+    return EmpiricalBound(
+        epsilon=float(gaussian.epsilon(d, largest)) if largest > 0 else 0.0,
+        delta=d,
+        confidence=float(confidence),
+        threshold=float(cuts.thresholds[best]) if largest > 0 else None,
+        mu=largest,
+        method=f"{method}, on a Gaussian trade-off curve: μ >= {largest:.4g}",
+        assumptions=(
+            "the mechanism's trade-off curve is Gaussian for some μ, or the claim that is tested is such a curve",
+            "the scores with the canary are independent draws of one law, and so are those without: one run of the "
+            "mechanism each; canaries of one run are not independent (use epsilon_one_run_gdp)",
+            "runs with and without the canary start from neighboring data sets of the relation that is claimed",
+            chosen,
+        ),
+        source="Dong, Roth and Su 2022, Definition 4; Nasr et al. 2023, §4; correction: derived",
+    )
+
+
+def ceiling_many_runs(members: int, others: int, *, confidence: float, delta: float) -> float:
+    """The largest ε that `mu_many_runs` can give with so many runs, whatever they score: both groups apart.
+
+    Args:
+        members: runs with the canary, ≥ 1.
+        others: runs without, ≥ 1.
+        confidence: in (0, 1).
+        delta: in (0, 1).
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5), 2)
+    16.43
+    """
+    a, b = validate.whole("members", members), validate.whole("others", others)
+    return mu_many_runs(np.ones(a), np.zeros(b), confidence=confidence, delta=delta).epsilon
+
+
+def _limits(cuts: Cuts, sizes: tuple[int, int], errors: tuple[float, float]) -> Array:
+    """Φ⁻¹(1 − F) − Φ⁻¹(M) at upper limits of both error rates; −∞ where one of them says nothing."""
+    return -_normal(cuts.alarms, sizes[1], errors[1]) - _normal(cuts.missed, sizes[0], errors[0])
+
+
+def _normal(wrong: Counts, runs: int, error: float) -> Array:
+    """Φ⁻¹ of the upper limit of an error rate; +∞ where all went wrong."""
+    return np.asarray(ndtri(upper(wrong, runs, error)))

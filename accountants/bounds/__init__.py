@@ -1,0 +1,1 @@
+"""Upper bounds on privacy loss: one theorem a file."""

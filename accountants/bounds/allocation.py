@@ -1,0 +1,316 @@
+"""A Gaussian shift in one of t places that nobody is told: Rényi divergence and privacy profile, both directions.
+
+P = mean over i of N(μ·e_i, I) against Q = N(0, I). Under Q the likelihood ratio L is the mean of t independent
+lognormal variables X with mean 1. Everything here is an upper bound on what a sum of such variables can do.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import exp, log, pi, sqrt
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaln, logsumexp, ndtr
+
+from privkit.accountants import validate
+from privkit.accountants.bounds import gaussian
+from privkit.accountants.bounds.loss_distribution import Pair
+from privkit.accountants.bounds.subsampling import numbers
+
+Array = NDArray[np.float64]
+
+LARGEST_ORDER = 256
+"""Highest order of the Rényi curve; its moments take time proportional to the square."""
+MOST_PLACES = 4096
+"""Places of the numerical profile; more places hide better, so that this number bounds them, too."""
+LARGEST_SHIFT = 4.0
+"""μ above which the numerical profile would be lost in rounding; the unsampled profile takes its place."""
+HIDES_NOTHING = 100.0
+"""μ above which no order of the Rényi curve gains from secrecy, and moments would overflow."""
+ROUNDING = 4e-15
+"""Relative error of a place's mass, generously; t places add up to t times as much."""
+
+
+def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
+    """Rényi divergence of a shift in one of t secret places, the larger of both directions: an upper bound.
+
+    With the shift against without it, E L^α − 1 is exact at whole α: α!/t^α times the coefficient of z^α in
+    (Σ_j e^{μ²j(j−1)/2} z^j/j!)^t − e^{tz}, a sum of positive terms; between them (α − 1)·D is interpolated, which is
+    convex. The other direction is E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1), integrated at every α.
+
+    Args:
+        orders: [A] α > 1; above 256 the curve is that of a place that is told.
+        places: t ≥ 1.
+        mu: shift over the noise's standard deviation, ≥ 0.
+
+    Returns:
+        [A], at most αμ²/2, the curve of a place that is told.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Source: Feldman and Shenfeld 2025 (the pair and the moments at whole orders); the integral is derived.
+
+    >>> rdp([2, 8], 10, 1.0).round(6).tolist()
+    [0.158565, 1.707541]
+    """
+    a, t = numbers("order", orders), validate.whole("places", places)
+    m = validate.real("mu", mu, least=0)
+    if not a.size or np.any(a <= 1):
+        raise ValueError(f"orders must be numbers > 1, at least one, got {orders!r}")
+    told = a * m * m / 2
+    within = a <= LARGEST_ORDER
+    if t == 1 or m == 0 or m > HIDES_NOTHING or not np.any(within):
+        return told
+    some = a[within]
+    top = int(np.ceil(some.max()))
+    cumulants = np.insert(np.logaddexp(0, _log_moments(top, t, m)), 0, [0.0])  # at orders 1, 2, …
+    with_shift = np.interp(some, np.arange(1.0, top + 1), cumulants) / (some - 1)
+    found = told.copy()
+    found[within] = np.minimum(np.maximum(with_shift, _reverse(some, t, m)), told[within])
+    return found
+
+
+def reverse_rdp(order: float, places: int, mu: float) -> float:
+    """Rényi divergence at one order without the shift against with it.
+
+    >>> round(reverse_rdp(2, 10, 1.0), 6)
+    0.143719
+    """
+    told = order * mu * mu / 2
+    if places == 1 or mu == 0 or mu > HIDES_NOTHING or order > LARGEST_ORDER:
+        return told
+    return min(told, float(_reverse(np.array([float(order)]), places, mu)[0]))
+
+
+@lru_cache(maxsize=64)
+def profile(places: int, mu: float) -> Pair:
+    """Privacy profiles of a shift in one of t secret places: with the shift against without, and the reverse.
+
+    The lognormal X is moved to a grid by connecting the dots of E(c − X)₊, which keeps its mean and makes it larger in
+    the convex order; so the sum of t of them is larger, too, and with it δ = E(L − e^ε)₊ and E(1 − e^ε·L)₊. Sums above
+    c never matter to E(c − S)₊, so that a window [0, c] is enough; E(S − c)₊ follows, since the mean is known. A bound
+    on rounding is added.
+
+    Args:
+        places: t ≥ 1; more than 4096 are taken as 4096, which is an upper bound.
+        mu: shift over the noise's standard deviation, ≥ 0; above 4 the profile is that of a place that is told.
+
+    Returns:
+        Profiles for ε ≥ 0, ready for `pld`.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Source: Feldman and Shenfeld 2025 (the pair dominates, whatever is chosen in between); the convex order is derived:
+    a mean of more independent variables is smaller in it, and so is δ.
+
+    >>> removed, added = profile(10, 1.0)
+    >>> float(removed(np.array(1.0)).round(4)), float(added(np.array(1.0)).round(4))
+    (0.0028, 0.0005)
+    """
+    t, m = validate.whole("places", places), validate.real("mu", mu, least=0)
+    told = lambda epsilon: np.exp(gaussian.log_delta(epsilon, m))  # noqa: E731
+    if t == 1 or m == 0 or m > LARGEST_SHIFT:
+        return told, told
+    t = min(t, MOST_PLACES)
+    strikes, puts = _puts(t, m)
+    farthest = float(strikes[-1])
+    # Running maxima take away what rounding does to two functions that never rise with ε.
+    calls = np.maximum.accumulate((1 - strikes / t + puts / t + ROUNDING * farthest)[::-1])[::-1]
+    puts[1:] = np.maximum.accumulate(puts[1:] / strikes[1:]) * strikes[1:] * (1 + ROUNDING * t)
+
+    def removed(epsilon: ArrayLike) -> Array:
+        e = np.asarray(epsilon, float)
+        strike = t * np.exp(np.minimum(e, 100.0))  # beyond the farthest, δ is smaller
+        return np.minimum(np.clip(np.interp(strike, strikes, calls), 0, 1), told(e))
+
+    def added(epsilon: ArrayLike) -> Array:
+        e = np.asarray(epsilon, float)
+        strike = t * np.exp(-np.minimum(e, 700.0))
+        return np.minimum(np.clip(np.interp(strike, strikes, puts) / strike, 0, 1), told(e))
+
+    return removed, added
+
+
+def _log_moments(top: int, places: int, mu: float) -> Array:
+    """ln(E L^α − 1) for α = 2..top: powers of the series by squaring, kept apart from those of e^z."""
+    j = np.arange(top + 1.0)
+    factorial = gammaln(j + 1)
+    with np.errstate(divide="ignore"):
+        rest = np.where(j < 2, -np.inf, _log_expm1(j * (j - 1) * mu * mu / 2)) - j * log(places) - factorial
+
+    def plain(count: int) -> Array:
+        """e^{count·z} in z/t."""
+        return j * log(count / places) - factorial
+
+    def product(left: tuple[int, Array], right: tuple[int, Array]) -> tuple[int, Array]:
+        """(e^{nz} + R)(e^{mz} + S) = e^{(n+m)z} + R·S + R·e^{mz} + S·e^{nz}."""
+        (n, r), (m, s) = left, right
+        either = np.logaddexp(r, plain(n))
+        return n + m, np.logaddexp(_convolved(either, s), _convolved(r, plain(m)))
+
+    power, square, left = None, (1, rest), places
+    while left:
+        if left & 1:
+            power = square if power is None else product(power, square)
+        left >>= 1
+        if left:
+            square = product(square, square)
+    assert power is not None
+    return (power[1] + factorial)[2:] + 1e-13 * (1 + np.abs(power[1][2:]) / 100)
+
+
+def _convolved(left: Array, right: Array) -> Array:
+    """ln of the product of two series whose coefficients are given as logarithms."""
+    size = left.size
+    table = np.full((size, size), -np.inf)
+    row, column = np.tril_indices(size)
+    table[row, column] = left[row - column] + right[column]
+    return np.asarray(logsumexp(table, axis=1))
+
+
+def _reverse(orders: Array, places: int, mu: float) -> Array:
+    """D_α(Q‖P) = ln E L^{−β}/β with β = α − 1, E L^{−β} − 1 = ∫ s^{β−1} (M(s/t)^t − e^{−s}) ds/Γ(β), M(u) = E e^{−uX}.
+
+    Where that is out of reach, (1 + β/t)·μ²/2, since a mean is at least the geometric one.
+    """
+    beta = np.asarray(orders - 1, float)
+    geometric = (1 + beta / places) * mu * mu / 2
+    highest, lowest = float(beta.max()), float(beta.min())
+    v_step = min(0.12, 0.6 / sqrt(highest + 1))
+    top = (
+        log(highest + 90 + 3 * abs(log(mu)) + log(places))
+        + mu * mu * (0.5 + highest / places)
+        + 9 * mu / sqrt(places)
+        + 2 * mu
+    )
+    if top > 300 or mu > 8:
+        return geometric
+    v = np.arange(-45 / (lowest + 2) - 2, top, v_step)
+    step = 0.64 if mu < 0.16 else pi**2 / (47 * mu + pi**2 / (8 * mu))
+    largest = top - log(places)
+    left = 0.0 if largest <= 0 else min(mu * exp(min(largest, 50.0)), largest / mu + mu)
+    x = np.arange(-14 - left, 14 + 2 * mu, step)
+    if v.size * x.size > 20_000_000:
+        return geometric
+    weight = step * np.exp(-x * x / 2) / sqrt(2 * pi)
+    terms = np.concatenate([_laplace(v[i : i + 256], places, mu, x, weight) for i in range(0, v.size, 256)])
+    found = np.empty(beta.size)
+    for i, b in enumerate(beta.ravel().tolist()):
+        powers = terms + b * v
+        inside = powers.max() - 35 > max(powers[0], powers[-1])  # else the integral was cut off
+        found[i] = logsumexp(powers) + log(v_step) - gammaln(b) + 1e-10 if inside else np.inf
+    return np.minimum(np.logaddexp(0, found.reshape(beta.shape)) / beta, geometric)
+
+
+def _laplace(v: Array, places: int, mu: float, x: Array, weight: Array) -> Array:
+    """ln(M(s/t)^t − e^{−s}) at s = e^v, an upper bound where s is large; small s by W(u) = E[e^{−u(X−1)} − 1] ≥ 0."""
+    u, ratio = np.exp(v)[:, None] / places, np.exp(np.minimum(mu * x - mu * mu / 2, 500.0))
+    y = u * (ratio - 1)
+    near = np.abs(y) < 0.01
+    z = np.where(near, y, 0.0)
+    series = z * z / 2 * (1 - z / 3 * (1 - z / 4 * (1 - z / 5 * (1 - z / 6 * (1 - z / 7)))))
+    with np.errstate(divide="ignore", over="ignore"):
+        inner = places * np.log1p(np.where(near, series, np.expm1(-np.maximum(y, -600)) + y) @ weight)
+        small = np.where(inner > 30, inner, np.log(np.expm1(np.minimum(inner, 30)))) - np.exp(v)
+        large = places * np.log(np.exp(-u * ratio) @ weight)
+    return np.where((u[:, 0] <= 200) & (inner < 600), small, large)
+
+
+def _puts(places: int, mu: float) -> tuple[Array, Array]:
+    """Strikes c, increasing from 0, and upper bounds on E(c − S)₊, S the sum of t lognormals; linear between them."""
+    nodes = 1 << max(13, (places - 1).bit_length() + 4)
+    far = min(gaussian.epsilon(1e-14, mu), 12.0)
+    top = min(2 * places + 2 * exp(min(far, 30.0)), places * exp(12.0))
+    bottom = places * exp(-mu * 9 / sqrt(places) - mu * mu / 2 - 0.7)
+    count = int(np.ceil(log(top / bottom) / log(2)))
+    strikes: list[Array] = [np.zeros(1)]
+    values: list[Array] = [np.zeros(1)]
+    for level in range(count - 1, -1, -1):
+        interval = top * 2.0**-level / (nodes - 1)
+        masses = _power(_dots(interval, nodes, mu), places)
+        cumulated = np.asarray(np.concatenate([[0.0], np.cumsum(np.cumsum(masses))[:-1]]) * interval, float)
+        first = 1 if level == count - 1 else nodes // 2
+        strikes.append(interval * np.arange(first, nodes, dtype=float))
+        values.append(cumulated[first:])
+    c, put = np.concatenate(strikes), np.concatenate(values)
+    kept = np.concatenate([[True], np.diff(c) > 0])
+    return c[kept], put[kept]
+
+
+def _dots(interval: float, nodes: int, mu: float) -> Array:
+    """Masses at 0, h, 2h, … whose E(c − X)₊ is the lognormal's at every node.
+
+    They are second differences of E(c − X)₊ below the mean, and of E(X − c)₊ above it, where each keeps its digits.
+    """
+    c = interval * np.arange(1, nodes + 1)
+    d = np.log(c) / mu
+    put = np.concatenate([[0.0], c * ndtr(d + mu / 2) - ndtr(d - mu / 2)])
+    call = np.concatenate([[1.0], ndtr(mu / 2 - d) - c * ndtr(-d - mu / 2)])
+    below, above = np.diff(put) / interval, np.diff(call) / interval
+    inner = np.where(c[:-1] < 1, np.diff(below), np.diff(above))
+    masses = np.maximum(np.concatenate([below[:1], inner]), 0.0)
+    return masses * ((1 + float(above[-1])) / float(masses.sum()))
+
+
+def _power(masses: Array, count: int) -> Array:
+    """Law of a sum of `count` independent variables, inside the window of one."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    size = next_fast_len(2 * masses.size - 1, real=True)
+    found, square, left = None, masses, count
+    while left:
+        transform = rfft(square, size)
+        if left & 1:
+            found = (
+                square if found is None else np.maximum(irfft(rfft(found, size) * transform, size), 0)[: square.size]
+            )
+        left >>= 1
+        if left:
+            square = np.maximum(irfft(transform * transform, size), 0)[: square.size]
+    assert found is not None
+    return found
+
+
+def _log_expm1(x: Array) -> Array:
+    """ln(e^x − 1) for x ≥ 0."""
+    return np.where(x > 1, x + np.log1p(-np.exp(-np.maximum(x, 1))), np.log(np.expm1(np.minimum(x, 1))))
+
+
+def log_overlap(order: int, chosen: int, places: int, mu: float) -> float:
+    """ln E L^α of a shift in k of t secret places, α = 2 or 3: the mean of e^{μ²·Σ_{a<b}|A_a ∩ A_b|} over α subsets.
+
+    Args:
+        order: 2 or 3.
+        chosen: k in 1..t.
+        places: t.
+        mu: shift of one place over the noise's standard deviation.
+
+    Source: derived; the overlap of two subsets is hypergeometric, and the third is counted region by region.
+
+    >>> round(log_overlap(2, 32, 64, 0.5**0.5), 9)
+    8.506620275
+    """
+    validate.choice("order", str(order), ("2", "3"))
+    c, j = mu * mu, np.arange(max(0.0, 2.0 * chosen - places), chosen + 1.0)
+    every = float(_log_choose(places, np.array(float(chosen))))
+    log_weight = _log_choose(chosen, j) + _log_choose(places - chosen, chosen - j) - every
+    if order == 2:
+        return float(logsumexp(log_weight + c * j))
+    size = np.arange(chosen + 1.0)
+    total = []
+    for both in j.astype(int).tolist():  # regions: in both, in one of them, in neither
+        series = _log_choose(both, size) + 2 * c * size
+        for region, gain in ((2 * (chosen - both), c), (places - 2 * chosen + both, 0.0)):
+            series = _convolved(series, _log_choose(region, size) + gain * size)
+        total.append(float(series[chosen]) - every + c * both)
+    return float(logsumexp(log_weight + np.array(total)))
+
+
+def _log_choose(top: int, bottom: Array) -> Array:
+    """ln C(n, k), −∞ where k > n."""
+    inside = np.minimum(bottom, top)
+    found = gammaln(top + 1) - gammaln(inside + 1) - gammaln(top - inside + 1)
+    return np.where(bottom <= top, found, -np.inf)

@@ -1,0 +1,266 @@
+"""Gaussian differential privacy of a composition: one number μ that stands for its privacy profile.
+
+No sampled composition is μ-GDP at a useful μ for every test: its far tail is heavier than a Gaussian's. `mu` is the
+smallest μ for tests whose error rates are not below a floor, and says what is proven beyond. `published_mu` and
+`limit_theorem` are numbers that others report; neither is a bound, and no other part of this library uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import exp, expm1, inf, log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri, ndtri_exp
+
+from privkit.accountants import validate
+from privkit.accountants.base import Certificate
+from privkit.accountants.bounds import gaussian, pld
+from privkit.accountants.bounds.loss_distribution import Pair, Profile, directions, grid_interval
+
+Array = NDArray[np.float64]
+
+NODES = 256
+"""Values of ε at which the composed profile is computed; the excess of μ falls with their square."""
+
+SOURCE = "Dong, Roth and Su 2022 (GDP); Gomez et al. 2025 (numeric μ and regret)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianFit:
+    """A Gaussian mechanism that stands for a composition.
+
+    Attributes:
+        mu: shift of the Gaussian in standard deviations, ≥ 0.
+        regret: estimate of how much worse the Gaussian is than the composition: both error rates of the best test
+            against it must grow by this much to match. No bound.
+        floor: smallest false positive rate α for which every test's false negative rate is at least G_μ(α).
+        delta_floor: Φ(μ + Φ⁻¹(α)) at that α: the composition is (ε, max(δ_G(ε; μ), delta_floor))-DP for every ε ≥ 0.
+        sound: False where that is not proven.
+        objection: one sentence why, where `sound` is False.
+        source: papers.
+    """
+
+    mu: float
+    regret: float
+    floor: float
+    delta_floor: float
+    sound: bool = True
+    objection: str = ""
+    source: str = SOURCE
+
+    def __post_init__(self) -> None:
+        assert self.mu >= 0, self.mu
+        assert self.regret >= 0, self.regret
+        assert self.sound == (not self.objection)
+
+
+def mu(
+    steps: Sequence[tuple[Profile | Pair, int]], *, floor: float = 1e-10, interval: float | None = None
+) -> GaussianFit:
+    """Smallest μ whose Gaussian is worse than a composition for every test that errs at a rate of at least `floor`.
+
+    The composed profile is bounded from above at nodes ε_j. By convexity it lies under the lower hull of these points,
+    each edge of which is one point (α, β) of a trade-off curve below the composition's; μ is the largest
+    Φ⁻¹(1 − α) − Φ⁻¹(β) over them, and between them convexity of the Gaussian's curve does the rest.
+
+    Args:
+        steps: (profile, rounds), as in `pld.composed_bounds`.
+        floor: smallest false positive rate that is covered, in [1e-12, 0.1]. What lies below is covered by
+            `delta_floor` alone; μ grows without a useful limit as the floor falls.
+        interval: of the grid of losses; chosen where it is not given.
+
+    Raises:
+        ValueError: if an argument is out of range, no test has both error rates above the floor (then report ε at δ
+            instead), or the grid would be too large.
+
+    Source: derived from Dong, Roth and Su 2022, Proposition 2.12 (duality); range: Gomez et al. 2025.
+
+    >>> from privkit.accountants.bounds import round_profiles
+    >>> fit = mu([(round_profiles.gaussian_profile(0.1), 100)])
+    >>> round(fit.mu, 3), fit.sound
+    (1.0, True)
+    """
+    least = validate.real("floor", floor, least=1e-12, most=0.1)
+    profile, largest = _composed(steps, least, interval)
+    if 1 - profile(0.0) < 2 * least:
+        raise ValueError(
+            f"no test between these data sets has both error rates above floor = {least:g}: report epsilon at delta, "
+            f"or choose a smaller floor (>= 1e-12)"
+        )
+    epsilon = np.linspace(0.0, largest, NODES)
+    delta = np.array([profile(e) for e in epsilon.tolist()])
+    kept = _hull(epsilon, delta)
+    corner, at = epsilon[kept], delta[kept]
+    gap = (at[:-1] - at[1:]) / np.expm1(np.minimum(np.diff(corner), 700))  # e^ε·α of each edge: −slope in e^ε is α
+    with np.errstate(divide="ignore"):
+        log_alpha = np.log(gap) - corner[:-1]
+    inside = int(np.searchsorted(-log_alpha, -log(least), "left"))  # edges above the floor; there, the line between
+    log_alpha = np.append(log_alpha[:inside], log(least))
+    power = np.append(at[:inside] + gap[:inside], at[inside] + least * exp(min(corner[inside], 700)))  # 1 − β
+    found = max(0.0, float(np.max(ndtri(np.minimum(power, 1)) - ndtri_exp(log_alpha))))
+    return GaussianFit(
+        mu=found,
+        regret=_regret(found, epsilon, delta),
+        floor=least,
+        delta_floor=float(ndtr(found + ndtri(least))),
+    )
+
+
+def published_mu(rate: float, noise_multiplier: float, rounds: int, *, floor: float = 1e-10) -> GaussianFit:
+    """μ of DP-SGD as the library gdpnum 0.1.2 computes it from dp_accounting's loss distributions: no bound.
+
+    Args:
+        rate: Poisson rate q in (0, 1).
+        noise_multiplier: σ over the add-or-remove sensitivity, > 0.
+        rounds: T ≥ 1.
+        floor: error rates below it are left out, as there.
+
+    Raises:
+        ValueError: if an argument is out of range, or no error rate is above the floor.
+
+    Source: Gomez et al. 2025, reproduced; `mu` is the sound answer.
+
+    >>> published_mu(0.01, 1.0, 10).sound
+    False
+    """
+    q = validate.real("rate", rate, above=0, below=1)
+    sigma = validate.real("noise_multiplier", noise_multiplier, above=0)
+    steps, least = validate.whole("rounds", rounds), validate.real("floor", floor, least=1e-12, most=0.1)
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
+    once = from_gaussian_mechanism(sigma, sampling_prob=q, value_discretization_interval=1e-4, use_connect_dots=True)
+    composed = once.self_compose(steps)
+    alpha, beta = _errors(composed._pmf_add, composed._pmf_remove)
+    valid = (np.minimum(alpha, beta) > least) & (alpha + beta <= 1 - least)
+    if not valid.any():
+        raise ValueError(f"no test errs at a rate above floor = {least:g} in both ways: choose a smaller floor")
+    found = max(0.0, float(np.max(ndtri(1 - beta[valid]) - ndtri(alpha[valid]))))
+    epsilon = np.linspace(0.0, 20.0, NODES)
+    delta = np.maximum(composed.get_delta_for_epsilon(epsilon), 0)
+    return GaussianFit(
+        mu=found,
+        regret=_regret(found, epsilon, delta),
+        floor=least,
+        delta_floor=float(ndtr(found + ndtri(least))),
+        sound=False,
+        objection=(
+            "rounding noise of the composed probabilities counts as false positives, so the trade-off curve is lost "
+            "where they are rare and μ misses the heavy tail: its δ(ε) falls below the composition's"
+        ),
+    )
+
+
+def limit_theorem(rate: float, noise_multiplier: float, rounds: int, delta: float) -> Certificate:
+    """ε of the central limit theorem for DP-SGD, μ = q·√(T·(e^{1/σ²} − 1)): an approximation that is too small.
+
+    Args:
+        rate: Poisson rate q in (0, 1].
+        noise_multiplier: σ over the add-or-remove sensitivity, ≥ 0.1.
+        rounds: T ≥ 1.
+        delta: in (0, 1).
+
+    Returns:
+        A certificate with `sound` False; μ is among its quantities.
+
+    Raises:
+        ValueError: if an argument is out of range, or σ < 0.1, where μ is beyond any use.
+
+    Source: Bu, Dong, Long and Su 2020, Corollary 4 (Poisson sampling).
+
+    >>> claim = limit_theorem(0.01, 1.0, 1000, 1e-5)
+    >>> round(claim.epsilon, 4), claim.sound
+    (1.6177, False)
+    """
+    q = validate.real("rate", rate, above=0, most=1)
+    sigma = validate.real("noise_multiplier", noise_multiplier, above=0)
+    steps, target = validate.whole("rounds", rounds), validate.delta(delta)
+    if sigma < 0.1:
+        raise ValueError(f"noise_multiplier must be at least 0.1 for the central limit theorem, got {sigma:g}")
+    found = q * sqrt(steps * expm1(sigma**-2))
+    return Certificate(
+        kind="differential_privacy",
+        statement=f"an approximation that holds as the number of rounds grows: μ = {found:.4g}; no guarantee",
+        epsilon=gaussian.epsilon(target, found),
+        delta=target,
+        method="central limit theorem for Gaussian differential privacy",
+        relation="add_or_remove_one",
+        unit="record",
+        sound=False,
+        objection="the limit leaves out the heavy tail of sampled losses, so its ε can be below what attacks reach",
+        quantities={"mu": found},
+        assumptions=("each record takes part by an independent secret coin",),
+        source="Bu, Dong, Long and Su 2020, Corollary 4",
+    )
+
+
+def _composed(
+    steps: Sequence[tuple[Profile | Pair, int]], floor: float, interval: float | None
+) -> tuple[Callable[[float], float], float]:
+    """An upper bound on the composed δ(ε) of both directions, and an ε whose tests lie below the floor."""
+    if not steps:
+        raise ValueError("steps must hold at least one mechanism, got none")
+    checked = [(profile, validate.whole("rounds", rounds)) for profile, rounds in steps]
+    tail = max(floor * 1e-12 / sum(rounds for _, rounds in checked), 1e-290)
+    d = grid_interval(checked, tail, interval)
+    parts = directions(checked, d, tail)
+    # A composition keeps its digits around the ε or δ that it is tilted to: each ε is served by the sharpest of five.
+    sides = [[pld.compose(one, epsilon=0.0)] for one in parts]
+
+    def delta(epsilon: float) -> float:
+        return max(min(side, key=lambda one: one.slack(epsilon)).delta(epsilon) for side in sides)
+
+    last = floor / 100 * max(delta(0.0), 1e-10)  # small shifts reach the floor where δ is far below it
+    for one, side in zip(parts, sides, strict=True):
+        side.append(pld.compose(one, delta=last))
+    largest = max(side[-1].epsilon(last) for side in sides)
+    if largest == inf:
+        raise ValueError(f"δ does not fall below {last:g}: a loss is infinite with a larger probability")
+    for one, side in zip(parts, sides, strict=True):
+        side += [pld.compose(one, epsilon=share * largest) for share in (1 / 8, 1 / 4, 1 / 2)]
+    return delta, max(largest, d)
+
+
+def _hull(epsilon: Array, delta: Array) -> list[int]:
+    """Corners of the lower convex hull of δ as a function of e^ε."""
+    corners: list[int] = []
+
+    def slope(left: int, right: int) -> float:
+        """Of an edge, times −e^{ε_left}, so that nothing overflows."""
+        return float(delta[left] - delta[right]) / expm1(min(epsilon[right] - epsilon[left], 700))
+
+    for at in range(epsilon.size):
+        while len(corners) > 1:
+            first, last = corners[-2:]
+            if slope(last, at) * exp(epsilon[first] - epsilon[last]) < slope(first, last):
+                break
+            corners.pop()
+        corners.append(at)
+    return corners
+
+
+def _regret(found: float, epsilon: Array, delta: Array) -> float:
+    """max_ε (δ_G(ε; μ) − δ(ε))/(1 + e^ε): the smallest shift of both error rates that covers the difference."""
+    scale = np.exp(-epsilon) / (1 + np.exp(-epsilon))
+    return max(0.0, float(np.max((gaussian.delta(epsilon, found) - delta) * scale)))
+
+
+def _errors(added: object, removed: object) -> tuple[Array, Array]:
+    """Error rates (Q[loss > x], P[loss ≤ x]) of the tests at x ≥ 0, clipped and scaled as gdpnum does."""
+    first_q, q = _pmf(added)
+    first_p, p = _pmf(removed)
+    x = np.arange(0, max(first_p + p.size, 1 - first_q))
+    # Q's losses are kept with the opposite sign: loss > x is −loss < −x.
+    below_q, below_p = np.concatenate([[0.0], np.cumsum(q)]), np.concatenate([[0.0], np.cumsum(p)])
+    alpha = below_q[np.clip(-x - first_q, 0, q.size)]
+    beta = below_p[np.clip(x + 1 - first_p, 0, p.size)]
+    return alpha, beta
+
+
+def _pmf(one: object) -> tuple[int, Array]:
+    """First node and masses, with rounding noise below zero cut off and what is left scaled to the rest's sum."""
+    dense = one.to_dense_pmf()  # type: ignore[attr-defined]
+    masses = np.maximum(np.asarray(dense._probs, float), 0)
+    return int(dense._lower_loss), masses * (1 - dense._infinity_mass) / masses.sum()

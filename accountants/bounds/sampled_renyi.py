@@ -1,0 +1,141 @@
+"""Rényi divergence of sampled Gaussians at any order, whole or fractional: an upper bound that is exact to rounding."""
+
+from __future__ import annotations
+
+from math import pi
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from privkit.accountants import validate
+from privkit.accountants.bounds.subsampling import numbers
+
+Array = NDArray[np.float64]
+
+MOST_NODES = 200_000
+"""Nodes of one integral; beyond them, at shifts in the hundreds, the unsampled curve is returned."""
+MARGIN = 14.0
+"""Standard deviations beyond the integrand's peaks that are integrated: what is left out is below e^(−98) of it."""
+SLACK = 1e-12
+"""Relative rise of every moment, above the error of rule and rounding, so that the result is an upper bound."""
+
+
+def poisson_gaussian(orders: ArrayLike, rate: float, mu: float) -> Array:
+    """Rényi divergence of one Poisson-sampled Gaussian release, add or remove one, at any orders.
+
+    With the likelihood ratio L = 1 − q + q·e^{μx − μ²/2} of x ~ N(0, 1) it is ln E L^α/(α − 1). The trapezoidal rule is
+    taken of E[L^α − 1 − α(L − 1)], whose integrand is never negative, so that small divergences keep their digits. On
+    the line Im x = b with 2bμ ≤ π the modulus has at most √2·(2 + b²)·e^{b²/2} times the integral, so that a step h
+    errs by less than e^{−40} of it once b²/2 − 2πb/h ≤ −47.
+
+    Args:
+        orders: [A] α > 1, any real numbers up to 100000.
+        rate: q in [0, 1].
+        mu: L2 sensitivity under add-or-remove over the noise's standard deviation, ≥ 0.
+
+    Returns:
+        [A], at most the unsampled αμ²/2.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Source: Mironov, Talwar and Zhang 2019, Theorem 5 (the larger direction); the error of the rule is derived from
+    Trefethen and Weideman 2014, Theorem 5.1.
+
+    >>> float(poisson_gaussian(2.7, 0.01, 1.0).round(12))
+    0.000236238136
+    """
+    return _curve(orders, rate, mu, both=False)
+
+
+def without_replacement_gaussian(orders: ArrayLike, rate: float, mu: float) -> Array:
+    """Rényi divergence of the pair with the tight profile of one release from k of n clients, replace-one.
+
+    The profile is γ·δ(ln(1 + (e^ε − 1)/γ)) in both directions, and a Rényi divergence is an integral over a profile:
+    E over x > μ/2 of L^α − 1 − α(L − 1) and of L^{1−α} − 1 + (α − 1)(L − 1), where L = 1 − γ + γ·e^{μx − μ²/2}.
+
+    Args:
+        orders: [A] α > 1, any real numbers up to 100000.
+        rate: γ = k/n in [0, 1].
+        mu: L2 sensitivity under replace-one over the noise's standard deviation, ≥ 0.
+
+    Returns:
+        [A], at most the unsampled αμ²/2, and never above the bound of Wang, Balle and Kasiviswanathan 2019.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the integral: derived from Liese and Vajda 2006,
+    Theorem 11. A profile that dominates gives a divergence that dominates.
+
+    >>> float(without_replacement_gaussian(8, 0.2, 1.0).round(6))
+    2.1649
+    """
+    return _curve(orders, rate, mu, both=True)
+
+
+def _curve(orders: ArrayLike, rate: float, mu: float, both: bool) -> Array:
+    """Checked, and order by order."""
+    a = numbers("order", orders)
+    if not a.size or np.any((a <= 1) | (a > 1e5)):
+        raise ValueError(f"orders must be numbers > 1 and <= 100000, at least one, got {orders!r}")
+    q, m = validate.real("rate", rate, least=0, most=1), validate.real("mu", mu, least=0)
+    unsampled = a * m**2 / 2
+    if q in (0.0, 1.0) or m == 0:
+        return unsampled * q
+    moment, q = _half_line if both else _line, max(q, 1e-100)
+    log_moment = [moment(order, q, m) for order in a.ravel().tolist()]
+    return np.minimum(np.logaddexp(0, np.array(log_moment).reshape(a.shape)) / (a - 1), unsampled)
+
+
+def _line(order: float, rate: float, mu: float) -> float:
+    """ln E[L^α − 1 − α(L − 1)] over the whole line."""
+    step = 0.64 if mu < 0.16 else pi**2 / (47 * mu + pi**2 / (8 * mu))  # b = 2π/h and b = π/2μ
+    low, high = -MARGIN - max(2 - order, 0.0) * mu, MARGIN + max(order, 2.0) * mu
+    if (high - low) / step > MOST_NODES:
+        return np.inf
+    x = np.arange(low, high + step, step)
+    return _log_sum(_log_excess(order, rate, mu * x - mu * mu / 2) + np.log(step), x)
+
+
+def _half_line(order: float, rate: float, mu: float) -> float:
+    """ln of the same, and of the other direction, over x > μ/2, where L > 1: Gauss–Legendre on short pieces."""
+    high = MARGIN + max(order, 2.0) * mu
+    width = min(0.5, 0.4 / mu)
+    pieces = int(np.ceil((high - mu / 2) / width))
+    if pieces * 16 > MOST_NODES:
+        return np.inf
+    node, weight = np.polynomial.legendre.leggauss(16)
+    width = (high - mu / 2) / pieces
+    x = (mu / 2 + width * (np.arange(pieces)[:, None] + (node + 1) / 2)).ravel()
+    log_weight = np.log(np.tile(weight * width / 2, pieces))
+    log_ratio = mu * (x - mu / 2)
+    terms = np.logaddexp(_log_excess(order, rate, log_ratio), _log_excess(1 - order, rate, log_ratio))
+    return _log_sum(terms + log_weight, x)
+
+
+def _log_sum(terms: Array, x: Array) -> float:
+    """ln Σ e^term·φ(x), raised by what rounding can have taken."""
+    terms = terms - x * x / 2 - np.log(2 * pi) / 2
+    peak = float(terms.max())
+    return peak + float(np.log(np.exp(terms - peak).sum())) + SLACK + 1e-15 * abs(peak)
+
+
+def _log_excess(order: float, rate: float, log_ratio: Array) -> Array:
+    """ln[L^p − 1 − p(L − 1)] for L = 1 − q + q·e^{log_ratio} and an exponent p outside [0, 1], to rounding."""
+    u = rate * np.expm1(np.minimum(log_ratio, 700))
+    log_mixed = np.where(log_ratio < 40, np.log1p(u), np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio))
+    small = (np.abs(u) <= 0.05) & (abs(order) * np.abs(u) <= 0.5)
+    near = np.where(small, u, 0.0)
+    series, term = np.zeros_like(u), np.full_like(u, order * (order - 1) / 2)
+    for k in range(2, 22):
+        series += term
+        term = term * (order - k) / (k + 1) * near
+    power = order * log_mixed
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        # L^p − 1 − p·u keeps its digits near p = 0, and L·(L^{p−1} − 1) − (p − 1)·u, the same, near p = 1.
+        if abs(order) < 0.5:
+            gap = np.expm1(power) - order * u
+        else:
+            gap = (1 + u) * np.expm1((order - 1) * log_mixed) - (order - 1) * u
+        return np.where(small, np.log(series) + 2 * np.log(np.abs(near)), np.where(power > 300, power, np.log(gap)))

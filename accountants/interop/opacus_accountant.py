@@ -1,0 +1,157 @@
+"""privkit as an accountant of opacus: `register()`, then `PrivacyEngine(accountant="privkit")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+from opacus.accountants import IAccountant, RDPAccountant, register_accountant
+
+from privkit.accountants import validate
+from privkit.accountants.account import SAMPLED_ORDERS
+from privkit.accountants.bounds import conversions, gaussian, pld, round_profiles, subsampled_rdp
+from privkit.accountants.bounds.loss_distribution import GridTooLarge
+
+NAME = "privkit"
+MOST_KINDS = 32
+"""Kinds of steps above which a history is composed by Rényi curves alone: each would need a transform of its own."""
+ORDERS = np.union1d(conversions.ORDERS, RDPAccountant.DEFAULT_ALPHAS)
+"""Orders tried, with all of opacus' own, so that ε is never above that of its Rényi accountant."""
+ELSEWHERE = ("alphas", "eps_error", "delta_error")
+"""Options of opacus' own accountants, which have no meaning here."""
+
+Step = tuple[float, float, int]
+
+
+class PrivkitAccountant(IAccountant):
+    """ε of DP-SGD: the smallest of numerical (PLD) composition, Rényi composition and the exact unsampled profile.
+
+    Steps may differ in noise and rate. Relation: add or remove one record.
+
+    Attributes:
+        history: (noise multiplier, sample rate, steps), as opacus' own accountants keep it; equal steps that follow one
+            another are one entry.
+
+    Source: Doroshenko et al. 2022 (numerical composition); Mironov, Talwar and Zhang 2019 (Rényi, Poisson-sampled);
+    Balle and Wang 2018, Theorem 8 (without sampling).
+
+    >>> accountant = PrivkitAccountant()
+    >>> accountant.history = [(1.0, 0.01, 1000)]
+    >>> round(accountant.get_epsilon(1e-5), 3)
+    1.828
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: list[Step] = []
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Count one step of the optimizer.
+
+        Args:
+            noise_multiplier: noise's standard deviation over the clipping norm, ≥ 0; 0 gives ε = ∞.
+            sample_rate: probability with which a record is in the batch, in (0, 1].
+
+        Raises:
+            ValueError: if an argument is out of range.
+        """
+        sigma, rate, _ = _checked((noise_multiplier, sample_rate, 1))
+        if self.history and tuple(self.history[-1][:2]) == (sigma, rate):
+            self.history[-1] = (sigma, rate, self.history[-1][2] + 1)
+        else:
+            self.history.append((sigma, rate, 1))
+
+    def get_epsilon(self, delta: float, poisson: bool = True, **options: Any) -> float:
+        """Smallest ε that is proven at δ for the steps so far; 0 before the first one.
+
+        Args:
+            delta: in (0, 1).
+            poisson: whether batches are Poisson-sampled, as `make_private` does unless told otherwise. If not, sampling
+                is credited with nothing, and the relation is that a record is replaced by one without a gradient.
+            options: of opacus' own accountants (alphas, eps_error, delta_error), which are accepted and not needed.
+
+        Raises:
+            ValueError: if δ or an entry of the history is out of range, or an option is not known.
+        """
+        target = validate.delta(delta)
+        if not isinstance(poisson, bool):
+            raise ValueError(f"poisson must be True or False, got {poisson!r}")
+        if unknown := sorted(set(options) - set(ELSEWHERE)):
+            raise ValueError(f"unknown option {unknown[0]!r} (allowed: poisson, {', '.join(ELSEWHERE)})")
+        counts: dict[tuple[float, float], int] = {}
+        for sigma, rate, steps in map(_checked, self.history):
+            counts[sigma, rate] = counts.get((sigma, rate), 0) + steps
+        if not counts:
+            return 0.0
+        if any(sigma == 0 for sigma, _ in counts):
+            return inf
+        return _epsilon(counts, target, poisson)
+
+    def __len__(self) -> int:
+        """Number of optimizer steps."""
+        return sum(steps for _, _, steps in self.history)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take up the state of a checkpoint.
+
+        Raises:
+            ValueError: if it is empty, another accountant's, or its history is no list of (noise, rate, steps).
+        """
+        before = self.history
+        super().load_state_dict(state_dict)
+        try:
+            self.history = [_checked(entry) for entry in self.history]
+        except (TypeError, ValueError) as error:
+            self.history = before
+            raise ValueError(f"the accountant's state cannot be loaded: {error}") from None
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """Name under which opacus knows it."""
+        return NAME
+
+
+def register() -> None:
+    """Make `PrivacyEngine(accountant="privkit")` work; may be called again.
+
+    >>> register()
+    >>> from opacus.accountants import create_accountant
+    >>> create_accountant("privkit").mechanism()
+    'privkit'
+    """
+    register_accountant(NAME, PrivkitAccountant, force=True)
+
+
+def _checked(entry: Iterable[Any]) -> Step:
+    """One entry of a history, as Python numbers."""
+    sigma, rate, steps = entry
+    if isinstance(rate, float) and 1 < rate <= 1 + 1e-9:  # a sum of batches' shares that rounds above the whole
+        rate = 1.0
+    return (
+        validate.real("noise_multiplier", sigma, least=0),
+        validate.real("sample_rate", rate, above=0, most=1),
+        validate.whole("steps", steps),
+    )
+
+
+def _epsilon(counts: Mapping[tuple[float, float], int], delta: float, poisson: bool) -> float:
+    """The smallest of the valid bounds."""
+    root = sqrt(sum(steps / sigma / sigma for (sigma, _), steps in counts.items()))
+    if root == inf:
+        return inf
+    unsampled = gaussian.epsilon(delta, root)
+    if not poisson or all(rate == 1 for _, rate in counts):
+        return unsampled
+    composed, few = inf, len(counts) <= MOST_KINDS
+    if few:
+        kinds = [(round_profiles.poisson_gaussian(rate, 1 / sigma), steps) for (sigma, rate), steps in counts.items()]
+        with suppress(GridTooLarge):
+            composed = pld.composed_bounds(kinds, delta)[1]
+    orders = ORDERS if few else SAMPLED_ORDERS
+    sigmas, rates = np.array(list(counts)).T
+    curves = subsampled_rdp.poisson_gaussian_rdp(orders, rates, 1 / sigmas, exact_fractional=few and composed == inf)
+    total = np.array(list(counts.values()), float) @ curves
+    return min(unsampled, composed, conversions.best_epsilon(orders, total, delta).value)

@@ -1,0 +1,1 @@
+"""What shuffling patches and batches proves, and what it does not."""

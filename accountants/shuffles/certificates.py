@@ -1,0 +1,142 @@
+"""σ-privacy: what the counts of patch and batch shuffling prove, and why that is no differential privacy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lgamma, log
+
+from privkit.accountants import validate
+from privkit.accountants.base import Certificate
+from privkit.accountants.shuffles.laws import intersection_odds
+from privkit.accountants.shuffles.permutations import (
+    checked_multiplicities,
+    log10_distinct_orderings,
+    log10_target_share,
+    own_image_share,
+    shape,
+)
+from privkit.accountants.shuffles.variants import (
+    READ_AS,
+    Variant,
+    equally_likely,
+    log10_best_guess,
+    log10_distinct_outcomes,
+)
+
+NOT_DP = "this is no differential privacy: the tokens are released as they are (ε = ∞ for every δ < 1)"
+
+
+NO_POSTERIOR = (
+    "equal likelihood of orderings is not equal posterior: natural patches fit together, so a solver may still "
+    "recover the order"
+)
+
+
+def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
+    """Certificate of patch shuffling: N! orderings an image, equally likely given the patches.
+
+    Args:
+        tokens: N ≥ 1.
+        multiplicities: how often each different patch occurs; all differ where it is left out.
+
+    Raises:
+        ValueError: also if the multiplicities do not sum to N.
+
+    Source: Yao et al., patch shuffling, Definition 2 and Proposition 1.
+
+    >>> patch_shuffle(tokens=16).quantities["log10_permutations"] > 13
+    True
+    >>> patch_shuffle(tokens=16, multiplicities=[16]).quantities["log10_permutations"]
+    0.0
+    """
+    tokens = validate.whole("tokens", tokens)
+    if multiplicities is None:
+        found, count = lgamma(tokens + 1) / log(10), f"{tokens}!"
+    else:
+        if sum(checked_multiplicities(multiplicities)) != tokens:
+            raise ValueError(f"multiplicities must sum to tokens ({tokens}), got {sum(multiplicities)}")
+        found, count = log10_distinct_orderings(multiplicities), f"{tokens}!/∏m!"
+    return Certificate(
+        kind="permutation_count",
+        statement=f"σ-privacy over {count} = {_power(found)} orderings an image; {NOT_DP}",
+        quantities={"log10_permutations": found, "log10_target_share": -found},
+        assumptions=(
+            "the permutation is uniform, fresh for every image and round, and unknown to the server",
+            "tokens carry no position embedding",
+            "no two patches of the image are equal: m equal ones divide the count by m!"
+            if multiplicities is None
+            else "equal patches, which no order can tell apart, are counted once",
+            NO_POSTERIOR,
+        ),
+        source="Yao et al., patch shuffling, Def. 2, Prop. 1",
+    )
+
+
+def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "final_shuffle") -> Certificate:
+    """Certificate of batch shuffling: the counts of Eq. 7 and 8, and what they count in this variant.
+
+    `log10_permutations` is what the best guess is worth (Eq. 7, except for patches kept in place), and
+    `log10_target_share` the odds that an output is its own image in order.
+
+    Args:
+        tokens: N ≥ 1.
+        batch: B ≥ 2 images that were really mixed.
+        kept: K in 0..N.
+        variant: "algorithm_2", "final_shuffle" or "kept_in_place".
+
+    Raises:
+        ValueError: if the batch has one image: nothing is mixed, so that is patch shuffling.
+
+    Source: Yao et al., patch shuffling, Eq. 7 and 8. Proposition 2 (σ-privacy over N·B patches) is false for K ≥ 1 and
+    is not claimed here.
+
+    >>> round(batch_shuffle(tokens=196, batch=50, kept=78).quantities["log10_permutations"], 3)
+    28239.734
+    """
+    tokens, batch, kept = shape(tokens, batch, kept)
+    if batch < 2:
+        raise ValueError("batch must be at least 2: a batch of one image mixes nothing (use patch_shuffle)")
+    worth = log10_best_guess(tokens, batch, kept, variant=variant)
+    share, published = log10_target_share(tokens, batch, kept), (" (Eq. 7)", " (Eq. 8)")
+    if variant == "kept_in_place":  # the order inside the image is known for the kept patches
+        share += (lgamma(tokens + 1) - lgamma(tokens - kept + 1)) / log(10)
+        published = "", ""
+    quantities = {
+        "log10_permutations": worth,
+        "log10_target_permutations": worth + share,
+        "log10_target_share": share,
+        "own_image_share": own_image_share(tokens, batch, kept),
+    }
+    if tokens > 1:
+        odds = intersection_odds(tokens, batch, kept)
+        quantities |= {"same_image_meets": odds.same_image, "other_image_meets": odds.other_image}
+    try:
+        outcomes = log10_distinct_outcomes(tokens, batch, kept, variant=variant)
+        quantities["log10_outcomes"] = outcomes
+        distinct = f"{_power(outcomes)} outcomes are distinct"
+    except ValueError:  # too many to count, and the certificate stands without
+        distinct = f"at least {_power(worth)} outcomes are distinct"
+    even = equally_likely(tokens, batch, kept, variant=variant)
+    return Certificate(
+        kind="permutation_count",
+        statement=(
+            f"{_power(worth)} permutations of the batch{published[0]}, {_power(worth + share)} of them hold a given "
+            f"image{published[1]}; {NOT_DP}"
+        ),
+        quantities=quantities,
+        assumptions=(
+            "the permutations are uniform, fresh for every batch, and unknown to the server",
+            "tokens carry no position embedding, and no two patches of the batch are equal",
+            READ_AS[variant],
+            f"{distinct}, {'' if even else 'but not '}equally likely: the best guess is right once in {_power(worth)}",
+            "Proposition 2, σ-privacy over all patches of the batch, is false as soon as a patch is kept",
+            "two patches of one image share an output more often than strangers, and every round shows it anew",
+            NO_POSTERIOR,
+        ),
+        source="Yao et al., patch shuffling, Eq. 7, Eq. 8, Algorithm 2",
+    )
+
+
+def _power(log10: float) -> str:
+    """A count as a power of ten, for variant: 10^28239.7."""
+    return f"10^{log10:.1f}"

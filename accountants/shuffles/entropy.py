@@ -1,0 +1,343 @@
+"""What an attack's success says about the order of an image's patches, and why no (ε, δ) follows from shuffling.
+
+Every bound here is an upper bound on what is still hidden. A failed attack proves nothing: at or below chance the
+answer is log2 N!, the entropy of a uniform order, and never more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lgamma, log, log1p, log2
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv, entr, gammaln, logsumexp, rel_entr
+
+from privkit.accountants import validate
+from privkit.accountants.base import Certificate
+from privkit.accountants.shuffles.permutations import log10_distinct_orderings
+
+Array = NDArray[np.float64]
+
+
+def orderings_bits(tokens: int, multiplicities: Sequence[int] | None = None) -> float:
+    """Entropy of a uniform order in bits: log2 N!, or log2(N!/∏m!) if patches repeat.
+
+    Args:
+        tokens: N ≥ 1.
+        multiplicities: how often each different patch occurs, summing to N; all differ where it is left out.
+
+    Source: by definition.
+
+    >>> round(orderings_bits(196), 1), orderings_bits(4, [4])
+    (1214.8, 0.0)
+    """
+    tokens = validate.whole("tokens", tokens)
+    if multiplicities is None:
+        return lgamma(tokens + 1) / log(2)
+    found = log10_distinct_orderings(multiplicities) * log2(10)
+    if sum(multiplicities) != tokens:
+        raise ValueError(f"multiplicities must sum to tokens ({tokens}), got {sum(multiplicities)}")
+    return found
+
+
+def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | None = None) -> Any:
+    """Largest H(π|Z) if an attack finds the whole order with at least this probability: h(p) + (1−p)·log2(M−1).
+
+    Args:
+        tokens: N ≥ 1; M = N! orders, N!/∏m! if patches repeat.
+        success: p in [0, 1], of any shape.
+        multiplicities: as in `orderings_bits`; success then counts orders that look the same as one.
+
+    Returns:
+        Bits in [0, log2 M], of the shape of `success`; log2 M for p ≤ 1/M.
+
+    Source: Fano's inequality; a law that puts p on the guess and the rest evenly on all other orders attains it.
+
+    >>> round(fano_bits(9, 0.5), 4)
+    10.2346
+    """
+    p, most = _share("success", success), orderings_bits(tokens, multiplicities)
+    others = most + np.log1p(-(0.5**most)) / log(2) if most > 0 else 0.0  # log2(M − 1), where M may exceed a float
+    bits = (entr(p) + entr(1 - p)) / log(2) + (1 - p) * others
+    return _like(success, np.where(_log2(p) <= -most, most, np.clip(bits, 0, most)))
+
+
+def min_entropy_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | None = None) -> Any:
+    """Largest min-entropy H_∞(π|Z) under an attack that finds the whole order with at least this probability: −log2 p.
+
+    Args:
+        tokens: N ≥ 1.
+        success: p in [0, 1], of any shape.
+        multiplicities: as in `fano_bits`.
+
+    Returns:
+        Bits in [0, log2 M], of the shape of `success`.
+
+    Source: by definition: the best guess succeeds with probability 2^−H_∞, and the attack is no better than it.
+
+    >>> min_entropy_bits(9, 0.5), round(min_entropy_bits(9, 0.0), 3)
+    (1.0, 18.469)
+    """
+    most = orderings_bits(tokens, multiplicities)
+    return _like(success, np.clip(-_log2(_share("success", success)), 0, most))
+
+
+def patch_entropy_bits(tokens: int, accuracy: ArrayLike) -> Any:
+    """Largest H(π|Z) if an attack's order has at least this share of patches in their place: the tight bound.
+
+    Given the guess, the places it gets right are the fixed points of a random permutation, of which exactly C(N,j)·D_d
+    have j = N − d (rencontres numbers). The largest entropy with a mean of aN fixed points is the dual
+    min_θ≥0 [ln Σ_d C(N,d)·D_d·e^{−θd} + θ(1−a)N]; each θ bounds it, so an inexact minimum is still a bound.
+
+    Args:
+        tokens: N in 1..10⁶ different patches.
+        accuracy: a in [0, 1], of any shape; the attack must answer with an order, each patch once.
+
+    Returns:
+        Bits in [0, log2 N!], of the shape of `accuracy`; log2 N! for a ≤ 1/N, a failed attack.
+
+    Source: derived (maximum entropy); the tilted law attains it.
+
+    >>> round(patch_entropy_bits(196, 0.9), 4)
+    151.3755
+    >>> patch_entropy_bits(4, [0.25, 0.5, 1.0]).round(3).tolist()
+    [4.585, 4.022, 0.0]
+    """
+    n = validate.whole("tokens", tokens, most=1_000_000)
+    a, most = _share("accuracy", accuracy), orderings_bits(n)
+    wrong, target = np.arange(n + 1.0), (n * (1 - a.ravel()))[:, None]
+    ln_count = _ln_rencontres(n)
+    low, high = np.zeros_like(target), np.full_like(target, 60 + log(n))  # at 60 + ln N less than e^−100 is wrong
+    for _ in range(64):
+        middle = (low + high) / 2
+        weight = ln_count - middle * wrong
+        weight = np.exp(weight - weight.max(axis=1, keepdims=True))
+        too_many = (weight @ wrong)[:, None] > target * weight.sum(axis=1, keepdims=True)
+        low, high = np.where(too_many, middle, low), np.where(too_many, high, middle)
+    bits = (logsumexp(ln_count - high * wrong, axis=1) + (high * target)[:, 0]) / log(2)
+    bits = np.where(a == 1, 0.0, np.where(a * n <= 1, most, np.clip(bits.reshape(a.shape), 0, most)))
+    return _like(accuracy, bits)
+
+
+def per_patch_fano_bits(tokens: int, accuracy: ArrayLike) -> Any:
+    """Fano's bound patch by patch, for comparison: N·[h(a) + (1−a)·log2(N−1)]; never below `patch_entropy_bits`.
+
+    Args:
+        tokens: N ≥ 1 different patches.
+        accuracy: a in [0, 1], of any shape.
+
+    Returns:
+        Bits in [0, log2 N!], of the shape of `accuracy`; log2 N! for a ≤ 1/N.
+
+    Source: Fano's inequality for every patch's place, summed; it ignores that no two patches share a place.
+
+    >>> round(per_patch_fano_bits(196, 0.9), 1)
+    241.0
+    """
+    a, most = _share("accuracy", accuracy), orderings_bits(tokens)
+    others = log2(tokens - 1) if tokens > 1 else 0.0
+    bits = tokens * ((entr(a) + entr(1 - a)) / log(2) + (1 - a) * others)
+    return _like(accuracy, np.where(a * tokens <= 1, most, np.clip(bits, 0, most)))
+
+
+def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> float:
+    """One-sided lower confidence limit of a success probability.
+
+    Args:
+        hits: successes, 0..trials.
+        trials: independent trials ≥ 1, whole orders or *one* patch an image: patches of one image are not independent.
+        confidence: in (0, 1).
+
+    Returns:
+        The smallest p under which so many hits have a probability of at least 1 − confidence; 0 for no hits.
+
+    Source: Clopper and Pearson 1934.
+
+    >>> round(success_lower_limit(90, 100), 4), success_lower_limit(0, 100)
+    (0.8363, 0.0)
+    """
+    trials = validate.whole("trials", trials)
+    hits = validate.whole("hits", hits, least=0, most=trials)
+    confidence = validate.real("confidence", confidence, above=0, below=1)
+    return float(betaincinv(hits, trials - hits + 1, 1 - confidence)) if hits else 0.0
+
+
+def accuracy_lower_limit(accuracy: float, images: int, confidence: float = 0.95) -> float:
+    """One-sided lower confidence limit of a mean patch accuracy, whatever the dependence inside an image.
+
+    Args:
+        accuracy: mean over images of the share of patches in their place, in [0, 1].
+        images: independent images ≥ 1.
+        confidence: in (0, 1).
+
+    Returns:
+        The smallest a in [0, accuracy] with images·KL(accuracy ‖ a) ≤ ln 1/(1 − confidence).
+
+    Source: Hoeffding 1963, Theorem 1 (Eq. 2.1), inverted.
+
+    >>> round(accuracy_lower_limit(0.9, 100), 4)
+    0.8112
+    """
+    mean = validate.real("accuracy", accuracy, least=0, most=1)
+    images = validate.whole("images", images)
+    room = -log1p(-validate.real("confidence", confidence, above=0, below=1)) / images
+    low, high = 0.0, mean
+    for _ in range(100):
+        middle = (low + high) / 2
+        too_far = rel_entr(mean, middle) + rel_entr(1 - mean, 1 - middle) > room
+        low, high = (middle, high) if too_far else (low, middle)
+    return low
+
+
+def entropy_after_attack(
+    *,
+    tokens: int,
+    hits: int,
+    trials: int,
+    confidence: float = 0.95,
+    counted: Literal["orders", "patches"] = "orders",
+    multiplicities: Sequence[int] | None = None,
+) -> Certificate:
+    """Most entropy that an order can still have after an attack's measured success.
+
+    It certifies nothing in favor of the defense (`kind` is "nothing"): attacks bound privacy from above only.
+
+    Args:
+        tokens: N ≥ 1.
+        hits: whole orders found, or patches put in their place.
+        trials: independent trials ≥ 1: images, or one patch drawn from each image.
+        confidence: of the Clopper–Pearson lower limit on success, in (0, 1).
+        counted: "orders" or "patches".
+        multiplicities: how often each different patch occurs, for "orders".
+
+    Returns:
+        Quantities: `success_at_least`, `entropy_bits_at_most` (Fano, or the tight bound for patches),
+        `min_entropy_bits_at_most` ("orders") or `per_patch_fano_bits` ("patches"), and `orderings_bits`.
+
+    Source: `fano_bits`, `min_entropy_bits`, `patch_entropy_bits`, `success_lower_limit`.
+
+    >>> found = entropy_after_attack(tokens=196, hits=950, trials=1000, counted="patches")
+    >>> round(found.quantities["success_at_least"], 3), round(found.quantities["entropy_bits_at_most"], 1)
+    (0.937, 96.6)
+    >>> found = entropy_after_attack(tokens=9, hits=0, trials=1000)
+    >>> found.quantities["entropy_bits_at_most"] == found.quantities["orderings_bits"]
+    True
+    """
+    validate.choice("counted", counted, ("orders", "patches"))
+    if counted == "patches" and multiplicities is not None:
+        raise ValueError("multiplicities are for counted='orders': with equal patches a place does not name a patch")
+    p, most = success_lower_limit(hits, trials, confidence), orderings_bits(tokens, multiplicities)
+    if counted == "orders":
+        bits = fano_bits(tokens, p, multiplicities)
+        second = {"min_entropy_bits_at_most": min_entropy_bits(tokens, p, multiplicities)}
+    else:
+        bits = patch_entropy_bits(tokens, p)
+        second = {"per_patch_fano_bits": per_patch_fano_bits(tokens, p)}
+    verdict = (
+        f"the order keeps at most {bits:.4g} of {most:.4g} bits at confidence {confidence:g}"
+        if bits < most
+        else f"success is not shown to exceed chance, and a failed attack proves nothing: at most all {most:.4g} bits"
+    )
+    return Certificate(
+        kind="nothing",
+        statement=f"{verdict}; an upper bound for this attack, no guarantee against a better one",
+        method="Fano, exact success" if counted == "orders" else "maximum entropy with rencontres numbers",
+        quantities={"success_at_least": p, "entropy_bits_at_most": bits, "orderings_bits": most} | second,
+        assumptions=(
+            "trials are independent: whole orders, or one patch drawn from each image",
+            "the attack answers with an order, each patch once, and the true order is uniform before the release",
+        ),
+        source="Fano's inequality; Clopper and Pearson 1934; maximum entropy with rencontres numbers (derived)",
+    )
+
+
+def patch_multiplicities(patches: ArrayLike) -> list[int]:
+    """How often each different patch of an image occurs, bit for bit; sums to N.
+
+    Args:
+        patches: numbers [N, D].
+
+    >>> patch_multiplicities([[0, 0], [1, 2], [0, 0]])
+    [2, 1]
+    """
+    return np.unique(_patches("patches", patches), axis=0, return_counts=True)[1].tolist()  # type: ignore[no-any-return]
+
+
+def distinguish(
+    released_tokens: ArrayLike, candidate_a: ArrayLike, candidate_b: ArrayLike
+) -> Literal["a", "b", "both", "neither"]:
+    """Which of two candidates was released: shuffling leaves the multiset of patches, so comparing them sorted tells.
+
+    Two candidates that differ in one patch have disjoint sets of releases. This test is then always right, which
+    (ε, δ)-DP allows only for δ = 1; no ε helps. It serves patch shuffling (one image) and batch shuffling (the batch).
+
+    Args:
+        released_tokens: numbers [..., D]; all leading axes are patches.
+        candidate_a: the tokens before shuffling, likewise.
+        candidate_b: likewise.
+
+    Returns:
+        The candidate whose patches are the released ones; "both" if the candidates are rearrangements of each other.
+
+    Raises:
+        ValueError: if something is no array of finite numbers with at least two axes.
+
+    Source: derived; contradicts any variant of σ-privacy as differential privacy.
+
+    >>> rng = np.random.default_rng(0)
+    >>> a = rng.normal(size=(16, 8))
+    >>> b = np.concatenate([a[:15], rng.normal(size=(1, 8))])  # one patch differs
+    >>> [distinguish(rng.permutation(x), a, b) for x in (a, b, a, b)]
+    ['a', 'b', 'a', 'b']
+    """
+    released = _sorted_rows(_patches("released_tokens", released_tokens))
+    is_a, is_b = (
+        np.array_equal(released, _sorted_rows(_patches(name, candidate)))
+        for name, candidate in (("candidate_a", candidate_a), ("candidate_b", candidate_b))
+    )
+    if is_a and is_b:
+        return "both"
+    return "a" if is_a else "b" if is_b else "neither"
+
+
+def _ln_rencontres(n: int) -> Array:
+    """ln of C(n, d)·D_d for d = 0..n, the permutations that move exactly d of n elements."""
+    d = np.arange(n + 1)
+    shares = np.cumsum((-1.0) ** d * np.exp(-gammaln(d + 1.0)))  # D_d / d!; the series is alternating and short
+    shares[1:2] = 0
+    with np.errstate(divide="ignore"):
+        return np.asarray(gammaln(n + 1.0) - gammaln(n - d + 1.0) + np.log(shares))
+
+
+def _share(name: str, values: ArrayLike) -> Array:
+    """Numbers in [0, 1] of any shape; NaN and booleans are none."""
+    found = np.asarray(values)
+    if found.dtype.kind not in "iuf" or not np.all((found >= 0) & (found <= 1)):
+        raise ValueError(f"{name} must hold numbers in [0, 1], got {values!r}")
+    return found.astype(np.float64)
+
+
+def _log2(p: Array) -> Array:
+    """log2 with −inf at 0."""
+    with np.errstate(divide="ignore"):
+        return np.log2(p)
+
+
+def _like(asked: ArrayLike, bits: Array) -> Any:
+    """A float for a number, an array for an array."""
+    return float(bits) if np.ndim(asked) == 0 else bits
+
+
+def _patches(name: str, values: ArrayLike) -> NDArray[Any]:
+    """Finite numbers [N, D]; leading axes are flattened."""
+    found = np.asarray(values)
+    if found.dtype.kind not in "iuf" or found.ndim < 2 or found.size == 0 or not np.all(np.isfinite(found)):
+        raise ValueError(f"{name} must hold finite numbers [..., D] with at least one patch, got shape {found.shape}")
+    return found.reshape(-1, found.shape[-1])
+
+
+def _sorted_rows(patches: NDArray[Any]) -> NDArray[Any]:
+    """Rows in lexicographic order."""
+    return patches[np.lexsort(patches.T)]

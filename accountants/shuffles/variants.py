@@ -1,0 +1,226 @@
+"""Three variants of batch shuffling, and how many outcomes each has.
+
+"algorithm_2": kept patches first, dealt ones behind them, as Algorithm 2 is written. "final_shuffle": the shuffle
+inside every image that the text adds. "kept_in_place": kept patches do not move.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import comb, exp, factorial, gcd, isqrt, lgamma, log, log10
+from typing import Literal, get_args
+
+from privkit.accountants import validate
+from privkit.accountants.shuffles.permutations import ln_choose, log10_total_permutations, shape, total_permutations
+
+Variant = Literal["algorithm_2", "final_shuffle", "kept_in_place"]
+
+
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+
+
+EXACT_WORK = 1_000_000
+"""Largest B·N′² of an exact integer: half a minute or more."""
+
+
+LOG_WORK = 300_000
+"""Largest B·N′² of a logarithm that needs one: seconds."""
+
+
+MOST_TOKENS = 4096
+"""Most tokens an image whose outcomes are counted."""
+
+
+READ_AS: dict[Variant, str] = {
+    "algorithm_2": "as written, the first K tokens of an output are known to be its own image's; permutations inside "
+    "an image are σ-private",
+    "final_shuffle": "a final shuffle inside each image, as the text adds it; permutations inside an image are "
+    "σ-private; Eq. 7 counts the outcomes without that shuffle",
+    "kept_in_place": "kept patches stay where they are, so permutations inside an image are not σ-private; Eq. 7 does "
+    "not apply",
+}
+"""What a variant means for the guarantee."""
+
+
+def distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -> int:
+    """Distinct releases of a batch under a variant, as an exact integer; all patches differ.
+
+    Under "algorithm_2" that is Eq. 7. The other two variants can release every arrangement in which each output holds
+    at least K patches of its own image (for "kept_in_place": at their own place). They are counted with the rook
+    numbers of one image's own places, r_m = C(N,m)²·m! or C(N,m): with P(x) = Σ_{m≥K} (−1)^{m−K} C(m−1,K−1) r_m x^m
+    there are Σ_s [x^s]P(x)^B·(N·B − s)!. For B = 2 and a final shuffle that is (N!)²·Σ_{t≥K} C(N,t)².
+
+    Args:
+        tokens: N ≥ 1 patches an image.
+        batch: B ≥ 1 images a batch.
+        kept: K in 0..N.
+        variant: "algorithm_2", "final_shuffle" or "kept_in_place".
+
+    Raises:
+        ValueError: also where the exact integer would take minutes (B·N′² > 10⁶ or N > 4096); the logarithm is
+            quick.
+
+    Source: derived by inclusion and exclusion; equals enumeration in the tests.
+
+    >>> [distinct_outcomes(3, 2, 1, variant=variant) for variant in VARIANTS]
+    [216, 684, 133]
+    """
+    tokens, batch, kept = shape(tokens, batch, kept)
+    if validate.choice("variant", variant, VARIANTS) == "algorithm_2":
+        return total_permutations(tokens, batch, kept)
+    if kept and (tokens > MOST_TOKENS or batch * (tokens - kept) ** 2 > EXACT_WORK):
+        raise ValueError(
+            f"batch·(tokens − kept)² must be at most {EXACT_WORK} and tokens at most {MOST_TOKENS} for an exact "
+            f"integer, got tokens={tokens}, batch={batch}, kept={kept}: use log10_distinct_outcomes"
+        )
+    return _count(tokens, batch, kept, variant)
+
+
+def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
+    """log10 of `distinct_outcomes` for any size, to about 1e-12 of its value.
+
+    Large batches are summed as ∫ e^{−y}·(y^N·P(1/y))^B dy around its peak, with the polynomial in exact integers, so
+    that its alternating terms cannot cancel; where the peak does not stand out, the exact integer is taken.
+
+    Raises:
+        ValueError: also for N > 4096, and the few shapes (B = 3, N in the hundreds) where neither is quick.
+
+    Source: derived; the tests compare it with the exact integers.
+
+    >>> round(log10_distinct_outcomes(196, 50, 78, variant="final_shuffle"), 6)
+    30987.704122
+    """
+    tokens, batch, kept = shape(tokens, batch, kept)
+    if validate.choice("variant", variant, VARIANTS) == "algorithm_2":
+        return log10_total_permutations(tokens, batch, kept)
+    if (found := _log10_outcomes(tokens, batch, kept, variant)) is None:
+        raise ValueError(
+            f"the outcomes of tokens={tokens}, batch={batch}, kept={kept} are neither few enough to count nor "
+            "concentrated enough to integrate; there are at least as many as log10_best_guess says"
+        )
+    return found
+
+
+def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> bool:
+    """Whether all outcomes of a variant are equally likely: always as written, else only if none or all are kept.
+
+    With a final shuffle an outcome with t_j own patches in output j has odds ∝ ∏_j C(t_j, K); with patches kept in
+    place t_j counts those at their own place. So "nothing moved" is the most likely outcome.
+
+    Source: derived; equals the frequencies of enumeration in the tests.
+
+    >>> [equally_likely(3, 2, 1, variant=variant) for variant in VARIANTS]
+    [True, False, False]
+    """
+    tokens, batch, kept = shape(tokens, batch, kept)
+    if validate.choice("variant", variant, VARIANTS) == "algorithm_2" or kept in (0, tokens):
+        return True
+    return batch == 1 if variant == "final_shuffle" else batch * (tokens - kept) == 1
+
+
+def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
+    """−log10 of the most likely outcome's probability: the number of equally likely outcomes that it is worth.
+
+    As written and with a final shuffle it is Eq. 7: the final shuffle adds outcomes, but no safety against the best
+    guess. With patches kept in place it is only (B·N′)!.
+
+    Source: derived from the odds in `equally_likely`; equals enumeration in the tests.
+
+    >>> round(log10_best_guess(196, 50, 78, variant="final_shuffle"), 3)
+    28239.734
+    >>> round(log10_best_guess(196, 50, 78, variant="kept_in_place"), 3)
+    19687.974
+    """
+    tokens, batch, kept = shape(tokens, batch, kept)
+    if validate.choice("variant", variant, VARIANTS) == "kept_in_place":
+        return lgamma(batch * (tokens - kept) + 1) / log(10)
+    return log10_total_permutations(tokens, batch, kept)
+
+
+def _ratios(tokens: int, kept: int, variant: Variant) -> list[tuple[int, int]]:
+    """−weight_{m+1}/weight_m of P(x) for m = K..N−1 as (numerator, denominator); K ≥ 1."""
+    places = 2 if variant == "final_shuffle" else 1
+    return [((tokens - m) ** places * m, (m + 1) * (m - kept + 1)) for m in range(kept, tokens)]
+
+
+def _count(tokens: int, batch: int, kept: int, variant: Variant) -> int:
+    """Σ_s [x^s] P(x)^B · (N·B − s)!, exactly."""
+    if kept == 0:
+        return factorial(tokens * batch)
+    moved, degree = tokens - kept, batch * (tokens - kept)
+    r = [comb(tokens, kept) * (comb(tokens, kept) * factorial(kept) if variant == "final_shuffle" else 1)]
+    for up, down in _ratios(tokens, kept, variant):
+        r.append(-r[-1] * up // down)  # a whole number, by its definition
+    common = gcd(*r)  # at least K! with a final shuffle; without it the numbers below are much shorter
+    r = [weight // common for weight in r]
+    q = [r[0] ** batch]  # coefficients of the power: Q = R^B solves R·Q′ = B·R′·Q, term by term
+    for j in range(1, degree + 1):
+        total = sum(((batch + 1) * i - j) * r[i] * q[j - i] for i in range(1, min(j, moved) + 1))
+        q.append(total // (j * r[0]))
+    count = q[0]
+    for j in range(1, degree + 1):  # Σ_j q_j·(degree − j)!, by Horner
+        count = count * (degree - j + 1) + q[j]
+    return count * common**batch
+
+
+@lru_cache(maxsize=256)
+def _log10_outcomes(tokens: int, batch: int, kept: int, variant: Variant) -> float | None:
+    """log10 of the distinct outcomes of the two variants beyond Eq. 7; None where that is out of reach."""
+    moved, ordered = tokens - kept, lgamma(tokens + 1) / log(10)
+    if kept == 0:
+        return lgamma(tokens * batch + 1) / log(10)
+    if moved == 0:
+        return batch * ordered if variant == "final_shuffle" else 0.0
+    if tokens > MOST_TOKENS:
+        return None
+    if batch * moved > 200:  # below, the trapezoidal rule's error can be seen, and the integer is quick anyway
+        if batch == 2 and variant == "final_shuffle":
+            return log10(sum(comb(tokens, t) ** 2 for t in range(kept, tokens + 1))) + 2 * ordered
+        if (found := _ln_integral(_ratios(tokens, kept, variant), batch)) is not None:
+            first = ln_choose(tokens, kept)
+            if variant == "final_shuffle":
+                first += lgamma(tokens + 1) - lgamma(moved + 1)
+            return (found + batch * first) / log(10)
+        if batch * moved**2 > LOG_WORK:
+            return None
+    return log10(_count(tokens, batch, kept, variant))
+
+
+def _ln_integral(ratios: list[tuple[int, int]], batch: int) -> float | None:
+    """ln ∫_0^∞ e^{−y} G(y)^B dy, G(y) = y^n·(1 − ratio_1/y + ratio_1·ratio_2/y² − …); None without a clear peak."""
+    moved, negligible = len(ratios), 38.0
+    degree = batch * moved
+
+    def height(y: int) -> tuple[float, bool]:
+        size, positive = _ln_series(ratios, y)
+        return batch * size + degree * log(y) - y, positive
+
+    step = max(1, isqrt(degree) // 4)  # the peak is about √degree wide: the trapezoidal rule is exact to rounding
+    y = (degree + isqrt(degree**2 + 4 * batch * ratios[0][0] // ratios[0][1])) // 2  # the peak, to first order
+    for side in (step, -step):
+        while y + side > 0 and height(y + side)[0] > height(y)[0]:
+            y += side
+    top, total = height(y)[0], 1.0
+    for side in (step, -step):
+        x = y + side
+        while x > 0 and (here := height(x))[0] > top - negligible:
+            if not here[1]:
+                return None
+            total += exp(here[0] - top)
+            x += side
+    rest = [height(x * i // 64 + 1)[0] for i in range(64)]  # left of the peak, where G changes its sign
+    return top + log(total * step) if x > 0 and max(rest) < top - negligible else None
+
+
+def _ln_series(ratios: list[tuple[int, int]], y: int) -> tuple[float, bool]:
+    """ln |1 − ratio_1/y + ratio_1·ratio_2/y² − …| and its sign, in as many bits as the cancellation takes."""
+    bits = 256
+    while True:
+        term = total = largest = 1 << bits
+        for up, down in ratios:
+            term = -term * up // (down * y)
+            total, largest = total + term, max(largest, abs(term))
+        error = len(ratios) ** 2 * (1 + (largest >> bits))  # every step rounds by at most 1, and later steps magnify it
+        if abs(total) >> 50 > error or bits > 1 << 15:
+            return log(abs(total) + error) - bits * log(2), total > error
+        bits *= 2

@@ -1,0 +1,242 @@
+"""Parts of a split-learning mechanism: noise, mixing, participation, and noisy updates of the lower model."""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from privkit.accountants import validate
+from privkit.accountants.spec.mixing import (
+    LARGEST,
+    RATIOS,
+    DirichletRatio,
+    FixedCounts,
+    FixedRatio,
+    Ratio,
+    RealizedRatios,
+    rounded_up,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Independent noise on every coordinate.
+
+    Attributes:
+        law: "gaussian", "laplace", or "randomized_response" (for `Categories`).
+        smashed: on smashed data, > 0: standard deviation σ_s, or scale b_s for Laplace; for randomized response the
+            probability, at most 1, with which an answer is replaced by a uniform draw.
+        labels: on labels, > 0; None where labels are not released.
+        site: "mixer" (added once, after mixing) or "client" (added by each client before masks and mixing).
+        variance: not a parameter; giving it raises with advice, because Table 1 of DP-CutMixSL says "variance" for a
+            standard deviation.
+
+    >>> Noise(smashed=0.5).law
+    'gaussian'
+    """
+
+    kind: ClassVar[str] = "noise"
+    law: Literal["gaussian", "laplace", "randomized_response"] = "gaussian"
+    smashed: float
+    labels: float | None = None
+    site: Literal["mixer", "client"] = "mixer"
+    variance: InitVar[float | None] = None
+
+    def __post_init__(self, variance: float | None) -> None:
+        if variance is not None:
+            raise ValueError(
+                f"noise is given as a standard deviation, not as variance={variance!r}: give its square root, smashed="
+            )
+        validate.choice("noise law", self.law, ("gaussian", "laplace", "randomized_response"))
+        validate.choice("noise site", self.site, ("mixer", "client"))
+        if self.law == "randomized_response":
+            validate.fields(self, smashed=validate.real("noise_parameter", self.smashed, above=0, most=1))
+        validate.fields(self, smashed=validate.real("sigma", self.smashed, above=0))
+        if self.labels is not None:
+            validate.fields(self, labels=validate.real("sigma_labels", self.labels, above=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoMixing:
+    """Each client's release goes to the server alone (DP-SL).
+
+    Attributes:
+        colluding: whether other clients may tell the server who took part, so that sampling is no secret.
+
+    >>> NoMixing().group
+    1
+    """
+
+    kind: ClassVar[str] = "none"
+    group: ClassVar[int] = 1
+    colluding: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixup:
+    """Σ λ_i·s_i of a group (DP-MixSL).
+
+    Attributes:
+        ratio: law of the λ_i.
+        colluding: whether the group's other clients may hand their data and their noise to the server. Noise added by
+            the clients then leaves the neighbor's own noise alone, and mixing amplifies nothing. They also tell who
+            took part, so that sampling is no secret.
+
+    >>> Mixup(ratio=FixedRatio.equal(5)).group
+    5
+    """
+
+    kind: ClassVar[str] = "mixup"
+    ratio: Ratio | RealizedRatios
+    colluding: bool = False
+
+    def __post_init__(self) -> None:
+        validate.instance("ratio", self.ratio, (FixedRatio, RealizedRatios, DirichletRatio))
+
+    @property
+    def group(self) -> int:
+        """k."""
+        return self.ratio.group
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutMix:
+    """Exclusive masks over patches: client i fills N_i of N patches, and its label counts λ_i (DP-CutMixSL).
+
+    Attributes:
+        ratio: law of the λ_i or of the counts N_i.
+        patches: N ≥ 1.
+        colluding: as in `Mixup`; the smashed data keep N_i/N all the same.
+
+    >>> CutMix(ratio=FixedRatio.equal(2), patches=64).group
+    2
+    """
+
+    kind: ClassVar[str] = "cutmix"
+    ratio: Ratio | RealizedRatios
+    patches: int
+    colluding: bool = False
+
+    def __post_init__(self) -> None:
+        validate.instance("ratio", self.ratio, RATIOS)
+        validate.whole("patches", self.patches, most=LARGEST)
+        if isinstance(self.ratio, FixedCounts):
+            self.ratio.law(self.patches)  # refuses counts that do not sum to the patches
+
+    @property
+    def group(self) -> int:
+        """k."""
+        return self.ratio.group
+
+    @property
+    def overfull(self) -> bool:
+        """Whether ⌈λN⌉ patches for every client are more than there are, so that masks may overlap."""
+        if self.ratio.group == 1:
+            return False
+        if isinstance(self.ratio, DirichletRatio):
+            return True
+        if not isinstance(self.ratio, FixedRatio | RealizedRatios):
+            return False
+        filled = rounded_up(np.array(self.ratio.ratios), self.patches)
+        return bool(np.any(filled.sum(-1) > 1 + 1e-9))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EveryRound:
+    """Every client takes part in every round (partition into groups, round-robin): no sampling amplifies anything.
+
+    >>> EveryRound().rate
+    1.0
+    """
+
+    kind: ClassVar[str] = "every_round"
+    rate: ClassVar[float] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutReplacement:
+    """A secret uniform subset of k of n clients each round; replace-one.
+
+    Attributes:
+        chosen: k in 1..n.
+        clients: n ≥ 1.
+
+    >>> WithoutReplacement(chosen=2, clients=10).rate
+    0.2
+    """
+
+    kind: ClassVar[str] = "without_replacement"
+    chosen: int
+    clients: int
+
+    def __post_init__(self) -> None:
+        validate.whole("chosen", self.chosen, most=validate.whole("clients", self.clients))
+
+    @property
+    def rate(self) -> float:
+        """γ = k/n."""
+        return self.chosen / self.clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisson:
+    """Every record or client takes part by an independent secret coin; add-or-remove-one.
+
+    Attributes:
+        rate: probability in (0, 1].
+
+    >>> Poisson(rate=0.01).kind
+    'poisson'
+    """
+
+    kind: ClassVar[str] = "poisson"
+    rate: float
+
+    def __post_init__(self) -> None:
+        validate.fields(self, rate=validate.real("rate", self.rate, above=0, most=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateUpdates:
+    """Noisy updates of the lower model (DP-SGD), whose cost is added to that of the releases.
+
+    Attributes:
+        noise_multiplier: noise's standard deviation over the *replace-one* sensitivity of a step's gradient sum, which
+            is twice the clipping norm.
+        steps: updates that use one record (one an epoch); with `chosen` and `records`, all updates.
+        chosen: records in an update, drawn without replacement. Only for batches that are secret and drawn apart from
+            those of the releases: an update on the batch whose releases the server sees has nothing left to hide in,
+            so by default sampling is not credited.
+        records: records of the client.
+
+    >>> PrivateUpdates(noise_multiplier=1.0, steps=10).rate
+    1.0
+    """
+
+    kind: ClassVar[str] = "private"
+    noise_multiplier: float
+    steps: int
+    chosen: int | None = None
+    records: int | None = None
+
+    def __post_init__(self) -> None:
+        validate.fields(self, noise_multiplier=validate.real("noise_multiplier", self.noise_multiplier, least=1e-100))
+        validate.whole("steps", self.steps)
+        if (self.chosen is None) != (self.records is None):
+            raise ValueError("chosen and records go together: give both for secret batches, or neither")
+        if self.chosen is not None and self.records is not None:
+            validate.whole("chosen", self.chosen, most=validate.whole("records", self.records))
+
+    @property
+    def rate(self) -> float:
+        """Share of records in an update; 1 where batches are no secret."""
+        return 1.0 if self.chosen is None or self.records is None else self.chosen / self.records
+
+
+UNMIXED = NoMixing()
+"""Default mixing: none."""
+
+ALWAYS = EveryRound()
+"""Default participation: nothing is credited to sampling."""

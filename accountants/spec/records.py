@@ -1,0 +1,69 @@
+"""Specifications as JSON and back."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from privkit.accountants.bounds import randomized_response
+from privkit.accountants.spec import mechanism, mixing, parts, secrets, sensitivity
+
+_CLASSES: tuple[type[Any], ...] = (
+    *sensitivity.CLIP_SETS,
+    *mixing.RATIOS,
+    parts.Noise,
+    parts.NoMixing,
+    parts.Mixup,
+    parts.CutMix,
+    parts.EveryRound,
+    parts.WithoutReplacement,
+    parts.Poisson,
+    parts.PrivateUpdates,
+    secrets.HiddenMask,
+    secrets.RandomAllocation,
+    randomized_response.Categories,
+    mechanism.SplitMechanism,
+)
+CLASSES: dict[str, type[Any]] = {cls.kind: cls for cls in _CLASSES}
+"""Kind in JSON -> class."""
+
+
+def to_json(spec: object) -> Any:
+    """A specification as nested dicts and lists of JSON types; each object says its `kind`.
+
+    >>> to_json(mixing.FixedRatio.equal(2))
+    {'kind': 'fixed', 'ratios': [0.5, 0.5]}
+    """
+    if is_dataclass(spec) and not isinstance(spec, type):
+        kind: str = spec.kind  # type: ignore[attr-defined]
+        return {"kind": kind} | {field.name: to_json(getattr(spec, field.name)) for field in fields(spec)}
+    if isinstance(spec, tuple):
+        return [to_json(part) for part in spec]
+    return spec
+
+
+def from_json(value: Any) -> Any:
+    """The specification that `to_json` gave, checked again.
+
+    Raises:
+        ValueError: for an unknown kind or field, or a value that is not allowed.
+
+    >>> from_json({"kind": "fixed", "ratios": [0.5, 0.5]}).group
+    2
+    """
+    if isinstance(value, list):
+        return tuple(from_json(part) for part in value)
+    if not isinstance(value, dict):
+        return value
+    rest = dict(value)
+    kind = rest.pop("kind", None)
+    if not isinstance(kind, str) or kind not in CLASSES:
+        raise ValueError(f"unknown kind {kind!r} (allowed: {', '.join(sorted(CLASSES))})")
+    cls = CLASSES[kind]
+    known = {field.name for field in fields(cls)}
+    if unknown := sorted(set(rest) - known):
+        raise ValueError(f"{kind} has no field {unknown[0]!r} (allowed: {', '.join(sorted(known))})")
+    try:
+        return cls(**{name: from_json(part) for name, part in rest.items()})
+    except TypeError as error:  # a field that is required is missing
+        raise ValueError(f"{kind}: {error}") from error

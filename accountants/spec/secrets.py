@@ -1,0 +1,137 @@
+"""What the server is not told: in which rounds a record takes part, and which patches of a release are masked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from privkit.accountants import validate
+from privkit.accountants.bounds.randomized_response import Categories
+from privkit.accountants.spec.mixing import LARGEST
+from privkit.accountants.spec.sensitivity import Clamp, PatchBall
+
+if TYPE_CHECKING:
+    from privkit.accountants.spec.mechanism import SplitMechanism
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomAllocation:
+    """Each unit takes part in exactly k of every t rounds, drawn uniformly, secretly and apart from other units.
+
+    Also known as balls and bins. In a shuffled epoch units fill one another's places; that is another law, and not
+    covered: here the number of units in a round is random.
+
+    Attributes:
+        participations: k in 1..t.
+        epoch_rounds: t ≥ 1; the rounds of a run are a multiple of it, and every epoch is drawn afresh.
+
+    Source: Chua et al. 2024 and Feldman and Shenfeld 2025.
+
+    >>> RandomAllocation(participations=1, epoch_rounds=100).rate
+    0.01
+    """
+
+    kind: ClassVar[str] = "random_allocation"
+    participations: int
+    epoch_rounds: int
+
+    def __post_init__(self) -> None:
+        validate.whole("participations", self.participations, most=validate.whole("epoch_rounds", self.epoch_rounds))
+
+    @property
+    def rate(self) -> float:
+        """k/t."""
+        return self.participations / self.epoch_rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenMask:
+    """A client keeps K of its N patches, drawn uniformly in every round, and sends noise alone in the others' places.
+
+    The server sees all N patches and is not told which were kept.
+
+    Attributes:
+        kept: K in 1..N.
+        patches: N ≥ 1.
+
+    >>> HiddenMask(kept=32, patches=64).group
+    1
+    """
+
+    kind: ClassVar[str] = "hidden_mask"
+    group: ClassVar[int] = 1
+    kept: int
+    patches: int
+
+    def __post_init__(self) -> None:
+        validate.whole("kept", self.kept, most=validate.whole("patches", self.patches, most=LARGEST))
+
+
+def check_secrets(mechanism: SplitMechanism) -> bool:
+    """Refuse what is not derived together with hidden masks, random allocation or randomized response.
+
+    Returns:
+        Whether the release is randomized response, which has no sensitivity.
+
+    Raises:
+        ValueError: with a sentence on what is derived.
+    """
+    response = mechanism.noise.law == "randomized_response"
+    if response != isinstance(mechanism.smashed, Categories):
+        raise ValueError(
+            "randomized response is for categories, and categories are for randomized response: give both "
+            "Categories(classes=…) and Noise(law='randomized_response')"
+        )
+    allocated = isinstance(mechanism.participation, RandomAllocation)
+    masked = isinstance(mechanism.mixing, HiddenMask)
+    if not (response or allocated or masked):
+        return False
+    name = "randomized response" if response else "random allocation" if allocated else "hidden masks"
+    if response + allocated + masked > 1:
+        raise ValueError("hidden masks, random allocation and randomized response are derived one at a time: use one")
+    if mechanism.labels is not None:
+        raise ValueError(f"no bound is derived for {name} together with labels: leave out the labels")
+    if response:
+        _check_response(mechanism)
+        return True
+    if mechanism.noise.law != "gaussian":
+        raise ValueError(f"no bound is derived for {name} with {mechanism.noise.law} noise: use Gaussian noise")
+    if mechanism.releases != 1:
+        raise ValueError(f"no bound is derived for {name} with releases={mechanism.releases} a round: use releases=1")
+    if mechanism.lower_model != "frozen":
+        raise ValueError(
+            f"no bound is derived for {name} with a lower model that learns, which shows later what was secret: use "
+            "lower_model='frozen'"
+        )
+    if isinstance(part := mechanism.participation, RandomAllocation):
+        if mechanism.relation != "add_or_remove_one":
+            raise ValueError("random allocation is derived for relation='add_or_remove_one'")
+        if mechanism.mixing.kind != "none":
+            raise ValueError("random allocation has no fixed group to mix: leave out the mixing")
+        if mechanism.rounds % part.epoch_rounds:
+            raise ValueError(
+                f"rounds must be a multiple of epoch_rounds={part.epoch_rounds}, the rounds in which each unit takes "
+                f"part {part.participations} times, got rounds={mechanism.rounds}"
+            )
+    if isinstance(mask := mechanism.mixing, HiddenMask):
+        if mechanism.participation.kind != "every_round":
+            raise ValueError("hidden masks are derived for clients that take part in every round: use every_round")
+        if not isinstance(mechanism.smashed, Clamp | PatchBall):
+            raise ValueError(
+                "hidden masks need a bound on every patch: use a clamp of coordinates, or clip every patch"
+            )
+        if isinstance(clip := mechanism.smashed, PatchBall) and clip.patches != mask.patches:
+            raise ValueError(
+                f"the clip bounds {clip.patches} patches and the mask has {mask.patches}: give both the same number"
+            )
+    return False
+
+
+def _check_response(mechanism: SplitMechanism) -> None:
+    """Answers are sent in every round, by everybody, as they are."""
+    if mechanism.relation != "replace_one":
+        raise ValueError("randomized response shows that somebody answered, so use relation='replace_one'")
+    if mechanism.mixing.kind != "none" or mechanism.participation.kind != "every_round":
+        raise ValueError("randomized response is derived without mixing and without sampling: leave out both")
+    if mechanism.lower_model not in ("frozen", "trained"):
+        raise ValueError("randomized response covers its answers only: use lower_model='frozen'")

@@ -1,0 +1,109 @@
+"""The one-run auditor of Gaussian curves against linear programming, its own theorem and repeated runs."""
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+from scipy.stats import norm
+
+from privkit.accountants.auditing.empirical import epsilon_one_run
+from privkit.accountants.auditing.gdp_one_run import ceiling_one_run_gdp, epsilon_one_run_gdp, rejected
+from privkit.accountants.bounds import gaussian
+
+
+def most_likely(mu: float, right: int, asked: int, canaries: int) -> float:
+    """Largest P[at least so many right] that the theorem allows: a linear program over tangents of the curve."""
+    z = np.linspace(-4, 4, 1_500)
+    points, height, slope = norm.cdf(z), norm.cdf(z + mu), np.exp(-mu * z - mu**2 / 2)
+    j = np.arange(asked + 1)
+    rows, limits = [], []
+    for i in range(1, asked + 1):
+        tail = np.where(j >= i, j, 0) / canaries
+        before = np.where(j >= i - 1, asked - j, 0) / canaries
+        rows.append(tail - slope[:, None] * before)
+        limits.append(height - slope * points)
+    found = linprog(
+        -(j >= right).astype(float),
+        A_ub=np.concatenate(rows),
+        b_ub=np.concatenate(limits),
+        A_eq=np.ones((1, asked + 1)),
+        b_eq=[1.0],
+        bounds=(0, 1),
+    )
+    return float(-found.fun)
+
+
+@pytest.mark.parametrize(("mu", "right", "asked", "canaries"), [(0.0, 4, 4, 6), (0.5, 5, 6, 6), (1.0, 7, 8, 20)])
+def test_the_greedy_filling_is_the_worst_case(mu: float, right: int, asked: int, canaries: int) -> None:
+    worst = most_likely(mu, right, asked, canaries)
+    assert worst < 0.99
+    assert rejected(mu, right, asked, canaries, worst + 1e-3)
+    assert not rejected(mu, right, asked, canaries, worst - 1e-3)
+
+
+def test_a_curve_that_protects_perfectly_leaves_a_fair_coin() -> None:
+    """One guess is right with probability Φ(μ/2) at most, and with 1/2 at μ = 0."""
+    for mu in (0.0, 0.7, 2.0):
+        assert not rejected(mu, 1, 1, 1, norm.cdf(mu / 2) - 1e-6)
+        assert rejected(mu, 1, 1, 1, norm.cdf(mu / 2) + 1e-6)
+
+
+@pytest.mark.parametrize("guesses", [(60, 60), (20, 0), (0, 40)])
+def test_bounds_hold_and_beat_those_of_one_epsilon(guesses: tuple[int, int]) -> None:
+    generator, mu = np.random.default_rng(0), 1.0
+    truth = gaussian.epsilon(1e-5, mu)
+    ours, theirs = [], []
+    for _ in range(40):
+        coins = generator.random(400) < 0.5
+        scores = generator.normal(size=400) + mu * coins
+        given = {"confidence": 0.95, "delta": 1e-5, "guesses": guesses}
+        ours.append(epsilon_one_run_gdp(scores[coins], scores[~coins], **given).epsilon)  # type: ignore[arg-type]
+        theirs.append(epsilon_one_run(scores[coins], scores[~coins], **given).epsilon)  # type: ignore[arg-type]
+    assert sum(found > truth for found in ours) <= 5
+    assert np.mean(ours) > np.mean(theirs)
+
+
+def test_scores_that_tell_nothing_bound_nothing() -> None:
+    generator = np.random.default_rng(1)
+    coins = generator.random(400) < 0.5
+    scores = generator.normal(size=400)
+    found = epsilon_one_run_gdp(scores[coins], scores[~coins], confidence=0.999, delta=1e-5, guesses=(100, 100))
+    assert (found.epsilon, found.threshold, found.guesses) == (0.0, None, None)
+
+
+def test_everything_right_is_a_finite_bound_and_more_canaries_say_more() -> None:
+    found = [
+        epsilon_one_run_gdp(np.arange(m, 2 * m), np.arange(m), confidence=0.95, delta=1e-5, guesses=(m, m)).epsilon
+        for m in (20, 200, 2_000)
+    ]
+    assert 0 < found[0] < found[1] < found[2] < np.inf
+
+
+@pytest.mark.parametrize(
+    ("members", "others", "guesses", "message"),
+    [
+        ([1.0, 1.0], [1.0, 0.0], (1, 1), "scores tie at 1"),
+        ([1.0, 2.0], [0.0], (2, 2), r"1\.\.3"),
+        ([1.0, 2.0], [0.0], (0, 0), r"1\.\.3"),
+        ([1.0, 2.0], [0.0], [1, 1], "two whole numbers"),
+        (list(range(60)), [-1.0], (1, 1), "fair coins"),
+        ([1.0, float("nan")], [0.0], (1, 1), "finite"),
+    ],
+)
+def test_bad_input_is_refused(
+    members: list[float], others: list[float], guesses: tuple[int, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        epsilon_one_run_gdp(members, others, confidence=0.95, delta=1e-5, guesses=guesses)
+
+
+@pytest.mark.parametrize("guesses", [(10, 10), (50, 50), (0, 30)])
+def test_no_scores_show_more_of_a_curve_than_the_ceiling(guesses: tuple[int, int]) -> None:
+    draws = np.random.default_rng(0)
+    for trial in range(10):
+        coins = draws.random(100) < 0.5
+        scores = 4 * coins + draws.normal(size=100) * trial / 4 + 1e-6 * draws.random(100)
+        found = epsilon_one_run_gdp(scores[coins], scores[~coins], confidence=0.95, delta=1e-5, guesses=guesses)
+        most = ceiling_one_run_gdp(int(coins.sum()), int((~coins).sum()), confidence=0.95, delta=1e-5, guesses=guesses)
+        assert found.epsilon <= most
+        if trial == 0:
+            assert found.epsilon == most
