@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,13 @@ from privkit.cli.app import app
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 ACCOUNTING = (ROOT / "docs" / "accounting.md").read_text()
-COMMANDS = [line.split("  #")[0].strip() for line in README.splitlines() if line.startswith("privkit audit")]
+GUIDES = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+LINES = "\n".join(page.read_text() for page in GUIDES).replace("\\\n", " ").splitlines()
+COMMANDS = sorted({line.split("  #")[0].strip() for line in LINES if line.startswith("privkit audit")})
 
 
 def test_links_lead_somewhere() -> None:
-    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
@@ -51,6 +55,15 @@ def test_the_commands_are_understood(command: str, monkeypatch: pytest.MonkeyPat
     assert len(COMMANDS) >= 6
 
 
+def test_the_readme_is_short() -> None:
+    assert len(README.split()) <= 700
+
+
+def test_pages_of_results_are_those_of_their_tables() -> None:
+    done = subprocess.run([sys.executable, "benchmarks/pages.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_two_commands_are_in_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in ("audit", "test"):
@@ -63,7 +76,7 @@ def test_the_two_commands_are_in_the_makefile() -> None:
     sorted(
         {
             line.split("  #")[0].strip()
-            for line in (README + ACCOUNTING.replace("\\\n", " ")).splitlines()
+            for line in [*LINES, *ACCOUNTING.replace("\\\n", " ").splitlines()]
             if re.match(r"privkit (epsilon --|calibrate|permutations)", line)
         }
     ),
