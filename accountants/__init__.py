@@ -7,7 +7,6 @@ if __name__ != "privkit.accountants":
     raise ImportError("import privkit.accountants, not accountants: this folder is a part of the privkit package")
 
 ACCOUNTANTS: dict[str, str] = {
-    "as_published": "privkit.accountants.published.as_published:as_published",
     "batch_shuffle": "privkit.accountants.shuffles.certificates:batch_shuffle",
     "entropy_after_attack": "privkit.accountants.shuffles.entropy:entropy_after_attack",
     "epsilon": "privkit.accountants.account:epsilon",

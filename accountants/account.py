@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -183,7 +182,6 @@ def epsilon(
     delta: float,
     *,
     tight: bool = True,
-    accounting: Literal["sound", "as_published"] = "sound",
 ) -> Certificate:
     """Smallest ε that is proven at δ.
 
@@ -191,7 +189,6 @@ def epsilon(
         mechanism: what is released.
         delta: in (0, 1). Above 1e-3, or above one over the number of clients, the certificate warns.
         tight: whether numerical composition (PLD) may be used where no closed form is exact; tens of milliseconds.
-        accounting: "as_published" for what the mechanism's paper claims, marked where that is no bound.
 
     Returns:
         A certificate with the upper bound, the lower bound where one is known, the method and the assumptions.
@@ -207,10 +204,6 @@ def epsilon(
     >>> round(epsilon(one, 1e-5).epsilon, 4)
     4.3772
     """
-    if validate.choice("accounting", accounting, ("sound", "as_published")) == "as_published":
-        from privkit.accountants.published.as_published import as_published  # which needs this library's base
-
-        return as_published(mechanism, delta)
     return _answer(mechanism, delta, _epsilon_bounds([mechanism], np.array([validate.delta(delta)]))[0], tight)
 
 

@@ -16,11 +16,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from privkit.accountants import account
-from privkit.accountants.published.dp_cutmixsl import corollary_1, table_1
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Clamp, OneHot
+from privkit.papers.dp_cutmixsl.claims import corollary_1, table_1
 from privkit.reports.budget_curves import BudgetCurve, curves
 from privkit.reports.budgets import BudgetRow, csv_text, remarks, rich_table
 from privkit.reports.figures import save

@@ -38,6 +38,7 @@ from privkit.accountants import account, calibration, ledger  # noqa: E402
 from privkit.accountants.spec import records  # noqa: E402
 from privkit.accountants.spec.mechanism import SplitMechanism  # noqa: E402
 from privkit.accountants.wording import library_versions  # noqa: E402
+from privkit.papers.as_published import as_published  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "campaign.jsonl"
 CLOSE = 1e-6
@@ -143,7 +144,7 @@ def _epsilon(question: Question, mechanism: SplitMechanism, verdict: Verdict) ->
 def _published(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
     """A published claim that is called sound must be."""
     try:
-        found = account.epsilon(mechanism, question.delta, accounting="as_published")
+        found = as_published(mechanism, question.delta)
     except ValueError:
         verdict.checked["published, refused"] += 1
         return

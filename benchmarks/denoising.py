@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from privkit.accountants.denoising import (
+from privkit.papers.accurate_sl.denoising import (
     LinearLayer,
     Noise,
     best_scale,
@@ -19,8 +19,8 @@ from privkit.accountants.denoising import (
     mask_mse,
     scale_mse,
 )
-from privkit.accountants.denoising_simulation import Curves, Settings, best_scales, figure_2, figure_6, figure_7
-from privkit.reports.denoising import Panel, panels
+from privkit.papers.accurate_sl.denoising_simulation import Curves, Settings, best_scales, figure_2, figure_6, figure_7
+from privkit.papers.accurate_sl.panels import Panel, panels
 from privkit.reports.figures import save
 
 FORMULAS = {

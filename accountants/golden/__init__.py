@@ -7,7 +7,7 @@ from importlib import import_module
 
 from privkit.accountants.golden.case import Case
 
-AREAS = ("auditing", "denoising", "gaussian", "mixing", "permutations", "published", "subsampling")
+AREAS = ("auditing", "gaussian", "mixing", "permutations", "subsampling")
 """Modules of this folder; each has a tuple `CASES`."""
 
 

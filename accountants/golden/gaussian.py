@@ -12,7 +12,6 @@ from privkit.accountants import account
 from privkit.accountants.bounds import conversions, gaussian, laplace, subsampling
 from privkit.accountants.calibration import calibrate
 from privkit.accountants.golden.case import Case
-from privkit.accountants.published.accurate_sl import theorem_3_5_limit
 from privkit.accountants.shuffles import laws
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import FixedCounts, FixedRatio
@@ -282,14 +281,6 @@ _REFERENCE = (
         1706.6666666666667,
         1e-12,
         _ACCURATE,
-    ),
-    _case(
-        "G08",
-        "μ at which Theorem 3.5 stops being a bound",
-        lambda: theorem_3_5_limit(1e-5)[1],
-        1.7378967461343204,
-        1e-8,
-        _DERIVED,
     ),
     _case(
         "G09",

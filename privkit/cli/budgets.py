@@ -8,9 +8,9 @@ from itertools import islice
 
 from privkit.accountants import account
 from privkit.accountants.base import Certificate
-from privkit.accountants.published.as_published import Paper, as_published
 from privkit.accountants.table import Entry
 from privkit.accountants.wording import warnings
+from privkit.papers.as_published import Paper, as_published
 from privkit.reports.budgets import BudgetRow
 
 CHUNK = 2_000

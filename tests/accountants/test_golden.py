@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from privkit.accountants import golden
 from privkit.accountants.golden.case import Case
+from privkit.papers import reference_values
 
-CASES = {case.id: case for case in golden.cases()}
+CASES = {case.id: case for case in reference_values()}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -20,7 +20,7 @@ def test_reference_value(case: Case) -> None:
 
 
 def test_ids_are_unique() -> None:
-    assert max(Counter(case.id for case in golden.cases()).values()) == 1
+    assert max(Counter(case.id for case in reference_values()).values()) == 1
 
 
 def test_a_case_that_is_off_fails() -> None:

@@ -7,8 +7,8 @@ from math import isfinite, log, sqrt
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.bounds.subsampling import amplify
-from privkit.accountants.published.setting import Setting, table_1
-from privkit.accountants.published.tables import DP_CUTMIXSL, ONE_RELEASE
+from privkit.papers.dp_cutmixsl.setting import Setting, table_1
+from privkit.papers.tables import DP_CUTMIXSL, ONE_RELEASE
 
 __all__ = [
     "Setting",

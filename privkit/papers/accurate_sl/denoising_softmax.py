@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logsumexp
 
 from privkit.accountants import validate
-from privkit.accountants.denoising import Noise, arrays, finite
+from privkit.papers.accurate_sl.denoising import Noise, arrays, finite
 
 Array = NDArray[np.float64]
 

@@ -6,14 +6,14 @@ from typing import Literal
 
 from privkit.accountants.base import Certificate
 from privkit.accountants.bounds import independent_steps
-from privkit.accountants.published.accurate_sl import laplace_epsilon, theorem_3_5
-from privkit.accountants.published.dp_cutmixsl import corollary_1, theorem_1
-from privkit.accountants.published.setting import Setting
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, NoMixing, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask
 from privkit.accountants.spec.sensitivity import BoxLabels, Clamp, OneHot
+from privkit.papers.accurate_sl.claims import laplace_epsilon, theorem_3_5
+from privkit.papers.dp_cutmixsl.claims import corollary_1, theorem_1
+from privkit.papers.dp_cutmixsl.setting import Setting
 
 Paper = Literal["dp_cutmixsl", "accurate_sl"]
 ORDER = 2.0

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp, softmax
 
 from privkit.accountants import validate
-from privkit.accountants.denoising import LinearLayer, Noise
+from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
 
 Array = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""The papers' own formulas: values that were recomputed from their text, and the true minimizers of Corollary 1."""
+"""Values of DP-CutMixSL's formulas that were recomputed from its text, and the true minimizers of Corollary 1."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from math import sqrt
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.subsampling import without_replacement_epsilon
 from privkit.accountants.golden.case import Case
-from privkit.accountants.published import accurate_sl
-from privkit.accountants.published.composition import theorem_a7_epsilon
-from privkit.accountants.published.dp_cutmixsl import assumed_shift, corollary_1_epsilon, rdp
-from privkit.accountants.published.group_size import best_group, exact_group_size, published_group_size
-from privkit.accountants.published.setting import Mechanism, table_1
+from privkit.papers.dp_cutmixsl.claims import assumed_shift, corollary_1_epsilon, rdp
+from privkit.papers.dp_cutmixsl.group_size import best_group, exact_group_size, published_group_size
+from privkit.papers.dp_cutmixsl.setting import Mechanism, table_1
 
 _SOURCE = "Oh et al., DP-CutMixSL, Corollary 1, with the parameters of Table 1"
 
@@ -55,7 +53,6 @@ _SL: Mechanism = "dp_sl"
 _MIX: Mechanism = "dp_mixsl"
 _CUT: Mechanism = "dp_cutmixsl"
 _ASSUMED = "derived; the published share is an assumption, which no layout of 10 coordinates on 64 patches meets"
-_A7 = "Xu et al., Accurate Split Learning on Noisy Signals, Theorem A.7"
 
 CASES: tuple[Case, ...] = (
     _case("A01", "k₂* as published, σ = 16/255", _size(published_group_size, _MIX, 16 / 255), 28.554362913696618, 1e-9),
@@ -96,44 +93,4 @@ CASES: tuple[Case, ...] = (
     _case("B08", "DP-CutMixSL at its share, 10 of 10", _assumed(10, sampled=True), 19.3786259362126, 1e-8, _ASSUMED),
     _case("B09", "DP-CutMixSL at its share, round-robin pairs", _assumed(2), 130.12578534187287, 1e-9, _ASSUMED),
     _case("B13", "the same, 23,400 rounds", _assumed(2, rounds=23_400), 1828391.958428264, 1e-8, _ASSUMED),
-    _case(
-        "G01",
-        "Theorem 3.5, sensitivity 16, σ = 0.3 (printed: 260)",
-        lambda: accurate_sl.theorem_3_5_epsilon(16, 0.3, 1e-5),
-        258.3896140056208,
-        1e-10,
-        "Xu et al., Accurate Split Learning on Noisy Signals, Theorem 3.5 and Table 11",
-    ),
-    _case(
-        "G07",
-        "Laplace noise read with the L2 diameter, n = 16, b = 0.7 (printed: 5.7·2)",
-        lambda: accurate_sl.laplace_epsilon(16, 0.7, norm="l2"),
-        11.428571428571429,
-        1e-12,
-        "Xu et al., Accurate Split Learning on Noisy Signals, Table 11",
-    ),
-    _case(
-        "G10",
-        "Theorem A.7, 100 rounds of ε = 0.1",
-        lambda: theorem_a7_epsilon(0.1, 100, 1e-5),
-        5.8502350929445575,
-        1e-10,
-        _A7,
-    ),
-    _case(
-        "G11",
-        "the same with the smaller drift",
-        lambda: theorem_a7_epsilon(0.1, 100, 1e-5, drift="kairouz_oh_viswanath"),
-        5.298109661766881,
-        1e-10,
-        "Kairouz, Oh and Viswanath 2015",
-    ),
-    _case(
-        "G12",
-        "μ of Theorem 3.7 for Gaussian noise, ε = 1, δ = 1e-5",
-        lambda: accurate_sl.theorem_3_7_mu(1, 1e-5),
-        0.228358974795543,
-        1e-9,
-        "derived from Xu et al., Theorem 3.7",
-    ),
 )

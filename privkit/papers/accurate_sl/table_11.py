@@ -8,8 +8,8 @@ from math import sqrt
 
 from privkit.accountants.base import Certificate
 from privkit.accountants.bounds import gaussian
-from privkit.accountants.published.accurate_sl import laplace_epsilon, theorem_3_5_epsilon, theorem_3_5_limit
-from privkit.accountants.published.tables import ACCURATE_SL, NAMES_BATCH, ONE_RELEASE, TABLE_11, PrintedBound
+from privkit.papers.accurate_sl.claims import laplace_epsilon, theorem_3_5_epsilon, theorem_3_5_limit
+from privkit.papers.tables import ACCURATE_SL, NAMES_BATCH, ONE_RELEASE, TABLE_11, PrintedBound
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ import pytest
 from matplotlib.axes import Axes
 from PIL import Image
 
+from privkit.papers.accurate_sl.panels import Panel, panels
 from privkit.reports import figures
-from privkit.reports.denoising import Panel, panels
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "denoising.py"
 

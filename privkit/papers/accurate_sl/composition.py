@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
-from privkit.accountants.published.tables import ACCURATE_SL, ONE_RELEASE
+from privkit.papers.tables import ACCURATE_SL, ONE_RELEASE
 
 Drift = Literal["published", "kairouz_oh_viswanath"]
 LowerModel = Literal["frozen", "trained", "averaged", "dp_trained"]
@@ -74,7 +74,7 @@ def theorem_a7(
 
     Source: the accurate split learning paper, Theorem A.7.
 
-    >>> from privkit.accountants.published.accurate_sl import theorem_3_5
+    >>> from privkit.papers.accurate_sl.claims import theorem_3_5
     >>> once = theorem_3_5(sensitivity=0.02, sigma=1.0, delta=1e-7)
     >>> round(theorem_a7(once, rounds=100, slack=1e-5, lower_model="frozen").epsilon, 4)
     6.8715

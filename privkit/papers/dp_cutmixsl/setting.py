@@ -10,8 +10,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from privkit.accountants import validate
-from privkit.accountants.published.tables import TABLE_1
 from privkit.accountants.spec.mixing import kept_share
+from privkit.papers.tables import TABLE_1
 
 Mechanism = Literal["dp_sl", "dp_mixsl", "dp_cutmixsl"]
 Labels = Literal["one_hot", "unit_box", "none"]

@@ -1,12 +1,14 @@
-"""Denoising theory: cases G13 to G23 of the reference tables."""
+"""Values of the paper's theorems and of the theory of denoising that were recomputed from its text."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import exp, sqrt
 
-from privkit.accountants import denoising, denoising_softmax
-from privkit.accountants.denoising import LinearLayer, Noise
 from privkit.accountants.golden.case import Case
+from privkit.papers.accurate_sl import claims, denoising, denoising_softmax
+from privkit.papers.accurate_sl.composition import theorem_a7_epsilon
+from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
 
 _M2 = (
     (-0.4767757315013672, -0.4030177131717534, 0.6284514811885606, -0.8161681157298062, 0.200201051931308),
@@ -27,6 +29,13 @@ _UNIT = Noise(law="gaussian", scale=1.0)
 _HALF = Noise(law="gaussian", scale=0.5)
 _COUNTER = ((20.0, 3.0), (20.0, 0.0)), (0.0, 1.0), 0, sqrt(0.0075)
 _ACCURATE_SL = "Xu et al., accurate split learning"
+_THEOREM_A7 = f"{_ACCURATE_SL}, Theorem A.7"
+
+
+def _case(name: str, what: str, compute: Callable[[], float], expected: float, rel: float, source: str) -> Case:
+    """A case with a relative tolerance."""
+    return Case(id=name, what=what, compute=compute, expected=expected, rel=rel, source=source)
+
 
 CASES: tuple[Case, ...] = (
     Case(
@@ -116,5 +125,53 @@ CASES: tuple[Case, ...] = (
         expected=0.0102722706919165,
         rel=1e-6,
         source="derived, quadrature",
+    ),
+    _case(
+        "G08",
+        "μ at which Theorem 3.5 stops being a bound",
+        lambda: claims.theorem_3_5_limit(1e-5)[1],
+        1.7378967461343204,
+        1e-8,
+        "derived",
+    ),
+    _case(
+        "G01",
+        "Theorem 3.5, sensitivity 16, σ = 0.3 (printed: 260)",
+        lambda: claims.theorem_3_5_epsilon(16, 0.3, 1e-5),
+        258.3896140056208,
+        1e-10,
+        "Xu et al., Accurate Split Learning on Noisy Signals, Theorem 3.5 and Table 11",
+    ),
+    _case(
+        "G07",
+        "Laplace noise read with the L2 diameter, n = 16, b = 0.7 (printed: 5.7·2)",
+        lambda: claims.laplace_epsilon(16, 0.7, norm="l2"),
+        11.428571428571429,
+        1e-12,
+        "Xu et al., Accurate Split Learning on Noisy Signals, Table 11",
+    ),
+    _case(
+        "G10",
+        "Theorem A.7, 100 rounds of ε = 0.1",
+        lambda: theorem_a7_epsilon(0.1, 100, 1e-5),
+        5.8502350929445575,
+        1e-10,
+        _THEOREM_A7,
+    ),
+    _case(
+        "G11",
+        "the same with the smaller drift",
+        lambda: theorem_a7_epsilon(0.1, 100, 1e-5, drift="kairouz_oh_viswanath"),
+        5.298109661766881,
+        1e-10,
+        "Kairouz, Oh and Viswanath 2015",
+    ),
+    _case(
+        "G12",
+        "μ of Theorem 3.7 for Gaussian noise, ε = 1, δ = 1e-5",
+        lambda: claims.theorem_3_7_mu(1, 1e-5),
+        0.228358974795543,
+        1e-9,
+        "derived from Xu et al., Theorem 3.7",
     ),
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
-from privkit.accountants.published.tables import DP_BASELINE_EPSILON, PATCH_SHUFFLING
 from privkit.accountants.shuffles import certificates, permutations
+from privkit.papers.tables import DP_BASELINE_EPSILON, PATCH_SHUFFLING
 
 
 def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.bounds import gaussian
-from privkit.accountants.published.tables import ACCURATE_SL, ONE_RELEASE
+from privkit.papers.tables import ACCURATE_SL, ONE_RELEASE
 
 Noise = Literal["independent", "backpropagated"]
 

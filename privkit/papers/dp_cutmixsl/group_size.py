@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privkit.accountants import validate
-from privkit.accountants.published.dp_cutmixsl import conversion, corollary_1_epsilon, label_rdp, smashed_rdp
-from privkit.accountants.published.setting import Mechanism, Setting, table_1
-from privkit.accountants.published.tables import TABLE_1
+from privkit.papers.dp_cutmixsl.claims import conversion, corollary_1_epsilon, label_rdp, smashed_rdp
+from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1
+from privkit.papers.tables import TABLE_1
 
 Array = NDArray[np.float64]
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from privkit.accountants import denoising as theory
-from privkit.accountants import denoising_simulation as simulation
-from privkit.accountants import denoising_softmax
-from privkit.accountants.denoising import LinearLayer, Noise
-from privkit.accountants.denoising_simulation import Settings
+from privkit.papers.accurate_sl import denoising as theory
+from privkit.papers.accurate_sl import denoising_simulation as simulation
+from privkit.papers.accurate_sl import denoising_softmax
+from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
+from privkit.papers.accurate_sl.denoising_simulation import Settings
 
 Array = NDArray[np.float64]
 
@@ -667,7 +667,7 @@ def test_any_layer_gives_a_finite_logarithm_or_a_sentence(
 
 def test_imports_neither_torch_nor_matplotlib() -> None:
     code = (
-        "import sys, privkit.accountants.denoising_simulation, privkit.accountants.golden.denoising;"
+        "import sys, privkit.papers.accurate_sl.denoising_simulation, privkit.papers.accurate_sl.reference;"
         "print(sorted({'torch', 'matplotlib', 'scipy.integrate', 'scipy.stats', 'privkit.reports'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,0 +1,1 @@
+"""DP-CutMixSL (Oh et al.): noisy smashed data of several clients, mixed by Mixup or CutMix."""
