@@ -9,7 +9,7 @@ if __name__ != "privkit.accountants":
 ACCOUNTANTS: dict[str, str] = {
     "batch_shuffle": "privkit.accountants.shuffles.certificates:batch_shuffle",
     "entropy_after_attack": "privkit.accountants.shuffles.entropy:entropy_after_attack",
-    "epsilon": "privkit.accountants.account:epsilon",
+    "epsilon": "privkit.accountants.answer:epsilon",
     "no_protection": "privkit.accountants.base:no_protection",
     "patch_shuffle": "privkit.accountants.shuffles.certificates:patch_shuffle",
 }

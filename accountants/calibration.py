@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from privkit.accountants import account, validate
+from privkit.accountants import answer, validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio
@@ -46,12 +46,12 @@ def calibrate(
         parameter: "sigma", "rounds" or "group".
         epsilon: target > 0.
         delta: in (0, 1).
-        tight: as in `account.epsilon`; σ is then found to 1e-4, else to 1e-6, relative.
+        tight: as in `answer.epsilon`; σ is then found to 1e-4, else to 1e-6, relative.
 
     Raises:
         ValueError: if an argument is out of range or no value reaches the target; the sentence says what the best is.
 
-    Source: bisection on `account.epsilon`, which falls with σ and grows with rounds.
+    Source: bisection on `answer.epsilon`, which falls with σ and grows with rounds.
 
     >>> from privkit.accountants.spec.parts import Noise
     >>> from privkit.accountants.spec.sensitivity import Known
@@ -64,9 +64,9 @@ def calibrate(
     validate.delta(delta)
     validate.choice("parameter", parameter, ("sigma", "rounds", "group"))
     search = {"sigma": _sigma, "rounds": _rounds, "group": _group}[parameter]
-    value, found = search(mechanism, target, lambda m: account.epsilon(m, delta, tight=tight).epsilon, tight)
+    value, found = search(mechanism, target, lambda m: answer.epsilon(m, delta, tight=tight).epsilon, tight)
     return Calibrated(
-        parameter=parameter, value=value, mechanism=found, certificate=account.epsilon(found, delta, tight=tight)
+        parameter=parameter, value=value, mechanism=found, certificate=answer.epsilon(found, delta, tight=tight)
     )
 
 

@@ -10,8 +10,8 @@ from math import inf, log
 import numpy as np
 from numpy.typing import NDArray
 
-from privkit.accountants import account
-from privkit.accountants.bounds import composition, conversions, gaussian, independent_steps, pld, round_profiles
+from privkit.accountants import answer
+from privkit.accountants.bounds import composition, gaussian, independent_steps, pld, renyi, round_profiles
 from privkit.accountants.bounds.loss_distribution import GridTooLarge
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import PrivateUpdates
@@ -20,13 +20,13 @@ Array = NDArray[np.float64]
 Counts = Mapping[SplitMechanism, tuple[int, int]]
 """One round's mechanism -> units charged (1 for rounds that share their ratios) and number of charges."""
 
-ORDERS = np.array(conversions.ORDERS)
+ORDERS = np.array(renyi.ORDERS)
 """Orders at which the curves of all charges are added up."""
 ADDED = "Mironov 2017, Proposition 1"
 ROOT_OF_SQUARES = "Dong, Roth and Su 2022, Corollary 3.3"
 
 
-def best(counts: Counts, total: Array, delta: float, *, tight: bool) -> account.Bound:
+def best(counts: Counts, total: Array, delta: float, *, tight: bool) -> answer.Bound:
     """The smallest of the valid bounds on ε.
 
     Args:
@@ -39,7 +39,7 @@ def best(counts: Counts, total: Array, delta: float, *, tight: bool) -> account.
     """
     bounds, whole = [], _whole(counts)
     if whole is not None:
-        found = account.epsilon(whole, delta, tight=tight)
+        found = answer.epsilon(whole, delta, tight=tight)
         exact = found.lower == found.epsilon
         bounds.append(_bound(found.epsilon, found.method, found.source, found.order, found.at_grid_edge, exact))
         if exact:
@@ -48,10 +48,10 @@ def best(counts: Counts, total: Array, delta: float, *, tight: bool) -> account.
     unsampled = root < inf and all(map(_unsampled, counts))
     if root < inf:
         method = "Gaussian profile at √Σμ²" + ("" if unsampled else ", nothing credited to sampling")
-        bounds.append(_bound(gaussian.epsilon(delta, root), method, f"{account.BALLE_WANG}; {ROOT_OF_SQUARES}"))
+        bounds.append(_bound(gaussian.epsilon(delta, root), method, f"{answer.BALLE_WANG}; {ROOT_OF_SQUARES}"))
     if not unsampled:
-        sums = conversions.best_epsilon(ORDERS, total[1:], delta)
-        method, source = "Rényi curves of all charges added", f"{ADDED}; {account.CONVERSION}"
+        sums = renyi.best_epsilon(ORDERS, total[1:], delta)
+        method, source = "Rényi curves of all charges added", f"{ADDED}; {answer.CONVERSION}"
         bounds.append(_bound(sums.value, method, source, sums.order, sums.at_edge))
         if tight and whole is None and (value := _composed(counts, delta)) is not None:
             bounds.append(_bound(value, composition.METHOD, composition.SOURCE))
@@ -62,7 +62,7 @@ def within(total: Array, epsilon: float, delta: float) -> bool:
     """Whether a cheap bound on [1 + A] a cost already fits into (ε, δ)."""
     if total[0] < inf and gaussian.log_delta(epsilon, np.sqrt(total[0])) <= log(delta):
         return True
-    return bool(np.min(conversions.canonne(ORDERS, total[1:], delta)) <= epsilon)
+    return bool(np.min(renyi.canonne(ORDERS, total[1:], delta)) <= epsilon)
 
 
 def cost(one: SplitMechanism, units: int, charges: int) -> Array:
@@ -82,14 +82,14 @@ def unit_cost(one: SplitMechanism) -> Array:
         return np.concatenate([[told], steps.curve(ORDERS)])
     constant = one.shift().constant if one.noise.law == "gaussian" else None
     squared = inf if constant is None else constant**2
-    return np.concatenate([[squared], account.releases_curve(one, ORDERS)])
+    return np.concatenate([[squared], answer.releases_curve(one, ORDERS)])
 
 
 @lru_cache(maxsize=256)
 def updates_cost(updates: PrivateUpdates) -> Array:
     """[1 + A] of one charge's updates; not to be changed."""
     squared = updates.steps / updates.noise_multiplier**2
-    return np.concatenate([[squared], account.updates_curve(updates, ORDERS)])
+    return np.concatenate([[squared], answer.updates_curve(updates, ORDERS)])
 
 
 def counted(one: SplitMechanism, rounds: int) -> tuple[int, int]:
@@ -140,6 +140,6 @@ def _composed(counts: Counts, delta: float) -> float | None:
 
 def _bound(
     value: float, method: str, source: str, order: float | None = None, at_edge: bool = False, exact: bool = False
-) -> account.Bound:
+) -> answer.Bound:
     """Shorthand."""
-    return account.Bound(value=value, method=method, source=source, order=order, at_edge=at_edge, exact=exact)
+    return answer.Bound(value=value, method=method, source=source, order=order, at_edge=at_edge, exact=exact)

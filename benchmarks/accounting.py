@@ -23,7 +23,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 
-from privkit.accountants import account, table  # noqa: E402
+from privkit.accountants import answer, table  # noqa: E402
 from privkit.accountants.bounds import composition, gaussian, pld  # noqa: E402
 
 ROWS, ROUNDS, DELTA = 1000, 1000, 1e-5
@@ -125,10 +125,10 @@ def main() -> None:
     deltas = [DELTA] * ROWS
     print(f"numpy {np.__version__}, {os.environ['OMP_NUM_THREADS']} thread, {ROWS:,} rows, T = {ROUNDS:,}\n")
 
-    compute = seconds(lambda: list(account.epsilons(mechanisms, deltas)), options.repeats)
+    compute = seconds(lambda: list(answer.epsilons(mechanisms, deltas)), options.repeats)
     variant = seconds(read, options.repeats)
     together = seconds(
-        lambda: list(account.epsilons([e.mechanism for e in read()], deltas)),  # type: ignore[misc]
+        lambda: list(answer.epsilons([e.mechanism for e in read()], deltas)),  # type: ignore[misc]
         options.repeats,
     )
     said("table: computing", f"{compute:.4f} s")
@@ -139,7 +139,7 @@ def main() -> None:
     some = poisson[:: max(1, len(poisson) // options.opacus_rows)][: options.opacus_rows]
     own = [entry.mechanism for entry in some if entry.mechanism is not None]
     opacus = seconds(lambda: opacus_loop(some), max(1, options.repeats // 3)) / len(some) * ROWS
-    single = seconds(lambda: [account.epsilon(one, DELTA, tight=False) for one in own], options.repeats) / len(own)
+    single = seconds(lambda: [answer.epsilon(one, DELTA, tight=False) for one in own], options.repeats) / len(own)
     said("opacus' RDP accountant, in a loop", f"{opacus:.2f} s", None, f"{len(some)} Poisson rows, scaled to {ROWS:,}")
     ratio = opacus / together
     said("opacus over this table", f"{ratio:.0f} times", ratio >= TARGETS["ratio"], f"target {TARGETS['ratio']:.0f}")
@@ -148,7 +148,7 @@ def main() -> None:
     batch, plain = 200, table.mechanism_of({"mechanism": "gaussian", "sigma": 1.0, "sensitivity": 1})
     for what, work in (
         ("one exact ε: gaussian.epsilon", lambda: gaussian.epsilon(DELTA, 1.0)),
-        ("one exact ε with its certificate: account.epsilon", lambda: account.epsilon(plain, DELTA)),
+        ("one exact ε with its certificate: answer.epsilon", lambda: answer.epsilon(plain, DELTA)),
     ):
         one = seconds(lambda: [work() for _ in range(batch)], options.repeats) / batch  # noqa: B023
         said(what, f"{1e3 * one:.3f} ms", one <= TARGETS["one"], "target 1 ms")
@@ -159,12 +159,12 @@ def main() -> None:
     scale = ROWS / len(spread)
     for interval in (1e-3, None):
         tight = seconds(lambda: tight_loop(spread, interval), 1) * scale  # noqa: B023
-        grid = "grid 1e-3" if interval else "grid chosen row by row, as account.epsilon does"
+        grid = "grid 1e-3" if interval else "grid chosen row by row, as answer.epsilon does"
         note = f"{len(spread)} rows, scaled to {ROWS:,}" if scale > 1 else "all rows"
         good = tight <= TARGETS["tight"] if interval else None
         said(f"tight table, {grid}", f"{tight:.2f} s", good, note + (", target 20 s" if interval else ""))
 
-    for module in ("privkit.accountants", "privkit.accountants.account"):
+    for module in ("privkit.accountants", "privkit.accountants.answer"):
         wall, torch = fresh_import(module, options.repeats)
         good = wall <= TARGETS["import"] and not torch
         said(f"import {module}", f"{wall:.3f} s", good, f"target 0.4 s; torch {'loaded' if torch else 'not loaded'}")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, WithoutReplacement
@@ -49,7 +49,7 @@ def mechanism(name: str, *, group: int, sigma: float, rounds: int, drawn: bool) 
 
 def row(number: int, name: str, delta: float, *, group: int, sigma: float, rounds: int, drawn: bool) -> BudgetRow:
     """What is proven, and what is published, about one setting."""
-    proven = account.epsilon(mechanism(name, group=group, sigma=sigma, rounds=rounds, drawn=drawn), delta)
+    proven = answer.epsilon(mechanism(name, group=group, sigma=sigma, rounds=rounds, drawn=drawn), delta)
     setting = table_1(name, group=group, sigma=sigma)  # type: ignore[arg-type]
     if drawn:
         concentration = None if name == "dp_sl" else CONCENTRATION

@@ -34,7 +34,7 @@ import numpy as np  # noqa: E402
 from campaign_draw import Draw, Question  # noqa: E402
 from campaign_worlds import log_delta, renyi_curve, together, truth  # noqa: E402
 
-from privkit.accountants import account, calibration, ledger  # noqa: E402
+from privkit.accountants import answer, calibration, ledger  # noqa: E402
 from privkit.accountants.spec import records  # noqa: E402
 from privkit.accountants.spec.mechanism import SplitMechanism  # noqa: E402
 from privkit.accountants.wording import library_versions  # noqa: E402
@@ -111,7 +111,7 @@ def judge(question: Question) -> Verdict:
 def _epsilon(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
     """ε at δ and δ at ε, against the worst world."""
     spec, delta = question.spec, question.delta
-    found = account.epsilon(mechanism, delta, tight=question.deep)
+    found = answer.epsilon(mechanism, delta, tight=question.deep)
     true = truth(spec, delta, question.deep, most=found.lower is not None)
     allowed = true.low * (1 - CLOSE) - 1e-9
     verdict.hold(
@@ -129,13 +129,13 @@ def _epsilon(question: Question, mechanism: SplitMechanism, verdict: Verdict) ->
         if applies(spec) and found.kind == "differential_privacy":
             verdict.hold("wording", word in said, missing=word)
     at, least = (true.low, log(delta)) if true.deep else (question.epsilon, log_delta(spec, question.epsilon))
-    answer = account.delta(mechanism, at, tight=question.deep)
-    proven = 0.0 if answer.delta is None else log(answer.delta) if answer.delta > 0 else -inf
+    back = answer.delta(mechanism, at, tight=question.deep)
+    proven = 0.0 if back.delta is None else log(back.delta) if back.delta > 0 else -inf
     if at > 0:
         near = least - CLOSE * (1 + abs(least)) if least > -700 else -inf
-        verdict.hold("delta", proven >= near, at=at, claimed=proven, true=least, world=true.world, by=answer.method)
+        verdict.hold("delta", proven >= near, at=at, claimed=proven, true=least, world=true.world, by=back.method)
     if 0 < found.epsilon < inf and found.lower == found.epsilon:  # both ways are exact: they must be inverse
-        ask = lambda e: account.delta(mechanism, e, tight=question.deep).delta or 0.0  # noqa: E731
+        ask = lambda e: answer.delta(mechanism, e, tight=question.deep).delta or 0.0  # noqa: E731
         above, below = ask(found.epsilon * (1 - 1e-9)), ask(found.epsilon * (1 + 1e-9))
         inverse = below * (1 - 1e-5) <= delta <= above * (1 + 1e-5)
         verdict.hold("inverse", inverse, at=found.epsilon, delta=delta, below=below, above=above)
@@ -170,14 +170,14 @@ def _round_trip(question: Question, mechanism: SplitMechanism, verdict: Verdict)
 def _renyi(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
     """A Rényi curve is above the divergence of every pair."""
     least = renyi_curve(question.spec, np.array(question.orders))
-    found = np.array(account.rdp(mechanism, question.orders).values)
+    found = np.array(answer.rdp(mechanism, question.orders).values)
     for order, claimed, true in zip(question.orders, found.tolist(), least.tolist(), strict=True):
         verdict.hold("renyi", claimed >= true * (1 - CLOSE) - 1e-12, order=order, claimed=claimed, true=true)
 
 
 def _monotone(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
     """ε grows with rounds, and falls with noise and with δ."""
-    ask = lambda m, delta: account.epsilon(m, delta, tight=False).epsilon  # noqa: E731
+    ask = lambda m, delta: answer.epsilon(m, delta, tight=False).epsilon  # noqa: E731
     delta, noise = question.delta, mechanism.noise
     here, more = ask(mechanism, delta), 1.1
     labels = None if noise.labels is None else noise.labels * more

@@ -12,7 +12,7 @@ from math import ceil, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from privkit.accountants.bounds import allocation, conversions, gaussian, randomized_response, round_profiles
+from privkit.accountants.bounds import allocation, gaussian, randomized_response, renyi, round_profiles
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
 from privkit.accountants.bounds.randomized_response import Categories
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -55,7 +55,7 @@ class Steps:
 
 
 def of(mechanism: SplitMechanism) -> Steps | None:
-    """The steps of a run; None for mechanisms that `account` computes in other ways.
+    """The steps of a run; None for mechanisms that `answer` computes in other ways.
 
     >>> from privkit.accountants.spec.parts import Noise
     >>> from privkit.accountants.spec.sensitivity import Known
@@ -81,7 +81,7 @@ def of(mechanism: SplitMechanism) -> Steps | None:
         told = sqrt(mask.kept * mechanism.rounds) * mu
         return Steps(
             profiles=list,
-            orders=np.array(conversions.ORDERS),
+            orders=np.array(renyi.ORDERS),
             curve=lambda order: gaussian.rdp(order, told),
             method="masks as if told",
             source=TOLD,
@@ -144,7 +144,7 @@ def _response(mechanism: SplitMechanism, categories: Categories) -> Steps:
     answers = categories.answers * mechanism.rounds * mechanism.releases
     return Steps(
         profiles=lambda: [(randomized_response.profile(noise, classes), answers)],
-        orders=np.array(conversions.ORDERS),
+        orders=np.array(renyi.ORDERS),
         curve=lambda order: answers * randomized_response.rdp(order, noise, classes),
         method="randomized response",
         source=RESPONSE,

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from privkit.accountants import account
-from privkit.accountants.bounds import conversions, gaussian, laplace, subsampling
+from privkit.accountants import answer
+from privkit.accountants.bounds import gaussian, laplace, renyi, subsampling
 from privkit.accountants.calibration import calibrate
 from privkit.accountants.golden.case import Case
 from privkit.accountants.shuffles import laws
@@ -57,12 +57,12 @@ def table_1(
 
 def _epsilon(mechanism: SplitMechanism, delta: float = 1e-5) -> Callable[[], float]:
     """ε of the certificate."""
-    return lambda: account.epsilon(mechanism, delta).epsilon
+    return lambda: answer.epsilon(mechanism, delta).epsilon
 
 
 def _second_order(mechanism: SplitMechanism) -> Callable[[], float]:
     """Rényi divergence of order 2."""
-    return lambda: account.rdp(mechanism, [2]).values[0]
+    return lambda: answer.rdp(mechanism, [2]).values[0]
 
 
 def _tanh(coordinates: int, sigma: float, law: Literal["gaussian", "laplace"] = "gaussian") -> SplitMechanism:
@@ -218,7 +218,7 @@ _REFERENCE = (
     _case(
         "C09",
         "global clip, a random quarter of the patches kept, α = 8",
-        lambda: account.rdp(
+        lambda: answer.rdp(
             SplitMechanism(
                 smashed=Ball(radius=0.5),
                 noise=Noise(smashed=1.0),
@@ -240,12 +240,10 @@ _REFERENCE = (
         1e-8,
         _DERIVED,
     ),
-    _converted(
-        "E07", conversions.mironov, 2, _curve(2, 1), 1e-5, 12.512925464970229, 1e-10, "Mironov 2017, Proposition 3"
-    ),
+    _converted("E07", renyi.mironov, 2, _curve(2, 1), 1e-5, 12.512925464970229, 1e-10, "Mironov 2017, Proposition 3"),
     _converted(
         "E08",
-        conversions.canonne,
+        renyi.canonne,
         _FINE,
         _curve(_FINE, 1),
         1e-5,
@@ -315,7 +313,7 @@ _ORACLES = (
     ),
     _converted(
         "conv_mironov_a8_r0.5_d1e-05",
-        conversions.mironov,
+        renyi.mironov,
         8,
         lambda: 0.5,
         1e-5,
@@ -325,7 +323,7 @@ _ORACLES = (
     ),
     _converted(
         "conv_bbghs_cks_a8_r0.5_d1e-05",
-        conversions.canonne,
+        renyi.canonne,
         8,
         lambda: 0.5,
         1e-5,
@@ -335,7 +333,7 @@ _ORACLES = (
     ),
     _converted(
         "conv_mironov_a32_r1.0_d1e-06",
-        conversions.mironov,
+        renyi.mironov,
         32,
         lambda: 1.0,
         1e-6,
@@ -345,7 +343,7 @@ _ORACLES = (
     ),
     _converted(
         "conv_mironov_a1.5_r0.2_d1e-05",
-        conversions.mironov,
+        renyi.mironov,
         1.5,
         lambda: 0.2,
         1e-5,
@@ -355,7 +353,7 @@ _ORACLES = (
     ),
     _converted(
         "conv_bbghs_cks_a1.5_r0.2_d1e-05",
-        conversions.canonne,
+        renyi.canonne,
         1.5,
         lambda: 0.2,
         1e-5,
@@ -365,7 +363,7 @@ _ORACLES = (
     ),
     _converted(
         "conv_grid_dp_accounting_gauss_s2",
-        conversions.canonne,
+        renyi.canonne,
         DP_ACCOUNTING_ORDERS,
         _curve(DP_ACCOUNTING_ORDERS, 0.5),
         1e-5,
@@ -375,7 +373,7 @@ _ORACLES = (
     ),
     _converted(
         "conv_cont_bbghs_gauss_s2",
-        conversions.canonne,
+        renyi.canonne,
         _FINE,
         _curve(_FINE, 0.5),
         1e-5,
@@ -385,7 +383,7 @@ _ORACLES = (
     ),
     _converted(
         "conv_cont_mironov_gauss_s2",
-        conversions.mironov,
+        renyi.mironov,
         _FINE,
         _curve(_FINE, 0.5),
         1e-5,
@@ -397,7 +395,7 @@ _ORACLES = (
         "rdp_delta_from_eps_gauss_s2_eps2",
         "δ at ε = 2 over a grid of orders, μ = 0.5",
         lambda: float(
-            np.exp(conversions.best_delta(DP_ACCOUNTING_ORDERS, gaussian.rdp(DP_ACCOUNTING_ORDERS, 0.5), 2.0).value)
+            np.exp(renyi.best_delta(DP_ACCOUNTING_ORDERS, gaussian.rdp(DP_ACCOUNTING_ORDERS, 0.5), 2.0).value)
         ),
         3.9488981964019665e-05,
         1e-9,

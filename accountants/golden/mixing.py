@@ -8,7 +8,7 @@ from math import sqrt
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.bounds import profiles, subsampled_rdp
 from privkit.accountants.golden.case import Case
 from privkit.accountants.golden.gaussian import table_1
@@ -45,7 +45,7 @@ def _assumed(concentration: float, clients: int, patches: int | None) -> ShiftLa
 
 def _assumed_rdp(concentration: float, clients: int, patches: int | None = 64) -> Callable[[], float]:
     """Its Rényi divergence of order 2."""
-    return lambda: float(account.law_rdp(2, _assumed(concentration, clients, patches)))
+    return lambda: float(answer.law_rdp(2, _assumed(concentration, clients, patches)))
 
 
 def _shares(concentration: float, clients: int, c: float) -> ShiftLaw:
@@ -56,7 +56,7 @@ def _shares(concentration: float, clients: int, c: float) -> ShiftLaw:
 
 def _rdp(mechanism: SplitMechanism, order: float = 2) -> Callable[[], float]:
     """The Rényi curve at one order."""
-    return lambda: account.rdp(mechanism, [order]).values[0]
+    return lambda: answer.rdp(mechanism, [order]).values[0]
 
 
 def _hidden_ratio() -> float:
@@ -113,7 +113,7 @@ CASES: tuple[Case, ...] = (
     _case(
         "D08",
         "CutMix if a share of exactly λ were kept, k = 3, α = 5, c = 0.4",
-        lambda: float(account.law_rdp(5, _shares(2, 3, 0.4))),
+        lambda: float(answer.law_rdp(5, _shares(2, 3, 0.4))),
         0.9478352663967402,
         1e-9,
     ),
@@ -127,14 +127,14 @@ CASES: tuple[Case, ...] = (
     _case(
         "D10",
         "exact ε, Mixup, μ = 2, k = 2, α_M = 2",
-        lambda: account.epsilon(_mixed(_dirichlet(2, 2), 2), 1e-5).epsilon,
+        lambda: answer.epsilon(_mixed(_dirichlet(2, 2), 2), 1e-5).epsilon,
         7.73437417931696,
         1e-6,
     ),
     _case(
         "D11",
         "true δ at the ε that a fixed 1/2 would claim",
-        lambda: account.delta(_mixed(_dirichlet(2, 2), 2), 4.377178095681228).delta or 0.0,
+        lambda: answer.delta(_mixed(_dirichlet(2, 2), 2), 4.377178095681228).delta or 0.0,
         0.0031694120797689748,
         1e-8,
     ),
@@ -150,7 +150,7 @@ CASES: tuple[Case, ...] = (
     _case(
         "known_lambda_rdp_a2",
         "ratios .3 or .7, told, α = 2",
-        lambda: float(account.law_rdp(2, _LAW)),
+        lambda: float(answer.law_rdp(2, _LAW)),
         0.3098680718400073,
         1e-12,
         _MPMATH,
@@ -158,7 +158,7 @@ CASES: tuple[Case, ...] = (
     _case(
         "known_lambda_rdp_a8",
         "ratios .3 or .7, told, α = 8",
-        lambda: float(account.law_rdp(8, _LAW)),
+        lambda: float(answer.law_rdp(8, _LAW)),
         1.8609809276489464,
         1e-12,
         _MPMATH,

@@ -9,7 +9,7 @@ from math import log, log1p
 import numpy as np
 from scipy.special import gammaln, log_ndtr, logsumexp
 
-from privkit.accountants.bounds import conversions, pld, round_profiles, subsampled_rdp
+from privkit.accountants.bounds import pld, renyi, round_profiles, subsampled_rdp
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
 from privkit.accountants.golden.case import Case
 from privkit.accountants.spec.mixing import beta_nodes
@@ -31,7 +31,7 @@ _INTEGERS = np.arange(2.0, 65.0)
 def opacus_epsilon(rate: float, sigma: float, rounds: int, delta: float = 1e-5) -> float:
     """ε of DP-SGD on opacus' orders, fractional ones exactly."""
     rdp = rounds * subsampled_rdp.poisson_gaussian_rdp(OPACUS_ORDERS, rate, 1 / sigma, exact_fractional=True)
-    return conversions.best_epsilon(OPACUS_ORDERS, rdp, delta).value
+    return renyi.best_epsilon(OPACUS_ORDERS, rdp, delta).value
 
 
 def dp_accounting_epsilon(rate: float, sigma: float, rounds: int, delta: float = 1e-5) -> float:
@@ -40,7 +40,7 @@ def dp_accounting_epsilon(rate: float, sigma: float, rounds: int, delta: float =
         subsampled_rdp.poisson_gaussian_rdp(order, rate, 1 / sigma) if order % 1 == 0 else unsigned(order, rate, sigma)
         for order in DP_ACCOUNTING_ORDERS
     ]
-    return conversions.best_epsilon(DP_ACCOUNTING_ORDERS, rounds * np.array(rdp, float), delta).value
+    return renyi.best_epsilon(DP_ACCOUNTING_ORDERS, rounds * np.array(rdp, float), delta).value
 
 
 def unsigned(order: float, rate: float, sigma: float) -> float:
@@ -60,7 +60,7 @@ def unsigned(order: float, rate: float, sigma: float) -> float:
 def without_replacement_epsilon(rate: float, sigma: float, rounds: int, delta: float = 1e-5) -> float:
     """ε of k of n clients by Rényi orders 2..64."""
     rdp = rounds * subsampled_rdp.without_replacement_gaussian_rdp(_INTEGERS, rate, 1 / sigma)
-    return conversions.best_epsilon(_INTEGERS, rdp, delta).value
+    return renyi.best_epsilon(_INTEGERS, rdp, delta).value
 
 
 def bisected_sigma(epsilon: Callable[[float], float], target: float, within: float) -> float:

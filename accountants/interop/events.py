@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from privkit.accountants.account import SAMPLED_ORDERS
+from privkit.accountants.answer import SAMPLED_ORDERS
 from privkit.accountants.bounds import independent_steps
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Poisson, PrivateUpdates, WithoutReplacement

@@ -11,14 +11,14 @@ import numpy as np
 from opacus.accountants import IAccountant, RDPAccountant, register_accountant
 
 from privkit.accountants import validate
-from privkit.accountants.account import SAMPLED_ORDERS
-from privkit.accountants.bounds import conversions, gaussian, pld, round_profiles, subsampled_rdp
+from privkit.accountants.answer import SAMPLED_ORDERS
+from privkit.accountants.bounds import gaussian, pld, renyi, round_profiles, subsampled_rdp
 from privkit.accountants.bounds.loss_distribution import GridTooLarge
 
 NAME = "privkit"
 MOST_KINDS = 32
 """Kinds of steps above which a history is composed by Rényi curves alone: each would need a transform of its own."""
-ORDERS = np.union1d(conversions.ORDERS, RDPAccountant.DEFAULT_ALPHAS)
+ORDERS = np.union1d(renyi.ORDERS, RDPAccountant.DEFAULT_ALPHAS)
 """Orders tried, with all of opacus' own, so that ε is never above that of its Rényi accountant."""
 ELSEWHERE = ("alphas", "eps_error", "delta_error")
 """Options of opacus' own accountants, which have no meaning here."""
@@ -154,4 +154,4 @@ def _epsilon(counts: Mapping[tuple[float, float], int], delta: float, poisson: b
     sigmas, rates = np.array(list(counts)).T
     curves = subsampled_rdp.poisson_gaussian_rdp(orders, rates, 1 / sigmas, exact_fractional=few and composed == inf)
     total = np.array(list(counts.values()), float) @ curves
-    return min(unsampled, composed, conversions.best_epsilon(orders, total, delta).value)
+    return min(unsampled, composed, renyi.best_epsilon(orders, total, delta).value)

@@ -143,7 +143,7 @@ def calibrate(
 
     The flags describe the mechanism; its own value of the parameter is where the search starts.
     """
-    from privkit.accountants import account
+    from privkit.accountants import answer
     from privkit.accountants.calibration import calibrate as solve
     from privkit.accountants.table import mechanism_of
 
@@ -157,7 +157,7 @@ def calibrate(
         raise unknown("parameter", parameter, ["sigma", "rounds", "group", "delta"])
     try:
         if parameter == "delta":
-            least = account.delta(mechanism_of(given), epsilon, tight=not fast)
+            least = answer.delta(mechanism_of(given), epsilon, tight=not fast)
             return _print_found("delta", least.delta, least, as_json)
         found = solve(mechanism_of({parameter: 1, **given}), parameter, epsilon=epsilon, delta=delta, tight=not fast)  # type: ignore[arg-type]
     except ValueError as error:

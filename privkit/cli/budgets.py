@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.base import Certificate
 from privkit.accountants.table import Entry
 from privkit.accountants.wording import warnings
@@ -56,12 +56,12 @@ def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]
     deltas = [entry.delta for entry in entries if entry.delta is not None]
     rows = [entry.row for entry in entries]
     try:
-        return dict(zip(rows, account.epsilons(mechanisms, deltas, tight=tight), strict=True))
+        return dict(zip(rows, answer.epsilons(mechanisms, deltas, tight=tight), strict=True))
     except (ValueError, ArithmeticError, MemoryError):
         found: dict[int, Certificate | str] = {}
         for entry, mechanism, delta in zip(entries, mechanisms, deltas, strict=True):
             try:
-                found[entry.row] = account.epsilon(mechanism, delta, tight=tight)
+                found[entry.row] = answer.epsilon(mechanism, delta, tight=tight)
             except (ValueError, ArithmeticError, MemoryError) as error:
                 found[entry.row] = f"{entry.where}: {error}"
         return found

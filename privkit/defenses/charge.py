@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from privkit.accountants import account, validate
+from privkit.accountants import answer, validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
@@ -108,9 +108,9 @@ def charge(receipt: NoiseReceipt, release_count: ReleaseCount) -> Certificate:
             rounds=release_count.rounds if client else release_count.epochs,
             releases=release_count.batch_size if client else 1,
         )
-        found = account.epsilon(mechanism, delta, tight=False)
+        found = answer.epsilon(mechanism, delta, tight=False)
         if found.epsilon < WORTH_COMPOSING:
-            found = account.epsilon(mechanism, delta)
+            found = answer.epsilon(mechanism, delta)
     except ValueError as reason:  # the accountant refuses what it has no proof for, and says why
         return _nothing(str(reason))
     if found.kind == "nothing":

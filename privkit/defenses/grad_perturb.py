@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import account, validate
+from privkit.accountants import answer, validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise
@@ -60,7 +60,7 @@ class GradPerturbReceipt:
             lower_model="frozen",  # what carries over is the server's state, and the sensitivity allows for any
             rounds=released,
         )
-        found = account.epsilon(mechanism, release_count.delta, tight=False)
+        found = answer.epsilon(mechanism, release_count.delta, tight=False)
         if found.kind == "nothing":
             return Certificate(
                 kind="nothing",

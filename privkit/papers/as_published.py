@@ -26,7 +26,7 @@ def as_published(
     """The published claim about a mechanism.
 
     Args:
-        mechanism: the same specification as for `account.epsilon`.
+        mechanism: the same specification as for `answer.epsilon`.
         delta: in (0, 1).
         paper: "dp_cutmixsl" (Theorem 1 in every round, Corollary 1 for k of n) or "accurate_sl" (Theorem 3.5, and
             Table 11's reading for Laplace noise). None takes the second for Laplace noise and for smashed data that go

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from privkit.accountants import account, calibration
+from privkit.accountants import answer, calibration
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, PrivateUpdates, WithoutReplacement
@@ -44,17 +44,17 @@ def test_both_ways_agree(lower: str, way: str, law: Any) -> None:
             assert law == "laplace" or "sampled" in (way, lower)  # refused: nothing to compare
             return
         for delta in (1e-5,) if slow else (1e-2, 1e-5, 1e-9):
-            there = account.epsilon(mechanism, delta)
+            there = answer.epsilon(mechanism, delta)
             assert there.epsilon is not None
             if there.epsilon == 0:
                 continue
-            back = account.delta(mechanism, there.epsilon).delta
+            back = answer.delta(mechanism, there.epsilon).delta
             assert back is not None
             if there.method == "pure ε, δ not used":
                 assert back == 0
                 continue
             assert back <= delta * 1.001  # what ε(δ) proves, δ(ε) proves, too
-            again = account.epsilon(mechanism, back).epsilon if 0 < back < 1 else there.epsilon
+            again = answer.epsilon(mechanism, back).epsilon if 0 < back < 1 else there.epsilon
             assert again == pytest.approx(there.epsilon, rel=1e-4)
             assert back >= delta * 0.98
 
@@ -67,9 +67,9 @@ def test_updates_at_a_tiny_delta() -> None:
         lower_model=LOWER["sampled updates"],
         rounds=5,
     )
-    there = account.epsilon(mechanism, 1e-60).epsilon
+    there = answer.epsilon(mechanism, 1e-60).epsilon
     assert there is not None
-    back = account.delta(mechanism, there).delta
+    back = answer.delta(mechanism, there).delta
     assert back == pytest.approx(1e-60, rel=0.01)
 
 
@@ -80,6 +80,6 @@ def test_calibrated_rounds_stay_inside_the_target() -> None:
         lower_model=LOWER["updates"],
     )
     found = calibration.calibrate(start, "rounds", epsilon=20.0, delta=1e-5)
-    proven = account.delta(found.mechanism, 20.0).delta
+    proven = answer.delta(found.mechanism, 20.0).delta
     assert proven is not None
     assert proven <= 1e-5 * 1.001

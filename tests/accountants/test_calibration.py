@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.calibration import calibrate
 from privkit.accountants.golden.gaussian import table_1
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -51,7 +51,7 @@ def test_the_smallest_noise_that_reaches_the_target(kind: str, epsilon: float, s
     less = replace(found.mechanism.noise, smashed=found.value * (1 - 1e-4))
     if less.labels is not None:
         less = replace(less, labels=less.labels * (1 - 1e-4))
-    assert account.epsilon(replace(found.mechanism, noise=less), DELTA, tight=False).epsilon > epsilon
+    assert answer.epsilon(replace(found.mechanism, noise=less), DELTA, tight=False).epsilon > epsilon
 
 
 @settings(max_examples=30, deadline=None)
@@ -59,7 +59,7 @@ def test_the_smallest_noise_that_reaches_the_target(kind: str, epsilon: float, s
 def test_the_largest_number_of_rounds_within_the_target(kind: str, epsilon: float, sigma: float) -> None:
     mechanism = KINDS[kind]
     mechanism = replace(mechanism, noise=replace(mechanism.noise, smashed=sigma))
-    one = account.epsilon(replace(mechanism, rounds=1), DELTA, tight=False).epsilon
+    one = answer.epsilon(replace(mechanism, rounds=1), DELTA, tight=False).epsilon
     if one > epsilon:
         with pytest.raises(ValueError, match="a single round already costs"):
             calibrate(mechanism, "rounds", epsilon=epsilon, delta=DELTA, tight=False)
@@ -68,7 +68,7 @@ def test_the_largest_number_of_rounds_within_the_target(kind: str, epsilon: floa
     rounds = found.mechanism.rounds
     assert found.value == rounds
     assert found.certificate.epsilon <= epsilon
-    assert account.epsilon(replace(mechanism, rounds=rounds + 1), DELTA, tight=False).epsilon > epsilon
+    assert answer.epsilon(replace(mechanism, rounds=rounds + 1), DELTA, tight=False).epsilon > epsilon
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -79,7 +79,7 @@ def test_the_smallest_group(sampled: bool, epsilon: float) -> None:
     sizes = []
     for group in range(1, 11):
         mixing = CutMix(ratio=FixedRatio.equal(group), patches=10)
-        sizes.append(account.epsilon(table_1(mixing, chosen=group if sampled else None), DELTA).epsilon)
+        sizes.append(answer.epsilon(table_1(mixing, chosen=group if sampled else None), DELTA).epsilon)
     assert found.value == 1 + [value <= epsilon for value in sizes].index(True)
     assert found.certificate.epsilon == sizes[int(found.value) - 1]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, stats
 
-from privkit.accountants import account, table
+from privkit.accountants import answer, table
 from privkit.accountants.interop.events import to_dp_event
 from privkit.accountants.ledger import Ledger
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -69,7 +69,7 @@ def layouts(dimensions: int, patches: int) -> list[list[int]]:
 @pytest.mark.parametrize(("kept", "patches"), [(2, 4), (3, 4), (4, 4), (3, 5), (3, 6), (5, 6)])
 def test_no_mask_of_any_layout_beats_the_claim(dimensions: int, kept: int, patches: int) -> None:
     counts = FixedCounts(counts=(kept, patches - kept))
-    found = account.epsilon(
+    found = answer.epsilon(
         spec(
             smashed=Clamp(low=0, high=1, dimensions=dimensions),
             mixing=CutMix(ratio=counts, patches=patches),
@@ -98,7 +98,7 @@ def test_fewer_coordinates_than_patches(dimensions: int, high: float, sigma: flo
         noise=Noise(smashed=sigma),
         mixing=CutMix(ratio=FixedRatio.equal(group), patches=64),
     )
-    found = account.epsilon(mechanism, 1e-5)
+    found = answer.epsilon(mechanism, 1e-5)
     assert found.epsilon >= truth - 1e-3
     assert found.lower is None
     claimed = as_published(
@@ -111,7 +111,7 @@ def test_fewer_coordinates_than_patches(dimensions: int, high: float, sigma: flo
 
 def test_a_uniform_mask_may_drop_the_one_patch_that_holds_all_the_distance() -> None:
     kept_half = CutMix(ratio=FixedCounts(counts=(2, 2)), patches=4)
-    found = account.epsilon(spec(smashed=Ball(radius=0.5), mixing=kept_half), 1e-5)
+    found = answer.epsilon(spec(smashed=Ball(radius=0.5), mixing=kept_half), 1e-5)
     uniform = inverse(lambda epsilon: profile(epsilon, 1.0) / 2, 1e-5)
     assert uniform < found.epsilon == pytest.approx(exact(1.0), rel=1e-9)
     assert found.lower is None
@@ -123,9 +123,9 @@ def test_what_a_mask_keeps_is_open_where_masks_overlap() -> None:
     assert mixing.overfull
     smashed = Clamp(low=0, high=1, dimensions=5)
     at_clients = spec(smashed=smashed, mixing=mixing, noise=Noise(smashed=1.0, site="client"))
-    assert account.epsilon(at_clients, 1e-5).lower is None
+    assert answer.epsilon(at_clients, 1e-5).lower is None
     exclusive = replace(at_clients, mixing=CutMix(ratio=FixedCounts(counts=(3, 2)), patches=5))
-    assert account.epsilon(exclusive, 1e-5).lower is not None
+    assert answer.epsilon(exclusive, 1e-5).lower is not None
     assert not CutMix(ratio=FixedRatio(ratios=(0.07, 0.93)), patches=100).overfull
 
 
@@ -146,13 +146,13 @@ def test_colluding_clients_know_who_took_part(
     )
     true = inverse(lambda epsilon: rare(epsilon, 1.0, chosen / clients, rounds), delta)
     assert true == pytest.approx(truth, rel=1e-3)
-    found = account.epsilon(mechanism, delta)
+    found = answer.epsilon(mechanism, delta)
     assert true <= found.epsilon * (1 + 1e-9)
     assert found.epsilon <= true * 1.01
     assert found.lower is not None
     assert found.lower <= true * (1 + 1e-9)
-    assert account.epsilon(mechanism, delta, tight=False).epsilon >= true * (1 - 1e-9)
-    certified = account.delta(mechanism, true).delta
+    assert answer.epsilon(mechanism, delta, tight=False).epsilon >= true * (1 - 1e-9)
+    certified = answer.delta(mechanism, true).delta
     assert certified is not None
     assert delta * (1 - 1e-6) <= certified <= 1.2 * delta
     assert any("colluding clients know who takes part" in sentence for sentence in found.assumptions)
@@ -163,15 +163,15 @@ def test_colluding_clients_know_who_took_part(
 
 def test_clients_that_mix_nothing_may_collude_too() -> None:
     drawn: dict[str, Any] = {"participation": WithoutReplacement(chosen=5, clients=1000)}
-    found = account.epsilon(spec(mixing=NoMixing(colluding=True), **drawn), 1e-6)
+    found = answer.epsilon(spec(mixing=NoMixing(colluding=True), **drawn), 1e-6)
     assert found.epsilon == pytest.approx(inverse(lambda e: rare(e, 1.0, 0.005, 1), 1e-6), rel=1e-7)
     assert found.lower == found.epsilon
     row = {"mechanism": "dp_sl", "sigma": 1, "sensitivity": 1, "group": 5, "clients": 1000}
     row |= {"sampling": "without_replacement", "colluding": "yes"}
-    assert account.epsilon(table.mechanism_of(row), 1e-6).epsilon == found.epsilon
+    assert answer.epsilon(table.mechanism_of(row), 1e-6).epsilon == found.epsilon
     added: dict[str, Any] = {"smashed": Clamp(low=0, high=1, dimensions=1), "relation": "add_or_remove_one"}
     coins = [spec(**added, participation=Poisson(rate=0.01), mixing=NoMixing(colluding=told)) for told in (False, True)]
-    assert account.epsilon(coins[0], 1e-6).epsilon == account.epsilon(coins[1], 1e-6).epsilon  # a coin of one's own
+    assert answer.epsilon(coins[0], 1e-6).epsilon == answer.epsilon(coins[1], 1e-6).epsilon  # a coin of one's own
 
 
 def test_laplace_noise_is_charged_as_if_everyone_took_part() -> None:
@@ -181,11 +181,11 @@ def test_laplace_noise_is_charged_as_if_everyone_took_part() -> None:
         mixing=NoMixing(colluding=True),
         participation=WithoutReplacement(chosen=5, clients=1000),
     )
-    found = account.epsilon(told, 1e-3)
+    found = answer.epsilon(told, 1e-3)
     rarely = inverse(lambda epsilon: 0.005 * max(0.0, 1 - exp((epsilon - 1) / 2)), 1e-3)
     assert rarely < found.epsilon <= 1
     assert found.lower is None or found.lower <= rarely
-    assert account.delta(told, rarely).lower is None
+    assert answer.delta(told, rarely).lower is None
 
 
 @pytest.mark.parametrize("order", [1.5, 2, 8, 32])
@@ -195,7 +195,7 @@ def test_the_renyi_curve_of_a_participation_that_shows(order: float) -> None:
     )
     # E over the coin of exp((α−1)·α·μ²/2) with μ = λ = 1/2
     moment = 0.9 + 0.1 * exp((order - 1) * order / 8)
-    assert account.rdp(colluding, [order]).values[0] == pytest.approx(7 * np.log(moment) / (order - 1), rel=1e-12)
+    assert answer.rdp(colluding, [order]).values[0] == pytest.approx(7 * np.log(moment) / (order - 1), rel=1e-12)
 
 
 @pytest.mark.parametrize("rounds", [1, 40])
@@ -208,7 +208,7 @@ def test_lower_models_that_learn_show_who_took_part(sampled: str, rounds: int) -
         "participation": WithoutReplacement(chosen=5, clients=100) if sampled == "k of n" else Poisson(rate=0.05),
         "relation": "replace_one" if sampled == "k of n" else "add_or_remove_one",
     }
-    secret, shown = (account.epsilon(spec(**given, lower_model=lower), 1e-5) for lower in ("frozen", "trained"))
+    secret, shown = (answer.epsilon(spec(**given, lower_model=lower), 1e-5) for lower in ("frozen", "trained"))
     truth = inverse(lambda epsilon: rare(epsilon, 1.0, 0.05, rounds), 1e-5)
     assert truth <= shown.epsilon * (1 + 1e-9) <= truth * 1.01
     assert shown.lower is None
@@ -222,7 +222,7 @@ def test_noisy_updates_show_who_took_part_too(tmp_path: Path) -> None:
     one = spec(lower_model=updates, participation=sampled)
     assert one.participation_shows
     alone = inverse(lambda epsilon: rare(epsilon, 1.0, 0.05, 1), 1e-5)
-    assert account.epsilon(one, 1e-5).epsilon > alone
+    assert answer.epsilon(one, 1e-5).epsilon > alone
     with Ledger(tmp_path / "ledger.jsonl") as book:  # the second round brings no updates, and no credit either
         book.charge(one, rounds=2)
         twice = book.epsilon(1e-5).epsilon
@@ -231,14 +231,14 @@ def test_noisy_updates_show_who_took_part_too(tmp_path: Path) -> None:
 
 def test_drawn_clients_of_unequal_shares_have_no_lower_bound() -> None:
     drawn: dict[str, Any] = {"participation": WithoutReplacement(chosen=2, clients=10)}
-    assert account.epsilon(spec(mixing=Mixup(ratio=FixedRatio(ratios=(0.7, 0.3))), **drawn), 1e-5).lower is None
-    assert account.epsilon(spec(mixing=Mixup(ratio=PAIR), **drawn), 1e-5).lower is not None
+    assert answer.epsilon(spec(mixing=Mixup(ratio=FixedRatio(ratios=(0.7, 0.3))), **drawn), 1e-5).lower is None
+    assert answer.epsilon(spec(mixing=Mixup(ratio=PAIR), **drawn), 1e-5).lower is not None
 
 
 def test_drawn_clients_of_random_shares_have_no_lower_bound() -> None:
     """Ratios are told, but not who sits where: among zeros, (λ, 1 − λ) and (1 − λ, λ) look alike."""
     mixing, part = Mixup(ratio=DirichletRatio(concentration=2, clients=2)), WithoutReplacement(chosen=2, clients=4)
-    found = account.epsilon(spec(noise=Noise(smashed=0.25), mixing=mixing, participation=part), 1e-3)
+    found = answer.epsilon(spec(noise=Noise(smashed=0.25), mixing=mixing, participation=part), 1e-3)
     x = np.linspace(-12, 16, 2801)
     weight, without = np.diff(stats.beta(2, 2).cdf(np.linspace(0, 1, 401))), stats.norm.pdf(x)
     truth = 0.0
@@ -248,21 +248,21 @@ def test_drawn_clients_of_random_shares_have_no_lower_bound() -> None:
         truth += probability * float(gap.sum()) * 0.01
     assert truth < 0.9e-3
     assert found.lower is None
-    shown = account.epsilon(spec(mixing=Mixup(ratio=mixing.ratio, colluding=True), participation=part), 1e-3)
+    shown = answer.epsilon(spec(mixing=Mixup(ratio=mixing.ratio, colluding=True), participation=part), 1e-3)
     assert shown.lower is not None  # colluding clients know who sat where
 
 
 def test_rare_releases_never_cost_more_than_frequent_ones() -> None:
     given: dict[str, Any] = {"lower_model": "trained", "unit": "client", "rounds": 30}
-    every = account.epsilon(spec(**given), 1e-5)
+    every = answer.epsilon(spec(**given), 1e-5)
     for tight in (False, True):
-        often = account.epsilon(
+        often = answer.epsilon(
             spec(**given, participation=WithoutReplacement(chosen=99, clients=100)), 1e-5, tight=tight
         )
         assert often.epsilon <= every.epsilon
-    quick = account.delta(spec(**given, participation=WithoutReplacement(chosen=99, clients=100)), 8.0, tight=False)
+    quick = answer.delta(spec(**given, participation=WithoutReplacement(chosen=99, clients=100)), 8.0, tight=False)
     assert quick.delta is not None
-    assert quick.delta <= account.delta(spec(**given), 8.0).delta * (1 + 1e-9)  # type: ignore[operator]
+    assert quick.delta <= answer.delta(spec(**given), 8.0).delta * (1 + 1e-9)  # type: ignore[operator]
 
 
 # ratios that are drawn once ------------------------------------------------------------------------------------------
@@ -289,25 +289,25 @@ def test_a_ratio_drawn_once_is_kept_for_all_rounds(mu: float, rounds: int, conce
         ratio = DirichletRatio(concentration=concentration, clients=clients, drawn=drawn)  # type: ignore[arg-type]
         return spec(noise=Noise(smashed=1 / mu), mixing=Mixup(ratio=ratio), rounds=rounds)
 
-    found = account.epsilon(mixed("once"), 1e-5)
+    found = answer.epsilon(mixed("once"), 1e-5)
     truth = once(mu, rounds, concentration, clients, 1e-5)
     assert found.epsilon == pytest.approx(truth, rel=1e-6)
     assert found.lower == found.epsilon
-    fresh = account.epsilon(mixed("every_round"), 1e-5)
+    fresh = answer.epsilon(mixed("every_round"), 1e-5)
     assert fresh.epsilon < found.epsilon or rounds == 1
-    assert account.delta(mixed("once"), truth).delta == pytest.approx(1e-5, rel=1e-4)
+    assert answer.delta(mixed("once"), truth).delta == pytest.approx(1e-5, rel=1e-4)
     if (mu, rounds) == (0.5, 50):
         assert (round(found.epsilon, 2), round(fresh.epsilon, 2)) == (16.29, 9.97)
         assert "drawn once for all of them" in found.statement
         assert "drawn afresh in each" in fresh.statement
     for drawn, said in (("once", "keeps its own for all rounds"), ("every_round", "drawn afresh in every round")):
-        assert any(said in sentence for sentence in account.epsilon(mixed(drawn), 1e-5, tight=False).assumptions)
+        assert any(said in sentence for sentence in answer.epsilon(mixed(drawn), 1e-5, tight=False).assumptions)
     ratio = stats.beta(concentration, (clients - 1) * concentration)
     for order in (2.0, 6.5):
         t = (order - 1) * order * rounds * mu**2 / 2
         moment, _ = integrate.quad(lambda x, t=t: ratio.pdf(x) * exp(t * x * x - t), 0, 1, limit=400)
         expected = (np.log(moment) + t) / (order - 1)
-        assert account.rdp(mixed("once"), [order]).values[0] == pytest.approx(expected, rel=1e-8)
+        assert answer.rdp(mixed("once"), [order]).values[0] == pytest.approx(expected, rel=1e-8)
 
 
 def test_counts_drawn_once() -> None:
@@ -320,7 +320,7 @@ def test_counts_drawn_once() -> None:
         shifts = np.sqrt(30 * 2 * counts) * 0.3  # two coordinates a patch
         return sum(w * profile(epsilon, mu) for w, mu in zip(weights.tolist(), shifts.tolist(), strict=True))
 
-    assert account.epsilon(mechanism, 1e-5).epsilon == pytest.approx(inverse(mean, 1e-5), rel=1e-7)
+    assert answer.epsilon(mechanism, 1e-5).epsilon == pytest.approx(inverse(mean, 1e-5), rel=1e-7)
 
 
 def test_what_has_no_derivation_for_ratios_drawn_once_is_refused() -> None:
@@ -339,7 +339,7 @@ def test_a_ledger_takes_one_draw(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.jsonl") as book:
         book.charge(kept)
         assert book.rounds == 20
-        assert book.epsilon(1e-5).epsilon == pytest.approx(account.epsilon(kept, 1e-5, tight=False).epsilon, rel=1e-9)
+        assert book.epsilon(1e-5).epsilon == pytest.approx(answer.epsilon(kept, 1e-5, tight=False).epsilon, rel=1e-9)
         with pytest.raises(ValueError, match="their costs do not add up"):
             book.charge(kept)
         with pytest.raises(ValueError, match="those of 20 rounds"):
@@ -380,4 +380,4 @@ def test_published_formulas_refuse_what_they_do_not_know(changes: dict[str, Any]
     mechanism = spec(smashed=Clamp(low=0, high=1, dimensions=4), **changes)
     with pytest.raises(ValueError, match=said):
         as_published(mechanism, 1e-5)
-    assert account.epsilon(mechanism, 1e-5).epsilon < inf
+    assert answer.epsilon(mechanism, 1e-5).epsilon < inf

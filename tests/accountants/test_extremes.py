@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import betaln, expit, log_expit, logsumexp
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.bounds import gaussian, laplace, pld, round_profiles
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
@@ -72,7 +72,7 @@ def test_renyi_of_dirichlet_ratios_by_the_trapezoidal_rule(
         return  # too coarse to be a reference
     expected = log_mean_exp(height * kept(expit(x), clients, site), log_weight) / (order - 1)
     mixing = Mixup(ratio=DirichletRatio(concentration=a, clients=clients))
-    found = account.rdp(release(mu, mixing=mixing, noise=Noise(smashed=1.0, site=site)), [order]).values[0]
+    found = answer.rdp(release(mu, mixing=mixing, noise=Noise(smashed=1.0, site=site)), [order]).values[0]
     assert found == pytest.approx(expected, rel=1e-8)
 
 
@@ -102,7 +102,7 @@ def test_renyi_of_dirichlet_counts_by_enumeration(
         noise=Noise(smashed=1.0, labels=sqrt(2) / mu if labels else None, site=site),
         mixing=CutMix(ratio=DirichletCounts(concentration=a, clients=clients), patches=patches),
     )
-    assert account.rdp(mechanism, [order]).values[0] == pytest.approx(expected, rel=1e-8)
+    assert answer.rdp(mechanism, [order]).values[0] == pytest.approx(expected, rel=1e-8)
 
 
 @pytest.mark.parametrize("order", [1.5, 20.0, 3000.0])
@@ -115,8 +115,8 @@ def test_more_patches_than_are_rounded_exactly_are_rounded_up(order: float) -> N
     middle = (node[1:] + node[:-1]) / 2
     log_weight = log(node[1]) + np.log(middle) + 3 * np.log1p(-middle) - betaln(2, 4)
     smooth = log_mean_exp((order - 1) * order / 2 * middle, log_weight) / (order - 1)
-    assert smooth < account.rdp(rounded, [order]).values[0] < smooth * 1.001
-    assert account.epsilon(rounded, 1e-5).lower is None
+    assert smooth < answer.rdp(rounded, [order]).values[0] < smooth * 1.001
+    assert answer.epsilon(rounded, 1e-5).lower is None
 
 
 def test_a_ratio_just_above_a_fraction_fills_one_more_patch() -> None:
@@ -154,11 +154,11 @@ def test_tiny_shifts_add_up() -> None:
     assert counts > half
     for mechanism, total in cases:
         for tight in (False, True):
-            found = account.epsilon(mechanism, 1e-5, tight=tight)
+            found = answer.epsilon(mechanism, 1e-5, tight=tight)
             truth = gaussian.epsilon(1e-5, total)
             assert found.epsilon >= truth * (1 - 1e-9)
             assert found.lower is None or found.lower <= truth * (1 + 1e-9)
-        proven = account.delta(mechanism, 1.0).delta
+        proven = answer.delta(mechanism, 1.0).delta
         assert proven is not None
         assert proven >= gaussian.delta(1.0, total) * (1 - 1e-9)
 
@@ -188,10 +188,10 @@ def test_certificates_at_tiny_deltas(exponent: int) -> None:
     sampled = release(1.0, rounds=100, participation=WithoutReplacement(chosen=1, clients=10))
     mixed = release(1.0, rounds=3, mixing=Mixup(ratio=DirichletRatio(concentration=2, clients=2)))
     for mechanism in (sampled, mixed):
-        found = account.epsilon(mechanism, delta)
+        found = answer.epsilon(mechanism, delta)
         assert found.epsilon is not None
         assert found.lower is None or found.lower <= found.epsilon
-        assert found.epsilon <= account.epsilon(mechanism, delta, tight=False).epsilon
+        assert found.epsilon <= answer.epsilon(mechanism, delta, tight=False).epsilon
 
 
 # small ε
@@ -204,19 +204,19 @@ def test_fast_answers_try_the_high_orders_that_small_epsilons_ask_for(rate: floa
     """They were up to 2.5 times the composed ε."""
     one = Known(value=mu, relation="add_or_remove_one", norm="l2")
     sampled = release(mu, smashed=one, relation="add_or_remove_one", participation=Poisson(rate=rate), rounds=rounds)
-    fast, tight = account.epsilon(sampled, 1e-6, tight=False), account.epsilon(sampled, 1e-6)
+    fast, tight = answer.epsilon(sampled, 1e-6, tight=False), answer.epsilon(sampled, 1e-6)
     assert tight.epsilon is not None
     assert fast.epsilon is not None
     assert tight.epsilon * (1 - 1e-9) <= fast.epsilon < 1.2 * tight.epsilon
     assert not fast.at_grid_edge
-    assert account.delta(sampled, fast.epsilon, tight=False).delta == pytest.approx(1e-6, rel=1e-9)
+    assert answer.delta(sampled, fast.epsilon, tight=False).delta == pytest.approx(1e-6, rel=1e-9)
 
 
 def test_losses_in_the_millions_are_composed_or_left_to_the_curves() -> None:
     for shift in (80.0, 2e3, 1e4):
         mixing = CutMix(ratio=DirichletCounts(concentration=2, clients=2), patches=5)
         smashed = Clamp(low=0, high=shift, dimensions=5)
-        found = account.epsilon(release(1.0, smashed=smashed, mixing=mixing, rounds=1000), 1e-100)
+        found = answer.epsilon(release(1.0, smashed=smashed, mixing=mixing, rounds=1000), 1e-100)
         assert found.epsilon is not None
         assert found.epsilon >= gaussian.epsilon(1e-100, shift * sqrt(1000))  # at the mean of the ratios it is more
 
@@ -225,13 +225,13 @@ def test_losses_in_the_millions_are_composed_or_left_to_the_curves() -> None:
 
 ROWS = """
 from pathlib import Path
-from privkit.accountants import account, calibration, table
+from privkit.accountants import answer, calibration, table
 cells = {{"mechanism": "dp_cutmixsl", "sensitivity": 3, "ratio": "{law}", "concentration": 2, "group": 2,
          "patches": 1_000_000, "labels": "one_hot"}}
 rows = [table.mechanism_of(cells | {{"sigma": sigma, "rounds": rounds}}) for sigma, rounds in ((2.0, 1), (3.0, 4))]
 for tight in (False, True):
-    assert all(one.epsilon > 0 for one in account.epsilons(rows, [1e-5] * 2, tight=tight))
-assert all(account.delta(row, 1.0).delta > 0 for row in rows)
+    assert all(one.epsilon > 0 for one in answer.epsilons(rows, [1e-5] * 2, tight=tight))
+assert all(answer.delta(row, 1.0).delta > 0 for row in rows)
 {more}
 peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
 print(int(peak.split()[1]) // 1024)
@@ -267,13 +267,13 @@ def test_epsilons_beyond_a_float_s_whole_numbers_belong_to_their_delta(mu: float
 
 def test_losses_too_large_for_an_exponential_are_answered() -> None:
     huge = release(20_000.0, rounds=6, participation=WithoutReplacement(chosen=1, clients=2))
-    found = account.epsilon(huge, 0.9)
-    assert 0 < found.epsilon <= account.epsilon(huge, 0.9, tight=False).epsilon
+    found = answer.epsilon(huge, 0.9)
+    assert 0 < found.epsilon <= answer.epsilon(huge, 0.9, tight=False).epsilon
 
 
 def test_losses_beyond_every_grid_are_answered() -> None:
     updates = PrivateUpdates(noise_multiplier=1, steps=10, chosen=3, records=199)
     one = Known(value=1, relation="replace_one", norm="l2")
     huge = SplitMechanism(smashed=one, noise=Noise(smashed=2e-6), lower_model=updates)
-    found = account.epsilon(huge, 1e-5)
+    found = answer.epsilon(huge, 1e-5)
     assert gaussian.epsilon(1e-5, 500_000.0) <= found.epsilon < inf

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from privkit.accountants import account, ledger_cost
+from privkit.accountants import answer, ledger_cost
 from privkit.accountants.ledger import Budget, BudgetSpent, Ledger
 from privkit.accountants.ledger_file import LedgerError
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -115,7 +115,7 @@ def test_charges_add_up_to_one_mechanism_of_as_many_rounds(path: Path, kind: str
     with Ledger(path.with_name("at_once")) as book:
         book.charge(replace(one, rounds=total))
         assert found.epsilon == pytest.approx(book.epsilon(DELTA).epsilon, rel=1e-12)
-    straight = account.epsilon(replace(one, rounds=total), DELTA, tight=False)
+    straight = answer.epsilon(replace(one, rounds=total), DELTA, tight=False)
     assert found.epsilon <= straight.epsilon * (1 + 1e-12)
     if kind in ("gaussian", "labeled"):
         assert found.epsilon == found.lower == straight.epsilon
@@ -135,7 +135,7 @@ def test_gaussians_add_up_to_the_root_of_squares(
         if mu < 8:
             assert book.epsilon(DELTA).epsilon == pytest.approx(exact(mu), rel=1e-8, abs=1e-9)
         assert book.epsilon(DELTA).epsilon == pytest.approx(
-            account.epsilon(spec(1 / mu), DELTA).epsilon, rel=1e-9, abs=1e-12
+            answer.epsilon(spec(1 / mu), DELTA).epsilon, rel=1e-9, abs=1e-12
         )
 
 
@@ -146,7 +146,7 @@ def test_a_mixed_history_is_the_best_conversion_of_added_curves(path: Path) -> N
             book.charge(one, rounds=rounds)
         found = book.epsilon(DELTA)
     orders = np.array([1.5, *range(2, 65), 128, 256])
-    curves = np.sum([account.curve(replace(one, rounds=rounds), orders) for one, rounds in history], axis=0)
+    curves = np.sum([answer.curve(replace(one, rounds=rounds), orders) for one, rounds in history], axis=0)
     converted = np.array(
         [rdp + log((a - 1) / a) - (log(DELTA) + log(a)) / (a - 1) for a, rdp in zip(orders, curves, strict=True)]
     )
@@ -175,7 +175,7 @@ def test_tight_composition_lies_between_a_lower_bound_and_the_cheap_one(path: Pa
     with Ledger(path, tight=True) as book:
         book.charge(POISSON, rounds=300)
         alone = book.epsilon(DELTA)
-        assert alone.epsilon == account.epsilon(replace(POISSON, rounds=300), DELTA).epsilon
+        assert alone.epsilon == answer.epsilon(replace(POISSON, rounds=300), DELTA).epsilon
         book.charge(other, rounds=40)
         tight = book.epsilon(DELTA)
     with Ledger(path) as book:
@@ -227,7 +227,7 @@ def test_a_random_allocation_is_charged_epoch_by_epoch(path: Path) -> None:
         participation=RandomAllocation(participations=2, epoch_rounds=10),
         rounds=10,
     )
-    both = account.epsilon(replace(epoch, rounds=30), 1e-5, tight=False).epsilon
+    both = answer.epsilon(replace(epoch, rounds=30), 1e-5, tight=False).epsilon
     with Ledger(path) as ledger:
         assert ledger.charge(epoch, rounds=20).mechanism.rounds == 10
         with pytest.raises(ValueError, match="in epochs of 10 rounds, got rounds=15"):
@@ -254,7 +254,7 @@ def test_updates_of_the_lower_model_are_charged_with_every_call(path: Path) -> N
     with Ledger(path) as book:
         book.charge(UPDATED, rounds=3)
         once = book.epsilon(DELTA).epsilon
-        assert once <= account.epsilon(replace(UPDATED, rounds=3), DELTA, tight=False).epsilon * (1 + 1e-12)
+        assert once <= answer.epsilon(replace(UPDATED, rounds=3), DELTA, tight=False).epsilon * (1 + 1e-12)
         book.charge(UPDATED, rounds=2)
         both = book.epsilon(DELTA).epsilon
     assert isinstance(UPDATED.lower_model, PrivateUpdates)
@@ -266,13 +266,13 @@ def test_updates_of_the_lower_model_are_charged_with_every_call(path: Path) -> N
 
 @pytest.mark.usefixtures("quick")
 def test_many_charges_compute_each_curve_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, curve = [], account.releases_curve
+    asked, curve = [], answer.releases_curve
 
     def counted(one: SplitMechanism, orders: Any) -> Any:
         asked.append(one)
         return curve(one, orders)
 
-    monkeypatch.setattr(account, "releases_curve", counted)
+    monkeypatch.setattr(answer, "releases_curve", counted)
     ledger_cost.unit_cost.cache_clear()
     with Ledger(path, budget=Budget(epsilon=500, delta=DELTA)) as book:
         for number in range(3000):
@@ -295,7 +295,7 @@ def test_numbers_of_other_libraries_cost_what_the_file_says(path: Path) -> None:
         live = book.epsilon(DELTA).epsilon
     with Ledger(path) as book:
         assert book.epsilon(DELTA).epsilon == live
-    assert live == account.epsilon(spec(float(np.float32(0.1)), rounds=3), DELTA).epsilon
+    assert live == answer.epsilon(spec(float(np.float32(0.1)), rounds=3), DELTA).epsilon
 
 
 def test_thousands_of_nats_and_nothing_at_all(path: Path) -> None:
@@ -351,9 +351,9 @@ def test_the_sentence_of_a_refusal(path: Path) -> None:
 def test_a_refusal_asks_the_exact_profile_first(path: Path) -> None:
     """One release of k of n: the exact sampled profile fits where Rényi and unsampled bounds do not."""
     one = spec(1.0, participation=WithoutReplacement(chosen=1, clients=10))
-    limit = account.epsilon(one, DELTA, tight=False).epsilon
+    limit = answer.epsilon(one, DELTA, tight=False).epsilon
     orders = ledger_cost.ORDERS
-    renyi = (account.curve(one, orders) + np.log1p(-1 / orders) - (log(DELTA) + np.log(orders)) / (orders - 1)).min()
+    renyi = (answer.curve(one, orders) + np.log1p(-1 / orders) - (log(DELTA) + np.log(orders)) / (orders - 1)).min()
     assert limit < min(renyi, exact(1.0))
     with Ledger(path, budget=Budget(epsilon=limit, delta=DELTA)) as book:
         book.charge(one)
@@ -370,7 +370,7 @@ def test_a_tight_budget_lets_more_rounds_through(path: Path) -> None:
                 book.charge(POISSON, rounds=5000)
             left[tight] = caught.value.left
     assert left[True] > 1.1 * left[False] > 0
-    assert account.epsilon(replace(POISSON, rounds=left[True]), DELTA).epsilon <= 1.0
+    assert answer.epsilon(replace(POISSON, rounds=left[True]), DELTA).epsilon <= 1.0
 
 
 def test_a_smaller_budget_on_reopening_refuses_at_once(path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from privkit.accountants.bounds import conversions, gaussian, pld, round_profiles, subsampled_rdp, subsampling
+from privkit.accountants.bounds import gaussian, pld, renyi, round_profiles, subsampled_rdp, subsampling
 from privkit.accountants.golden import subsampling as golden
 
 dp_event: Any = pytest.importorskip("dp_accounting.dp_event")
@@ -105,7 +105,7 @@ def test_nan_becomes_an_epsilon_of_zero() -> None:
         lambda: subsampled_rdp.without_replacement_gaussian_rdp(2, nan, 1.0),
         lambda: pld.composed_epsilon(round_profiles.gaussian_profile(1.0), 10, nan),
         lambda: round_profiles.gaussian_profile(nan),
-        lambda: conversions.best_epsilon([2.0, 3.0], [nan, nan], DELTA),
+        lambda: renyi.best_epsilon([2.0, 3.0], [nan, nan], DELTA),
     ):
         with pytest.raises(ValueError, match=r"must|rdp"):
             refused()
@@ -197,7 +197,7 @@ def test_conversion_gives_a_negative_epsilon_at_large_delta() -> None:
 
     orders = RDPAccountant.DEFAULT_ALPHAS
     rdp = compute_rdp(q=0.01, noise_multiplier=5.0, steps=1, orders=orders)
-    assert conversions.best_epsilon(orders, rdp, 0.5).value == 0.0
+    assert renyi.best_epsilon(orders, rdp, 0.5).value == 0.0
     assert pld.composed_epsilon(round_profiles.poisson_gaussian(0.01, 0.2), 1, 0.5) == 0.0
     found, _ = get_privacy_spent(orders=orders, rdp=rdp, delta=0.5)
     skip_if_fixed(found >= 0)
@@ -213,7 +213,7 @@ def test_order_grid_ends_too_early() -> None:
     theirs = accountant.get_epsilon(DELTA)
     orders = np.concatenate([np.arange(2.0, 65.0), [96, 128, 256, 512, 1024]])
     rdp = 1000 * subsampled_rdp.poisson_gaussian_rdp(orders, 0.001, 1 / 5.0)
-    ours = conversions.best_epsilon(orders, rdp, DELTA)
+    ours = renyi.best_epsilon(orders, rdp, DELTA)
     assert ours.order > 63
     assert not ours.at_edge
     assert pld.composed_bounds([(round_profiles.poisson_gaussian(0.001, 0.2), 1000)], DELTA)[0] <= ours.value

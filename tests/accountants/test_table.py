@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privkit.accountants import account, table
+from privkit.accountants import answer, table
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Poisson, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Ball, Clamp, Known, OneHot, PatchBall
@@ -168,10 +168,10 @@ def test_the_words_of_opacus_mean_what_opacus_computes() -> None:
     library = pld_privacy_accountant.PLDAccountant()
     one = dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.1))
     library.compose(dp_event.SelfComposedDpEvent(one, 1000))
-    assert account.epsilon(found, 1e-5).epsilon == pytest.approx(library.get_epsilon(1e-5), rel=2e-3)
+    assert answer.epsilon(found, 1e-5).epsilon == pytest.approx(library.get_epsilon(1e-5), rel=2e-3)
     clipped = {"noise_multiplier": 1.1, "max_grad_norm": 3, "sampling_probability": 0.01, "num_steps": 1000}
-    other = account.epsilon(table.mechanism_of(clipped), 1e-5)
-    assert other.epsilon == pytest.approx(account.epsilon(found, 1e-5).epsilon, rel=1e-9)
+    other = answer.epsilon(table.mechanism_of(clipped), 1e-5)
+    assert other.epsilon == pytest.approx(answer.epsilon(found, 1e-5).epsilon, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -283,5 +283,5 @@ def test_the_shipped_example_is_computed() -> None:
     path = Path(table.__file__).parent / "examples" / "papers.csv"
     entries = list(table.read(table.load(path), 1e-5))
     assert [entry.error for entry in entries if entry.error] == []
-    found = list(account.epsilons([e.mechanism for e in entries if e.mechanism], [e.delta or 0 for e in entries]))
+    found = list(answer.epsilons([e.mechanism for e in entries if e.mechanism], [e.delta or 0 for e in entries]))
     assert len(found) == len(entries) > 50

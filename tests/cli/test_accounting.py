@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import privkit.accountants
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.columns import COLUMNS
 from privkit.accountants.table import mechanism_of
@@ -173,7 +173,7 @@ def test_calibration_reaches_its_target(privkit_cli: CLI) -> None:
     rounds = int(done.stdout.split("=")[1].split()[0].replace(",", ""))
     for more, fits in ((0, True), (1, False)):
         mechanism = mechanism_of({"mechanism": "gaussian", "sensitivity": 1, "sigma": 100, "rounds": rounds + more})
-        assert (account.epsilon(mechanism, 1e-5).epsilon <= 1) is fits
+        assert (answer.epsilon(mechanism, 1e-5).epsilon <= 1) is fits
     done = privkit_cli("calibrate", "sgima", "--epsilon", "1", "--delta", "1e-5", *flags)
     assert (done.returncode, "sigma" in one_line(done.stderr)) == (2, True)
 

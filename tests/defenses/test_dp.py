@@ -9,7 +9,7 @@ import torch
 from scipy.special import betaincinv
 from torch import Generator, Tensor
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.base import Certificate
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
@@ -135,7 +135,7 @@ def test_certificates_are_the_accountants(
 ) -> None:
     defense, spec = case
     found = receipt(defense, 4, 2).certificate(release_count)
-    wanted = account.epsilon(SplitMechanism(**{**spec, **charged}), release_count.delta)
+    wanted = answer.epsilon(SplitMechanism(**{**spec, **charged}), release_count.delta)
     assert (found.epsilon, found.delta, found.lower) == (wanted.epsilon, wanted.delta, wanted.lower)
     assert (found.unit, found.relation) == (charged.get("unit", "record"), "replace_one")
     assert set(wanted.assumptions) - set(found.assumptions) <= {

@@ -31,7 +31,7 @@ def account(
     spec: Record, *, epsilon: float | None = None, delta: float | None = None, tight: bool = True
 ) -> float | None:
     """δ at ε or ε at δ of a specification as JSON; the only use of the Python interface."""
-    from privkit.accountants import account as accounting
+    from privkit.accountants import answer as accounting
     from privkit.accountants.spec.records import from_json
 
     mechanism = from_json(spec)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio
 from privkit.accountants.spec.parts import Mixup as MixupLaw
@@ -100,7 +100,7 @@ def test_the_certificate_follows() -> None:
         mixing=MixupLaw(ratio=law),
         rounds=50,
     )
-    assert found.epsilon == account.epsilon(expected, run.delta).epsilon
+    assert found.epsilon == answer.epsilon(expected, run.delta).epsilon
     assert "drawn once for all of them" in found.statement
     fresh = ratios(edge(DpMixSl(sigma=4.0, sigma_labels=4.0)), 0)[2].certificate(run)
     assert fresh.epsilon < found.epsilon

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.bounds import allocation, gaussian, pld, round_profiles
 from privkit.accountants.bounds.randomized_response import Categories, pure_epsilon
 from privkit.accountants.calibration import calibrate
@@ -135,7 +135,7 @@ def test_subsets_are_bounded_and_their_overlaps_exact(chosen: int, places: int) 
     weights, ratios = lattice(mu, places, orders) if places < 4 else (np.ones(1), [])
     part = RandomAllocation(participations=chosen, epoch_rounds=places)
     mechanism = allocated(part, mu, places)
-    curve = account.rdp(mechanism, [2.0, 3.0, 5.0]).values
+    curve = answer.rdp(mechanism, [2.0, 3.0, 5.0]).values
     assert 1 - 1e-9 <= curve[0] / allocation.log_overlap(2, chosen, places, mu) < 1.01
     if places == 3:
         ratio = subset_ratio(ratios, chosen)
@@ -146,7 +146,7 @@ def test_subsets_are_bounded_and_their_overlaps_exact(chosen: int, places: int) 
                 float((weights * np.maximum(ratio - exp(epsilon), 0)).sum()),
                 float((weights * np.maximum(1 - exp(epsilon) * ratio, 0)).sum()),
             )
-            claimed = account.delta(mechanism, epsilon).delta
+            claimed = answer.delta(mechanism, epsilon).delta
             assert claimed is not None
             assert exact * (1 - 1e-3) <= claimed
             assert claimed <= gaussian.delta(epsilon, mu * sqrt(chosen)) * (1 + 1e-9)
@@ -166,22 +166,22 @@ def allocated(part: RandomAllocation, mu: float, rounds: int) -> SplitMechanism:
 
 def test_epsilon_is_that_of_the_profile_and_near_poisson_sampling() -> None:
     one = allocated(RandomAllocation(participations=1, epoch_rounds=100), 1.0, 100)
-    found = account.epsilon(one, 1e-5)
+    found = answer.epsilon(one, 1e-5)
     assert found.lower is None
     removed, added = allocation.profile(100, 1.0)
     worst = max(float(removed(np.array(found.epsilon))), float(added(np.array(found.epsilon))))
     assert 0.99e-5 <= worst <= 1.0001e-5
     poisson = pld.composed_bounds([(round_profiles.poisson_gaussian(0.01, 1.0), 100)], 1e-5)[1]
     assert 0.5 * poisson < found.epsilon < 1.1 * poisson
-    assert found.epsilon <= account.epsilon(one, 1e-5, tight=False).epsilon
-    assert account.epsilon(one, 1e-5, tight=False).epsilon <= gaussian.epsilon(1e-5, 1.0)
+    assert found.epsilon <= answer.epsilon(one, 1e-5, tight=False).epsilon
+    assert answer.epsilon(one, 1e-5, tight=False).epsilon <= gaussian.epsilon(1e-5, 1.0)
 
 
 def test_taking_part_in_every_round_hides_nothing_and_epochs_compose() -> None:
     every = allocated(RandomAllocation(participations=10, epoch_rounds=10), 0.4, 30)
-    assert account.epsilon(every, 1e-5).epsilon == pytest.approx(gaussian.epsilon(1e-5, 0.4 * sqrt(30)), rel=1e-9)
-    first = account.rdp(allocated(RandomAllocation(participations=3, epoch_rounds=10), 0.4, 10), [4.0]).values[0]
-    third = account.rdp(allocated(RandomAllocation(participations=3, epoch_rounds=10), 0.4, 30), [4.0]).values[0]
+    assert answer.epsilon(every, 1e-5).epsilon == pytest.approx(gaussian.epsilon(1e-5, 0.4 * sqrt(30)), rel=1e-9)
+    first = answer.rdp(allocated(RandomAllocation(participations=3, epoch_rounds=10), 0.4, 10), [4.0]).values[0]
+    third = answer.rdp(allocated(RandomAllocation(participations=3, epoch_rounds=10), 0.4, 30), [4.0]).values[0]
     assert third == pytest.approx(3 * first, rel=1e-9)
 
 
@@ -191,7 +191,7 @@ def test_claims_never_exceed_those_without_secrecy(chosen: int, more: int, mu: f
     part = RandomAllocation(participations=chosen, epoch_rounds=chosen + more)
     mechanism = allocated(part, mu, epochs * part.epoch_rounds)
     told = gaussian.epsilon(1e-5, mu * sqrt(chosen * epochs))
-    assert 0 < account.epsilon(mechanism, 1e-5).epsilon <= told * (1 + 1e-9)
+    assert 0 < answer.epsilon(mechanism, 1e-5).epsilon <= told * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_rounds_are_calibrated_in_whole_epochs() -> None:
     assert found.value % 10 == 0
     assert found.certificate.epsilon <= 4.0
     more = allocated(RandomAllocation(participations=1, epoch_rounds=10), 0.5, int(found.value) + 10)
-    assert account.epsilon(more, 1e-5, tight=False).epsilon > 4.0
+    assert answer.epsilon(more, 1e-5, tight=False).epsilon > 4.0
     with pytest.raises(ValueError, match="a single epoch of 10 rounds"):
         calibrate(one, "rounds", epsilon=0.1, delta=1e-5, tight=False)
 

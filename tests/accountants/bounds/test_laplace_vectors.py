@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.bounds import composition, laplace
 from privkit.accountants.ledger import Ledger
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -38,22 +38,22 @@ def brute_force(shifts: list[float], epsilon: float, draws: int = 400_000) -> tu
 
 def test_a_thousand_coordinates() -> None:
     """17.4 where the sum of the shifts is 100, and 583 where it is 731."""
-    many = account.epsilon(vector(1000, 0.1), 1e-5)
+    many = answer.epsilon(vector(1000, 0.1), 1e-5)
     assert many.epsilon == pytest.approx(17.4239, abs=1e-3)
     assert many.lower is not None
     assert many.epsilon * 0.99 < many.lower <= many.epsilon
     tanh = SplitMechanism(
         smashed=Clamp(low=-1, high=1, dimensions=256), noise=Noise(law="laplace", smashed=0.7), lower_model="frozen"
     )
-    assert account.epsilon(tanh, 1e-5).epsilon == pytest.approx(582.85, abs=0.01)
-    assert account.epsilon(tanh, 1e-5, tight=False).epsilon < 600  # the curves of the coordinates are added, too
+    assert answer.epsilon(tanh, 1e-5).epsilon == pytest.approx(582.85, abs=0.01)
+    assert answer.epsilon(tanh, 1e-5, tight=False).epsilon < 600  # the curves of the coordinates are added, too
 
 
 def test_rounds_and_coordinates_are_the_same_thing() -> None:
-    whole = account.epsilon(vector(1000, 0.1), 1e-5).epsilon
-    assert account.epsilon(vector(10, 0.1, rounds=100), 1e-5).epsilon == whole
+    whole = answer.epsilon(vector(1000, 0.1), 1e-5).epsilon
+    assert answer.epsilon(vector(10, 0.1, rounds=100), 1e-5).epsilon == whole
     split = vector(5, 0.1, rounds=100, releases=2, unit="client")
-    assert account.epsilon(split, 1e-5).epsilon == whole
+    assert answer.epsilon(split, 1e-5).epsilon == whole
 
 
 @pytest.mark.parametrize(("dimensions", "shift"), [(2, 1.0), (7, 0.5), (40, 0.2)])
@@ -61,7 +61,7 @@ def test_agrees_with_dp_accounting(dimensions: int, shift: float) -> None:
     library = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
     theirs = library.from_laplace_mechanism(1 / shift, value_discretization_interval=1e-4).self_compose(dimensions)
     for delta in (1e-2, 1e-5, 1e-8):
-        found = account.epsilon(vector(dimensions, shift), delta)
+        found = answer.epsilon(vector(dimensions, shift), delta)
         assert found.epsilon == pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-4)
 
 
@@ -95,7 +95,7 @@ def test_every_specification_against_monte_carlo(
         shifts = [shift] * (3 * dimensions)
     epsilon = part * sum(shifts)
     expected, error = brute_force(shifts, epsilon)
-    found = account.delta(vector(dimensions, shift, **changes), epsilon)
+    found = answer.delta(vector(dimensions, shift, **changes), epsilon)
     assert found.delta is not None
     assert found.delta >= expected - 5 * error - 1e-9
     assert found.delta <= expected + 5 * error + 2e-3 * expected + 1e-4
@@ -114,15 +114,15 @@ def test_one_coordinate_is_worse_than_the_same_distance_in_two(shift: float, par
 
 def test_a_known_distance_is_charged_in_one_coordinate() -> None:
     known = vector(1, 1.0, smashed=Known(value=1.0, relation="replace_one", norm="l1"))
-    assert account.epsilon(known, 1e-2).epsilon == pytest.approx(laplace.epsilon(1e-2, 1.0), rel=1e-4)
-    assert account.epsilon(known, 1e-2).lower is None  # no coordinate need move by all of it
-    assert account.epsilon(replace(known, rounds=1000), 1e-5).epsilon < 1000
+    assert answer.epsilon(known, 1e-2).epsilon == pytest.approx(laplace.epsilon(1e-2, 1.0), rel=1e-4)
+    assert answer.epsilon(known, 1e-2).lower is None  # no coordinate need move by all of it
+    assert answer.epsilon(replace(known, rounds=1000), 1e-5).epsilon < 1000
 
 
 def test_one_bit_of_each_round_is_a_binomial() -> None:
     """Far apart, a Laplace variable tells a bit: its loss is ±t but for a little in between."""
     rounds, shift = 30, 0.02
-    found = account.delta(vector(1, shift, rounds=rounds), 0.0).delta
+    found = answer.delta(vector(1, shift, rounds=rounds), 0.0).delta
     bit = exp(shift) / (1 + exp(shift))  # the randomized response of the same pure ε is worse
     odds = np.array([comb(rounds, k) * bit**k * (1 - bit) ** (rounds - k) for k in range(rounds + 1)])
     losses = (2 * np.arange(rounds + 1) - rounds) * shift
@@ -133,8 +133,8 @@ def test_one_bit_of_each_round_is_a_binomial() -> None:
 
 def test_sampled_laplace_rounds_are_composed() -> None:
     sampled = vector(1, 1.0, rounds=100, participation=WithoutReplacement(chosen=1, clients=10))
-    assert account.epsilon(sampled, 1e-5).epsilon < 0.5 * account.epsilon(sampled, 1e-5, tight=False).epsilon
-    assert account.epsilon(sampled, 1e-5).epsilon < account.epsilon(vector(1, 1.0, rounds=100), 1e-5).epsilon
+    assert answer.epsilon(sampled, 1e-5).epsilon < 0.5 * answer.epsilon(sampled, 1e-5, tight=False).epsilon
+    assert answer.epsilon(sampled, 1e-5).epsilon < answer.epsilon(vector(1, 1.0, rounds=100), 1e-5).epsilon
 
 
 def test_a_ledger_charges_every_coordinate(tmp_path: Any) -> None:
@@ -145,7 +145,7 @@ def test_a_ledger_charges_every_coordinate(tmp_path: Any) -> None:
         for mechanism in (one, other):
             book.charge(mechanism, rounds=20)
         spent = book.epsilon(1e-5)
-    whole = account.epsilon(vector(11, 0.1, rounds=40), 1e-5)
+    whole = answer.epsilon(vector(11, 0.1, rounds=40), 1e-5)
     assert whole.lower is not None
     assert spent.method == composition.METHOD
     assert whole.lower <= spent.epsilon < 1.1 * whole.epsilon

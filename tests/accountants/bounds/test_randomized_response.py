@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.bounds import pld, randomized_response
 from privkit.accountants.bounds.randomized_response import Categories
 from privkit.accountants.spec import records
@@ -98,21 +98,21 @@ def test_many_answers_agree_with_numerical_composition() -> None:
     profile = randomized_response.profile(0.5, 10)
     composed = pld.composed_epsilon(profile, 1000, 1e-5, randomized_response.pure_epsilon(0.5, 10))
     assert exact * (1 - 1e-12) <= composed <= exact * (1 + 1e-8)  # both are rounded up
-    beyond = account.epsilon(responses(0.9, 10, rounds=2000), 1e-5)
-    within = account.epsilon(responses(0.9, 10, rounds=1000), 1e-5)
+    beyond = answer.epsilon(responses(0.9, 10, rounds=2000), 1e-5)
+    within = answer.epsilon(responses(0.9, 10, rounds=1000), 1e-5)
     assert within.epsilon < beyond.epsilon < 2 * within.epsilon
     assert within.lower == within.epsilon
 
 
 def test_a_mechanism_is_accounted_for_exactly() -> None:
     mechanism = responses(0.5, 2, answers=4, rounds=2)
-    found = account.epsilon(mechanism, 1e-3)
+    found = answer.epsilon(mechanism, 1e-3)
     assert found.epsilon == found.lower == pytest.approx(randomized_response.epsilon(1e-3, 0.5, 2, 8))
     assert enumerated(found.epsilon, 0.5, 2, 8) == pytest.approx(1e-3, rel=1e-9)
-    assert account.delta(mechanism, 2.0).delta == pytest.approx(enumerated(2.0, 0.5, 2, 8))
-    assert account.rdp(mechanism, [2.0]).values[0] == pytest.approx(8 * float(randomized_response.rdp(2.0, 0.5, 2)))
-    assert account.epsilon(responses(0.5, 2), 1e-300).epsilon == pytest.approx(log(3))
-    assert account.epsilon(responses(1.0, 2), 1e-5).epsilon == 0
+    assert answer.delta(mechanism, 2.0).delta == pytest.approx(enumerated(2.0, 0.5, 2, 8))
+    assert answer.rdp(mechanism, [2.0]).values[0] == pytest.approx(8 * float(randomized_response.rdp(2.0, 0.5, 2)))
+    assert answer.epsilon(responses(0.5, 2), 1e-300).epsilon == pytest.approx(log(3))
+    assert answer.epsilon(responses(1.0, 2), 1e-5).epsilon == 0
     assert records.from_json(records.to_json(mechanism)) == mechanism
     assert "replaced by a uniform draw" in " ".join(found.assumptions)
 

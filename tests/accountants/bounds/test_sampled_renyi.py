@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.bounds import sampled_renyi, subsampled_rdp
 from privkit.accountants.golden import subsampling as golden
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -90,14 +90,12 @@ def test_a_mechanism_is_asked_at_fractional_orders() -> None:
         smashed=one, noise=Noise(smashed=1.0), lower_model="frozen", relation="add_or_remove_one",
         participation=Poisson(rate=0.01), rounds=10,
     )  # fmt: skip
-    assert account.rdp(poisson, [2.7]).values[0] == pytest.approx(0.0023623813586973994, rel=1e-8)
+    assert answer.rdp(poisson, [2.7]).values[0] == pytest.approx(0.0023623813586973994, rel=1e-8)
     other = SplitMechanism(
         smashed=Known(value=1, relation="replace_one", norm="l2"), noise=Noise(smashed=1.0), lower_model="frozen",
         participation=WithoutReplacement(chosen=2, clients=10), rounds=3,
     )  # fmt: skip
-    assert account.rdp(other, [2.7]).values[0] == pytest.approx(
-        3 * quadrature(2.7, 0.2, 1.0, symmetric=True), rel=1e-10
-    )
+    assert answer.rdp(other, [2.7]).values[0] == pytest.approx(3 * quadrature(2.7, 0.2, 1.0, symmetric=True), rel=1e-10)
 
 
 def test_the_series_without_signs_is_the_library_and_above_the_divergence() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import hypergeom
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -37,7 +37,7 @@ def masked(kept: int, patches: int, mu: float, **more: Any) -> SplitMechanism:
 def test_order_two_is_the_overlap_of_two_masks(kept: int, patches: int, c: float) -> None:
     overlap = np.arange(kept + 1)
     true = log(float(hypergeom.pmf(overlap, patches, kept, kept) @ np.exp(c * overlap)))
-    found = account.rdp(masked(kept, patches, sqrt(c)), [2.0]).values[0]
+    found = answer.rdp(masked(kept, patches, sqrt(c)), [2.0]).values[0]
     assert true * (1 - 1e-9) <= found < 1.03 * true
 
 
@@ -54,7 +54,7 @@ def test_claims_are_above_enumerated_masks(kept: int, patches: int, mu: float) -
         ratio = np.mean([np.exp(shift @ points - shift @ shift / 2) for shift in shifts], axis=0)
         mechanism = masked(kept, patches, mu)
         for epsilon in (0.1, 0.6):
-            claimed = account.delta(mechanism, epsilon).delta
+            claimed = answer.delta(mechanism, epsilon).delta
             assert claimed is not None
             for losses in (np.maximum(ratio - exp(epsilon), 0), np.maximum(1 - exp(epsilon) * ratio, 0)):
                 assert float(weights @ losses) <= claimed * (1 + 2e-3)
@@ -62,14 +62,14 @@ def test_claims_are_above_enumerated_masks(kept: int, patches: int, mu: float) -
 
 def test_secrecy_helps_and_never_hurts() -> None:
     for relation, distance in (("add_or_remove_one", 0.5), ("replace_one", 1.0)):
-        found = account.epsilon(masked(32, 64, 0.5, relation=relation), 1e-5)
+        found = answer.epsilon(masked(32, 64, 0.5, relation=relation), 1e-5)
         told = gaussian.epsilon(1e-5, distance * sqrt(32))
         assert found.lower is None
         if relation == "replace_one":  # what both neighbors share can reveal the mask
             assert found.epsilon == pytest.approx(told)
         else:
             assert found.epsilon < 0.8 * told
-    everything = account.epsilon(masked(64, 64, 0.5, rounds=3), 1e-5)
+    everything = answer.epsilon(masked(64, 64, 0.5, rounds=3), 1e-5)
     assert everything.epsilon == pytest.approx(gaussian.epsilon(1e-5, 0.5 * sqrt(64 * 3)))
 
 
@@ -80,10 +80,10 @@ def test_replacement_can_reveal_the_mask() -> None:
     near = [np.outer(density(far + mu), density(0)), np.outer(density(0), density(far + mu))]
     other = [np.outer(density(far), density(0)), np.outer(density(0), density(far))]
     true = float(np.maximum(sum(near) / 2 - exp(0.5) * sum(other) / 2, 0).sum()) * 0.05**2
-    added = account.delta(masked(1, 2, mu), 0.5).delta
+    added = answer.delta(masked(1, 2, mu), 0.5).delta
     assert added is not None
     assert added < 0.7 * true
-    replaced = account.delta(masked(1, 2, mu / 2, relation="replace_one"), 0.5).delta
+    replaced = answer.delta(masked(1, 2, mu / 2, relation="replace_one"), 0.5).delta
     assert replaced is not None
     assert true <= replaced * (1 + 1e-3)
 
@@ -91,7 +91,7 @@ def test_replacement_can_reveal_the_mask() -> None:
 def test_a_clamp_bounds_a_patch_by_its_fullest() -> None:
     clamp = masked(2, 4, 1.0, smashed=Clamp(low=0, high=1, dimensions=10))
     ball = masked(2, 4, sqrt(3))  # ⌈10/4⌉ coordinates
-    assert account.epsilon(clamp, 1e-5).epsilon == account.epsilon(ball, 1e-5).epsilon
+    assert answer.epsilon(clamp, 1e-5).epsilon == answer.epsilon(ball, 1e-5).epsilon
     row = {
         "mechanism": "hidden_mask", "sigma": 1, "dimensions": 10, "clip_high": 1, "relation": "add_or_remove_one",
         "patches": 4, "kept": 2,

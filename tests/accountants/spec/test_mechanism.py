@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import (
@@ -331,8 +331,8 @@ def test_updates_are_charged_beside_laplace_noise() -> None:
         noise=Noise(law="laplace", smashed=1.0),
         lower_model=PrivateUpdates(noise_multiplier=0.1, steps=100),
     )
-    assert account.delta(mechanism, 1.0).kind == "nothing"
-    assert account.epsilon(mechanism, 1e-5).epsilon > 1000
+    assert answer.delta(mechanism, 1.0).kind == "nothing"
+    assert answer.epsilon(mechanism, 1e-5).epsilon > 1000
 
 
 def test_random_ratios_of_several_releases_rest_on_the_renyi_bound_that_holds_for_shared_and_for_fresh_draws() -> None:
@@ -343,8 +343,8 @@ def test_random_ratios_of_several_releases_rest_on_the_renyi_bound_that_holds_fo
         "unit": "client",
         "mixing": Mixup(ratio=DirichletRatio(concentration=2, clients=1000)),
     }
-    shared = account.epsilon(SplitMechanism(**given, releases=8), 1e-5)
-    fresh = account.epsilon(SplitMechanism(**given, rounds=8), 1e-5)
+    shared = answer.epsilon(SplitMechanism(**given, releases=8), 1e-5)
+    fresh = answer.epsilon(SplitMechanism(**given, rounds=8), 1e-5)
     assert shared.lower is None
     assert shared.order is not None
     assert shared.epsilon >= fresh.epsilon
@@ -391,7 +391,7 @@ def test_ratios_too_uneven_to_integrate_are_refused(sigma: float, concentration:
         mixing=Mixup(ratio=DirichletRatio(concentration=concentration, clients=2)),
     )
     with pytest.raises(ValueError, match="too uneven to integrate"):
-        account.epsilon(mechanism, 1e-5)
+        answer.epsilon(mechanism, 1e-5)
 
 
 def test_a_delta_too_small_for_a_float_is_not_zero() -> None:
@@ -401,7 +401,7 @@ def test_a_delta_too_small_for_a_float_is_not_zero() -> None:
         lower_model="frozen",
         participation=WithoutReplacement(chosen=2, clients=10),
     )
-    certificate = account.delta(mechanism, 60.0)
+    certificate = answer.delta(mechanism, 60.0)
     assert certificate.delta is not None
     assert certificate.delta > 0
 
@@ -412,6 +412,6 @@ def test_updates_are_charged_where_all_of_n_clients_are_drawn() -> None:
         "noise": Noise(smashed=1.0),
         "lower_model": PrivateUpdates(noise_multiplier=0.5, steps=10),
     }
-    every = account.epsilon(SplitMechanism(**given), 1e-5)
-    drawn = account.epsilon(SplitMechanism(**given, participation=WithoutReplacement(chosen=10, clients=10)), 1e-5)
+    every = answer.epsilon(SplitMechanism(**given), 1e-5)
+    drawn = answer.epsilon(SplitMechanism(**given, participation=WithoutReplacement(chosen=10, clients=10)), 1e-5)
     assert drawn.epsilon == every.epsilon

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import roots_jacobi
 from scipy.stats import beta, betabinom, norm
 
-from privkit.accountants import account
+from privkit.accountants import answer
 from privkit.accountants.golden.gaussian import table_1
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -78,7 +78,7 @@ def test_published_ratios_are_the_mean_of_hockey_sticks(mu: float, a: float, cli
     ratios, weights = (node + 1) / 2, weight / weight.sum()
     expected = float(weights @ hockey_stick(mu * ratios, epsilon))
     mechanism = one_release(mu, mixing=Mixup(ratio=DirichletRatio(concentration=a, clients=clients)))
-    found = account.delta(mechanism, epsilon)
+    found = answer.delta(mechanism, epsilon)
     assert found.delta == pytest.approx(expected, rel=1e-4, abs=1e-9)
     assert found.lower == epsilon
 
@@ -100,7 +100,7 @@ def test_whole_patches_are_counted(
     odds = betabinom.pmf(j, patches, a, b) if counts else rounded
     expected = float(odds[1:] @ hockey_stick(mu * np.sqrt(j[1:] / patches), epsilon))
     ratio: Any = (DirichletCounts if counts else DirichletRatio)(concentration=a, clients=clients)
-    found = account.delta(one_release(mu, mixing=CutMix(ratio=ratio, patches=patches)), epsilon).delta
+    found = answer.delta(one_release(mu, mixing=CutMix(ratio=ratio, patches=patches)), epsilon).delta
     assert found == pytest.approx(expected, rel=1e-8, abs=1e-13)
 
 
@@ -115,7 +115,7 @@ def test_sampling_k_of_n_is_the_hockey_stick_of_the_mixture(
     one, other = norm.pdf(x), (1 - rate) * norm.pdf(x) + rate * norm.pdf(x - mu)
     both = [np.trapezoid(np.maximum(p - exp(epsilon) * q, 0), x) for p, q in ((other, one), (one, other))]
     mechanism = one_release(mu, participation=WithoutReplacement(chosen=chosen, clients=clients))
-    found = account.delta(mechanism, epsilon).delta
+    found = answer.delta(mechanism, epsilon).delta
     assert found == pytest.approx(max(both), rel=1e-5, abs=1e-9)
 
 
@@ -135,7 +135,7 @@ def test_renyi_divergence_of_random_ratios_is_its_integral(
     expected = log(float(weights @ np.exp((order - 1) * order * (mu * ratio) ** 2 / 2))) / (order - 1)
     law = DirichletRatio(concentration=a, clients=clients)
     mechanism = one_release(mu, mixing=CutMix(ratio=law, patches=16) if cut else Mixup(ratio=law))
-    assert account.rdp(mechanism, [order]).values[0] == pytest.approx(expected, rel=1e-7, abs=1e-11)
+    assert answer.rdp(mechanism, [order]).values[0] == pytest.approx(expected, rel=1e-7, abs=1e-11)
 
 
 @pytest.mark.parametrize("rounds", [2, 5])
@@ -169,7 +169,7 @@ def test_composition_brackets_the_truth(rounds: int, kind: str) -> None:
         middle = (low + high) / 2
         value = float((np.maximum(1 - np.exp(np.minimum(middle - loss, 0)), 0) * total)[loss > middle].sum())
         low, high = (middle, high) if value > delta else (low, middle)
-    found = account.epsilon(mechanism, delta)
+    found = answer.epsilon(mechanism, delta)
     # One pair of neighbors attains the profile of told ratios in both directions, that of sampling in one only.
     assert high * (1 - 2e-3) <= found.epsilon <= high * (1.03 if kind == "sampled" else 1.003)
     assert found.lower is None or found.lower <= high * (1 + 2e-3)
@@ -261,7 +261,7 @@ def test_no_attack_on_the_mechanism_beats_the_certificate(name: str, sampling: i
     generator = np.random.default_rng(0)
     delta = 0.01
     found = empirical(lambda present, draws: simulated(mechanism, draws, present, generator), delta, 200_000)
-    certificate = account.epsilon(mechanism, delta)
+    certificate = answer.epsilon(mechanism, delta)
     assert found <= certificate.epsilon
     tight = 0.55 if site == "client" and clients > 2 else 0.75  # ‖λ‖² is bounded below there
     assert found >= tight * certificate.epsilon, (found, certificate.epsilon)  # the attack has power
@@ -272,7 +272,7 @@ def test_what_a_fixed_ratio_claims_is_refuted_by_the_mechanism() -> None:
     fixed = replace(random, mixing=Mixup(ratio=FixedRatio.equal(2)))
     generator = np.random.default_rng(1)
     found = empirical(lambda present, draws: simulated(random, draws, present, generator), 1e-3, 400_000)
-    assert account.epsilon(fixed, 1e-3).epsilon < found <= account.epsilon(random, 1e-3).epsilon
+    assert answer.epsilon(fixed, 1e-3).epsilon < found <= answer.epsilon(random, 1e-3).epsilon
 
 
 # laws
@@ -345,21 +345,21 @@ def mechanisms(draw: st.DrawFn) -> SplitMechanism:
 def test_less_noise_more_rounds_and_a_smaller_delta_cost_more(
     mechanism: SplitMechanism, delta: float, factor: float, more: int
 ) -> None:
-    value = account.epsilon(mechanism, delta, tight=False).epsilon
+    value = answer.epsilon(mechanism, delta, tight=False).epsilon
     slack = 1 + 1e-9
     noise = mechanism.noise
     louder = replace(noise, smashed=noise.smashed * factor, labels=noise.labels and noise.labels * factor)
-    assert account.epsilon(replace(mechanism, noise=louder), delta, tight=False).epsilon <= value * slack + 1e-12
+    assert answer.epsilon(replace(mechanism, noise=louder), delta, tight=False).epsilon <= value * slack + 1e-12
     longer = replace(mechanism, rounds=mechanism.rounds + more)
-    assert account.epsilon(longer, delta, tight=False).epsilon >= value / slack - 1e-12
-    assert account.epsilon(mechanism, delta / factor, tight=False).epsilon >= value / slack - 1e-12
+    assert answer.epsilon(longer, delta, tight=False).epsilon >= value / slack - 1e-12
+    assert answer.epsilon(mechanism, delta / factor, tight=False).epsilon >= value / slack - 1e-12
 
 
 @settings(max_examples=100, deadline=None)
 @given(mechanism=mechanisms(), orders=st.lists(st.floats(1.01, 64), min_size=1, max_size=4), n=st.integers(1, 50))
 def test_renyi_curves_add_up_and_grow(mechanism: SplitMechanism, orders: list[float], n: int) -> None:
-    once = np.array(account.rdp(replace(mechanism, rounds=1), orders).values)
-    many = np.array(account.rdp(replace(mechanism, rounds=n), orders).values)
+    once = np.array(answer.rdp(replace(mechanism, rounds=1), orders).values)
+    many = np.array(answer.rdp(replace(mechanism, rounds=n), orders).values)
     assert many == pytest.approx(n * once, rel=1e-12)
     order = np.argsort(orders, kind="stable")
     assert np.all(np.diff(once[order]) >= -1e-9 * once[order][1:])
@@ -369,9 +369,9 @@ def test_renyi_curves_add_up_and_grow(mechanism: SplitMechanism, orders: list[fl
 @settings(max_examples=60, deadline=None)
 @given(mechanism=mechanisms(), delta=DELTAS)
 def test_one_by_one_and_all_at_once_are_the_same(mechanism: SplitMechanism, delta: float) -> None:
-    alone = account.epsilon(mechanism, delta, tight=False)
+    alone = answer.epsilon(mechanism, delta, tight=False)
     other = one_release(0.3, participation=WithoutReplacement(chosen=2, clients=9), rounds=7)
-    _, second, _ = account.epsilons([other, mechanism, other], [1e-3, delta, 0.1])
+    _, second, _ = answer.epsilons([other, mechanism, other], [1e-3, delta, 0.1])
     assert second.epsilon == pytest.approx(alone.epsilon, rel=1e-12, abs=1e-15)
     assert (second.method, second.order, second.kind) == (alone.method, alone.order, alone.kind)
 
@@ -379,7 +379,7 @@ def test_one_by_one_and_all_at_once_are_the_same(mechanism: SplitMechanism, delt
 @settings(max_examples=30, deadline=None)
 @given(mechanism=mechanisms(), delta=st.floats(1e-8, 0.1))
 def test_numerical_composition_only_helps_and_brackets(mechanism: SplitMechanism, delta: float) -> None:
-    quick, tight = (account.epsilon(mechanism, delta, tight=value) for value in (False, True))
+    quick, tight = (answer.epsilon(mechanism, delta, tight=value) for value in (False, True))
     assert tight.epsilon <= quick.epsilon
     assert tight.kind == "differential_privacy"
     if tight.lower is not None:
@@ -401,11 +401,11 @@ def test_everyone_sampled_is_no_sampling(delta: float, rounds: int, mu: float, s
         ("add_or_remove_one", Poisson(rate=1.0)),
     ):
         every = one_release(mu, relation=relation, rounds=rounds)
-        found = account.epsilon(replace(every, participation=all_in), delta, tight=sampled)
-        expected = account.epsilon(every, delta)
+        found = answer.epsilon(replace(every, participation=all_in), delta, tight=sampled)
+        expected = answer.epsilon(every, delta)
         assert found.epsilon == expected.epsilon
         assert found.lower == expected.lower == expected.epsilon
-        curves = [account.rdp(m, [1.5, 8]).values for m in (every, replace(every, participation=all_in))]
+        curves = [answer.rdp(m, [1.5, 8]).values for m in (every, replace(every, participation=all_in))]
         assert curves[0] == pytest.approx(curves[1], rel=1e-12)
 
 
@@ -425,7 +425,7 @@ def test_names_of_clients_and_order_of_rounds_do_not_matter(
     def of(ratio: Any, rounds: int = 1) -> float:
         mixing = CutMix(ratio=ratio, patches=total) if cut else Mixup(ratio=ratio)
         noise = Noise(smashed=1.0, site=site)  # type: ignore[arg-type]
-        return account.epsilon(one_release(mixing=mixing, noise=noise, rounds=rounds), delta).epsilon
+        return answer.epsilon(one_release(mixing=mixing, noise=noise, rounds=rounds), delta).epsilon
 
     shuffled = data.draw(st.permutations(parts))
     ratios, again = (tuple(part / total for part in order) for order in (parts, shuffled))
@@ -447,10 +447,10 @@ def test_epsilon_inverts_delta(mu: float, epsilon: float, kind: str) -> None:
         "cutmix": {"mixing": CutMix(ratio=law, patches=8)},
     }
     mechanism = one_release(mu, **kinds[kind])
-    delta = account.delta(mechanism, epsilon).delta
+    delta = answer.delta(mechanism, epsilon).delta
     assert delta is not None
     if delta > 1e-200:
-        assert account.epsilon(mechanism, delta).epsilon == pytest.approx(epsilon, rel=1e-6, abs=1e-9)
+        assert answer.epsilon(mechanism, delta).epsilon == pytest.approx(epsilon, rel=1e-6, abs=1e-9)
 
 
 def test_realized_ratios_are_no_lower_bound_where_masks_may_miss_the_patch_that_differs() -> None:
@@ -460,7 +460,7 @@ def test_realized_ratios_are_no_lower_bound_where_masks_may_miss_the_patch_that_
         (Ball(radius=1), False, False),  # masks that are not uniform may still change
         (PatchBall(radius=1, patches=16), False, True),
     ):
-        found = account.epsilon(
+        found = answer.epsilon(
             SplitMechanism(
                 smashed=clip,
                 noise=Noise(smashed=2),
@@ -478,8 +478,8 @@ def test_realized_rounds_are_summed_for_each_client_and_then_the_largest_taken()
     ratios = ((0.9, 0.1), (0.1, 0.9), (0.5, 0.5))
     mechanism = one_release(2.0, mixing=Mixup(ratio=RealizedRatios(ratios=ratios)), rounds=3)
     squared = 4 * (0.9**2 + 0.1**2 + 0.5**2)
-    assert account.epsilon(mechanism, 1e-5).epsilon == account.epsilon(one_release(sqrt(squared)), 1e-5).epsilon
-    assert account.rdp(mechanism, [3]).values[0] == pytest.approx(3 * squared / 2)
+    assert answer.epsilon(mechanism, 1e-5).epsilon == answer.epsilon(one_release(sqrt(squared)), 1e-5).epsilon
+    assert answer.rdp(mechanism, [3]).values[0] == pytest.approx(3 * squared / 2)
 
 
 # unusual parameters
@@ -488,10 +488,10 @@ def test_realized_rounds_are_summed_for_each_client_and_then_the_largest_taken()
 @pytest.mark.parametrize("sigma", [1e-3, 1e-2, 16 / 255])
 def test_epsilon_in_the_thousands_and_beyond_stays_a_number(sigma: float) -> None:
     mu = 10 / sigma
-    value = account.epsilon(one_release(10.0, noise=Noise(smashed=sigma)), 1e-5).epsilon
+    value = answer.epsilon(one_release(10.0, noise=Noise(smashed=sigma)), 1e-5).epsilon
     # δ = 1e-5 lies between the two one-sided quantiles of the loss N(μ²/2, μ²)
     assert mu**2 / 2 + mu * norm.isf(2e-5) < value < mu**2 / 2 + mu * norm.isf(1e-5)
-    back = account.delta(one_release(10.0, noise=Noise(smashed=sigma)), value).delta
+    back = answer.delta(one_release(10.0, noise=Noise(smashed=sigma)), value).delta
     assert back == pytest.approx(1e-5, rel=1e-4)
 
 
@@ -508,31 +508,29 @@ def test_epsilon_in_the_thousands_and_beyond_stays_a_number(sigma: float) -> Non
 @pytest.mark.parametrize("tight", [False, True])
 def test_a_million_rounds(changes: dict[str, Any], tight: bool) -> None:
     mechanism = one_release(0.05, rounds=10**6, **changes)
-    value = account.epsilon(mechanism, 1e-6, tight=tight).epsilon
-    whole = account.epsilon(one_release(0.05, rounds=10**6), 1e-6).epsilon
+    value = answer.epsilon(mechanism, 1e-6, tight=tight).epsilon
+    whole = answer.epsilon(one_release(0.05, rounds=10**6), 1e-6).epsilon
     assert 0 < value <= whole * (1 + 1e-9)
 
 
 def test_delta_above_the_total_variation_costs_nothing() -> None:
     variation = 2 * norm.cdf(0.5) - 1
-    assert account.epsilon(one_release(1.0), variation * 1.001).epsilon == 0
-    assert 0 < account.epsilon(one_release(1.0), variation * 0.999).epsilon < 0.01
+    assert answer.epsilon(one_release(1.0), variation * 1.001).epsilon == 0
+    assert 0 < answer.epsilon(one_release(1.0), variation * 0.999).epsilon < 0.01
     sampled = one_release(30.0, participation=WithoutReplacement(chosen=1, clients=4))
-    assert account.epsilon(sampled, 0.25).epsilon == 0
-    assert account.epsilon(sampled, 0.249).epsilon > 0
+    assert answer.epsilon(sampled, 0.25).epsilon == 0
+    assert answer.epsilon(sampled, 0.249).epsilon > 0
     mixed = one_release(1.0, mixing=Mixup(ratio=DirichletRatio(concentration=0.5, clients=2)))
-    assert account.epsilon(mixed, 0.39).epsilon == 0
+    assert answer.epsilon(mixed, 0.39).epsilon == 0
 
 
 @pytest.mark.parametrize("concentration", [0.01, 0.05, 0.3, 1.0, 50.0, 1e4])
 def test_any_concentration_lies_between_no_mixing_and_equal_ratios(concentration: float) -> None:
     law = DirichletRatio(concentration=concentration, clients=2)
-    found = account.epsilon(one_release(2.0, mixing=Mixup(ratio=law)), 1e-5)
+    found = answer.epsilon(one_release(2.0, mixing=Mixup(ratio=law)), 1e-5)
     assert found.lower == found.epsilon
     assert (
-        account.epsilon(one_release(1.0), 1e-5).epsilon
-        < found.epsilon
-        < account.epsilon(one_release(2.0), 1e-5).epsilon
+        answer.epsilon(one_release(1.0), 1e-5).epsilon < found.epsilon < answer.epsilon(one_release(2.0), 1e-5).epsilon
     )
 
 
@@ -540,24 +538,24 @@ def test_updates_of_the_lower_model_are_added() -> None:
     updates = PrivateUpdates(noise_multiplier=2.0, chosen=10, records=100, steps=50)
     alone, charged = one_release(0.5), one_release(0.5, lower_model=updates)
     steps = one_release(0.5, participation=WithoutReplacement(chosen=10, clients=100), rounds=50)
-    both = account.curve(alone, [4]) + account.curve(steps, [4])
-    assert account.curve(charged, [4]) == pytest.approx(both, rel=1e-12)
-    assert account.epsilon(charged, 1e-5).epsilon > account.epsilon(alone, 1e-5).epsilon
+    both = answer.curve(alone, [4]) + answer.curve(steps, [4])
+    assert answer.curve(charged, [4]) == pytest.approx(both, rel=1e-12)
+    assert answer.epsilon(charged, 1e-5).epsilon > answer.epsilon(alone, 1e-5).epsilon
 
 
 def test_a_client_with_a_batch_pays_for_each_release() -> None:
     client = one_release(0.5, unit="client", lower_model="trained", releases=16, rounds=4)
-    assert account.epsilon(client, 1e-5).epsilon == account.epsilon(one_release(4.0), 1e-5).epsilon
+    assert answer.epsilon(client, 1e-5).epsilon == answer.epsilon(one_release(4.0), 1e-5).epsilon
 
 
 def test_certificates_say_what_they_rest_on() -> None:
-    found = account.epsilon(table_1(CutMix(ratio=FixedRatio.equal(2), patches=64), chosen=2), 0.5)
+    found = answer.epsilon(table_1(CutMix(ratio=FixedRatio.equal(2), patches=64), chosen=2), 0.5)
     assert any("0.5 is large" in sentence for sentence in found.assumptions)
     assert any("drawn uniformly and secretly" in sentence for sentence in found.assumptions)
     assert (found.relation, found.unit, found.sound, found.objection) == ("replace_one", "record", True, "")
     assert {"numpy", "scipy"} <= set(found.versions)
     assert found.source
-    edge = account.epsilon(
+    edge = answer.epsilon(
         one_release(1e-4, participation=WithoutReplacement(chosen=1, clients=2), rounds=5), 1e-5, tight=False
     )
     assert edge.at_grid_edge or edge.order is None
@@ -565,7 +563,7 @@ def test_certificates_say_what_they_rest_on() -> None:
 
 @pytest.mark.parametrize("bad", [0, 1, -1e-5, float("nan"), inf, True, "1e-5", None])
 def test_refuses_what_is_no_delta(bad: Any) -> None:
-    for call in (lambda: account.epsilon(one_release(), bad), lambda: list(account.epsilons([one_release()], [bad]))):
+    for call in (lambda: answer.epsilon(one_release(), bad), lambda: list(answer.epsilons([one_release()], [bad]))):
         with pytest.raises(ValueError, match="delta must be a finite number > 0 and < 1"):
             call()
 
@@ -573,16 +571,16 @@ def test_refuses_what_is_no_delta(bad: Any) -> None:
 @pytest.mark.parametrize("bad", [-1, float("nan"), inf, True, "1", None])
 def test_refuses_what_is_no_epsilon(bad: Any) -> None:
     with pytest.raises(ValueError, match="epsilon must be a finite number >= 0"):
-        account.delta(one_release(), bad)
+        answer.delta(one_release(), bad)
 
 
 @pytest.mark.parametrize("bad", [[], [1], [0.5], [float("nan")], [inf], [True]])
 def test_refuses_what_is_no_order(bad: Any) -> None:
     with pytest.raises(ValueError, match="order"):
-        account.rdp(one_release(), bad)
+        answer.rdp(one_release(), bad)
 
 
 def test_a_known_sensitivity_answers_for_its_relation_only() -> None:
     known = Known(value=1.0, relation="add_or_remove_one", norm="l2")
     with pytest.raises(ValueError, match="a replacement can move a release twice as far"):
-        account.epsilon(one_release(smashed=known), 1e-5)
+        answer.epsilon(one_release(smashed=known), 1e-5)

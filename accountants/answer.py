@@ -15,10 +15,10 @@ from privkit.accountants.base import Certificate, RenyiCurve
 from privkit.accountants.bounds import (
     closed_forms,
     composition,
-    conversions,
     gaussian,
     independent_steps,
     laplace,
+    renyi,
     sampled_renyi,
     subsampled_rdp,
 )
@@ -324,7 +324,7 @@ def _converted(
     rdp: Callable[[Array, Array, Array], Array], orders: Array, rate: Array, mu: Array, rounds: Array, deltas: Array
 ) -> tuple[Array, Array]:
     """Smallest ε of each row over the orders, and the order at which it is found, [R]."""
-    values = conversions.canonne(orders, rdp(orders, rate, mu) * rounds[:, None], deltas[:, None])
+    values = renyi.canonne(orders, rdp(orders, rate, mu) * rounds[:, None], deltas[:, None])
     return values.min(1), orders[values.argmin(1)]
 
 
@@ -336,13 +336,13 @@ def _sampled_once(mu: float, rate: float, delta: float) -> Bound:
 
 def _single(mechanism: SplitMechanism, delta: float) -> list[Bound]:
     """Bounds on ε for one mechanism whose shift is random, Laplace, or composed with updates of the lower model."""
-    found = [_by_curve(mechanism, lambda orders, rdp: conversions.best_epsilon(orders, rdp, delta))]
+    found = [_by_curve(mechanism, lambda orders, rdp: renyi.best_epsilon(orders, rdp, delta))]
     return found + [_bound(form, form.epsilon(delta)) for form in closed_forms.closed_forms(mechanism)]
 
 
 def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[Bound]:
     """Bounds on ln δ at ε, of the same methods as those on ε."""
-    found = [_by_curve(mechanism, lambda orders, rdp: conversions.best_delta(orders, rdp, epsilon))]
+    found = [_by_curve(mechanism, lambda orders, rdp: renyi.best_delta(orders, rdp, epsilon))]
     found += [_bound(form, form.log_delta(epsilon)) for form in closed_forms.closed_forms(mechanism)]
     if tight and not any(bound.exact for bound in found):
         composed = composition.delta(mechanism, epsilon)
@@ -352,7 +352,7 @@ def _log_deltas(mechanism: SplitMechanism, epsilon: float, tight: bool) -> list[
     return found
 
 
-def _by_curve(mechanism: SplitMechanism, best: Callable[[Array, Array], conversions.Converted]) -> Bound:
+def _by_curve(mechanism: SplitMechanism, best: Callable[[Array, Array], renyi.Converted]) -> Bound:
     """The bound at the best order; at high ones, too, where the last of the usual ones is the best."""
     orders = _orders(mechanism)
     found = best(orders, curve(mechanism, orders))
@@ -377,7 +377,7 @@ def _orders(mechanism: SplitMechanism) -> Array:
         return steps.orders
     lower = mechanism.lower_model
     sampled = mechanism.sampling.rate < 1 or (isinstance(lower, PrivateUpdates) and lower.rate < 1)
-    return SAMPLED_ORDERS if sampled else np.array(conversions.ORDERS)
+    return SAMPLED_ORDERS if sampled else np.array(renyi.ORDERS)
 
 
 def _renyi(mechanism: SplitMechanism, value: float, order: float, at_edge: bool) -> Bound:
