@@ -25,8 +25,8 @@ class View:
         round: 0-based communication round.
         smashed: the release, float [N, T, D] (tokens), [N, C, H, W] (feature maps) or [N, D] (vectors).
         mixed: k, images that each released row holds; more than 1 where clients are mixed.
-        share: weight of each of the k images in each cell of a row, [N, k, T] (T = 1: one weight for all cells), where
-            the coins of mixing or masking are public; None where they are hidden, or there are none.
+        weights: weight of each of the k images at each position of a row, [N, k, T] (T = 1: one for all positions),
+            if the coins of mixing or masking are public; None where they are hidden, or there are none.
         cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None where the protocol does not send
             it.
         messages: M ≥ 1, messages of N/M rows each, one after another; a batch-level shuffle mixes within one.
@@ -37,7 +37,7 @@ class View:
     round: int
     smashed: Tensor
     mixed: int = 1
-    share: Tensor | None = None
+    weights: Tensor | None = None
     cut_gradient: Tensor | None = None
     messages: int = 1
     labels: Tensor | None = None

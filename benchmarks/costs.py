@@ -101,7 +101,7 @@ def payload(device: torch.device) -> None:
         ways = [at(kept=mixed_share(CLIENTS, k), seed_bytes=SEED_BYTES) for k in GROUPS]
         by_k.append([name, shape, mib(at(), 0), *(mib(cost, 0) for cost in ways)])
         cutouts = [RandomCutout(payload=kept, patch=patch).apply(probe, probe, draws)[0] for kept in KEPT]
-        travelling = [at(kept=kept_share(cutout.share), seed_bytes=SEED_BYTES) for cutout in cutouts]
+        travelling = [at(kept=kept_share(cutout.weights), seed_bytes=SEED_BYTES) for cutout in cutouts]
         by_share.append([name, shape, *(mib(cost, 0) for cost in travelling)])
         two = mixed_share(CLIENTS, 2)
         routes = [at(kept=two, gradient=route, seed_bytes=SEED_BYTES) for route in ("unicast", "broadcast", "average")]
@@ -127,8 +127,8 @@ def shares(device: torch.device) -> None:
             release, _ = RandomCutMix(group=k, concentration=concentration).apply(
                 smashed.to(device), labels.to(device), draws
             )
-            assert release.share is not None
-            own = release.share[:, 0].double().mean(-1)  # one client's; the mean over its group is 1/k for certain
+            assert release.weights is not None
+            own = release.weights[:, 0].double().mean(-1)  # one client's; the mean over its group is 1/k for certain
             row += [f"{own.mean():.4f} ± {own.std() / rounds**0.5:.4f}", f"{own.std():.3f}"]
         rows.append(row)
     print(f"\n## Share that one client of a full group sends: {rounds:,} rounds of Random CutMix, {tokens} tokens")

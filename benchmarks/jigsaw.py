@@ -37,7 +37,7 @@ from privkit.metrics.arrangement import Accuracy, arrangement_scores, true_arran
 from privkit.metrics.puzzle import direct_accuracy, kinds_of, neighbor_accuracy
 from privkit.models.t2t import T2tVit
 from privkit.models.vit import Vit
-from privkit.training.edge import Form
+from privkit.training.edge import PublicTransform
 
 PICTURES = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "ihc.png", "motorcycle_left.png")
 
@@ -131,7 +131,7 @@ def tokens(args: argparse.Namespace) -> None:
             return QueryResult(view=release(images, draws)[0], members=torch.arange(len(images)).unsqueeze(1))
 
         view, truth = release(victims, Generator().manual_seed(seed))
-        known = nn.Sequential(lower, Form(defense))  # the edge in order: a transform is public
+        known = nn.Sequential(lower, PublicTransform(defense))  # the edge in order: a transform is public
         knowledge = Knowledge(
             image_shape=shape,
             batch_size=args.batch,

@@ -200,8 +200,8 @@ class _Plan:
         """One view from all passes of one round."""
         number, messages = same[0].round, same[0].messages
         if self.combine == "average" and masked(same):
-            smashed, share = unmasked(same)
-            return View(round=number, smashed=smashed, messages=messages, share=share)
+            smashed, weights = unmasked(same)
+            return View(round=number, smashed=smashed, messages=messages, weights=weights)
         return View(round=number, smashed=self._combined(same, coins), messages=messages)
 
     @torch.no_grad()
@@ -235,8 +235,8 @@ def _in_order(answer: QueryResult, images: int) -> View:
     order = answer.members.flatten().argsort(stable=True)
     if len(order) != images or not bool((answer.members.flatten()[order].diff() == 1).all()):
         raise NotApplicable("adaptive needs a query that answers with one row for each image")
-    share = answer.view.share
-    return replace(answer.view, smashed=answer.view.smashed[order], share=None if share is None else share[order])
+    weights = answer.view.weights
+    return replace(answer.view, smashed=answer.view.smashed[order], weights=None if weights is None else weights[order])
 
 
 def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:

@@ -32,7 +32,7 @@ class Problem:
         start: [N·k, C, H, W] in [0, 1].
         unit: variance of the whole release: a matching error is given in it.
         mixed: k.
-        share: public weights [N, k, T], or None.
+        weights: public weights [N, k, T], or None.
         anchor: like `start`: images that the guess is kept near; None for the start.
         places: [N, T, T] nats of released token t at place s, or None.
         group: rows over which tokens were shuffled; 1 if inside each row.
@@ -42,7 +42,7 @@ class Problem:
     start: Tensor
     unit: Tensor
     mixed: int = 1
-    share: Tensor | None = None
+    weights: Tensor | None = None
     anchor: Tensor | None = None
     places: Tensor | None = None
     group: int = 1
@@ -57,7 +57,7 @@ class Problem:
             self,
             smashed=again(self.smashed),
             start=again(self.start),
-            share=None if self.share is None else again(self.share),
+            weights=None if self.weights is None else again(self.weights),
             anchor=None if self.anchor is None else again(self.anchor),
             places=None if self.places is None else again(self.places),
         )
@@ -141,7 +141,7 @@ def fit(
 
     def objective() -> Tensor:
         x = images()
-        unexplained = (mix(lower(x), k, problem.share) - target).square().flatten(1).mean(1) / problem.unit
+        unexplained = (mix(lower(x), k, problem.weights) - target).square().flatten(1).mean(1) / problem.unit
         away = (x - anchor).square().flatten(1).mean(1)
         smooth, near = (term.view(-1, k).mean(1) for term in (total_variation(x), away))
         return unexplained + priors[0] * smooth + priors[1] * near

@@ -20,14 +20,14 @@ def per_member(view: View) -> Tensor:
         [N·k, T, D + 1] (tokens) or [N·k, C + 1, H, W] (maps) with the weights as the last channel; without public coins
         the release itself, each row k times: nothing then tells the k images of a row apart.
 
-    >>> view = View(round=0, smashed=torch.ones(1, 3, 2), mixed=2, share=torch.tensor([[[1., 0., 1.], [0., 1., 0.]]]))
+    >>> view = View(round=0, smashed=torch.ones(1, 3, 2), mixed=2, weights=torch.tensor([[[1., 0., 1.], [0., 1., 0.]]]))
     >>> per_member(view)[0].tolist()
     [[1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]
     """
     rows = view.smashed if view.mixed == 1 else view.smashed.repeat_interleave(view.mixed, 0)
-    if view.share is None:
+    if view.weights is None:
         return rows
-    weights = view.share.flatten(0, 1).to(rows.dtype)
+    weights = view.weights.flatten(0, 1).to(rows.dtype)
     if rows.ndim == 3:
         return torch.cat([rows, weights.unsqueeze(2).expand(-1, rows.shape[1], -1)], 2)
     if rows.ndim == 4:

@@ -44,9 +44,9 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
     if masked(views):
         if align:
             raise NotApplicable("masked rounds can be averaged in the places where tokens came, not in another order")
-        smashed, share = unmasked(views)
-        whole = bool((share == 1).all())
-        return replace(views[0], smashed=smashed, share=None if whole else share, cut_gradient=None)
+        smashed, weights = unmasked(views)
+        whole = bool((weights == 1).all())
+        return replace(views[0], smashed=smashed, weights=None if whole else weights, cut_gradient=None)
     rounds = [v.smashed for v in views]
     if align:
         rounds = [rounds[0], *(take(x, hungarian(pair_costs(x, rounds[0]))) for x in rounds[1:])]
@@ -59,7 +59,7 @@ def masked(views: Sequence[View]) -> bool:
     Raises:
         NotApplicable: if some were and others were not.
     """
-    found = [view.share is not None for view in views]
+    found = [view.weights is not None for view in views]
     if any(found) and not all(found):
         raise NotApplicable("rounds are put together where masks are public in all passes or in none")
     return all(found)
@@ -69,20 +69,20 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
     """What rounds that were masked by public coins show together.
 
     Args:
-        views: rounds of the same victims in the same rows, each cell of them weighted by its `share` [N, 1, T].
+        views: rounds of the same victims in the same rows, each cell of them weighted by its `weights` [N, 1, T].
 
     Returns:
         Their sum over the sum of their weights, shaped like `smashed`, and [N, 1, T]: 1 for each cell that any round
         kept, 0 for one that none did, which is then 0 itself.
 
     >>> rounds = [
-    ...     View(round=i, smashed=torch.tensor([[[5.0], [0.0], [7.0]]]) * kept[0].unsqueeze(2), share=kept)
+    ...     View(round=i, smashed=torch.tensor([[[5.0], [0.0], [7.0]]]) * kept[0].unsqueeze(2), weights=kept)
     ...     for i, kept in enumerate((torch.tensor([[[1.0, 0.0, 0.0]]]), torch.tensor([[[1.0, 1.0, 0.0]]])))
     ... ]
     >>> [x.flatten().tolist() for x in unmasked(rounds)]
     [[5.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
     """
-    shares = torch.stack([view.share for view in views if view.share is not None])
+    shares = torch.stack([view.weights for view in views if view.weights is not None])
     total, weight = torch.stack([view.smashed for view in views]).sum(0), shares.sum(0)
     spread = mix(torch.ones_like(total), 1, weight)
     return torch.where(spread > 0, total / spread.clamp_min(1e-12), 0), (weight > 0).to(weight.dtype)
@@ -129,7 +129,7 @@ def by_round(views: Sequence[View], passes: int) -> list[list[View]]:
 def chunks_of(views: Sequence[View], rows: int) -> list[View]:
     """The rows of all views, some at a time."""
     smashed = torch.cat([v.smashed for v in views]).split(rows)
-    share: Sequence[Tensor | None] = [None] * len(smashed)
-    if views[0].share is not None:
-        share = torch.cat([v.share for v in views if v.share is not None]).split(rows)
-    return [View(round=0, smashed=z, mixed=views[0].mixed, share=s) for z, s in zip(smashed, share, strict=True)]
+    weights: Sequence[Tensor | None] = [None] * len(smashed)
+    if views[0].weights is not None:
+        weights = torch.cat([v.weights for v in views if v.weights is not None]).split(rows)
+    return [View(round=0, smashed=z, mixed=views[0].mixed, weights=s) for z, s in zip(smashed, weights, strict=True)]

@@ -120,7 +120,7 @@ class UnSplit:
         first, session = views[0], session or NoSession()
         if any(v.smashed.shape[1:] != first.smashed.shape[1:] or v.mixed != first.mixed for v in views):
             raise NotApplicable("unsplit needs views of one form: attack views of different forms one by one")
-        if first.mixed > 1 and any(v.share is None for v in views):
+        if first.mixed > 1 and any(v.weights is None for v in views):
             raise NotApplicable(f"each released row holds {first.mixed} images with hidden weights")
         device = first.smashed.device
         root = int(torch.randint(2**48, (1,), generator=generator))
@@ -239,7 +239,7 @@ def _initialisers(module: nn.Module) -> Iterator[Any]:
 
 def _error(clone: nn.Module, part: View, images: Tensor) -> Tensor:
     """Mean squared error of each released row."""
-    return (mix(clone(images), part.mixed, part.share) - part.smashed).square().flatten(1).mean(1)
+    return (mix(clone(images), part.mixed, part.weights) - part.smashed).square().flatten(1).mean(1)
 
 
 def _restore(

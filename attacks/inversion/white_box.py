@@ -185,7 +185,7 @@ class WhiteBox:
         first = views[0]
         if any(v.smashed.shape[1:] != first.smashed.shape[1:] or v.mixed != first.mixed for v in views):
             raise NotApplicable("white_box needs views of one form: attack views of different forms one by one")
-        if first.mixed > 1 and any(v.share is None for v in views):
+        if first.mixed > 1 and any(v.weights is None for v in views):
             raise NotApplicable(
                 f"each released row holds {first.mixed} images with hidden weights: the white box can only tell them "
                 "apart where the coins of mixing are public"
@@ -219,12 +219,14 @@ class WhiteBox:
             start = torch.zeros_like(start)
         elif wish in ("learned", "mean") and learned.images is not None:
             start = learned.images.mean(0).expand_as(start)
-            if wish == "learned" and order == "known" and k == 1 and view.share is None:
+            if wish == "learned" and order == "known" and k == 1 and view.weights is None:
                 start = learned.regressed(smashed)
         if order in ("shuffled", "batch") and learned.images is not None and self.recipe == "strong":
             places = learned.places.costs(smashed)
         group = rows_a_message(view) if order == "batch" else 1
-        return Problem(smashed=smashed, start=start, unit=unit, mixed=k, share=view.share, places=places, group=group)
+        return Problem(
+            smashed=smashed, start=start, unit=unit, mixed=k, weights=view.weights, places=places, group=group
+        )
 
     def _best(
         self,

@@ -21,15 +21,15 @@ class Release:
             each, differentiable in the clients' smashed data.
         labels: the labels that travel with them: int64 [M, B], or float [M, B, L] where they were mixed or noised; the
             server's own where the server holds them.
-        share: public coins of a mixing defense, float [M, k, T]: the weight of member i in token (or cell) t of message
-            m; T is 1 where all cells have one weight. None where nothing is mixed or masked.
+        weights: public coins of a mixing defense, float [M, k, T]: the weight of member i at position t of message m; T
+            is 1 if all positions have one weight. None where nothing is mixed or masked.
         apart: float [G, k, B, ...], the members' messages as their clients sent them to whoever mixes; None where they
             sent their smashed data as they are.
     """
 
     smashed: Tensor
     labels: Tensor
-    share: Tensor | None = None
+    weights: Tensor | None = None
     apart: Tensor | None = None
 
 
@@ -68,7 +68,7 @@ class Receipt(Protocol):
         ...
 
 
-QUIET = 1e-12
+NEGLIGIBLE = 1e-12
 """A scale of noise that is lost in the rounding of float32, and still above 0, as every noise must be."""
 
 
@@ -85,9 +85,9 @@ class Defense(ABC):
         soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them.
         at_inference: whether test images pass it, too. What only makes training private or robust (mixing) does not.
         frozen_block: whether the client appends the paper's frozen transformer block to the release.
-        published: whether the server learns the coins in `Release.share`.
-        keeps_cells: whether cell t of a message lies where cell t of its members' smashed data lay; not after a
-            shuffle.
+        published: whether the server learns the coins in `Release.weights`.
+        keeps_positions: whether position t of a message holds position t of its members' smashed data; a shuffle does
+            not keep them.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
         noise_fields: names of the fields that scale noise on what this defense releases.
     """
@@ -102,20 +102,20 @@ class Defense(ABC):
     at_inference: bool = True
     frozen_block: bool = False
     published: bool = True
-    keeps_cells: ClassVar[bool] = True
+    keeps_positions: ClassVar[bool] = True
     drawn: str = "every_round"
     noise_fields: ClassVar[tuple[str, ...]] = ()
 
-    def quiet(self) -> Defense:
+    def noiseless(self) -> Defense:
         """The same with noise too small to matter: what an adversary that knows the mechanism expects of it.
 
         >>> from privkit.defenses.gaussian_noise import GaussianNoise
-        >>> GaussianNoise(sigma=2.0).quiet().sigma
+        >>> GaussianNoise(sigma=2.0).noiseless().sigma
         1e-12
         """
-        return replace(self, **dict.fromkeys(self.noise_fields, QUIET))  # type: ignore[type-var]
+        return replace(self, **dict.fromkeys(self.noise_fields, NEGLIGIBLE))  # type: ignore[type-var]
 
-    def form(self, smashed: Tensor) -> Tensor:
+    def public_transform(self, smashed: Tensor) -> Tensor:
         """What `apply` makes of every image alone before it draws anything: public, and so the adversary's, too.
 
         Args:

@@ -86,10 +86,10 @@ class Blur(Defense):
         """
         if smashed.ndim != 5:
             raise ValueError(f"blur needs images [M, B, C, H, W], got shape {list(smashed.shape)}")
-        images = self.form(smashed.flatten(0, 1)).view_as(smashed)
+        images = self.public_transform(smashed.flatten(0, 1)).view_as(smashed)
         return Release(smashed=images, labels=labels), BlurReceipt(resolution=self._resolution(smashed))
 
-    def form(self, smashed: Tensor) -> Tensor:
+    def public_transform(self, smashed: Tensor) -> Tensor:
         """Images [N, C, H, W], blurred: all that this defense does."""
         small = interpolate(smashed, self._resolution(smashed), mode="area")
         return interpolate(small, smashed.shape[-2:], mode=self.enlarge)

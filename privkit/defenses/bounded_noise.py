@@ -51,7 +51,7 @@ class BoundedNoise:
         clipped, label = noise.clamp(smashed, 0.0, self.bound), noise.simplex(labels)
         return self._noisy(clipped, label, generator) if self.site == "client" else (clipped, label)
 
-    def form(self, smashed: Tensor) -> Tensor:
+    def public_transform(self, smashed: Tensor) -> Tensor:
         """Smashed data [N, ...] in [0, Δ], without noise."""
         return noise.clamp(smashed, 0.0, self.bound).to(smashed.dtype)
 

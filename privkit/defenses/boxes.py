@@ -1,4 +1,4 @@
-"""Boxes of cells: one for Cutout, nested ones for CutMix of k clients."""
+"""Boxes of positions: one for Cutout, nested ones for CutMix of k clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def nested_boxes(areas: Tensor, rows: int, columns: int, generator: Generator) -
     """Random boxes of given areas, each inside the one before it.
 
     A box is ⌈√a·rows⌉ high and as wide as brings it nearest to its area a, so that a single box misses it by at most
-    half that height, in cells. Its place is uniform among those inside the box before it (the grid, for the first):
+    half that height, in positions. Its place is uniform among those inside the box before it (the grid, for the first):
     Cutout's boxes may hang over the edge, which would make payloads and ratios random.
 
     Args:

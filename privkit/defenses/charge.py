@@ -45,7 +45,7 @@ class NoiseReceipt:
         mixed_by: who mixed.
         at_inference: whether test images pass the defense, too.
         ratios: float [G, k], the λ_i that were really drawn; None without mixing.
-        counts: int64 [G, k], the cells N_i that were really kept; None without masks.
+        counts: int64 [G, k], the positions N_i that were really kept; None without masks.
         present: bool [G, k], the seats that were taken; None for all.
     """
 
@@ -162,13 +162,13 @@ def _of_members(mixing: Mixup | CutMix, members: int) -> FixedRatio | FixedCount
     return FixedRatio.equal(members)
 
 
-def equal_counts(cells: int, members: int) -> tuple[int, ...]:
-    """Counts as equal as whole cells allow, the larger ones first.
+def equal_counts(positions: int, members: int) -> tuple[int, ...]:
+    """Counts as equal as whole positions allow, the larger ones first.
 
     >>> equal_counts(10, 4)
     (3, 3, 2, 2)
     """
-    return tuple(cells // members + (seat < cells % members) for seat in range(members))
+    return tuple(positions // members + (seat < positions % members) for seat in range(members))
 
 
 def _told(found: Certificate, receipt: NoiseReceipt, release_count: ReleaseCount, said: list[str]) -> Certificate:
@@ -208,7 +208,7 @@ def _quantities(receipt: NoiseReceipt) -> dict[str, float]:
     if receipt.ratios is not None:
         found["largest_ratio_drawn"] = float(receipt.ratios.max())
     if receipt.counts is not None:
-        found["most_cells_drawn"] = float(receipt.counts.max())
+        found["most_positions_drawn"] = float(receipt.counts.max())
     return found
 
 

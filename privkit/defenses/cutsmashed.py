@@ -10,7 +10,7 @@ from privkit.defenses.random_cutout import RandomCutout
 
 @dataclass(frozen=True, kw_only=True)
 class CutSmashed(RandomCutout):
-    """The release of `random_cutout`; only kept cells travel, since a seed tells the server their places.
+    """The release of `random_cutout`; only kept positions travel, since a seed tells the server their places.
 
     The law of the release is the same. What differs is the wire: masks come from a sequence that both sides know, so
     that not even their bits are sent, and the server puts zeros where nothing came. Nothing is proven.
@@ -25,4 +25,4 @@ class CutSmashed(RandomCutout):
     """
 
     name: ClassVar[str] = "cutsmashed"
-    positions_said: ClassVar[str] = "the server knows which cells these are: it shares the pseudo-random sequence"
+    positions_said: ClassVar[str] = "the server knows which positions these are: it shares the pseudo-random sequence"

@@ -18,7 +18,7 @@ from privkit.defenses.charge import Mixing, NoiseReceipt, equal_counts
 
 @dataclass(frozen=True, kw_only=True)
 class DpCutMixSl(Defense):
-    """Differentially private random CutMix: every cell from one client, counts N_i that sum to N, and Gaussian noise.
+    """Differentially private random CutMix: each position from one client, counts N_i that sum to N, Gaussian noise.
 
     Attributes:
         group: k ≥ 1 clients a group.
@@ -31,13 +31,13 @@ class DpCutMixSl(Defense):
         site: "client" adds the noise before masks (Eq. 5-7, Algorithm 1), "mixer" after them (Eq. 16). On smashed data
             both give one law; on labels the clients' noise shrinks to σ_y²·Σλ_i².
         applied_by: "mixer", whom the clients trust, or "server", which then gets each client's own message.
-        patch: side of a cell of a feature map or an image; tokens are cells. None is 2 at the input layer.
+        patch: side of a position of a feature map or an image; tokens are positions. None is 2 at the input layer.
         level: "smashed", or "input" to mix images.
         published: whether the server learns masks and λ; the proof charges hidden ones as if it did.
         drawn: "every_round" for fresh counts in each round; "once" for counts that every client keeps for the whole
             run, in fresh masks. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
 
-    Source: DP-CutMixSL Eq. 5-7 and 16; counts of CutMixSL §3.2, since ⌈λ_i·N⌉ cells for each would overlap.
+    Source: DP-CutMixSL Eq. 5-7 and 16; counts of CutMixSL §3.2, since ⌈λ_i·N⌉ positions for each would overlap.
     """
 
     name: ClassVar[str] = "dp_cutmixsl"
@@ -89,45 +89,45 @@ class DpCutMixSl(Defense):
             kept: as for `Defense.apply`.
 
         Returns:
-            The release [G, B, ...] with labels [G, B, L] and masks as share [G, k, T], and its receipt.
+            The release [G, B, ...] with labels [G, B, L] and masks as weights [G, k, T], and its receipt.
 
         Raises:
-            ValueError: if smashed data or labels have another shape or type, or no cells.
+            ValueError: if smashed data or labels have another shape or type, or no positions.
 
         >>> import torch
         >>> z, y = torch.zeros(1, 2, 1, 10, 1), torch.eye(2).view(1, 2, 1, 2)
         >>> fixed = DpCutMixSl(concentration=float("inf"), site="mixer")
         >>> release, receipt = fixed.apply(z, y, Generator().manual_seed(0))
-        >>> release.share.sum(2).tolist(), round(receipt.certificate().epsilon, 1)
+        >>> release.weights.sum(2).tolist(), round(receipt.certificate().epsilon, 1)
         ([[5.0, 5.0]], 130.1)
         """
         smashed, labels, present = seated(self.name, smashed, labels, self.group, present)
         channel = self._channel()
         patch = masks.INPUT_PATCH if self.patch is None and self.level == "input" else self.patch
-        cells = masks.cells(self.name, smashed, patch, leading=3)
+        positions = masks.positions(self.name, smashed, patch, leading=3)
         clipped, label = channel.before(smashed, labels, generator)
         coins = mixing.ratio_coins(self.drawn, generator, kept)
-        counts = mixing.dirichlet_counts(present, cells, self.concentration, coins)
-        owned = mixing.exclusive_masks(counts, generator, cells=cells)
-        ratios = counts.double() / cells
+        counts = mixing.dirichlet_counts(present, positions, self.concentration, coins)
+        owned = mixing.exclusive_masks(counts, generator, positions=positions)
+        ratios = counts.double() / positions
         mixed = mixing.mix(clipped, masks.spread(owned, clipped, patch, leading=3))
         mixed, label = channel.after(mixed, mixing.mix_labels(label, ratios), generator)
         receipt = channel.receipt(
             mixed[0, 0].numel(),
             at_inference=self.at_inference,
-            mix=self._law(cells),
+            mix=self._law(positions),
             ratios=ratios,
             counts=counts,
             present=present,
         )
         release = Release(
-            smashed=mixed.to(smashed.dtype), labels=label, share=owned.to(clipped.dtype), apart=channel.apart(clipped)
+            smashed=mixed.to(smashed.dtype), labels=label, weights=owned.to(clipped.dtype), apart=channel.apart(clipped)
         )
         return release, receipt
 
-    def form(self, smashed: Tensor) -> Tensor:
+    def public_transform(self, smashed: Tensor) -> Tensor:
         """Clamped, without noise."""
-        return self._channel().form(smashed)
+        return self._channel().public_transform(smashed)
 
     def _channel(self) -> BoundedNoise:
         return BoundedNoise(
@@ -138,13 +138,13 @@ class DpCutMixSl(Defense):
             applied_by=self.applied_by,
         )
 
-    def _law(self, cells: int) -> Mixing:
+    def _law(self, positions: int) -> Mixing:
         """As the accountant knows it."""
         if self.group == 1:
             return UNMIXED
         if self.concentration == float("inf"):
-            return CutMix(ratio=FixedCounts(counts=equal_counts(cells, self.group)), patches=cells)
+            return CutMix(ratio=FixedCounts(counts=equal_counts(positions, self.group)), patches=positions)
         law = DirichletCounts(
             concentration=self.concentration, clients=self.group, published=self.published, drawn=self.drawn
         )
-        return CutMix(ratio=law, patches=cells)
+        return CutMix(ratio=law, patches=positions)

@@ -84,7 +84,7 @@ class DpMixSl(Defense):
             kept: as for `Defense.apply`.
 
         Returns:
-            The release [G, B, ...] with labels [G, B, L] and λ as share [G, k, 1], and its receipt.
+            The release [G, B, ...] with labels [G, B, L] and λ as weights [G, k, 1], and its receipt.
 
         Raises:
             ValueError: if smashed data or labels have another shape or type.
@@ -93,7 +93,7 @@ class DpMixSl(Defense):
         >>> z, y = torch.zeros(1, 2, 1, 5, 2), torch.eye(2).view(1, 2, 1, 2)
         >>> fixed = DpMixSl(concentration=float("inf"))
         >>> release, receipt = fixed.apply(z, y, Generator().manual_seed(0))
-        >>> release.share.flatten().tolist(), round(receipt.certificate().epsilon, 1)
+        >>> release.weights.flatten().tolist(), round(receipt.certificate().epsilon, 1)
         ([0.5, 0.5], 120.5)
         """
         smashed, labels, present = seated(self.name, smashed, labels, self.group, present)
@@ -101,18 +101,18 @@ class DpMixSl(Defense):
         clipped, label = channel.before(smashed, labels, generator)
         coins = mixing.ratio_coins(self.drawn, generator, kept)
         ratios = mixing.dirichlet_ratios(present, self.concentration, coins)
-        share = ratios.unsqueeze(2).to(clipped.dtype)
-        mixed = mixing.mix(clipped, masks.spread(share, clipped, None, leading=3))
+        weights = ratios.unsqueeze(2).to(clipped.dtype)
+        mixed = mixing.mix(clipped, masks.spread(weights, clipped, None, leading=3))
         mixed, label = channel.after(mixed, mixing.mix_labels(label, ratios), generator)
         receipt = channel.receipt(
             mixed[0, 0].numel(), at_inference=self.at_inference, mix=self._law(), ratios=ratios, present=present
         )
-        release = Release(smashed=mixed.to(smashed.dtype), labels=label, share=share, apart=channel.apart(clipped))
+        release = Release(smashed=mixed.to(smashed.dtype), labels=label, weights=weights, apart=channel.apart(clipped))
         return release, receipt
 
-    def form(self, smashed: Tensor) -> Tensor:
+    def public_transform(self, smashed: Tensor) -> Tensor:
         """Clamped, without noise."""
-        return self._channel().form(smashed)
+        return self._channel().public_transform(smashed)
 
     def _channel(self) -> BoundedNoise:
         return BoundedNoise(

@@ -73,9 +73,9 @@ class DpSl(Defense):
         receipt = replace(channel.receipt(coordinates, at_inference=self.at_inference), added_by=self.applied_by)
         return Release(smashed=noisy.to(smashed.dtype), labels=label), receipt
 
-    def form(self, smashed: Tensor) -> Tensor:
+    def public_transform(self, smashed: Tensor) -> Tensor:
         """Clamped, without noise."""
-        return self._channel().form(smashed)
+        return self._channel().public_transform(smashed)
 
     def _channel(self) -> BoundedNoise:
         return BoundedNoise(

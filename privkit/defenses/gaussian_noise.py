@@ -83,7 +83,7 @@ class GaussianNoise(Defense):
         released = noise.overwritten(smashed, noisy) if self.noise_in_place else noisy
         return Release(smashed=released, labels=labels), receipt
 
-    def form(self, smashed: Tensor) -> Tensor:
+    def public_transform(self, smashed: Tensor) -> Tensor:
         """Clipped, without noise."""
         return self._clipped(smashed.unsqueeze(0))[0].to(smashed.dtype)
 

@@ -79,7 +79,7 @@ class LaplaceNoise(Defense):
         released = noise.overwritten(smashed, noisy) if self.noise_in_place else noisy
         return Release(smashed=released, labels=labels), receipt
 
-    def form(self, smashed: Tensor) -> Tensor:
+    def public_transform(self, smashed: Tensor) -> Tensor:
         """Clamped, without noise."""
         return self._clipped(smashed).to(smashed.dtype)
 

@@ -1,4 +1,4 @@
-"""Cells of smashed data, which masks keep or drop: tokens, or squares of a feature map or an image."""
+"""Positions of smashed data, which masks keep or drop: tokens, or squares of a feature map or an image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from privkit.accountants import validate
 
 INPUT_PATCH = 2
-"""Side of a cell of an image where none is given (DP-CutMixSL §3.B, "Impact of Patch Size": 2×2)."""
+"""Side of a position of an image where none is given (DP-CutMixSL §3.B, "Impact of Patch Size": 2×2)."""
 
 
 def check(level: object, patch: object) -> None:
@@ -24,22 +24,22 @@ def check(level: object, patch: object) -> None:
         validate.whole("patch", patch)
 
 
-def cells(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> int:
-    """Number T of cells of one image's smashed data.
+def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> int:
+    """Number T of positions of one image's smashed data.
 
     Args:
         name: of the defense, for errors.
-        smashed: float [..., T, D] tokens, which are cells themselves, or [..., C, H, W] feature maps or images.
-        patch: side of a cell of a feature map, in its pixels; not needed for tokens.
+        smashed: float [..., T, D] tokens, which are positions themselves, or [..., C, H, W] feature maps or images.
+        patch: side of a position of a feature map, in its pixels; not needed for tokens.
         leading: axes before one image's smashed data: 2 for [M, B, ...], 3 for [G, k, B, ...].
 
     Raises:
-        ValueError: if the smashed data have no cells: vectors, feature maps without `patch`, or a `patch` that does not
-            divide their sides.
+        ValueError: if the smashed data have no positions: vectors, feature maps without `patch`, or a `patch` that does
+            not divide their sides.
 
-    >>> cells("mask", torch.zeros(2, 5, 16, 8), None, leading=2)
+    >>> positions("mask", torch.zeros(2, 5, 16, 8), None, leading=2)
     16
-    >>> cells("mask", torch.zeros(2, 5, 3, 8, 8), 4, leading=2)
+    >>> positions("mask", torch.zeros(2, 5, 3, 8, 8), 4, leading=2)
     4
     """
     rows, columns = _grid(name, smashed, patch, leading)
@@ -47,10 +47,10 @@ def cells(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> int
 
 
 def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> tuple[int, int]:
-    """Rows and columns of the cells, for masks that are boxes; the arguments are those of `cells`.
+    """Rows and columns of the positions, for masks that are boxes; the arguments are those of `positions`.
 
     Raises:
-        ValueError: as `cells`, and where the number of tokens is no square: it may hold a class token.
+        ValueError: as `positions`, and where the number of tokens is no square: it may hold a class token.
 
     >>> box_grid("box", torch.zeros(2, 5, 16, 8), None, leading=2)
     (4, 4)
@@ -67,13 +67,13 @@ def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> 
     return side, side
 
 
-def spread(share: Tensor, smashed: Tensor, patch: int | None, *, leading: int) -> Tensor:
-    """Weights of cells as weights of coordinates.
+def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int) -> Tensor:
+    """Weights of positions as weights of coordinates.
 
     Args:
-        share: [M, T] with leading=2, [G, k, T] with leading=3; bool (a mask) or float; T = 1 is one weight for all.
-        smashed: as for `cells`; its dtype is that of float weights that are returned.
-        patch: as for `cells`.
+        weights: [M, T] with leading=2, [G, k, T] with leading=3; bool (a mask) or float; T = 1 is one weight for all.
+        smashed: as for `positions`; its dtype is that of float weights that are returned.
+        patch: as for `positions`.
         leading: axes of `smashed` before one image's smashed data.
 
     Returns:
@@ -84,22 +84,24 @@ def spread(share: Tensor, smashed: Tensor, patch: int | None, *, leading: int) -
     >>> spread(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 5, 3, 2, 4), 2, leading=2)[0, 0, 0].tolist()
     [[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
     """
-    if share.ndim != leading:
-        raise ValueError(f"share must have {leading} axes where smashed has {leading} leading ones, got {share.ndim}")
-    share = share if share.dtype == torch.bool else share.to(smashed.dtype)
-    outer, trailing = share.shape[:-1], smashed.shape[leading:]
-    if share.shape[-1] == 1:
-        return share.reshape(*outer, 1, *(1 for _ in trailing))
+    if weights.ndim != leading:
+        raise ValueError(
+            f"weights must have {leading} axes where smashed has {leading} leading ones, got {weights.ndim}"
+        )
+    weights = weights if weights.dtype == torch.bool else weights.to(smashed.dtype)
+    outer, trailing = weights.shape[:-1], smashed.shape[leading:]
+    if weights.shape[-1] == 1:
+        return weights.reshape(*outer, 1, *(1 for _ in trailing))
     if len(trailing) == 2:
-        return share.reshape(*outer, 1, -1, 1)
-    assert patch is not None  # `cells` refused it
+        return weights.reshape(*outer, 1, -1, 1)
+    assert patch is not None  # `positions` refused it
     _, height, width = trailing
-    squares = share.reshape(*outer, 1, 1, height // patch, 1, width // patch, 1)
+    squares = weights.reshape(*outer, 1, 1, height // patch, 1, width // patch, 1)
     return squares.expand(*squares.shape[:-3], patch, width // patch, patch).reshape(*outer, 1, 1, height, width)
 
 
 def as_tokens(maps: Tensor, patch: int) -> Tensor:
-    """Feature maps as a sequence of their cells: [..., C, H, W] to [..., T, C·patch²].
+    """Feature maps as a sequence of their positions: [..., C, H, W] to [..., T, C·patch²].
 
     Source: CutMixSL appendix B, Eq. 12 (activations of a CNN, divided by a given patch size).
     """
@@ -130,14 +132,14 @@ def permutations(rows: int, length: int, generator: Generator) -> Tensor:
 
 
 def _grid(name: str, smashed: Tensor, patch: int | None, leading: int) -> tuple[int, int]:
-    """Rows and columns of cells; tokens are one row."""
+    """Rows and columns of positions; tokens are one row."""
     trailing = tuple(smashed.shape[leading:])
     if len(trailing) == 2:
         return 1, trailing[0]
     if len(trailing) != 3 or patch is None:
         raise ValueError(
             f"{name} needs tokens [..., T, D], got shape {list(smashed.shape)}; cut the model where it holds tokens, "
-            "or give patch=, the side of a cell of a feature map [..., C, H, W]"
+            "or give patch=, the side of a position of a feature map [..., C, H, W]"
         )
     _, height, width = trailing
     if height % validate.whole("patch", patch) or width % patch:

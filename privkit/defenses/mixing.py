@@ -38,12 +38,12 @@ def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator
     return log_gamma.masked_fill(~present, float("-inf")).softmax(1)
 
 
-def dirichlet_counts(present: Tensor, cells: int, concentration: float, generator: Generator) -> Tensor:
-    """Numbers of cells N_i ~ Dirichlet-multinomial(N, α_M) of the seats that are taken.
+def dirichlet_counts(present: Tensor, positions: int, concentration: float, generator: Generator) -> Tensor:
+    """Numbers of positions N_i ~ Dirichlet-multinomial(N, α_M) of the seats that are taken.
 
     Args:
         present: as for `dirichlet_ratios`.
-        cells: N ≥ 1.
+        positions: N ≥ 1.
         concentration: α_M > 0; infinite for counts as equal as they can be, the remainder dealt at random.
         generator: the only source of randomness, on the device of `present`.
 
@@ -59,34 +59,34 @@ def dirichlet_counts(present: Tensor, cells: int, concentration: float, generato
         taken = present.sum(1, keepdim=True)
         keys = torch.rand(present.shape, generator=generator, device=present.device, dtype=torch.float64)
         rank = keys.masked_fill(~present, 2.0).argsort(1).argsort(1)
-        return torch.where(present, cells // taken + (rank < cells % taken), 0)
+        return torch.where(present, positions // taken + (rank < positions % taken), 0)
     # Inverse of the cdf: a seat of probability 0 is never drawn, since its two limits are equal.
     limits = dirichlet_ratios(present, concentration, generator).cumsum(1)
     limits = limits / limits[:, -1:]
-    draws = torch.rand(len(present), cells, generator=generator, device=present.device, dtype=torch.float64)
+    draws = torch.rand(len(present), positions, generator=generator, device=present.device, dtype=torch.float64)
     seat = torch.searchsorted(limits, draws, right=True)
     return torch.zeros_like(present, dtype=torch.int64).scatter_add_(1, seat, torch.ones_like(seat))
 
 
-def exclusive_masks(counts: Tensor, generator: Generator, *, cells: int) -> Tensor:
+def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> Tensor:
     """Masks that are mutually exclusive and collectively exhaustive, uniform given their counts.
 
     Args:
-        counts: int64 [G, k], rows sum to `cells`.
-        generator: draws one permutation of the cells a group, on the device of `counts`.
-        cells: T.
+        counts: int64 [G, k], rows sum to `positions`.
+        generator: draws one permutation of the positions a group, on the device of `counts`.
+        positions: T.
 
     Returns:
-        bool [G, k, T]; every cell of a group has one owner.
+        bool [G, k, T]; every position of a group has one owner.
 
     Source: CutMixSL §3.2 (paired pseudo-random sequences), DP-CutMixSL §3.C (MECE masks).
 
-    >>> masks = exclusive_masks(torch.tensor([[3, 1]]), torch.Generator().manual_seed(0), cells=4)
+    >>> masks = exclusive_masks(torch.tensor([[3, 1]]), torch.Generator().manual_seed(0), positions=4)
     >>> masks.sum(2).tolist(), masks.sum(1).tolist()
     ([[3, 1]], [[1, 1, 1, 1]])
     """
     groups, members = counts.shape
-    owner = torch.searchsorted(counts.cumsum(1), permutations(groups, cells, generator), right=True)
+    owner = torch.searchsorted(counts.cumsum(1), permutations(groups, positions, generator), right=True)
     return owner.unsqueeze(1) == torch.arange(members, device=counts.device).view(1, -1, 1)
 
 

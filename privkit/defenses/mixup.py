@@ -55,7 +55,7 @@ class Mixup(Defense):
         present: Tensor | None = None,
         kept: Generator | None = None,
     ) -> tuple[Release, MixingReceipt]:
-        """Mix every group with ratios of its own, which its images share.
+        """Mix every group with ratios of its own, which its images weights.
 
         Args:
             smashed: float [G, k, B, ...] of any shape; [M, B, ...] where k = 1.
@@ -65,7 +65,7 @@ class Mixup(Defense):
             kept: as for `Defense.apply`.
 
         Returns:
-            The release, [G, B, ...] with `share` [G, k, 1], and its receipt.
+            The release, [G, B, ...] with `weights` [G, k, 1], and its receipt.
 
         Raises:
             ValueError: if these are no groups of k, or labels are not one-hot.
@@ -79,8 +79,8 @@ class Mixup(Defense):
         smashed, labels, present = check_group(self.name, smashed, labels, self.group, present)
         # In the dtype of the smashed data at once, so that release and receipt have the same ratios.
         coins = ratio_coins(self.drawn, generator, kept)
-        share = dirichlet_ratios(present, self.concentration, coins).to(smashed.dtype).unsqueeze(2)
-        ratios = share.squeeze(2).double()
-        mixed = mix(smashed, masks.spread(share, smashed, None, leading=3))
+        weights = dirichlet_ratios(present, self.concentration, coins).to(smashed.dtype).unsqueeze(2)
+        ratios = weights.squeeze(2).double()
+        mixed = mix(smashed, masks.spread(weights, smashed, None, leading=3))
         receipt = MixingReceipt(ratios=ratios, present=present, masks=None, published=self.published, drawn=self.drawn)
-        return Release(smashed=mixed, labels=mix_labels(labels, ratios), share=share), receipt
+        return Release(smashed=mixed, labels=mix_labels(labels, ratios), weights=weights), receipt

@@ -1,4 +1,4 @@
-"""Random CutMix: every cell of a message comes from one of k clients, at places drawn at random."""
+"""Random CutMix: every position of a message comes from one of k clients, at places drawn at random."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from privkit.accountants import validate
 from privkit.defenses.base import Defense, Release
-from privkit.defenses.masks import INPUT_PATCH, cells, check, spread
+from privkit.defenses.masks import INPUT_PATCH, check, positions, spread
 from privkit.defenses.mixing import (
     check_concentration,
     check_group,
@@ -24,18 +24,17 @@ from privkit.defenses.receipts import MixingReceipt
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCutMix(Defense):
-    """Fills each message with cells of k clients, by exclusive masks of Dirichlet-multinomial sizes; nothing is proven.
+    """Fills each message from k clients by exclusive masks of Dirichlet-multinomial sizes; nothing is proven.
 
     Attributes:
         group: k ≥ 1; 1 is the identity.
-        concentration: α_M ≥ 1e-6 of the numbers of cells; inf for equal numbers. DP-CutMixSL uses 2, CutMixSL 6.
+        concentration: α_M ≥ 1e-6 of the numbers of positions; inf for equal numbers. DP-CutMixSL uses 2, CutMixSL 6.
         level: "smashed", or "input" to mix images.
-        patch: side of a cell of a feature map or an image; tokens are cells themselves. At the input layer, None is 2.
+        patch: side of a position of a feature map or an image; a token is a position. At the input layer, None is 2.
         published: whether the server learns the masks; it shares the pseudo-random sequence in CutMixSL, and needs it
             to send each client its own part of the gradient.
-        drawn: "every_round" for fresh numbers of cells in each round; "once" for numbers that every client keeps for
-            the whole run, at fresh places, which needs groups that stay together (a protocol with
-            grouping=fixed).
+        drawn: "every_round" for fresh numbers of positions in each round; "once" for numbers that every client keeps
+            for the whole run, at fresh places, which needs groups that stay together (grouping=fixed).
 
     Source: CutMixSL §3.2, Eq. 2 (Smashed Patch CutMix); DP-CutMixSL §3.C and, for images, appendix C.
     """
@@ -61,18 +60,18 @@ class RandomCutMix(Defense):
 
     @property
     def side(self) -> int | None:
-        """Side of a cell, with the default of the input layer."""
+        """Side of a position, with the default of the input layer."""
         return self.input_patch if self.patch is None and self.level == "input" else self.patch
 
     def masks(self, smashed: Tensor, present: Tensor, generator: Generator, coins: Generator | None = None) -> Tensor:
         """Exclusive masks bool [G, k, T] of every group, which its images share; `coins` draw their sizes, if given."""
-        total = cells(self.name, smashed, self.side, leading=3)
+        total = positions(self.name, smashed, self.side, leading=3)
         return exclusive_masks(
-            dirichlet_counts(present, total, self.concentration, coins or generator), generator, cells=total
+            dirichlet_counts(present, total, self.concentration, coins or generator), generator, positions=total
         )
 
     def fill(self, smashed: Tensor, masks: Tensor, generator: Generator) -> Tensor:
-        """Messages [G, B, ...] of the cells that masks [G, k, T] give to each member."""
+        """Messages [G, B, ...] of the positions that masks [G, k, T] give to each member."""
         return mix(smashed, spread(masks, smashed, self.side, leading=3))
 
     def apply(
@@ -89,14 +88,15 @@ class RandomCutMix(Defense):
             smashed: float [G, k, B, T, D] tokens or [G, k, B, C, H, W] maps or images; without k where it is 1.
             labels: float [G, k, B, L]; [M, B, L] where k = 1.
             generator: the only source of randomness, on the device of `smashed`.
-            present: bool [G, k]; None for all. A seat that is not taken fills no cell.
+            present: bool [G, k]; None for all. A seat that is not taken fills no position.
             kept: as for `Defense.apply`.
 
         Returns:
-            The release, [G, B, ...] with `share` [G, k, T], and its receipt.
+            The release, [G, B, ...] with `weights` [G, k, T], and its receipt.
 
         Raises:
-            ValueError: if these are no groups of k, labels are not one-hot, or there are no cells (see `masks.cells`).
+            ValueError: if these are no groups of k, labels are not one-hot, or there are no positions
+                (see `masks.positions`).
 
         >>> import torch
         >>> z, y = torch.rand(3, 2, 4, 16, 6), torch.eye(2).expand(3, 2, 4, 2, 2)[..., 0, :]
@@ -108,6 +108,6 @@ class RandomCutMix(Defense):
         masks = self.masks(smashed, present, generator, ratio_coins(self.drawn, generator, kept))
         ratios = masks.double().mean(2)
         mixed = self.fill(smashed, masks, generator)
-        release = Release(smashed=mixed, labels=mix_labels(labels, ratios), share=masks.to(smashed.dtype))
+        release = Release(smashed=mixed, labels=mix_labels(labels, ratios), weights=masks.to(smashed.dtype))
         receipt = MixingReceipt(ratios=ratios, present=present, masks=masks, published=self.published, drawn=self.drawn)
         return release, receipt

@@ -1,4 +1,4 @@
-"""Random Cutout: each client drops cells of its smashed data at random places."""
+"""Random Cutout: each client drops positions of its smashed data at random places."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import Generator, Tensor
 
 from privkit.accountants import validate
 from privkit.defenses.base import Defense, Release
-from privkit.defenses.masks import INPUT_PATCH, cells, check, permutations, spread
+from privkit.defenses.masks import INPUT_PATCH, check, permutations, positions, spread
 from privkit.defenses.receipts import CutoutReceipt
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCutout(Defense):
-    """Keeps a given share of each client's cells, at random places, and zeroes the rest; nothing is proven.
+    """Keeps a given share of each client's positions, at random places, and zeroes the rest; nothing is proven.
 
     Attributes:
-        payload: share of cells that are kept and travel, in [0, 1], rounded to whole cells.
+        payload: share of positions that are kept and travel, in [0, 1], rounded to whole positions.
         stationary: whether a client has the same mask in every round (message m of M always has mask m).
         mask_seed: of stationary masks; fresh ones come from the round's generator.
         level: "smashed", or "input" to mask images.
-        patch: side of a cell of a feature map or an image; tokens are cells themselves. At the input layer, None is 2.
+        patch: side of a position of a feature map or an image; a token is a position. At the input layer, None is 2.
 
     Source: DP-CutMixSL §3.B, Eq. 4 (patch-wise), "Impact of Mask Stationarity" and, for images, appendix C.
     """
@@ -32,7 +32,7 @@ class RandomCutout(Defense):
     applied_by = "client"
     at_inference = False
     input_patch: ClassVar[int] = INPUT_PATCH
-    positions_said: ClassVar[str] = "the server sees which cells are zero, or is told one bit a cell"
+    positions_said: ClassVar[str] = "the server sees which positions are zero, or is told one bit a position"
 
     payload: float = 0.5
     stationary: bool = False
@@ -47,12 +47,12 @@ class RandomCutout(Defense):
 
     @property
     def side(self) -> int | None:
-        """Side of a cell, with the default of the input layer."""
+        """Side of a position, with the default of the input layer."""
         return self.input_patch if self.patch is None and self.level == "input" else self.patch
 
     def masks(self, smashed: Tensor, generator: Generator) -> Tensor:
-        """Masks bool [M, T] of cells that are kept, one a client, which its images share."""
-        total = cells(self.name, smashed, self.side, leading=2)
+        """Masks bool [M, T] of positions that are kept, one a client, which its images share."""
+        total = positions(self.name, smashed, self.side, leading=2)
         return permutations(len(smashed), total, generator) < round(self.payload * total)
 
     def apply(
@@ -67,10 +67,10 @@ class RandomCutout(Defense):
             present: unused, since nothing is mixed.
 
         Returns:
-            The release, of the same shape, with `share` [M, 1, T], and its receipt.
+            The release, of the same shape, with `weights` [M, 1, T], and its receipt.
 
         Raises:
-            ValueError: if the smashed data have no cells (see `masks.cells`).
+            ValueError: if the smashed data have no positions (see `masks.positions`).
 
         >>> z = torch.ones(3, 4, 16, 6)
         >>> release, receipt = RandomCutout(payload=0.25).apply(z, torch.zeros(3, 4), torch.Generator().manual_seed(0))
@@ -84,5 +84,5 @@ class RandomCutout(Defense):
             masks = self.masks(smashed, generator)
         # Not a product: 0·x has the sign of x, and is NaN where x overflowed.
         kept = torch.where(spread(masks, smashed, self.side, leading=2), smashed, 0)
-        release = Release(smashed=kept, labels=labels, share=masks.to(smashed.dtype).unsqueeze(1))
+        release = Release(smashed=kept, labels=labels, weights=masks.to(smashed.dtype).unsqueeze(1))
         return release, CutoutReceipt(masks=masks, stationary=self.stationary, positions=self.positions_said)

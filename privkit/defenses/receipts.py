@@ -23,9 +23,9 @@ class CutoutReceipt:
     """What a call of a Cutout really did.
 
     Attributes:
-        masks: bool [M, T], the cells that each message kept.
+        masks: bool [M, T], the positions that each message kept.
         stationary: whether every round has these masks.
-        positions: in words, how the server learns which cells these are.
+        positions: in words, how the server learns which positions these are.
     """
 
     masks: Tensor
@@ -34,27 +34,27 @@ class CutoutReceipt:
 
     @property
     def payload_share(self) -> float:
-        """Share of cells that travelled, in [0, 1]."""
+        """Share of positions that travelled, in [0, 1]."""
         return self.masks.double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Nothing is proven; `cells_seen` is the expected share of a record's cells that were released at least once.
+        """Nothing is proven; `positions_seen` is the expected share of a record's positions released at least once.
 
-        Fresh masks keep each cell in an epoch with probability q = `payload_share`, so that 1 − (1 − q)^epochs of them
-        are seen; boxes prefer the middle, for them that is an upper bound (concavity).
+        Fresh masks keep each position in an epoch with probability q = `payload_share`, so that 1 − (1 − q)^epochs of
+        them are seen; boxes prefer the middle, for them that is an upper bound (concavity).
         """
         share = self.payload_share
         seen = share if self.stationary else 1 - (1 - share) ** release_count.epochs
         return Certificate(
             kind="nothing",
-            statement=f"nothing is proven: the cells that masks kept are released as they are, {NOT_DP}",
-            quantities={"payload_share": share, "cells_seen": seen},
+            statement=f"nothing is proven: the positions that masks kept are released as they are, {NOT_DP}",
+            quantities={"payload_share": share, "positions_seen": seen},
             assumptions=(
                 self.positions,
-                "what a mask dropped may still be guessed from the cells around it",
+                "what a mask dropped may still be guessed from the positions around it",
                 "masks are the same in every round: what they drop is never released"
                 if self.stationary
-                else "masks are fresh every round: over the epochs the server sees more cells of one record",
+                else "masks are fresh every round: over the epochs the server sees more positions of one record",
             ),
             source="by definition",
         )
@@ -67,9 +67,9 @@ class MixingReceipt:
     Attributes:
         ratios: float64 [G, k], weight λ_i of every seat in smashed data and labels; N_i/N with masks.
         present: bool [G, k], seats that were taken.
-        masks: bool [G, k, T], the cells that each seat filled; None where the data were superposed.
+        masks: bool [G, k, T], the positions that each seat filled; None where the data were superposed.
         published: whether the server learns ratios and masks.
-        shuffled: whether the mixed cells were permuted afterwards.
+        shuffled: whether the mixed positions were permuted afterwards.
         drawn: "every_round" or "once": whether the next round has new ratios or these.
     """
 
@@ -82,7 +82,7 @@ class MixingReceipt:
 
     @property
     def counts(self) -> Tensor | None:
-        """int64 [G, k], cells that each seat filled."""
+        """int64 [G, k], positions that each seat filled."""
         return None if self.masks is None else self.masks.sum(2)
 
     @property
@@ -94,7 +94,7 @@ class MixingReceipt:
         """Nothing is proven, whoever else is in the group.
 
         Quantities: `own_share`, mean weight of a client in its message; `largest_ratio`, λ_max; `payload_share`; with
-        masks `cells_seen`, as for Cutout.
+        masks `positions_seen`, as for Cutout.
         """
         taken = self.ratios[self.present]
         own, largest = taken.mean().item(), taken.max().item()
@@ -103,16 +103,20 @@ class MixingReceipt:
             how = f"a weighted sum of smashed data and labels is released {NOT_DP}"
             known = "whoever knows the other members' data, or guesses them, subtracts them and reads this client's"
         else:
-            how = f"cells that masks kept are released as they are, and a sum of labels, {NOT_DP}"
-            quantities |= {"cells_seen": 1 - (1 - own) ** release_count.epochs}
-            known = "who owns a cell may be read from what fits together, and labels of other members reveal this one's"
+            how = f"positions that masks kept are released as they are, and a sum of labels, {NOT_DP}"
+            quantities |= {"positions_seen": 1 - (1 - own) ** release_count.epochs}
+            known = (
+                "who owns a position may be read from what fits together, and labels of other members reveal this one's"
+            )
         said = ["whoever mixes is trusted: it sees each client's own message", known, DRAWN[self.drawn]]
         if largest == 1 or release_count.unmatched == 1:
             said.append("some message holds one client's data alone")
         if not self.published:
             said.append("ratios and masks are hidden, for which no credit is taken: other members' data reveal them")
         if self.shuffled:
-            said.append("no order is counted as a secret: the cells may carry a position embedding, which undoes it")
+            said.append(
+                "no order is counted as a secret: the positions may carry a position embedding, which undoes it"
+            )
         return Certificate(
             kind="nothing",
             statement=f"nothing is proven: {how}",

@@ -1,4 +1,4 @@
-"""Shuffled CutMix: Random CutMix, then a fresh permutation of the mixed cells of every image."""
+"""Shuffled CutMix: Random CutMix, then a fresh permutation of the mixed positions of every image."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from privkit.defenses.receipts import MixingReceipt
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledCutMix(RandomCutMix):
-    """Random CutMix with the cells of every mixed image shuffled; nothing is proven.
+    """Random CutMix with the positions of every mixed image shuffled; nothing is proven.
 
     Tokens keep the position embedding that the client added, as in the paper, whose cut layer lies behind it. Such
     tokens tell where they belong: whoever reads the embedding undoes the shuffle, and no permutation is counted.
 
-    The release's `share` holds the ratios λ_i, not the masks: where a client's cells lie in an image is the shuffle's
-    secret. The receipt has the masks, at the places before the shuffle.
+    The release's `weights` holds the ratios λ_i, not the masks: where a client's positions lie in an image is the
+    shuffle's secret. The receipt has the masks, at the places before the shuffle.
 
-    Source: CutMixSL appendix B, Eq. 12 (cells of feature maps, too) and appendix C, "Shuffling".
+    Source: CutMixSL appendix B, Eq. 12 (positions of feature maps, too) and appendix C, "Shuffling".
 
     >>> import torch
     >>> z, y = torch.rand(3, 2, 4, 16, 6), torch.eye(2).expand(3, 2, 4, 2, 2)[..., 0, :]
@@ -35,17 +35,17 @@ class ShuffledCutMix(RandomCutMix):
     """
 
     name: ClassVar[str] = "shuffled_cutmix"
-    keeps_cells: ClassVar[bool] = False
+    keeps_positions: ClassVar[bool] = False
 
     def fill(self, smashed: Tensor, masks: Tensor, generator: Generator) -> Tensor:
-        """Messages [G, B, ...] of the members' cells, those of each image in an order of its own; one gather."""
+        """Messages [G, B, ...] of the members' positions, those of each image in an order of its own; one gather."""
         groups, _, length = masks.shape
         batch, image_shape = smashed.shape[2], smashed.shape[3:]
         order = permutations(groups * batch, length, generator).view(groups, batch, length)
         owner = masks.int().argmax(1)
         if len(image_shape) == 2:
             return pick_rows(smashed, owner, order)
-        assert self.side is not None  # `cells` refused it
+        assert self.side is not None  # `positions` refused it
         c, h, w = image_shape
         return as_maps(pick_rows(as_tokens(smashed, self.side), owner, order), self.side, (c, h, w))
 
@@ -60,8 +60,8 @@ class ShuffledCutMix(RandomCutMix):
         """Mix as `RandomCutMix`, and shuffle every image; arguments and errors are the same.
 
         Returns:
-            The release, [G, B, ...] with `share` [G, k, 1], and its receipt.
+            The release, [G, B, ...] with `weights` [G, k, 1], and its receipt.
         """
         release, receipt = super().apply(smashed, labels, generator, present, kept)
-        share = receipt.ratios.to(release.smashed.dtype).unsqueeze(2)
-        return replace(release, share=share), replace(receipt, shuffled=True)
+        weights = receipt.ratios.to(release.smashed.dtype).unsqueeze(2)
+        return replace(release, weights=weights), replace(receipt, shuffled=True)

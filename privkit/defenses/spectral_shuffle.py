@@ -139,7 +139,7 @@ class SpectralShuffle(Defense):
             released = from_patches(released, p, rows, columns)
         return Release(smashed=released, labels=labels), SpectralShuffleReceipt(permutation=order % t)
 
-    def form(self, smashed: Tensor) -> Tensor:
+    def public_transform(self, smashed: Tensor) -> Tensor:
         """The transform alone: tokens [N, T, D] to [N, T, 2D], or images to spectra of the same shape."""
         if self.where == "embedding":
             return self._spectral_tokens(smashed.unsqueeze(0))[0]
@@ -211,8 +211,8 @@ def from_patches(tokens: Tensor, patch: int, rows: int, columns: int) -> Tensor:
     tensor([[[0., 1., 4., 5.],
              [2., 3., 6., 7.]]])
     """
-    cells = tokens.unflatten(-1, (patch, patch, -1)).unflatten(-4, (rows, columns))  # [..., row, column, y, x, c]
-    return cells.movedim(-1, -5).transpose(-3, -2).flatten(-4, -3).flatten(-2)
+    patches = tokens.unflatten(-1, (patch, patch, -1)).unflatten(-4, (rows, columns))  # [..., row, column, y, x, c]
+    return patches.movedim(-1, -5).transpose(-3, -2).flatten(-4, -3).flatten(-2)
 
 
 def to_patches(picture: Tensor, patch: int) -> Tensor:
@@ -222,5 +222,5 @@ def to_patches(picture: Tensor, patch: int) -> Tensor:
     >>> torch.equal(from_patches(to_patches(picture, 2), 2, 2, 3), picture)
     True
     """
-    cells = picture.unflatten(-2, (-1, patch)).unflatten(-1, (-1, patch))  # [..., c, row, y, column, x]
-    return cells.transpose(-3, -2).movedim(-5, -1).flatten(-3).flatten(-3, -2)
+    patches = picture.unflatten(-2, (-1, patch)).unflatten(-1, (-1, patch))  # [..., c, row, y, column, x]
+    return patches.transpose(-3, -2).movedim(-5, -1).flatten(-3).flatten(-3, -2)

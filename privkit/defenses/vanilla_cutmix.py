@@ -1,4 +1,4 @@
-"""Vanilla CutMix: a box of one client's cells is pasted into another's smashed data."""
+"""Vanilla CutMix: a box of one client's positions is pasted into another's smashed data."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class VanillaCutMix(RandomCutMix):
     """CutMix with boxes; nothing is proven.
 
     One client, drawn at random, gives the background, the next a box, the next a box inside that one: for k = 2 this is
-    CutMix, and for more the masks stay exclusive and the ratios stay those of the Dirichlet law, up to whole cells.
-    Labels are mixed with the cells that were really filled.
+    CutMix, and for more the masks stay exclusive and the ratios stay those of the Dirichlet law, up to whole positions.
+    Labels are mixed with the positions that were really filled.
 
     Attributes:
         group: k ≥ 1; 1 is the identity.
         concentration: α_M ≥ 1e-6 of the areas; inf for 1/k each.
         level: "smashed", or "input" to mix images.
-        patch: side of a cell of a feature map; 1 cuts between any two pixels. Tokens are cells, and must form a square
-            grid. At the input layer, None is 1.
+        patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
+            square grid. At the input layer, None is 1.
         published: whether the server learns the masks.
-        drawn: as for `RandomCutMix`: the areas are kept, up to whole cells, and the places are fresh.
+        drawn: as for `RandomCutMix`: the areas are kept, up to whole positions, and the places are fresh.
 
     Source: CutMixSL appendix B, Eq. 10; DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup"). The papers
     have two clients; boxes inside boxes are ours.

@@ -18,12 +18,12 @@ class VanillaCutout(RandomCutout):
     """Zeroes one random box of each client's smashed data, whose size follows from the payload; nothing is proven.
 
     Attributes:
-        payload: share of cells that are kept and travel, in [0, 1]; the box has the rest, to half its height in cells.
+        payload: share of positions that are kept and travel, in [0, 1]; the box has the rest, to half its height.
         stationary: whether a client has the same box in every round (message m of M always has box m).
         mask_seed: of stationary boxes.
         level: "smashed", or "input" to mask images.
-        patch: side of a cell of a feature map; 1 cuts between any two pixels. Tokens are cells, and must form a square
-            grid. At the input layer, None is 1.
+        patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
+            square grid. At the input layer, None is 1.
 
     Source: DeVries and Taylor 2017; DP-CutMixSL §3.B, Eq. 4; CutMixSL appendix B, Eq. 9.
 
@@ -35,10 +35,10 @@ class VanillaCutout(RandomCutout):
 
     name: ClassVar[str] = "vanilla_cutout"
     input_patch: ClassVar[int] = 1
-    positions_said: ClassVar[str] = "the server sees which cells are zero, or is told the box in four numbers"
+    positions_said: ClassVar[str] = "the server sees which positions are zero, or is told the box in four numbers"
 
     def masks(self, smashed: Tensor, generator: Generator) -> Tensor:
-        """Masks bool [M, T] of cells outside the box, one a client."""
+        """Masks bool [M, T] of positions outside the box, one a client."""
         rows, columns = box_grid(self.name, smashed, self.side, leading=2)
         areas = torch.full((len(smashed), 1), 1 - self.payload, dtype=torch.float64, device=generator.device)
         return ~nested_boxes(areas, rows, columns, generator).squeeze(1)

@@ -8,20 +8,20 @@ FLOAT = 4
 """Bytes of a number on the wire: float32."""
 
 
-def kept_share(share: Tensor | None, present: Tensor | None = None) -> float:
+def kept_share(weights: Tensor | None, present: Tensor | None = None) -> float:
     """Share of the smashed data that a client sends, on average over messages and clients.
 
     Args:
-        share: `Release.share`, float [M, k, T]; None where nothing is masked.
+        weights: `Release.weights`, float [M, k, T]; None where nothing is masked.
         present: bool [M, k], the seats that are taken; None for all.
 
     >>> import torch
     >>> kept_share(torch.tensor([[[1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]])), kept_share(None)
     (0.5, 1.0)
     """
-    if share is None:
+    if weights is None:
         return 1.0
-    kept = (share > 0).double().mean(-1)
+    kept = (weights > 0).double().mean(-1)
     return (kept if present is None else kept[present]).mean().item()
 
 

@@ -31,10 +31,10 @@ def edge_costs(edge: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_e
     edge.eval()
     with torch.no_grad(), seeded(device, derive(seed, "costs")):
         sent = edge.release(private.x[rows], private.y[rows], Generator(device).manual_seed(derive(seed, "costs")))
-    share = sent.release.share
+    weights = sent.release.weights
     kept = getattr(sent.receipt, "payload_share", None)  # a shuffle after mixing hides masks, but not from the wire
     if kept is None:
-        kept = kept_share(share, sent.groups >= 0)
+        kept = kept_share(weights, sent.groups >= 0)
     trained = not spec.freeze_lower and learns(edge)
     every = {"never": None, "round": 1, "epoch": max(1, rounds_an_epoch)}[protocol.average]
     return measure(
@@ -45,7 +45,7 @@ def edge_costs(edge: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_e
         kept=kept,
         gradient=protocol.gradient,
         label_bytes=edge.classes * FLOAT if sent.release.labels.is_floating_point() else 0,
-        seed_bytes=SEED_BYTES if share is not None else 0,
+        seed_bytes=SEED_BYTES if weights is not None else 0,
         averaged_every=every,
         companion=None if edge.companion is None else edge.companion.copy(0),
     )

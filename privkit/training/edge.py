@@ -133,9 +133,9 @@ class Clients(nn.Module):
         """
         protocol = protocol or SplitProtocol()
         protocol.check_group(defense.name, defense.group)
-        if defense.group > 1 and protocol.gradient != "unicast" and not defense.keeps_cells:
+        if defense.group > 1 and protocol.gradient != "unicast" and not defense.keeps_positions:
             raise UsageError(
-                f"{defense.name} moves cells, so that one gradient for all members fits none; use gradient=unicast"
+                f"{defense.name} moves tokens, so that one gradient for all members fits none; use gradient=unicast"
             )
         if defense.drawn == "once" and defense.group > 1 and protocol.grouping != "fixed":
             raise UsageError(
@@ -251,14 +251,14 @@ class Clients(nn.Module):
         The lower segment, what the defense does to every image alone in front of it or behind it, and the frozen block.
         """
         parts = [self.lowers.copy(number)]
-        if type(self.defense).form is not Defense.form and self.defense.applied_by != "server":
-            parts.insert(0 if self.defense.level == "input" else 1, Form(self.defense))
+        if type(self.defense).public_transform is not Defense.public_transform and self.defense.applied_by != "server":
+            parts.insert(0 if self.defense.level == "input" else 1, PublicTransform(self.defense))
         if self.block is not None:
             parts.append(self.block)
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
 
-class Form(nn.Module):
+class PublicTransform(nn.Module):
     """A defense's public part."""
 
     def __init__(self, defense: Defense) -> None:
@@ -267,7 +267,7 @@ class Form(nn.Module):
 
     def forward(self, smashed: Tensor) -> Tensor:
         """[N, ...] -> [N, ...]."""
-        return self.defense.form(smashed)
+        return self.defense.public_transform(smashed)
 
 
 def _seated(values: Tensor, groups: Tensor) -> Tensor:

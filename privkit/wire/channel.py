@@ -93,18 +93,20 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
         edge: whose defense says whether coins are public, and whether the server applies it to what it already has.
     """
     sent = sent.arrived(edge.defense)
-    smashed, groups, share = sent.release.smashed, sent.groups, sent.release.share
+    smashed, groups, weights = sent.release.smashed, sent.groups, sent.release.weights
     m, b = smashed.shape[:2]
     k = groups.shape[1]
     within = torch.arange(b, device=groups.device).view(1, b, 1)
     seats = groups.unsqueeze(1)
     members = torch.where(seats >= 0, seats * b + within, -1).view(m * b, k)
-    public = share is not None and edge.defense.published
+    public = weights is not None and edge.defense.published
     view = View(
         round=number,
         smashed=smashed.flatten(0, 1).float(),
         mixed=k,
-        share=share.unsqueeze(1).expand(-1, b, -1, -1).flatten(0, 1).float() if public and share is not None else None,
+        weights=weights.unsqueeze(1).expand(-1, b, -1, -1).flatten(0, 1).float()
+        if public and weights is not None
+        else None,
         messages=m,
         labels=sent.release.labels.flatten(0, 1),
     )

@@ -139,6 +139,6 @@ def _recorded(edge: Clients, found: Round, labels: Tensor, number: int, shares: 
 
 def _home(view: View) -> View:
     """The view without its graph, on the CPU."""
-    share = None if view.share is None else view.share.detach().cpu().clone()
+    weights = None if view.weights is None else view.weights.detach().cpu().clone()
     labels = None if view.labels is None else view.labels.detach().cpu().clone()
-    return replace(view, smashed=view.smashed.detach().cpu().clone(), share=share, labels=labels)
+    return replace(view, smashed=view.smashed.detach().cpu().clone(), weights=weights, labels=labels)

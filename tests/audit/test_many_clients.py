@@ -43,7 +43,7 @@ def test_a_recorded_row_is_made_of_its_members(clients: int) -> None:
     assert sorted(found.members[found.members >= 0].tolist()) == list(range(len(data)))
     cells = Cells()(data.x)
     released = torch.cat([view.smashed for view in found.views])
-    share = torch.cat([view.share for view in found.views if view.share is not None])
+    share = torch.cat([view.weights for view in found.views if view.weights is not None])
     members = found.members.view(-1, 2)
     assert len(members) == len(released) == len(share)
     for row, weight, member in zip(released, share, members, strict=True):
@@ -58,19 +58,19 @@ def test_the_adversary_learns_the_members_of_its_own_images_only() -> None:
     edge = Clients.build(Cells(), Mixup(), SHAPE, classes=10, seed=0, protocol=SplitProtocol(clients=4))
     data = images(24)
     answer = black_box_query(edge)(data.x, Generator().manual_seed(0))
-    share = answer.view.share
+    share = answer.view.weights
     assert share is not None
     mixed = (share.view(-1, 2, 1, 1) * Cells()(data.x)[answer.members]).sum(1)
     torch.testing.assert_close(answer.view.smashed, mixed)
     view = record(edge, data, batch_size=6, seed=0).views[0]
-    assert {name for name in vars(view)} == {"round", "smashed", "mixed", "share", "cut_gradient", "messages", "labels"}
+    assert {name for name in vars(view)} == {"round", "smashed", "mixed", "weights", "cut_gradient", "messages", "labels"}
 
 
 def test_hidden_coins_stay_hidden() -> None:
     edge = Clients.build(
         Cells(), RandomCutMix(published=False), SHAPE, classes=10, seed=0, protocol=SplitProtocol(clients=4)
     )
-    assert record(edge, images(24), batch_size=6, seed=0).views[0].share is None
+    assert record(edge, images(24), batch_size=6, seed=0).views[0].weights is None
 
 
 def test_an_audit_of_mixing_defenses(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Generator
 from privkit.attacks.base import NotApplicable, Scores, View
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.audit.goals import labels
-from privkit.audit.goals.canaries_sent import quiet, rows_of
+from privkit.audit.goals.canaries_sent import noiseless, rows_of
 from privkit.audit.goals.context import told_apart
 from privkit.audit.run import run_audit
 from privkit.defenses.charge import NoiseReceipt
@@ -156,7 +156,7 @@ def digits(count: int) -> Batch:
 def test_a_quiet_defense_keeps_its_clipping_and_loses_its_noise() -> None:
     edge, _ = edge_of(GaussianNoise(sigma=2.0, clip=0.5), SplitProtocol())
     data = digits(6)
-    loud, silent = (record(e, data, batch_size=6, seed=0).views[0].smashed for e in (edge, quiet(edge)))
+    loud, silent = (record(e, data, batch_size=6, seed=0).views[0].smashed for e in (edge, noiseless(edge)))
     assert edge.defense.sigma == 2.0  # type: ignore[attr-defined]
     assert silent.abs().max() <= 0.5 + 1e-6
     assert (loud - silent).std() > 1.5

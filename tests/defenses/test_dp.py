@@ -316,7 +316,7 @@ def losses(game: Game, member: int, draws: Generator) -> tuple[Tensor, NoiseRece
         others = 1 - own
         shrunk = made.ratios.norm(dim=1) if k > 1 and made.noise.site == "client" else torch.ones(TRIALS)
         if made.counts is not None and k > 1:
-            weight, scale = release.share[:, 0].view(-1, 1, t), torch.full((TRIALS,), made.noise.smashed)
+            weight, scale = release.weights[:, 0].view(-1, 1, t), torch.full((TRIALS,), made.noise.smashed)
         else:
             weight, scale = own.view(-1, 1, 1), made.noise.smashed * shrunk
         spoken = release.smashed.squeeze(-1).double()

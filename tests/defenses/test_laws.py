@@ -43,7 +43,7 @@ def inputs(
 
 def same(a: Release, b: Release) -> bool:
     """Bit by bit, public coins included."""
-    pairs = [(a.smashed, b.smashed), (a.labels, b.labels), (a.share, b.share)]
+    pairs = [(a.smashed, b.smashed), (a.labels, b.labels), (a.weights, b.weights)]
     return all(x is y is None or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs)
 
 
@@ -110,9 +110,9 @@ def test_a_release_has_a_message_for_every_message_and_a_label_for_every_image(d
     assert smashed.shape == (*lead, *shape)
     assert smashed.dtype == z.dtype
     assert release.labels.shape == ((*lead, CLASSES) if release.labels.is_floating_point() else lead)
-    if release.share is not None:
-        assert release.share.shape[:2] == (2, defense.group)
-        assert release.share.ndim == 3
+    if release.weights is not None:
+        assert release.weights.shape[:2] == (2, defense.group)
+        assert release.weights.ndim == 3
 
 
 @every_defense

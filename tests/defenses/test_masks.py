@@ -14,7 +14,7 @@ from torch import Generator
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.boxes import nested_boxes
 from privkit.defenses.cutsmashed import CutSmashed
-from privkit.defenses.masks import as_maps, as_tokens, box_grid, cells, permutations, spread
+from privkit.defenses.masks import as_maps, as_tokens, box_grid, permutations, positions, spread
 from privkit.defenses.random_cutout import RandomCutout
 from privkit.defenses.vanilla_cutout import VanillaCutout
 
@@ -27,16 +27,16 @@ def generator(seed: int = 0) -> Generator:
 
 
 def test_cells_are_counted_by_the_trailing_shape() -> None:
-    assert cells("mask", torch.zeros(2, 3, 16, 8), None, leading=2) == 16
-    assert cells("mask", torch.zeros(2, 3, 4, 16, 8), None, leading=3) == 16
-    assert cells("mask", torch.zeros(2, 3, 4, 16, 8), 4, leading=2) == 4 * 2  # the same five axes: a map of 16×8
-    assert cells("mask", torch.zeros(2, 3, 4, 5, 16, 8), 2, leading=3) == 8 * 4
+    assert positions("mask", torch.zeros(2, 3, 16, 8), None, leading=2) == 16
+    assert positions("mask", torch.zeros(2, 3, 4, 16, 8), None, leading=3) == 16
+    assert positions("mask", torch.zeros(2, 3, 4, 16, 8), 4, leading=2) == 4 * 2  # the same five axes: a map of 16×8
+    assert positions("mask", torch.zeros(2, 3, 4, 5, 16, 8), 2, leading=3) == 8 * 4
 
 
 @pytest.mark.parametrize(
     ("shape", "patch", "said"),
     [
-        ((2, 3, 8), None, r"needs tokens .* or give patch=, the side of a cell of a feature map"),
+        ((2, 3, 8), None, r"needs tokens .* or give patch=, the side of a position of a feature map"),
         ((2, 3, 8), 2, "needs tokens"),
         ((2, 3, 4, 8, 8), None, "needs tokens"),
         ((2, 3, 4, 8, 6), 4, r"patch=4 does not divide the feature map's 8×6 pixels; use one of \[1, 2\]"),
@@ -45,7 +45,7 @@ def test_cells_are_counted_by_the_trailing_shape() -> None:
 )
 def test_what_has_no_cells_is_refused(shape: tuple[int, ...], patch: int | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        cells("mask", torch.zeros(shape), patch, leading=2)
+        positions("mask", torch.zeros(shape), patch, leading=2)
 
 
 def test_boxes_need_a_square_grid_of_tokens() -> None:
@@ -130,8 +130,8 @@ def test_the_payload_is_exact(payload: float, m: int, t: int, seed: int) -> None
     release, receipt = RandomCutout(payload=payload).apply(z, torch.zeros(m, 2), generator(seed))
     assert (receipt.masks.sum(1) == round(payload * t)).all()
     assert receipt.payload_share == pytest.approx(round(payload * t) / t, abs=1e-12)
-    assert release.share is not None
-    assert torch.equal(release.share.squeeze(1).bool(), receipt.masks)
+    assert release.weights is not None
+    assert torch.equal(release.weights.squeeze(1).bool(), receipt.masks)
     assert release.smashed.sum() == 3 * 2 * receipt.masks.sum()
 
 
@@ -172,7 +172,7 @@ def test_cutsmashed_is_random_cutout_on_another_wire() -> None:
     assert torch.equal(ours[0].smashed, theirs[0].smashed)
     said = [receipt.certificate().assumptions[0] for _, receipt in (ours, theirs)]
     assert "shares the pseudo-random sequence" in said[0]
-    assert "one bit a cell" in said[1]
+    assert "one bit a position" in said[1]
 
 
 @named
@@ -192,17 +192,17 @@ def test_cutout_proves_nothing_and_counts_what_was_seen() -> None:
     still = RandomCutout(payload=0.5, stationary=True).apply(z, y, generator())[1].certificate(ReleaseCount(epochs=3))
     assert (fresh.kind, fresh.epsilon, fresh.delta) == ("nothing", float("inf"), None)
     assert "no differential privacy" in fresh.statement
-    assert fresh.quantities == {"payload_share": 0.5, "cells_seen": 1 - 0.5**3}
-    assert still.quantities == {"payload_share": 0.5, "cells_seen": 0.5}
+    assert fresh.quantities == {"payload_share": 0.5, "positions_seen": 1 - 0.5**3}
+    assert still.quantities == {"payload_share": 0.5, "positions_seen": 0.5}
 
 
-def test_cells_seen_is_what_fresh_masks_show() -> None:
+def test_positions_seen_is_what_fresh_masks_show() -> None:
     z, y, draws = torch.zeros(500, 1, 16, 1), torch.zeros(500, 1), generator()
     seen = torch.zeros(500, 16, dtype=torch.bool)
     for _ in range(4):
         _, receipt = RandomCutout(payload=0.25).apply(z, y, draws)
         seen |= receipt.masks
-    expected = receipt.certificate(ReleaseCount(epochs=4)).quantities["cells_seen"]
+    expected = receipt.certificate(ReleaseCount(epochs=4)).quantities["positions_seen"]
     shares = seen.double().mean(1)
     assert abs(shares.mean().item() - expected) < 4.5 * shares.std().item() / 500**0.5
 

@@ -56,7 +56,7 @@ def test_masks_are_exclusive_and_exhaustive(groups: int, k: int, total: int, con
     present, draws = seats(groups, k, seed), generator(seed)
     ratios = dirichlet_ratios(present, concentration, draws)
     counts = dirichlet_counts(present, total, concentration, draws)
-    masks = exclusive_masks(counts, draws, cells=total)
+    masks = exclusive_masks(counts, draws, positions=total)
     assert ratios.dtype == torch.float64
     assert counts.dtype == torch.int64
     assert (masks.sum(1) == 1).all()
@@ -125,7 +125,7 @@ def test_the_remainder_of_equal_counts_is_dealt_at_random() -> None:
 
 def test_masks_are_uniform_given_their_counts() -> None:
     rounds = 20_000
-    masks = exclusive_masks(torch.tensor([[1, 1, 3]]).expand(rounds, 3), generator(), cells=5)
+    masks = exclusive_masks(torch.tensor([[1, 1, 3]]).expand(rounds, 3), generator(), positions=5)
     owner = masks.int().argmax(1).numpy() @ 3 ** np.arange(5)
     seen = np.unique(owner, return_counts=True)[1]
     assert len(seen) == comb(5, 3) * 2
@@ -181,8 +181,8 @@ def test_routing_the_gradient_through_the_weights_is_autograds(mixer: Mixer, map
     release, _ = mixer.apply(z.requires_grad_(), y, generator(), present)
     upstream = torch.rand(release.smashed.shape, generator=generator(1))
     (found,) = torch.autograd.grad(release.smashed, z, upstream)
-    assert release.share is not None
-    weight = spread(release.share, z, 2, leading=3)
+    assert release.weights is not None
+    weight = spread(release.weights, z, 2, leading=3)
     assert torch.equal(found, upstream.unsqueeze(1) * weight)
     assert torch.allclose(release.smashed, (z * weight).sum(1), rtol=1e-6, atol=1e-7)
     assert torch.equal(found[1, 2], torch.zeros_like(found[1, 2]))
@@ -268,8 +268,8 @@ def test_shuffled_cutmix_permutes_the_mixed_cells_of_each_image() -> None:
     seen = np.unique(order.flatten(0, 1).numpy() @ np.array([9, 3, 1]), return_counts=True)[1]
     assert len(seen) == 6  # all orders, alike, and fresh for each image
     assert chisquare(seen).pvalue > 1e-4
-    assert release.share is not None
-    assert torch.equal(release.share.squeeze(2).double(), receipt.ratios.float().double())
+    assert release.weights is not None
+    assert torch.equal(release.weights.squeeze(2).double(), receipt.ratios.float().double())
     certificate = receipt.certificate()
     assert certificate.kind == "nothing"
     assert any("no order is counted" in sentence for sentence in certificate.assumptions)
@@ -318,19 +318,19 @@ def test_certificates_say_that_nothing_is_proven(mixer: Mixer) -> None:
         assert receipt.counts is None
     else:
         assert certificate.quantities["payload_share"] == pytest.approx(0.5)
-        assert certificate.quantities["cells_seen"] == pytest.approx(1 - 0.5**3)
+        assert certificate.quantities["positions_seen"] == pytest.approx(1 - 0.5**3)
     assert any("other members" in sentence for sentence in certificate.assumptions)
     assert "some message holds one client's data alone" in certificate.assumptions
 
 
-def test_cells_seen_is_what_fresh_masks_show() -> None:
+def test_positions_seen_is_what_fresh_masks_show() -> None:
     z, y, draws = torch.zeros(500, 2, 1, 16, 1), torch.zeros(500, 2, 1, 2), generator()
     seen = torch.zeros(500, 16, dtype=torch.bool)
     for _ in range(3):
         _, receipt = RandomCutMix(concentration=0.5).apply(z, y, draws)
         assert receipt.masks is not None
         seen |= receipt.masks[:, 0]
-    expected = receipt.certificate(ReleaseCount(epochs=3)).quantities["cells_seen"]
+    expected = receipt.certificate(ReleaseCount(epochs=3)).quantities["positions_seen"]
     shares = seen.double().mean(1)
     assert abs(shares.mean().item() - expected) < 4.5 * shares.std().item() / 500**0.5
 
@@ -367,7 +367,7 @@ def test_other_groups_and_class_numbers_are_refused(mixer: Mixer) -> None:
 @each_cutmix
 def test_masks_on_a_model_without_tokens_are_refused(mixer: RandomCutMix) -> None:
     z, y = group_of(2, 2, 2, 4, 8, 8)
-    with pytest.raises(ValueError, match=f"{mixer.name} needs tokens .* or give patch=, the side of a cell"):
+    with pytest.raises(ValueError, match=f"{mixer.name} needs tokens .* or give patch=, the side of a position"):
         mixer.apply(z, y, generator())
     with pytest.raises(ValueError, match="patch=3 does not divide"):
         replace(mixer, patch=3).apply(z, y, generator())

@@ -76,7 +76,7 @@ def standardized(defense: Any, messages: int, images: int) -> dict[str, Tensor]:
         mean = smashed.clamp(-0.4, 0.4)
     else:
         mean = smashed.clamp(0, 0.4)
-    if release.share is None:
+    if release.weights is None:
         found = {"smashed": (release.smashed - mean) / receipt.noise.smashed}
         if receipt.noise.labels is not None:
             found["labels"] = (release.labels - labels) / receipt.noise.labels
@@ -84,7 +84,7 @@ def standardized(defense: Any, messages: int, images: int) -> dict[str, Tensor]:
     ratios = receipt.ratios
     if defense.group == 1:
         mean, labels = mean.unsqueeze(1), labels.unsqueeze(1)
-    share = release.share.double() if isinstance(defense, DpCutMixSl) else ratios.unsqueeze(2)
+    share = release.weights.double() if isinstance(defense, DpCutMixSl) else ratios.unsqueeze(2)
     mixed = torch.einsum("gkt,gkbtd->gbtd", share.expand(-1, -1, mean.shape[3]), mean)
     shrunk = ratios.norm(dim=1).view(-1, 1, 1) if defense.site == "client" else torch.ones(1, 1, 1)
     smashed_shrunk = shrunk.unsqueeze(3) if isinstance(defense, DpMixSl) else 1.0
@@ -139,13 +139,13 @@ def test_labels_without_noise_are_released_as_they_are(defense: Defense) -> None
 
 def test_receipts_hold_the_ratios_and_counts_that_were_drawn() -> None:
     release, receipt, *_ = call(DpCutMixSl(group=3), messages=50)
-    assert release.share is not None
-    assert torch.equal(release.share.sum(2).long(), receipt.counts)
+    assert release.weights is not None
+    assert torch.equal(release.weights.sum(2).long(), receipt.counts)
     assert torch.equal(receipt.ratios, receipt.counts / 4)
-    assert torch.equal(release.share.sum(1), torch.ones(50, 4))
+    assert torch.equal(release.weights.sum(1), torch.ones(50, 4))
     release, receipt, *_ = call(DpMixSl(group=3), messages=50)
-    assert release.share is not None
-    assert torch.allclose(release.share[..., 0].double(), receipt.ratios, atol=1e-7)
+    assert release.weights is not None
+    assert torch.allclose(release.weights[..., 0].double(), receipt.ratios, atol=1e-7)
     assert receipt.counts is None
     assert receipt.mixing == Mixup(ratio=DirichletRatio(concentration=2, clients=3))
     assert call(DpCutMixSl(group=3, published=False))[1].mixing == CutMix(
@@ -336,7 +336,7 @@ def test_feature_maps_vectors_and_images_pass() -> None:
     draws = generator()
     maps, labels = torch.rand(2, 2, 3, 4, 8, 8, generator=draws), torch.eye(5)[:3].expand(2, 2, 3, 5)
     assert DpCutMixSl(patch=4).apply(maps, labels, draws)[1].counts.sum(1).tolist() == [4, 4]  # type: ignore[union-attr]
-    assert DpCutMixSl(level="input", bound=1.0).apply(maps, labels, draws)[0].share.shape == (2, 2, 16)  # type: ignore[union-attr]
+    assert DpCutMixSl(level="input", bound=1.0).apply(maps, labels, draws)[0].weights.shape == (2, 2, 16)  # type: ignore[union-attr]
     assert DpMixSl().apply(maps, labels, draws)[0].smashed.shape == (2, 3, 4, 8, 8)
     assert DpMixSl().apply(maps[..., 0, 0], labels, draws)[0].smashed.shape == (2, 3, 4)
     assert DpSl().apply(maps[:, 0, :, 0, 0], labels[:, 0], draws)[0].smashed.shape == (2, 3, 8)

@@ -94,7 +94,7 @@ def test_before_the_embedding_an_image_stays_an_image() -> None:
 def test_the_form_is_the_release_before_its_order(defense: SpectralShuffle) -> None:
     given = torch.rand(2, 3, 16, 12) if defense.where == "embedding" else torch.rand(2, 3, 1, 16, 16)
     release, receipt = defense.apply(given, Y, generator())
-    form = defense.form(given.flatten(0, 1)).view_as(release.smashed)
+    form = defense.public_transform(given.flatten(0, 1)).view_as(release.smashed)
     tokens, released = (x if defense.where == "embedding" else to_patches(x, 4) for x in (form, release.smashed))
     assert torch.equal(unshuffled(released, receipt.permutation), tokens)
 

@@ -17,7 +17,10 @@ sys.path.insert(0, str(HERE))
 record = importlib.import_module("record")
 Record = dict[str, Any]
 
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "proves.quantities.cells_seen": "proves.quantities.positions_seen",
+    "proves.quantities.most_cells_drawn": "proves.quantities.most_positions_drawn",
+}
 """A word of a key, or the start of a dotted path, as recorded -> as it is called now."""
 INTENDED: dict[str, str] = {}
 """A key, or `key path`, whose value changed on purpose -> why; both may end in `*`."""

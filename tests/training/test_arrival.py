@@ -74,10 +74,10 @@ def test_a_server_cannot_mix_images(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("defense", "quiet"),
     [
-        (GaussianNoise(clip=0.2), GaussianNoise(clip=0.2).quiet()),
-        (GaussianNoise(clip=0.2, clip_by="image"), GaussianNoise(clip=0.2, clip_by="image").quiet()),
-        (LaplaceNoise(clip=0.2), LaplaceNoise(clip=0.2).quiet()),
-        (DpSl(bound=0.2), DpSl(bound=0.2).quiet()),
+        (GaussianNoise(clip=0.2), GaussianNoise(clip=0.2).noiseless()),
+        (GaussianNoise(clip=0.2, clip_by="image"), GaussianNoise(clip=0.2, clip_by="image").noiseless()),
+        (LaplaceNoise(clip=0.2), LaplaceNoise(clip=0.2).noiseless()),
+        (DpSl(bound=0.2), DpSl(bound=0.2).noiseless()),
         (Blur(factor=2), Blur(factor=2)),
     ],
 )

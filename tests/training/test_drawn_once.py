@@ -47,8 +47,8 @@ def ratios(edge: Clients, number: int) -> tuple[torch.Tensor, torch.Tensor, Any]
     """Clients on their seats, their ratios and the receipt of one round."""
     draws = Generator().manual_seed(number)
     sent = edge.release(torch.rand(4, 2, *SHAPE), torch.zeros(4, 2, dtype=torch.int64), draws, number)
-    assert sent.release.share is not None
-    return sent.groups, sent.release.share.double().mean(2), sent.receipt
+    assert sent.release.weights is not None
+    return sent.groups, sent.release.weights.double().mean(2), sent.receipt
 
 
 @pytest.mark.parametrize("defense", MIXERS)
@@ -69,7 +69,7 @@ def test_masks_of_kept_counts_are_fresh() -> None:
     one, two = (
         kept.release(
             torch.rand(4, 2, *SHAPE), torch.zeros(4, 2, dtype=torch.int64), Generator().manual_seed(n)
-        ).release.share
+        ).release.weights
         for n in (0, 1)
     )
     assert one is not None

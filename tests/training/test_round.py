@@ -168,7 +168,7 @@ def gradients(defense: Defense, protocol: SplitProtocol) -> tuple[Tensor, Tensor
     handle = edge.lowers.register_forward_hook(watch)
     found = split_round(edge, upper, x, y, Generator().manual_seed(0))
     handle.remove()
-    share = found.sent.release.share
+    share = found.sent.release.weights
     assert share is not None
     return sum(caught[1:], caught[0]), found.cut_gradient, share, found.sent.groups
 

@@ -112,10 +112,10 @@ def test_an_averaged_gradient_is_recorded_as_it_was_sent() -> None:
 @pytest.mark.parametrize("way", ["unicast", "broadcast"])
 def test_members_of_a_group_get_masked_parts_by_unicast_and_all_of_it_by_broadcast(way: str) -> None:
     _, found, kept = one(RandomCutMix(), SplitProtocol(clients=2, gradient=way))  # type: ignore[arg-type]
-    assert kept.view.share is not None
+    assert kept.view.weights is not None
     assert kept.view.mixed == 2
     for seat, client in enumerate(found.sent.groups[0].tolist()):
-        mask = kept.view.share[:, seat].unsqueeze(2) if way == "unicast" else 1
+        mask = kept.view.weights[:, seat].unsqueeze(2) if way == "unicast" else 1
         got = kept.received[client].cut_gradient
         assert got is not None
         assert torch.allclose(got, mask * found.cut_gradient[0], atol=1e-9)
@@ -130,7 +130,7 @@ def test_images_mixed_before_the_lower_segments_leave_no_client_a_gradient_of_it
 
 def test_hidden_masks_stay_hidden_and_empty_seats_empty() -> None:
     _, _, kept = one(replace(RandomCutMix(), published=False), SplitProtocol(clients=3))
-    assert kept.view.share is None
+    assert kept.view.weights is None
     assert (kept.members[4:, 1] == -1).all()
     assert (kept.members[:, 0] >= 0).all()
 

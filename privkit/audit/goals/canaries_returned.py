@@ -46,7 +46,7 @@ def _returned(
         Generator(device).manual_seed(seed) for seed in torch.randint(2**31, (2,), generator=draws).tolist()
     )
     rounds = torch.arange(len(victims), device=device).view(-1, edge.lowers.copies, context.config.training.batch_size)
-    silent, averaged = edge.defense.quiet(), edge.protocol.gradient == "average"
+    silent, averaged = edge.defense.noiseless(), edge.protocol.gradient == "average"
     views, sides = [], []
     for time in range(times):
         recorder, either = Recorder(), []

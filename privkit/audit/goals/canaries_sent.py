@@ -53,7 +53,7 @@ def smashed(context: AttackContext, coins: Tensor, draws: Generator) -> Sending:
         context.round_size,
         context.release_count.epochs,
     )
-    silent = quiet(edge)
+    silent = noiseless(edge)
     located = tells_where(silent, victims.x[:size])
     look = seen_alone(silent, size) if located else seen_through(black_box_query(silent), size, draws)
     present = look(victims.x)
@@ -124,9 +124,9 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
 
 def tells_where(edge: Clients, images: Tensor) -> bool:
     """Whether public coins tell which cells of which row hold how much of an image, and nothing comes after them."""
-    if edge.defense.level != "smashed" or not edge.defense.keeps_cells or edge.block is not None:
+    if edge.defense.level != "smashed" or not edge.defense.keeps_positions or edge.block is not None:
         return False
-    return black_box_query(edge)(images, Generator(images.device).manual_seed(0)).view.share is not None
+    return black_box_query(edge)(images, Generator(images.device).manual_seed(0)).view.weights is not None
 
 
 def seen_alone(edge: Clients, size: int) -> Look:
@@ -135,7 +135,7 @@ def seen_alone(edge: Clients, size: int) -> Look:
     @torch.no_grad()
     def look(images: Tensor) -> Tensor:
         rounds = images.unflatten(0, (-1, edge.lowers.copies, size // edge.lowers.copies))
-        return torch.cat([edge.defense.form(edge.lowers(part).flatten(0, 1)).float() for part in rounds])
+        return torch.cat([edge.defense.public_transform(edge.lowers(part).flatten(0, 1)).float() for part in rounds])
 
     return look
 
@@ -178,13 +178,13 @@ def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absen
     found = present.new_zeros(2, len(members), *present.shape)
     at = members.view(-1, k).split([len(view.smashed) for view in views])
     for number, (view, seats) in enumerate(zip(views, at, strict=True)):
-        assert view.share is not None
+        assert view.weights is not None
         time, taken = number * len(members) // len(views), seats >= 0
-        share = view.share * taken.unsqueeze(2)
-        whole = mix(middle[seats.clamp(min=0).flatten()], k, share)
+        weights = view.weights * taken.unsqueeze(2)
+        whole = mix(middle[seats.clamp(min=0).flatten()], k, weights)
         for seat in range(k):
             on = taken[:, seat]
-            own = mix(half[seats[on, seat]], 1, share[on, seat : seat + 1])
+            own = mix(half[seats[on, seat]], 1, weights[on, seat : seat + 1])
             found[0, time, seats[on, seat]], found[1, time, seats[on, seat]] = whole[on] + own, whole[on] - own
     return found[0], found[1]
 
@@ -197,8 +197,8 @@ def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
     return members.new_zeros(passes, count + 1).scatter(1, spare, at)[:, :count].cpu()
 
 
-def quiet(edge: Clients) -> Clients:
+def noiseless(edge: Clients) -> Clients:
     """The same clients with noise too small to matter, for what a row is expected to hold."""
     silent = deepcopy(edge).eval()
-    silent.defense = edge.defense.quiet()
+    silent.defense = edge.defense.noiseless()
     return silent

@@ -156,7 +156,7 @@ def test_auto_finds_out_on_own_images(release: Release, chosen: Any) -> None:
 def cutout(images: Tensor, draws: Generator, keep: float = 0.5) -> View:
     """A round under a random mask for each image, whose coins are public."""
     share = (torch.rand(len(images), 1, PLACES, generator=draws) < keep).float()
-    return View(round=0, smashed=tokens(images) * share.transpose(1, 2), share=share)
+    return View(round=0, smashed=tokens(images) * share.transpose(1, 2), weights=share)
 
 
 def through_cutout(attack: Adaptive) -> Reconstruction:
@@ -344,7 +344,7 @@ def test_views_that_are_no_passes() -> None:
         (replace(seen[3], smashed=torch.rand(19, 4, 32)), r"one shape and as many messages, got \[20, 4, 32\], \[19"),
         (replace(seen[3], messages=2), "as many messages"),
         (replace(seen[3], mixed=2), "no row is the same sum twice"),
-        (replace(seen[3], share=torch.ones(20, 1, 4)), "public in all passes or in none"),
+        (replace(seen[3], weights=torch.ones(20, 1, 4)), "public in all passes or in none"),
         (replace(seen[3], smashed=seen[3].smashed / 0), "NaN or infinity"),
     ):
         with pytest.raises(NotApplicable, match=words):

@@ -245,7 +245,7 @@ def test_mixed_rows_are_read_with_their_public_weights() -> None:
                 round=0,
                 smashed=(share.unsqueeze(3) * pairs).sum(1),
                 mixed=2,
-                share=share if public else None,
+                weights=share if public else None,
             )
             return QueryResult(view=view, members=torch.arange(len(images)).view(-1, 2))
 

@@ -167,12 +167,12 @@ def test_on_the_split_it_beats_its_start_and_the_released_recipe_stays_above_the
 def test_mixed_releases_are_matched_through_public_weights() -> None:
     share = torch.rand(10, 1, 1, generator=Generator().manual_seed(1))
     share = torch.cat([share, 1 - share], 1)
-    view = View(round=0, smashed=mix(VICTIMS.flatten(1), 2, share), mixed=2, share=share)
+    view = View(round=0, smashed=mix(VICTIMS.flatten(1), 2, share), mixed=2, weights=share)
     guess = run(UnSplit(epochs=8, total_variation=0.0), nn.Flatten(), [view])
     assert guess.images.shape == VICTIMS.shape
     torch.testing.assert_close(mix(guess.images.flatten(1), 2, share), view.smashed, atol=0.1, rtol=0)
     with pytest.raises(NotApplicable, match="hidden weights"):
-        run(UnSplit(epochs=1), nn.Flatten(), [replace(view, share=None)])
+        run(UnSplit(epochs=1), nn.Flatten(), [replace(view, weights=None)])
 
 
 @pytest.mark.parametrize("lower", [Placed(1), nn.Flatten()], ids=["weights", "no weights"])

@@ -309,18 +309,18 @@ def test_members_of_a_mixed_release_are_told_apart(cells: int) -> None:
         apart = lower(VICTIMS).unflatten(0, (10, 2))
     weights = share.view(10, 2, 1, 6, 6) if cells > 1 else share.view(10, 2, 1, 1, 1)
     torch.testing.assert_close(smashed, (apart * weights).sum(1))  # by hand
-    view = View(round=0, smashed=smashed, mixed=2, share=share)
+    view = View(round=0, smashed=smashed, mixed=2, weights=share)
     guess = WhiteBox().run([view], known(lower, None), Generator().manual_seed(0))
     assert error(guess) < (0.9 if cells == 1 else 0.5) * FLOOR
     with pytest.raises(NotApplicable, match="hidden weights"):
-        WhiteBox().run([replace(view, share=None)], known(lower, None), Generator())
+        WhiteBox().run([replace(view, weights=None)], known(lower, None), Generator())
 
 
 def test_masked_releases_are_matched_where_they_are_seen() -> None:
     lower = Cells()
     share = (torch.rand(20, 1, 16, generator=Generator().manual_seed(4)) > 0.5).float()
     with torch.no_grad():
-        view = View(round=0, smashed=lower(VICTIMS) * share.transpose(1, 2), share=share)
+        view = View(round=0, smashed=lower(VICTIMS) * share.transpose(1, 2), weights=share)
     guess = WhiteBox(order="known").run([view], known(lower, None), Generator().manual_seed(0))
     seen = share.view(20, 1, 4, 4).repeat_interleave(2, 2).repeat_interleave(2, 3).bool().expand_as(VICTIMS)
     assert (guess.images - VICTIMS)[seen].square().mean() < 0.05 * FLOOR
@@ -443,10 +443,10 @@ def test_masked_rounds_of_the_same_victims_show_every_cell() -> None:
     for number in range(4):
         share = (torch.rand(20, 1, 16, generator=draws) > 0.5).float()
         with torch.no_grad():
-            rounds.append(View(round=number, smashed=lower(VICTIMS) * share.transpose(1, 2), share=share))
+            rounds.append(View(round=number, smashed=lower(VICTIMS) * share.transpose(1, 2), weights=share))
     found = averaged(rounds)
-    assert found.share is not None
-    assert torch.equal(found.share, torch.stack([x.share for x in rounds if x.share is not None]).amax(0))
+    assert found.weights is not None
+    assert torch.equal(found.weights, torch.stack([x.weights for x in rounds if x.weights is not None]).amax(0))
     attack = WhiteBox(order="known", same_victims=True)
     guess = attack.run(rounds, known(lower, None), Generator().manual_seed(0)).images[:20]
     plainly = attack.run(rounds[:1], known(lower, None), Generator().manual_seed(0)).images
