@@ -26,10 +26,10 @@ from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.inversion.intersection import intersected
 from privkit.attacks.inversion.recurrence import copy_distance
+from privkit.attacks.scores.image import mse, ssim
 from privkit.audit.scoring import student
 from privkit.domains.base import Batch
 from privkit.domains.images.embedded import Digits
-from privkit.metrics.image import mse, ssim
 from privkit.models.vit import Vit
 from privkit.registry import parse
 from privkit.reports.tables import interval

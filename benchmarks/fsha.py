@@ -31,8 +31,8 @@ from privkit.attacks.hijack.fsha_networks import build
 from privkit.attacks.hijack.fsha_server import Server
 from privkit.attacks.hijack.gan import between, gradient_penalty
 from privkit.attacks.hijack.hijack_detection import SplitGuard
+from privkit.attacks.scores.image import ssim
 from privkit.domains.images.embedded import Digits
-from privkit.metrics.image import ssim
 
 SHAPE = (3, 32, 32)
 LEVELS = ("1", "2", "3", "4", "vector")

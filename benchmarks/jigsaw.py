@@ -28,13 +28,13 @@ from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.order.coordinates import starts
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.patches import patchify
+from privkit.attacks.scores.order import direct_accuracy, kinds_of, neighbor_accuracy
+from privkit.audit.order_scores import Accuracy, arrangement_scores, true_arrangement
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.spectral_shuffle import SpectralShuffle
 from privkit.domains.images.vision import Cifar10
-from privkit.metrics.arrangement import Accuracy, arrangement_scores, true_arrangement
-from privkit.metrics.puzzle import direct_accuracy, kinds_of, neighbor_accuracy
 from privkit.models.t2t import T2tVit
 from privkit.models.vit import Vit
 from privkit.training.edge import PublicTransform

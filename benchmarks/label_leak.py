@@ -20,13 +20,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.labels.label_leak import LabelKnowledge, LabelLeak
+from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, roc_points
 from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.defenses.base import Defense
 from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
 from privkit.domains.images.vision import Mnist
-from privkit.metrics.leakage import Leak, per_batch_auc, pooled_auc, roc_points
 from privkit.models.lenet import LENET5
 from privkit.reports.figures import save
 from privkit.reports.score_figures import Told, score_figure

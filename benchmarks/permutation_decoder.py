@@ -21,9 +21,9 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Knowledge, Query, QueryResult, View
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.floors import MeanImage
+from privkit.attacks.scores.image import mse, ssim
 from privkit.audit.seed_intervals import over_values
 from privkit.domains.images.embedded import Digits
-from privkit.metrics.image import mse, ssim
 from privkit.models.vit import Vit
 from privkit.registry import parse
 from privkit.reports.tables import interval

@@ -19,8 +19,8 @@ from privkit.attacks.base import Attack, Knowledge, View
 from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.unsplit import UnSplit
+from privkit.attacks.scores.image import mse, ssim
 from privkit.domains.images.embedded import Digits
-from privkit.metrics.image import mse, ssim
 
 
 def split() -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -103,7 +103,14 @@ def test_the_training_core_knows_no_attack_and_no_report() -> None:
     for package in CORE:
         for path in modules(f"privkit/{package}"):
             foreign = {name for name in imports(path) if name.startswith(("privkit.attacks", "privkit.reports"))}
+            foreign = {name for name in foreign if not name.startswith("privkit.attacks.scores")}  # they know no attack
             assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+def test_scores_know_no_attack() -> None:
+    for path in modules("attacks/scores"):
+        foreign = {name for name in imports(path) if not name.startswith("privkit.attacks.scores")}
+        assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 
 
 LIGHT = [

@@ -33,7 +33,7 @@ class GradientMatching:
     """
 
     name: ClassVar[str] = "gradient_matching"
-    asks: ClassVar[str] = "labels"
+    goal: ClassVar[str] = "labels"
     needs: ClassVar[frozenset[str]] = frozenset({"upper"})
 
     positive: int = 1

@@ -66,7 +66,7 @@ class LabelLeak:
     """
 
     name: ClassVar[str] = "label_leak"
-    asks: ClassVar[str] = "labels"
+    goal: ClassVar[str] = "labels"
     needs: ClassVar[frozenset[str]] = frozenset()
 
     score: Literal["norm", "cosine"] = "norm"

@@ -109,7 +109,7 @@ class Canaries:
     """
 
     name: ClassVar[str] = "canaries"
-    asks: ClassVar[str] = "canaries"
+    goal: ClassVar[str] = "distinguish"
     needs: ClassVar[frozenset[str]] = frozenset({"rows", "present", "absent"})
 
     on: Literal["smashed", "gradient"] = "smashed"

@@ -51,7 +51,7 @@ class MemberInference:
     """
 
     name: ClassVar[str] = "member_inference"
-    asks: ClassVar[str] = "members"
+    goal: ClassVar[str] = "membership"
     needs: ClassVar[frozenset[str]] = frozenset({"candidates", "candidate_labels", "predict"})
 
     score: Literal["loss", "lira"] = "loss"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to
 from privkit.audit.defended import defended_model
-from privkit.audit.goals import QUESTIONS
+from privkit.audit.goals import GOALS
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
-from privkit.audit.goals.images import passes
+from privkit.audit.goals.reconstruct import passes
 from privkit.audit.seed_data import SeedData
 from privkit.config import AuditConfig
 from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, UsageError
@@ -68,7 +68,7 @@ def run_cell(
     try:
         context = _context(config, cell, seed_data, folder, progress, made_of, base, log)
         base = context.row
-        ask = load(QUESTIONS[getattr(cell.attack.spec, "asks", "images")])
+        ask = load(GOALS[getattr(cell.attack.spec, "goal", "reconstruct")])
         row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
     except NotApplicable as error:
         row = base.model_copy(update={"status": "not_applicable", "reason": f"{error}{_why(context)}"})

@@ -16,7 +16,7 @@ from torch import Generator, nn
 
 from privkit.attacks.base import Knowledge, NoSession, NotApplicable, known_to
 from privkit.audit.defended import assemble
-from privkit.audit.goals.images import passes
+from privkit.audit.goals.reconstruct import passes
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, Pools
 from privkit.errors import DataError, PrivkitError, UsageError

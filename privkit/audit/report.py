@@ -79,7 +79,7 @@ def _pictures(cell: Path, row: Row):  # type: ignore[no-untyped-def]
 
 def _told(cell: Path, row: Row):  # type: ignore[no-untyped-def]
     """The stored scores of a cell as its figure shows them, None where it has none."""
-    from privkit.metrics.leakage import pooled_auc, roc_points
+    from privkit.attacks.scores.leak import pooled_auc, roc_points
     from privkit.reports.score_figures import Told
 
     arrays = _arrays(cell / SCORES, row, {"values": ("f", 1), "positive": ("b", 1)})

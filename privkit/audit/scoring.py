@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from privkit.attacks.scores.image import IMAGE_METRICS, SMALLEST_SSIM_SIDE, Images, Values
 from privkit.audit.seed_intervals import RANGES, UNBOUNDED, over_values
-from privkit.metrics.image import IMAGE_METRICS, SMALLEST_SSIM_SIDE, Images, Values
 from privkit.reports.schema import Estimate, Metrics, Row, Summary
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
     probed = {
         attack.label: attack_on_images(config, baseline, attack, pools, device, limit)
         for attack in config.attacks
-        if _asks(attack) == "images" and getattr(attack.spec, "epochs", 0) != 0
+        if _goal(attack) == "reconstruct" and getattr(attack.spec, "epochs", 0) != 0
     }
     a_round = config.protocol.spec.active * config.training.batch_size
     victims = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])
@@ -81,9 +81,9 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
     return cells, controls, any(timed.reason.startswith("at least") for timed in probed.values())
 
 
-def _asks(attack: Component) -> str:
-    """The question of an attack."""
-    return str(getattr(attack.spec, "asks", "images"))
+def _goal(attack: Component) -> str:
+    """The goal of an attack."""
+    return str(getattr(attack.spec, "goal", "reconstruct"))
 
 
 def _replays(attack: Component, epochs: int, victim_rounds: float, rounds: int) -> float:
@@ -92,12 +92,12 @@ def _replays(attack: Component, epochs: int, victim_rounds: float, rounds: int) 
     Labels are asked of the training, which is repeated; members of shadow models; canaries are sent as often as the run
     sends a record, without a step.
     """
-    asks = _asks(attack)
-    if asks == "labels":
+    goal = _goal(attack)
+    if goal == "labels":
         return rounds
-    if asks == "members":
+    if goal == "membership":
         return rounds * attack.spec.shadows if getattr(attack.spec, "score", "") == "lira" else 2 * victim_rounds
-    return epochs * victim_rounds / 3 if asks == "canaries" else 0.0
+    return epochs * victim_rounds / 3 if goal == "distinguish" else 0.0
 
 
 def _said(timed: Timed) -> str:

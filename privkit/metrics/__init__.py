@@ -2,8 +2,8 @@
 
 METRICS: dict[str, str] = {
     "accuracy": "privkit.metrics.classification:accuracy",
-    "mse": "privkit.metrics.image:mse",
-    "psnr": "privkit.metrics.image:psnr",
-    "ssim": "privkit.metrics.image:ssim",
+    "mse": "privkit.attacks.scores.image:mse",
+    "psnr": "privkit.attacks.scores.image:psnr",
+    "ssim": "privkit.attacks.scores.image:ssim",
 }
 """Name -> "module:function" of every metric."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from privkit.attacks.scores.image import Values
 from privkit.errors import UsageError
 from privkit.metrics.feature_networks import FeatureNetwork, feature_network
-from privkit.metrics.image import Values
 from privkit.metrics.perceptual import f_sim, f_sim_floors, identity, lpips, lpips_weights
 
 TRUNKS = ("alex", "vgg", "squeeze")

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from privkit.attacks.scores.image import Values
 from privkit.errors import DataError, UsageError
 from privkit.metrics.feature_networks import FeatureNetwork, hash_weights
-from privkit.metrics.image import Values
 
 CHUNK = 1_000
 LPIPS_SIDE = 64  # smaller pictures vanish in its poolings

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from privkit.attacks.scores.image import IMAGE_METRICS
 from privkit.config import AuditConfig
-from privkit.metrics.image import IMAGE_METRICS
 from privkit.metrics.perception import Perception
 from privkit.registry import Component, distribution, parse, table
 from privkit.reports.schema import Provenance

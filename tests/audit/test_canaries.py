@@ -14,7 +14,6 @@ from torch import Generator, Tensor, nn
 from privkit.accountants.base import Certificate, no_protection
 from privkit.attacks.base import NotApplicable
 from privkit.audit.claims import Audit, audit_one_run
-from privkit.audit.goals.canaries import empirical, judged
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import (
     Sending,
@@ -26,6 +25,7 @@ from privkit.audit.goals.canaries_sent import (
     tells_where,
 )
 from privkit.audit.goals.context import must_get_gradients
+from privkit.audit.goals.distinguish import empirical, judged
 from privkit.audit.run import run_audit
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.gaussian_noise import GaussianNoise

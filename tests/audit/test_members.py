@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Scores
 from privkit.attacks.membership.member_inference import MemberInference, MembershipKnowledge
 from privkit.audit.defended import another, untrained
-from privkit.audit.goals.members import released
+from privkit.audit.goals.membership import released
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
 from privkit.config import resolve
@@ -85,7 +85,7 @@ def test_candidates_are_mixed_and_only_dealt_images_are_members(tmp_path: Path, 
         asked.append(values)
         return Scores(values=values, examples=torch.arange(len(values)))
 
-    monkeypatch.setattr("privkit.audit.goals.members.controls", lambda attack, seed: ())
+    monkeypatch.setattr("privkit.audit.goals.membership.controls", lambda attack, seed: ())
     monkeypatch.setattr(MemberInference, "run", oracle)
     run = run_audit(out=tmp_path / "run", **settings)
     assert run.rows[0].answers["auc"].value == 1.0

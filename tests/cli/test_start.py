@@ -135,7 +135,7 @@ def test_an_allocation_that_fails_ends_the_run_and_keeps_what_is_finished(
 
 
 LIMITED = """
-import re, resource, sys, privkit.cli.start, privkit.audit.run, privkit.reports.page, privkit.audit.goals.images
+import re, resource, sys, privkit.cli.start, privkit.audit.run, privkit.reports.page, privkit.audit.goals.reconstruct
 now = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
 resource.setrlimit(resource.RLIMIT_AS, (now + 2**22, -1))
 privkit.cli.start._loads = lambda modules: True  # it is loaded

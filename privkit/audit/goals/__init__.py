@@ -1,12 +1,11 @@
-"""What an attack asks of a defended model, one file a question: it mounts the attack and scores the answer.
+"""How an audit pursues each goal of an attack: it mounts the attack on a defended model and scores its output.
 
-`QUESTIONS` maps an attack's `asks` to "module:function"; the function takes an `AttackContext` and
-returns the finished row.
+`GOALS` maps a goal to "module:function"; the function takes an `AttackContext` and returns the finished row.
 """
 
-QUESTIONS = {
-    "images": "privkit.audit.goals.images:ask",
+GOALS = {
+    "reconstruct": "privkit.audit.goals.reconstruct:ask",
     "labels": "privkit.audit.goals.labels:ask",
-    "members": "privkit.audit.goals.members:ask",
-    "canaries": "privkit.audit.goals.canaries:ask",
+    "membership": "privkit.audit.goals.membership:ask",
+    "distinguish": "privkit.audit.goals.distinguish:ask",
 }

@@ -13,12 +13,12 @@ from torch import Generator
 
 from privkit.accountants.base import Certificate
 from privkit.attacks.base import NotApplicable, Scores
+from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, tpr_at
 from privkit.audit.defended import DefendedModel
 from privkit.audit.seed_data import SeedData
 from privkit.config import AuditConfig
 from privkit.defenses.base import ReleaseCount
 from privkit.errors import DamagedFile
-from privkit.metrics.leakage import Leak, per_batch_auc, pooled_auc, tpr_at
 from privkit.reports.schema import Check, Interval, Row
 from privkit.run.folder import SCORES, RunFolder
 from privkit.run.ingredients import Ingredients

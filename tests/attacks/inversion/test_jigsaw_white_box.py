@@ -18,9 +18,9 @@ from privkit.attacks.inversion.jigsaw_white_box import JigsawWhiteBox
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.piece_solver import put, restored
 from privkit.attacks.patches import patchify
+from privkit.attacks.scores.order import direct_accuracy
+from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.defenses.batch_shuffle import BatchShuffle
-from privkit.metrics.arrangement import arrangement_scores, true_arrangement
-from privkit.metrics.puzzle import direct_accuracy
 
 BATCH, T = 5, 16
 QUICK = JigsawWhiteBox(pieces_epochs=8, kicks=40, epochs=2, total_variation=0.1, l2=0.0)

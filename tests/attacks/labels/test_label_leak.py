@@ -10,7 +10,7 @@ from privkit.attacks.base import Knowledge, NotApplicable, View
 from privkit.attacks.labels.gradient_matching import GradientMatching, label_gradients
 from privkit.attacks.labels.label_leak import LabelKnowledge, LabelLeak
 from privkit.attacks.returned import weight_gradients
-from privkit.metrics.leakage import per_batch_auc, pooled_auc
+from privkit.attacks.scores.leak import per_batch_auc, pooled_auc
 
 SHAPE = (1, 4, 4)
 BARE = Knowledge(image_shape=SHAPE, batch_size=50)

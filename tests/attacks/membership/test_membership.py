@@ -14,13 +14,13 @@ from privkit.attacks.base import Knowledge, NotApplicable, View
 from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.attacks.membership.canaries import Canaries, CanaryKnowledge, contained, likelihood_ratio
 from privkit.attacks.membership.member_inference import confidence, lira, loss_threshold
+from privkit.attacks.scores.leak import pooled_auc, tpr_at
 from privkit.audit.claims import Audit, audit_one_run
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.grad_perturb import GradPerturb
 from privkit.defenses.laplace_noise import LaplaceNoise
-from privkit.metrics.leakage import pooled_auc, tpr_at
 
 SHADOWS, POOL, WIDTH = 24, 120, 80
 

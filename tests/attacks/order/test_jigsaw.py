@@ -23,7 +23,7 @@ from privkit.attacks.order.own_tokens import kept_share
 from privkit.attacks.order.token_contents import match_own_tokens
 from privkit.attacks.order.token_owners import balanced, capacitated
 from privkit.attacks.patches import patchify
-from privkit.metrics.puzzle import direct_accuracy, kinds_of, membership_accuracy, neighbor_accuracy
+from privkit.attacks.scores.order import direct_accuracy, kinds_of, membership_accuracy, neighbor_accuracy
 
 BATCH = 5
 T = 16

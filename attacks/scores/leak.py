@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import floor
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainccinv, betaincinv
 from scipy.stats import norm, rankdata, t
-
-from privkit.accountants.auditing.empirical import Rate, true_positive_rate
 
 Array = NDArray[np.float64]
 Direction = Literal["higher", "lower", "none"]
@@ -54,6 +54,25 @@ class Leak:
         if self.low <= 0.5 <= self.high:
             return "none"
         return "higher" if self.auc > 0.5 else "lower"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """True positive rate at a threshold, with its two-sided Clopper–Pearson interval.
+
+    Attributes:
+        value: share of positives whose score is at least the threshold.
+        low: lower confidence limit.
+        high: upper confidence limit.
+        threshold: chosen from the negatives' scores alone.
+        false_positive_rate: share of negatives at or above it, at most what was asked for.
+    """
+
+    value: float
+    low: float
+    high: float
+    threshold: float
+    false_positive_rate: float
 
 
 def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Leak:
@@ -183,13 +202,29 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     Raises:
         ValueError: if arguments are out of range, or one kind of examples is missing.
 
-    Source: Carlini et al. 2022, §III; `accountants.auditing.true_positive_rate`.
+    Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. The threshold depends on the negatives
+    only, so the count of positives is binomial given it.
 
     >>> tpr_at([1, 2, 3, 4], [0, 0, 1, 1], 0.01).value
     1.0
     """
     values, truth = _checked(scores, positive, confidence)
-    return true_positive_rate(values[truth], values[~truth], false_positive_rate, confidence=confidence)
+    if not 0 < truth.sum() < truth.size:
+        raise ValueError("tpr_at needs examples of both kinds, positive and negative")
+    if not 0 <= false_positive_rate < 1:
+        raise ValueError(f"false_positive_rate must lie in [0, 1), got {false_positive_rate}")
+    members, others = np.sort(values[truth]), np.sort(values[~truth])
+    allowed = min(floor(false_positive_rate * others.size * (1 + 1e-12)), others.size - 1)  # 0.29·100 is 29
+    threshold = float(np.nextafter(others[others.size - 1 - allowed], np.inf))
+    found, alarms = int((members >= threshold).sum()), int((others >= threshold).sum())
+    n, error = members.size, (1 - confidence) / 2
+    return Rate(
+        value=found / n,
+        low=float(betaincinv(found, n - found + 1, error)) if found else 0.0,
+        high=float(betainccinv(found + 1, n - found, error)) if found < n else 1.0,
+        threshold=threshold,
+        false_positive_rate=alarms / others.size,
+    )
 
 
 def _checked(scores: ArrayLike, positive: ArrayLike, confidence: float) -> tuple[Array, NDArray[np.bool_]]:

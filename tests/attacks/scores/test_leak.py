@@ -9,8 +9,8 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from privkit.accountants.base import Certificate, no_protection
+from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, roc_points, tpr_at
 from privkit.audit.claims import audit_one_run
-from privkit.metrics.leakage import Leak, per_batch_auc, pooled_auc, roc_points, tpr_at
 
 Array = NDArray[np.float64]
 

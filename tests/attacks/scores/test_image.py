@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 
-from privkit.metrics.image import mse, psnr, ssim
+from privkit.attacks.scores.image import mse, psnr, ssim
 
 SHAPES = [(5, 1, 28, 28), (4, 3, 32, 32), (3, 3, 9, 14)]
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from privkit.accountants.shuffles.entropy import accuracy_lower_limit, entropy_after_attack
-from privkit.metrics.puzzle import direct_accuracy, membership_accuracy, neighbor_accuracy
+from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 
 
 class Measure(Protocol):
-    """One of the accuracies of `privkit.metrics.puzzle`."""
+    """One of the accuracies of `privkit.attacks.scores.order`."""
 
     def __call__(self, guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
         """float64 [N], of each image."""

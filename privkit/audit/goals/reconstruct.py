@@ -13,13 +13,13 @@ from torch import Generator
 
 from privkit.attacks.base import Arrangement, Knowledge, NotApplicable, Reconstruction, known_to
 from privkit.attacks.hijack.hijack_detection import SplitGuard
+from privkit.attacks.scores.order import kinds_of
 from privkit.audit.defended import untrained
 from privkit.audit.goals.context import AttackContext
+from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.audit.sanity import controls, judge
 from privkit.audit.scoring import Scores, match, scored, summarise
 from privkit.domains.base import Batch
-from privkit.metrics.arrangement import arrangement_scores, true_arrangement
-from privkit.metrics.puzzle import kinds_of
 from privkit.reports.schema import Check, Interval, Row
 from privkit.run.folder import PICTURES
 from privkit.seeds import derive

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from privkit.attacks.scores.order import kinds_of
+from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.spectral_shuffle import SpectralShuffle
-from privkit.metrics.arrangement import arrangement_scores, true_arrangement
-from privkit.metrics.puzzle import kinds_of
 
 
 def orders(n: int, t: int, seed: int = 0) -> Tensor:

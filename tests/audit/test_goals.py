@@ -108,15 +108,15 @@ def test_shadow_models_are_trained_and_scored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(table("attacks")))
 def test_every_attack_that_scores_has_controls_that_pass_and_that_can_fail(name: str) -> None:
     spec = parse("attacks", name).spec
-    asks = getattr(spec, "asks", "images")
-    if asks == "images":
+    goal = getattr(spec, "goal", "reconstruct")
+    if goal == "reconstruct":
         pytest.skip("reconstructions have the controls of privkit.audit.sanity")
-    mount = load(f"privkit.audit.goals.{asks}:controls")
+    mount = load(f"privkit.audit.goals.{goal}:controls")
     assert [gate.passed for gate in mount(spec, 0)] == [True, True]
     assert [gate.passed for gate in mount(spec, 1)] == [True, True]
 
     class Deaf:
-        name, asks, needs, positive = "deaf", "x", frozenset[str](), 1
+        name, goal, needs, positive = "deaf", "x", frozenset[str](), 1
 
         def run(self, views: list[View], knowledge: Any, generator: Generator) -> Scores:
             many = sum(len(view.smashed) for view in views) if views else len(knowledge.candidates)
