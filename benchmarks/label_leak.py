@@ -32,8 +32,8 @@ from privkit.reports.figures import save
 from privkit.reports.score_figures import Told, score_figure
 from privkit.reports.tables import interval
 from privkit.seeds import derive
+from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol, evaluate
-from privkit.training.seeded import seeded
 from privkit.wire.transcript import Recorder
 
 SHAPE, CLIENTS = (1, 28, 28), 2

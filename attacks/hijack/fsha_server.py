@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, TrainingClients, View
 from privkit.attacks.hijack.fsha_networks import End, Networks, build
 from privkit.attacks.hijack.gan import Norm, between, finite, gradient_penalty
-from privkit.attacks.seeded import seeded
+from privkit.torch_utils.seeded import seeded
 
 DECODED_AT_ONCE = 256
 

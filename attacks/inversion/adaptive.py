@@ -19,7 +19,7 @@ from privkit.attacks.inversion.own_images import divided
 from privkit.attacks.inversion.recurrence import copy_distance, keeps_places, keeps_rows, pooled, tracked
 from privkit.attacks.inversion.rounds import by_round, masked, unmasked
 from privkit.attacks.patches import as_tokens
-from privkit.attacks.seeded import seeded
+from privkit.torch_utils.seeded import seeded
 
 Combine = Literal["auto", "average", "concatenate", "pool", "intersect", "as_released"]
 COMBINES = ("auto", "average", "concatenate", "pool", "intersect", "as_released")

@@ -24,8 +24,8 @@ from privkit.attacks.base import (
 from privkit.attacks.inversion.decoders import DECODERS, build, checked_width
 from privkit.attacks.inversion.mixed_releases import exercise, per_member
 from privkit.attacks.inversion.rounds import check_numbers
-from privkit.attacks.one_cycle import WARM_UP, one_cycle
-from privkit.attacks.seeded import seeded
+from privkit.torch_utils.one_cycle import WARM_UP, one_cycle
+from privkit.torch_utils.seeded import seeded
 
 WARMUP_STEPS = 40
 EXPLODED = 100.0  # mean square error of what a decoder draws, of images in [0, 1], above which it diverged

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from privkit.attacks.assign import hungarian, pair_costs, sinkhorn, take
 from privkit.attacks.base import AttackDiverged
 from privkit.attacks.inversion.known_lower import mix
-from privkit.attacks.seeded import seeded
+from privkit.torch_utils.seeded import seeded
 
 STEPS_AN_EPOCH = 100
 STEPS_A_ROUND = 25  # of the permutation

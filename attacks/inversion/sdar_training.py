@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from privkit.attacks.inversion.sdar_networks import Drawer, Judge, Simulator
 from privkit.attacks.inversion.unsplit import fresh
-from privkit.attacks.seeded import seeded
+from privkit.torch_utils.seeded import seeded
 
 if TYPE_CHECKING:
     from privkit.attacks.inversion.sdar import SDAR

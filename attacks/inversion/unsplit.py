@@ -24,7 +24,7 @@ from privkit.attacks.base import (
 from privkit.attacks.inversion.known_lower import check_release, mix
 from privkit.attacks.inversion.rounds import chunks_of
 from privkit.attacks.last_good import keep
-from privkit.attacks.seeded import seeded
+from privkit.torch_utils.seeded import seeded
 
 PHASE_STEPS = {"reduced": 25, "released": 100}
 EPOCHS = {"reduced": 40, "released": 1_000}

@@ -15,7 +15,7 @@ from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_to
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork
 from privkit.attacks.order.piece_solver import Eyes, Solver
 from privkit.attacks.order.piece_training import member_losses, member_steps, piece_losses, piece_steps, trained
-from privkit.attacks.seeded import seeded
+from privkit.torch_utils.seeded import seeded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged
-from privkit.attacks.one_cycle import one_cycle
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, own_prior
+from privkit.torch_utils.one_cycle import one_cycle
 
 IMAGES_A_STEP = 32
 IMAGES_AN_EPOCH = 1_000  # drawn anew each time: more were measured to cost time and to win nothing

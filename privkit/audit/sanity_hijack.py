@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Knowledge, View
 from privkit.seeds import derive
-from privkit.training.seeded import seeded
+from privkit.torch_utils.seeded import seeded
 
 CHANNELS = 4
 RATE = 2e-3

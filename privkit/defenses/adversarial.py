@@ -15,6 +15,7 @@ from privkit.accountants import validate
 from privkit.accountants.base import Certificate
 from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount
 from privkit.defenses.none import require_messages
+from privkit.torch_utils.seeded import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,6 @@ class Adversarial(Defense):
         >>> Adversarial().companion((4, 12), (3, 8, 8), seed=0)(torch.rand(5, 4, 12)).shape
         torch.Size([5, 3, 8, 8])
         """
-        from privkit.training.seeded import seeded  # the training core imports the defenses
 
         with seeded(torch.device("cpu"), seed):
             return SimulatedAttacker(smashed_shape, image_shape, self.width)

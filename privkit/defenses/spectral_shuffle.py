@@ -14,6 +14,7 @@ from privkit.accountants.base import Certificate
 from privkit.accountants.shuffles import certificates
 from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows, per_release
+from privkit.torch_utils.seeded import seeded
 
 SYMMETRY = (
     "the spectrum of a real picture is symmetric about its center, and its low frequencies are the strong ones: the "
@@ -95,7 +96,6 @@ class SpectralShuffle(Defense):
         >>> SpectralShuffle().adapter((4, 12), seed=0)(torch.rand(5, 4, 24)).shape
         torch.Size([5, 4, 12])
         """
-        from privkit.training.seeded import seeded  # the training core imports the defenses
 
         if self.where == "image":
             return None

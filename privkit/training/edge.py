@@ -12,8 +12,8 @@ from privkit.defenses.base import Defense, Receipt, Release
 from privkit.errors import UsageError
 from privkit.out_of_memory import ran_out
 from privkit.seeds import derive
+from privkit.torch_utils.seeded import seeded
 from privkit.training.protocol import SplitProtocol
-from privkit.training.seeded import seeded
 from privkit.training.stacked import Stacked
 
 

@@ -17,13 +17,13 @@ from privkit.domains.partition import ClientPartition, Iid, epoch_order, most_re
 from privkit.errors import TrainingDiverged, UsageError
 from privkit.metrics.classification import Proportion, accuracy
 from privkit.seeds import derive
+from privkit.torch_utils.one_cycle import one_cycle
+from privkit.torch_utils.seeded import seeded
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.distributed import average_gradients, processes
 from privkit.training.edge import Clients
-from privkit.training.one_cycle import one_cycle
 from privkit.training.protocol import SplitProtocol
 from privkit.training.round import Round, split_round
-from privkit.training.seeded import seeded
 
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 

@@ -11,8 +11,8 @@ from privkit.attacks.base import Query, QueryResult, View
 from privkit.defenses.base import Receipt
 from privkit.domains.base import Batch
 from privkit.seeds import derive
+from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import ClientForward, Clients
-from privkit.training.seeded import seeded
 
 
 @dataclass(frozen=True, kw_only=True)

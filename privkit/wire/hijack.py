@@ -16,10 +16,10 @@ from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.domains.base import Batch
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.seeds import derive
+from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import Clients
 from privkit.training.loop import TrainingSpec, learns, round_order
 from privkit.training.round import message_weights, send_back
-from privkit.training.seeded import seeded
 from privkit.wire.channel import answer_of, record
 
 FAKES = 0.1

@@ -1,4 +1,4 @@
-"""Seeds for modules that draw from torch's global generators: weight initialisers, and dropout behind a query."""
+"""Seeds for modules that draw from torch's global generators, as dropout does, and leave no other way to seed them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import torch
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
     """Inside, the global generators of the CPU and of `device` start at `seed`; outside, they are what they were.
-
-    The training core, which imports no attack, has its own copy.
 
     >>> with seeded(torch.device("cpu"), 0):
     ...     first = torch.rand(3)

@@ -23,8 +23,6 @@ def one_cycle(
         warm_up: share of the steps in which the rate rises, in [0, 1].
         momentum: whether the momentum (AdamW's β₁) falls and rises against the rate.
 
-    privkit.attacks, which imports nothing of the training core, has its own copy.
-
     Source: Smith and Topin 2017, "Super-convergence"; torch `OneCycleLR`.
 
     >>> import torch

@@ -1,6 +1,5 @@
 """The schedule of the learning rate, for every number of steps; torch's own divides by zero at nine."""
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-import privkit.attacks.one_cycle
-import privkit.training.one_cycle
 from privkit.audit.run import run_audit
+from privkit.torch_utils.one_cycle import one_cycle
 
-COPIES = [privkit.attacks.one_cycle.one_cycle, privkit.training.one_cycle.one_cycle]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,9 +26,8 @@ def rates(make: Callable[[torch.optim.Optimizer], Any], steps: int) -> list[floa
     return found
 
 
-@pytest.mark.parametrize("one_cycle", COPIES, ids=["attacks", "training"])
 @pytest.mark.parametrize("warm_up", [0.1, 0.25, 0.5, 1.0])
-def test_every_number_of_steps_has_a_schedule(one_cycle: Callable[..., Any], warm_up: float) -> None:
+def test_every_number_of_steps_has_a_schedule(warm_up: float) -> None:
     def plain(optimizer: torch.optim.Optimizer, total: int) -> Any:
         return torch.optim.lr_scheduler.OneCycleLR(
             optimizer, 1.0, total_steps=total, pct_start=warm_up, cycle_momentum=False
@@ -44,15 +40,10 @@ def test_every_number_of_steps_has_a_schedule(one_cycle: Callable[..., Any], war
             assert found == rates(partial(plain, total=steps + 1), steps)
 
 
-def test_both_copies_are_one() -> None:
-    first, second = (inspect.getsource(copy).partition('"""')[2].partition('"""')[2] for copy in COPIES)
-    assert first == second
-
-
 def test_there_is_no_other_schedule() -> None:
     files = [path for part in ("privkit", "attacks") for path in (ROOT / part).rglob("*.py")]
     users = {path.resolve().relative_to(ROOT) for path in files if "OneCycleLR" in path.read_text()}
-    assert users == {Path("attacks/one_cycle.py"), Path("privkit/training/one_cycle.py")}
+    assert users == {Path("privkit/torch_utils/one_cycle.py")}
 
 
 def test_a_training_of_nine_steps(tmp_path: Path) -> None:
