@@ -19,7 +19,7 @@ from privkit.toml_text import TomlError, parse_toml, read_text
 
 if TYPE_CHECKING:
     from privkit.reports.gate import Gate
-    from privkit.training.loop import TrainingSpec
+    from privkit.training.spec import TrainingSpec
 
 MOST = 1_000_000_000
 """Images or epochs of a budget: far beyond what anybody computes, and small enough for every formula."""
@@ -236,7 +236,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     gates = tuple(_gate(text) for text in _many(s.get("gate", [])))
     budget_name, budget = _budget(s["budget"])
     early.check(s)  # what follows imports torch
-    from privkit.training.loop import TrainingSpec
+    from privkit.training.spec import TrainingSpec
 
     pairs = paired(_many(s["defense"]), s.get("protocol"))
     attacks = _unique(_budgeted(parse("attacks", given), budget) for given in _attacks(_many(s["attack"])))
@@ -248,6 +248,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     protocols: list[dict[str, Any]] = []
     for protocol, defenses in pairs:
         training = specify("training", TrainingSpec, {"batch_size": _natural_batch(protocol.spec.clients), **wished})
+        training.check_epochs(budget.epochs)
         protocols.append({"protocol": protocol, "defenses": defenses, "training": training})
     config = AuditConfig(
         **protocols[0],

@@ -23,7 +23,7 @@ SETTINGS = {
     "partition": "partitions",
 }
 """Setting -> the kind of its parts."""
-TRAINING = "privkit.training.loop:TrainingSpec"
+TRAINING = "privkit.training.spec:TrainingSpec"
 
 
 def check(settings: Mapping[str, Any]) -> None:

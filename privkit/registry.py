@@ -29,6 +29,8 @@ TABLES = {
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 """What a plug-in may be called: its name stands in paths, tables and commands."""
+COMMA = re.compile(r",(?![^\[\]]*\])")
+"""A comma between options, and not between the values of a list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +208,7 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
 def read_options(given: str, text: str) -> dict[str, Any]:
     """`key=value,key=value` with TOML values; a bare word is a string."""
     options: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
+    for part in filter(None, COMMA.split(text)):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise UsageError(

@@ -2,9 +2,10 @@
 
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.edge import ClientForward, Clients
-from privkit.training.loop import Trained, TrainingSpec, evaluate, release_count, train
+from privkit.training.loop import Trained, evaluate, release_count, train
 from privkit.training.protocol import PROTOCOLS, SplitProtocol
 from privkit.training.round import Round, split_round
+from privkit.training.spec import OptimizerSpec, TrainingSpec
 from privkit.training.stacked import Stacked
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Checkpoint",
     "ClientForward",
     "Clients",
+    "OptimizerSpec",
     "Round",
     "SplitProtocol",
     "Stacked",

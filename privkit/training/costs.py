@@ -11,7 +11,8 @@ from privkit.metrics.payload import FLOAT, kept_share
 from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import Clients
-from privkit.training.loop import TrainingSpec, learns
+from privkit.training.loop import learns
+from privkit.training.spec import TrainingSpec
 
 SEED_BYTES = 8
 

@@ -4,63 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.base import Batch
-from privkit.domains.images.augment import AUGMENTATIONS, augment
+from privkit.domains.images.augment import augment
 from privkit.domains.partition import ClientPartition, Iid, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import TrainingDiverged, UsageError
 from privkit.metrics.classification import Proportion, accuracy
 from privkit.seeds import derive
-from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.distributed import average_gradients, processes
 from privkit.training.edge import Clients
+from privkit.training.optimizers import optimizer_of, schedule_of
 from privkit.training.protocol import SplitProtocol
 from privkit.training.round import Round, split_round
+from privkit.training.spec import TrainingSpec
 
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingSpec:
-    """How the task is trained; how long is the budget's.
-
-    Attributes:
-        batch_size: B, images a message: of each client in each round, ≥ 1. A batch-level defense mixes within it.
-        learning_rate: peak of the one-cycle cosine schedule, > 0.
-        weight_decay: AdamW's, ≥ 0.
-        freeze_lower: keep the clients' segments at their initial weights, as the patch-shuffling paper does.
-        fraction: of the private images that are used, in (0, 1], with the class shares of all.
-        augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too.
-
-    Source: batch 50 of Yao et al., patch shuffling, §V-A.1; optimiser and schedule are privkit's.
-    """
-
-    batch_size: int = 50
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.05
-    freeze_lower: bool = False
-    fraction: float = 1.0
-    augment: Literal["none", "crop", "crop_flip"] = "none"
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be a whole number >= 1, got {self.batch_size}")
-        if not (isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate}")
-        if not (isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise ValueError(f"weight_decay must be a finite number >= 0, got {self.weight_decay}")
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
-        if self.augment not in AUGMENTATIONS:
-            raise ValueError(f"augment must be none, crop or crop_flip, got {self.augment!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,11 +143,15 @@ def train(
     if spec.freeze_lower:  # never the other way round: what a user froze stays frozen
         edge.lowers.requires_grad_(False)
     sides = [[p for p in side.parameters() if p.requires_grad] for side in (edge, upper)]
-    options = {"lr": spec.learning_rate, "weight_decay": spec.weight_decay, "fused": True}
-    by_side = [[torch.optim.AdamW(side, **options)] if side else [] for side in sides]  # type: ignore[arg-type]
+    specs = (spec.lower, spec.upper)
+    by_side = [[optimizer_of(each, side)] if side else [] for each, side in zip(specs, sides, strict=True)]
     optimizers = by_side[0] + by_side[1]
     waiting = by_side[0] if protocol.updates == "message" else optimizers  # the server has stepped already
-    schedules = [one_cycle(optimizer, spec.learning_rate, total) for optimizer in optimizers]
+    schedules = [
+        schedule_of(each, optimizer, epochs, steps)
+        for each, side in zip(specs, by_side, strict=True)
+        for optimizer in side
+    ]
     stateful: list[Any] = [*optimizers, *schedules]
     if device.type == "cuda" and total >= COMPILE_FROM_STEPS:
         edge.lowers.compile()  # in place: names of parameters stay as they are

@@ -18,8 +18,10 @@ from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import Clients
-from privkit.training.loop import TrainingSpec, learns, round_order
+from privkit.training.loop import learns, round_order
+from privkit.training.optimizers import optimizer_of
 from privkit.training.round import message_weights, send_back
+from privkit.training.spec import TrainingSpec
 from privkit.wire.channel import answer_of, record
 
 FAKES = 0.1
@@ -34,7 +36,7 @@ TRIED = 16
 class LiveClients:
     """The clients of one run, in training from their start; satisfies `privkit.attacks.base.Clients`.
 
-    Images, orders, defenses, averaging and the clients' AdamW are those of the honest training; the learning rate
+    Images, orders, defenses, averaging and the clients' optimizer are those of the honest training; the learning rate
     stays at its peak, since nobody knows when a hijack ends. What the server would do to the gradient is left out.
 
     Args:
@@ -70,7 +72,7 @@ class LiveClients:
         self._edge, self._private, self._shares, self._spec = edge, private, shares, spec
         self._victims, self._seed, self._number, self.guard = victims, seed, 0, guard
         weights = [weight for weight in edge.parameters() if weight.requires_grad]
-        self._optimizer = torch.optim.AdamW(weights, lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
+        self._optimizer = optimizer_of(spec.lower, weights)
         self._order: Tensor | None = None
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
@@ -192,15 +194,14 @@ def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpe
         clients: in training.
         upper: the server's segment, trained here where it has weights.
         rounds: how many.
-        spec: its learning rate and weight decay are the server's, too.
+        spec: of the server's optimizer.
         seed: of whatever the segment draws itself, such as dropout.
 
     Returns:
         The loss of each round, up to the one in which training diverges.
     """
     own = [weight for weight in upper.parameters() if weight.requires_grad]
-    options = {"lr": spec.learning_rate, "weight_decay": spec.weight_decay, "fused": True}
-    optimizer = torch.optim.AdamW(own, **options) if own else None  # type: ignore[arg-type]
+    optimizer = optimizer_of(spec.upper, own) if own else None
     losses: list[float] = []
 
     def answer(view: View) -> Tensor:

@@ -57,7 +57,7 @@ def test_one_client_is_centralized_training_bit_for_bit() -> None:
     edge, upper = built(NoDefense(), SplitProtocol())
     model = VIT_MICRO.build(SHAPE, 10, positions=True, seed=0)
     whole = nn.Sequential(model.lower, model.upper)
-    optimizer = torch.optim.AdamW(whole.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay, fused=True)
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=spec.learning_rate, weight_decay=0.05, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=spec.learning_rate, total_steps=11, pct_start=0.1, cycle_momentum=False
     )

@@ -1,0 +1,174 @@
+"""How the task is trained: the options of `--training`, checked as far as they can be without data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from privkit.domains.images.augment import AUGMENTATIONS
+from privkit.errors import UsageError
+
+OF_OPTIMIZER = ("momentum", "weight_decay")
+"""Options that mean something for one optimizer only, so that a side with another does not take them over."""
+OF_SCHEDULE = ("warm_up", "milestones", "decay", "lowest_rate")
+"""The same for schedules."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSpec:
+    """How the weights of one side are stepped.
+
+    Attributes:
+        optimizer: "adamw", "adam" or "sgd".
+        learning_rate: the largest of the schedule, > 0.
+        momentum: of sgd, in [0, 1); None for 0.
+        weight_decay: ≥ 0, decoupled for adamw and an L2 term for the others; None for 0.05 with adamw, else 0.
+        schedule: how the rate changes with every step. "one_cycle" rises and falls along cosines. "cosine" rises along
+            a line and falls along a cosine. "multi_step" falls by `decay` at each milestone. "constant" stays.
+        warm_up: share of the steps in which the rate rises, in [0, 1]; None for 0.1. Of one_cycle and cosine.
+        milestones: of multi_step, the numbers of epochs after which the rate falls, ascending.
+        decay: of multi_step, the factor at each milestone, in (0, 1]; None for 0.1.
+        lowest_rate: of cosine, where the rate ends, at most `learning_rate`; None for 0.
+
+    Source: Loshchilov and Hutter 2019 (AdamW); Smith and Topin 2017 (one cycle).
+
+    >>> OptimizerSpec(optimizer="sgd", momentum=0.9, schedule="cosine").optimizer
+    'sgd'
+    """
+
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    learning_rate: float = 2e-3
+    momentum: float | None = None
+    weight_decay: float | None = None
+    schedule: Literal["one_cycle", "constant", "cosine", "multi_step"] = "one_cycle"
+    warm_up: float | None = None
+    milestones: Sequence[int] | None = None
+    decay: float | None = None
+    lowest_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate}")
+        self._check_optimizer()
+        self._check_schedule()
+
+    def _check_optimizer(self) -> None:
+        """An optimizer that exists, with options of its own."""
+        if self.optimizer not in ("adamw", "adam", "sgd"):
+            raise ValueError(f"optimizer must be adamw, adam or sgd, got {self.optimizer!r}")
+        if self.weight_decay is not None and not (isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise ValueError(f"weight_decay must be a finite number >= 0, got {self.weight_decay}")
+        if self.momentum is None:
+            return
+        if self.optimizer != "sgd":
+            raise ValueError(f"momentum belongs to sgd, but the optimizer is {self.optimizer}; drop it or use sgd")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+
+    def _check_schedule(self) -> None:
+        """A schedule that exists, with options of its own."""
+        owners = {
+            "warm_up": ("one_cycle", "cosine"),
+            "milestones": ("multi_step",),
+            "decay": ("multi_step",),
+            "lowest_rate": ("cosine",),
+        }
+        if self.schedule not in ("one_cycle", "constant", "cosine", "multi_step"):
+            raise ValueError(f"schedule must be one_cycle, constant, cosine or multi_step, got {self.schedule!r}")
+        for name, schedules in owners.items():
+            if getattr(self, name) is not None and self.schedule not in schedules:
+                raise ValueError(f"{name} belongs to {' and '.join(schedules)}, but the schedule is {self.schedule}")
+        if self.warm_up is not None and not 0 <= self.warm_up <= 1:
+            raise ValueError(f"warm_up must lie in [0, 1], got {self.warm_up}")
+        if self.decay is not None and not 0 < self.decay <= 1:
+            raise ValueError(f"decay must lie in (0, 1], got {self.decay}")
+        if self.lowest_rate is not None and not 0 <= self.lowest_rate <= self.learning_rate:
+            raise ValueError(f"lowest_rate must lie in [0, learning_rate={self.learning_rate}], got {self.lowest_rate}")
+        if self.schedule != "multi_step":
+            return
+        if not self.milestones:
+            raise ValueError("multi_step needs milestones, such as milestones=[30,60]")
+        object.__setattr__(self, "milestones", tuple(self.milestones))  # a list would make the specification unhashable
+        if list(self.milestones) != sorted(set(self.milestones)) or self.milestones[0] < 1:
+            raise ValueError(f"milestones must be ascending whole numbers >= 1, got {list(self.milestones)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSpec(OptimizerSpec):
+    """How the task is trained; how long is the budget's. The options of `OptimizerSpec` are those of the lower side.
+
+    Each of them has a counterpart `upper_…` for the server; None takes the lower side's. An option that belongs to one
+    optimizer or schedule is taken over only if both sides have the same one.
+
+    Attributes:
+        batch_size: B, images a message: of each client in each round, ≥ 1. A batch-level defense mixes within it.
+        freeze_lower: keep the clients' segments at their initial weights, as the patch-shuffling paper does.
+        fraction: of the private images that are used, in (0, 1], with the class shares of all.
+        augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too.
+
+    Source: batch 50 of Yao et al., patch shuffling, §V-A.1; the default optimizer and schedule are privkit's.
+
+    >>> spec = TrainingSpec(optimizer="sgd", momentum=0.9, learning_rate=0.05, upper_optimizer="adam")
+    >>> spec.lower.momentum, spec.upper.optimizer, spec.upper.learning_rate, spec.upper.momentum
+    (0.9, 'adam', 0.05, None)
+    """
+
+    batch_size: int = 50
+    freeze_lower: bool = False
+    fraction: float = 1.0
+    augment: Literal["none", "crop", "crop_flip"] = "none"
+    upper_optimizer: Literal["adamw", "adam", "sgd"] | None = None
+    upper_learning_rate: float | None = None
+    upper_momentum: float | None = None
+    upper_weight_decay: float | None = None
+    upper_schedule: Literal["one_cycle", "constant", "cosine", "multi_step"] | None = None
+    upper_warm_up: float | None = None
+    upper_milestones: Sequence[int] | None = None
+    upper_decay: float | None = None
+    upper_lowest_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be a whole number >= 1, got {self.batch_size}")
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
+        if self.augment not in AUGMENTATIONS:
+            raise ValueError(f"augment must be none, crop or crop_flip, got {self.augment!r}")
+        if self.upper_milestones is not None:
+            object.__setattr__(self, "upper_milestones", tuple(self.upper_milestones))
+        try:
+            _ = self.upper
+        except ValueError as error:
+            raise ValueError(f"of the upper side, {error}") from None
+
+    @property
+    def lower(self) -> OptimizerSpec:
+        """How the clients' weights are stepped."""
+        return OptimizerSpec(**{name: getattr(self, name) for name in OptimizerSpec.__dataclass_fields__})
+
+    @property
+    def upper(self) -> OptimizerSpec:
+        """How the server's weights are stepped."""
+        optimizer, schedule = self.upper_optimizer or self.optimizer, self.upper_schedule or self.schedule
+        others = OF_OPTIMIZER if optimizer != self.optimizer else ()
+        others += OF_SCHEDULE if schedule != self.schedule else ()
+        chosen = {}
+        for name in OptimizerSpec.__dataclass_fields__:
+            own = getattr(self, f"upper_{name}")
+            chosen[name] = getattr(self, name) if own is None and name not in others else own
+        return OptimizerSpec(**chosen)
+
+    def check_epochs(self, epochs: int) -> None:
+        """Refuse milestones that a run of so many epochs does not reach.
+
+        Raises:
+            UsageError: with the epochs that there are.
+        """
+        for side in (self.lower, self.upper):
+            if side.milestones and side.milestones[-1] >= epochs:
+                raise UsageError(
+                    f"training: milestones must lie in 1..{epochs - 1} for {epochs} epochs, got {list(side.milestones)}"
+                )
