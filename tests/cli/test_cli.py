@@ -161,7 +161,7 @@ def test_nothing_but_caches_is_written_outside_the_run_folder(tmp_path: Path) ->
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "privkit", "audit", *SMALL, "--out", str(tmp_path / "run")],
+        [sys.executable, "-m", "privkit", "audit", "--attack", "mean_image", *SMALL, "--out", str(tmp_path / "run")],
         cwd=places["work"],
         env=environment,
         capture_output=True,

@@ -5,7 +5,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,11 +72,13 @@ def test_a_full_output_is_one_sentence_and_loses_no_verdict() -> None:
     assert started("privkit.cli.start.tell('x' * 100_000)", "2>/dev/full").returncode == 0
 
 
-def test_a_report_where_arrows_cannot_be_shown(
-    small_run: AuditRun, privkit_cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    done = privkit_cli("report", str(small_run.folder))
+def test_a_report_where_arrows_cannot_be_shown(small_run: AuditRun) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "privkit", "report", str(small_run.folder)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
     assert done.returncode == 0, done.stderr
     assert "accuracy ?" in done.stdout
 
