@@ -12,27 +12,17 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import interpolate, pixel_shuffle
 
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate
-from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount
+from privkit.defenses.base import Defense, Release
 from privkit.defenses.none import require_messages
+from privkit.defenses.receipts import Nothing
 from privkit.torch_utils.seeded import seeded
 
-
-@dataclass(frozen=True, kw_only=True)
-class AdversarialReceipt:
-    """Nothing happened to the smashed data; the training was another one."""
-
-    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Nothing is proven, as the paper says itself."""
-        return Certificate(
-            kind="nothing",
-            statement=(
-                "nothing is proven: the smashed data resist the simulated attacker, and that only once the min-max "
-                "problem reaches a saddle point; what the rounds before release is not protected, and a stronger "
-                "attacker may invert them; no differential privacy"
-            ),
-            source="Yao et al., patch shuffling, §V-A.2, on Eq. 9",
-        )
+UNPROVEN = Nothing(
+    reason="the smashed data resist the simulated attacker, and that only once the min-max problem reaches a saddle "
+    "point; what the rounds before release is not protected, and a stronger attacker may invert them; no differential "
+    "privacy",
+    source="Yao et al., patch shuffling, §V-A.2, on Eq. 9",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +56,7 @@ class Adversarial(Defense):
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, AdversarialReceipt]:
+    ) -> tuple[Release, Nothing]:
         """Release the smashed data as they are: the defense lies in how they were learned.
 
         Raises:
@@ -77,7 +67,7 @@ class Adversarial(Defense):
         True
         """
         require_messages(self.name, smashed)
-        return Release(smashed=smashed, labels=labels), AdversarialReceipt()
+        return Release(smashed=smashed, labels=labels), UNPROVEN
 
     def companion(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], seed: int) -> nn.Module:
         """The simulated attacker, [N, *smashed_shape] -> [N, *image_shape].

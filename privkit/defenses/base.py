@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 from torch import Generator, Tensor, nn
 
@@ -60,12 +60,22 @@ ONE_RELEASE = ReleaseCount()
 """One record, released once by a frozen lower segment."""
 
 
-class Receipt(Protocol):
+class Receipt(ABC):
     """What one call really did; it stays on the trusted side and is the only thing an accountant charges."""
 
+    @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """What these realised parameters prove, over as many releases as the run made."""
-        ...
+
+    @property
+    def order(self) -> Tensor | None:
+        """The permutation that a shuffle hides (`receipts.Permuted.source`), or None."""
+        return None
+
+    @property
+    def payload_share(self) -> float | None:
+        """Share of the smashed data that a client sends, in [0, 1], or None where the release's weights show it."""
+        return None
 
 
 NEGLIGIBLE = 1e-12

@@ -10,40 +10,11 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate
-from privkit.accountants.shuffles import certificates, permutations
+from privkit.accountants.shuffles import permutations
 from privkit.accountants.shuffles.variants import VARIANTS, Variant
-from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount, require_tokens, take_rows
-from privkit.defenses.patch_shuffle import own_rows, per_release, permutation_rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchShuffleReceipt:
-    """What one call really did.
-
-    Attributes:
-        source: int64 [M, B, T]; output token (m, b, t) was token `source % T` of image `source // T`, where the images
-            of all messages are counted through, message by message.
-        kept: tokens that each image kept for certain.
-        variant: of Algorithm 2.
-    """
-
-    source: Tensor
-    kept: int
-    variant: Variant = "final_shuffle"
-
-    @property
-    def own_image_share(self) -> float:
-        """Share of output tokens that come from their own image, in [0, 1]."""
-        m, b, t = self.source.shape
-        own = torch.arange(m * b, device=self.source.device).view(m, b, 1)
-        return (self.source // t == own).double().mean().item()
-
-    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Charge the images that were really mixed: those of one message, never of a round or of several processes."""
-        _, b, t = self.source.shape
-        count = certificates.batch_shuffle(tokens=t, batch=b, kept=self.kept, variant=self.variant)
-        return per_release(count, release_count)
+from privkit.defenses.base import Defense, Release, require_tokens, take_rows
+from privkit.defenses.patch_shuffle import own_rows, permutation_rows
+from privkit.defenses.receipts import Permuted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +46,7 @@ class BatchShuffle(Defense):
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, BatchShuffleReceipt]:
+    ) -> tuple[Release, Permuted]:
         """Shuffle each message of smashed data within itself; all messages are one gather.
 
         Args:
@@ -107,7 +78,7 @@ class BatchShuffle(Defense):
             source = source.gather(2, permutation_rows(m * b, t, generator).view(m, b, t))
         elif self.variant == "kept_in_place":  # rows % t: the places where those tokens lay
             source = source.scatter(2, rows % t, source)
-        receipt = BatchShuffleReceipt(source=source, kept=kept, variant=self.variant)
+        receipt = Permuted(source=source, kept=kept, variant=self.variant)
         return Release(smashed=take_rows(smashed, source), labels=labels), receipt
 
 

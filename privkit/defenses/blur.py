@@ -9,32 +9,8 @@ from torch import Generator, Tensor
 from torch.nn.functional import interpolate
 
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate
-from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlurReceipt:
-    """What one call really did.
-
-    Attributes:
-        resolution: pixels (height, width) that are left of every image.
-    """
-
-    resolution: tuple[int, int]
-
-    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Nothing is proven: what is left of an image is released as it is."""
-        height, width = self.resolution
-        return Certificate(
-            kind="nothing",
-            statement=(
-                f"nothing is proven: what {height}×{width} pixels tell of an image leaves the client; finer detail "
-                "does not, but may be guessed; no differential privacy"
-            ),
-            quantities={"height": float(height), "width": float(width)},
-            source="Ryoo et al. 2018 claim no bound",
-        )
+from privkit.defenses.base import Defense, Release
+from privkit.defenses.receipts import Nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +40,7 @@ class Blur(Defense):
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, BlurReceipt]:
+    ) -> tuple[Release, Nothing]:
         """Blur images.
 
         Args:
@@ -81,13 +57,20 @@ class Blur(Defense):
 
         >>> import torch
         >>> release, receipt = Blur().apply(torch.rand(1, 2, 3, 28, 28), torch.zeros(1, 2), torch.Generator())
-        >>> release.smashed.shape, receipt.resolution
-        (torch.Size([1, 2, 3, 28, 28]), (2, 2))
+        >>> release.smashed.shape, dict(receipt.quantities)
+        (torch.Size([1, 2, 3, 28, 28]), {'height': 2.0, 'width': 2.0})
         """
         if smashed.ndim != 5:
             raise ValueError(f"blur needs images [M, B, C, H, W], got shape {list(smashed.shape)}")
         images = self.public_transform(smashed.flatten(0, 1)).view_as(smashed)
-        return Release(smashed=images, labels=labels), BlurReceipt(resolution=self._resolution(smashed))
+        height, width = self._resolution(smashed)
+        receipt = Nothing(
+            reason=f"what {height}×{width} pixels tell of an image leaves the client; finer detail does not, but may "
+            "be guessed; no differential privacy",
+            quantities={"height": float(height), "width": float(width)},
+            source="Ryoo et al. 2018 claim no bound",
+        )
+        return Release(smashed=images, labels=labels), receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:
         """Images [N, C, H, W], blurred: all that this defense does."""

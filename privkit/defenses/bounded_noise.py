@@ -10,7 +10,7 @@ from privkit.accountants import validate
 from privkit.accountants.spec.parts import UNMIXED, Noise
 from privkit.accountants.spec.sensitivity import Clamp, OneHot
 from privkit.defenses import mixing, noise
-from privkit.defenses.charge import Mixing, NoiseReceipt, Party
+from privkit.defenses.charge import Mixing, Noised, Party
 
 Pair = tuple[Tensor, Tensor]
 
@@ -72,9 +72,9 @@ class BoundedNoise:
         ratios: Tensor | None = None,
         counts: Tensor | None = None,
         present: Tensor | None = None,
-    ) -> NoiseReceipt:
+    ) -> Noised:
         """For images of so many coordinates."""
-        return NoiseReceipt(
+        return Noised(
             clip=Clamp(low=0, high=self.bound, dimensions=coordinates),
             noise=Noise(
                 smashed=self.sigma, labels=self.sigma_labels, site="client" if self.site == "client" else "mixer"

@@ -13,7 +13,7 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import UNMIXED, CutMix, Mixup, Noise, NoMixing
 from privkit.accountants.spec.sensitivity import ClipSet
-from privkit.defenses.base import ONE_RELEASE, ReleaseCount
+from privkit.defenses.base import ONE_RELEASE, Receipt, ReleaseCount
 
 Party = Literal["client", "mixer", "server"]
 Mixing = NoMixing | Mixup | CutMix
@@ -28,12 +28,19 @@ IDEAL = (
 GIVEN_LABELS = "labels reach the server without noise: neighbors share them, and ε is that of the smashed data alone"
 CLEAR_AFTERWARDS = "images that are sent after training pass without noise: nothing is proven for them"
 TRUSTED = "a mixer adds the noise in the client's place: it is trusted, and sees the smashed data"
+NOT_COVERED = (
+    "this covers the labels that the server holds, against whoever sees the gradients that come back; it says nothing "
+    "about images or smashed data, which are released as they are"
+)
 SERVER_MIXES = "the server mixes and so gets each client's own noisy message: nothing is credited to mixing"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseReceipt:
-    """What one call really did.
+class Noised(Receipt):
+    """Bounded data got noise, and may have been mixed.
+
+    A server that adds noise to the gradients that it sends back protects its labels (`covers="labels"`): `clip` then
+    bounds the gradient of one image.
 
     Attributes:
         clip: where each image's smashed data lay for sure; None where nothing bounded them. It knows the number of
@@ -41,6 +48,7 @@ class NoiseReceipt:
         noise: law, σ (or scale) on smashed data and labels, and whether clients or the mixer added it.
         labels: where each label lay for sure; None where labels went without noise.
         mixing: how the messages of a full group were combined, and by which law ratios or counts were drawn.
+        covers: "release", the smashed data and labels that clients send, or "labels", those that the server holds.
         added_by: who added the noise.
         mixed_by: who mixed.
         at_inference: whether test images pass the defense, too.
@@ -53,6 +61,7 @@ class NoiseReceipt:
     noise: Noise
     labels: ClipSet | None = None
     mixing: Mixing = UNMIXED
+    covers: Literal["release", "labels"] = "release"
     added_by: Party = "client"
     mixed_by: Party = "mixer"
     at_inference: bool = True
@@ -62,10 +71,10 @@ class NoiseReceipt:
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """What is proven over the whole run, against the server."""
-        return charge(self, release_count)
+        return (charge if self.covers == "release" else charge_labels)(self, release_count)
 
 
-def charge(receipt: NoiseReceipt, release_count: ReleaseCount) -> Certificate:
+def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     """Certificate of a run whose rounds were all made as the receipt says.
 
     Ratios are charged by their law, which says whether every round draws them anew; what was drawn stands in the
@@ -86,7 +95,7 @@ def charge(receipt: NoiseReceipt, release_count: ReleaseCount) -> Certificate:
     trained on raw data carries records from round to round, so that its unit is the client.
 
     >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> made = NoiseReceipt(clip=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2.0))
+    >>> made = Noised(clip=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2.0))
     >>> round(charge(made, ReleaseCount()).epsilon, 4), charge(made, ReleaseCount(lower_model="averaged")).kind
     (4.3772, 'nothing')
     """
@@ -120,7 +129,56 @@ def charge(receipt: NoiseReceipt, release_count: ReleaseCount) -> Certificate:
     return _told(found, receipt, release_count, said)
 
 
-def _credited(receipt: NoiseReceipt, release_count: ReleaseCount) -> tuple[Mixing, list[str]]:
+def charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
+    """Charge every gradient of the run, of all images, to any one label.
+
+    A label does not stay in the gradient of its own image. It changes the server's weights, by which all later
+    gradients are made, and batch normalization carries it to its neighbors at once. So every gradient is taken to
+    move as far as the clipping lets it: R = rounds·batch·clients gradients, each of the clip set's sensitivity. That
+    holds whatever the server computes, even if all labels change.
+
+    Source: the Gaussian or Laplace mechanism, adaptively composed (accountants); derived for this release.
+    """
+    if receipt.clip is None:
+        return _nothing(f"no clip= bounds a gradient; {NOT_COVERED}", ends="")
+    released = release_count.rounds * release_count.batch_size * release_count.clients
+    mechanism = SplitMechanism(
+        smashed=receipt.clip,
+        noise=receipt.noise,
+        lower_model="frozen",  # what carries over is the server's state, and the sensitivity allows for any
+        rounds=released,
+    )
+    found = answer.epsilon(mechanism, release_count.delta, tight=False)
+    if found.kind == "nothing":
+        reason = f"no ε follows from {released} gradients with this noise; {NOT_COVERED}"
+        return replace(_nothing(reason, ends=""), source=found.source)
+    norm: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
+    return replace(
+        found,
+        statement=(
+            f"the gradients sent back are ({found.epsilon:.4g}, {release_count.delta:g})-DP in the labels, for the "
+            f"replacement of one label or of all; {NOT_COVERED}"
+        ),
+        delta=release_count.delta,
+        lower=None,
+        relation="replace_one",
+        unit="record",
+        covers="labels",
+        quantities={
+            "gradients": float(released),
+            "sensitivity": receipt.clip.sensitivity("replace_one", norm).value,
+        },
+        assumptions=(
+            f"all {released} gradients of the run are seen (rounds × batch × clients), and each may move by 2·clip "
+            f"in {norm.upper()}, since the server's weights carry a label into every later gradient",
+            "the server releases nothing else: neither its segment nor losses or accuracies on these labels",
+            "the labels stay with the server, and the noise is fresh and secret",
+        ),
+        source=f"{found.source}; clipped as in Abadi et al. 2016, here for gradients at the cut",
+    )
+
+
+def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, list[str]]:
     """The mixing that every round grants, and what is to be said of it."""
     mixing = receipt.mixing
     if isinstance(mixing, NoMixing):
@@ -142,7 +200,7 @@ def _credited(receipt: NoiseReceipt, release_count: ReleaseCount) -> tuple[Mixin
     return replace(mixing, ratio=_of_members(mixing, members), colluding=mixing.colluding or collude), said
 
 
-def _fewest(receipt: NoiseReceipt, release_count: ReleaseCount) -> int:
+def _fewest(receipt: Noised, release_count: ReleaseCount) -> int:
     """Members of the smallest group of the run, as far as this call and the release count show."""
     sizes = [receipt.mixing.group]
     if release_count.unmatched:
@@ -171,7 +229,7 @@ def equal_counts(positions: int, members: int) -> tuple[int, ...]:
     return tuple(positions // members + (seat < positions % members) for seat in range(members))
 
 
-def _told(found: Certificate, receipt: NoiseReceipt, release_count: ReleaseCount, said: list[str]) -> Certificate:
+def _told(found: Certificate, receipt: Noised, release_count: ReleaseCount, said: list[str]) -> Certificate:
     """The accountant's certificate with what it cannot know."""
     assumptions, statement = list(found.assumptions), found.statement
     if receipt.labels is None:
@@ -193,7 +251,7 @@ def _past_one_over_n(found: Certificate, release_count: ReleaseCount) -> list[st
     return [f"{warning}: publishing one {found.unit} of n in full would satisfy it, too"]
 
 
-def _quantities(receipt: NoiseReceipt) -> dict[str, float]:
+def _quantities(receipt: Noised) -> dict[str, float]:
     """Numbers behind the claim, as they were in this call."""
     assert receipt.clip is not None
     norm: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
@@ -212,8 +270,6 @@ def _quantities(receipt: NoiseReceipt) -> dict[str, float]:
     return found
 
 
-def _nothing(reason: str) -> Certificate:
+def _nothing(reason: str, ends: str = "; no differential privacy") -> Certificate:
     """A certificate that proves nothing and says why."""
-    return Certificate(
-        kind="nothing", statement=f"nothing is proven: {reason}; no differential privacy", source="by definition"
-    )
+    return Certificate(kind="nothing", statement=f"nothing is proven: {reason}{ends}", source="by definition")

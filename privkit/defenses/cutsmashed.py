@@ -25,4 +25,4 @@ class CutSmashed(RandomCutout):
     """
 
     name: ClassVar[str] = "cutsmashed"
-    positions_said: ClassVar[str] = "the server knows which positions these are: it shares the pseudo-random sequence"
+    server_knows: ClassVar[str] = "the server knows which positions these are: it shares the pseudo-random sequence"

@@ -13,7 +13,7 @@ from privkit.accountants.spec.parts import UNMIXED, CutMix
 from privkit.defenses import masks, mixing
 from privkit.defenses.base import Defense, Release
 from privkit.defenses.bounded_noise import BoundedNoise, seated
-from privkit.defenses.charge import Mixing, NoiseReceipt, equal_counts
+from privkit.defenses.charge import Mixing, Noised, equal_counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class DpCutMixSl(Defense):
         generator: Generator,
         present: Tensor | None = None,
         kept: Generator | None = None,
-    ) -> tuple[Release, NoiseReceipt]:
+    ) -> tuple[Release, Noised]:
         """Clamp, mask, mix and add noise.
 
         Args:

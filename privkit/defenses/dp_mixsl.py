@@ -13,7 +13,7 @@ from privkit.accountants.spec.parts import UNMIXED, Mixup
 from privkit.defenses import masks, mixing
 from privkit.defenses.base import Defense, Release
 from privkit.defenses.bounded_noise import BoundedNoise, seated
-from privkit.defenses.charge import Mixing, NoiseReceipt
+from privkit.defenses.charge import Mixing, Noised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class DpMixSl(Defense):
         generator: Generator,
         present: Tensor | None = None,
         kept: Generator | None = None,
-    ) -> tuple[Release, NoiseReceipt]:
+    ) -> tuple[Release, Noised]:
         """Clamp, mix and add noise.
 
         Args:

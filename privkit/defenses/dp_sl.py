@@ -11,7 +11,7 @@ from privkit.accountants import validate
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, Release
 from privkit.defenses.bounded_noise import BoundedNoise
-from privkit.defenses.charge import NoiseReceipt, Party
+from privkit.defenses.charge import Noised, Party
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class DpSl(Defense):
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, NoiseReceipt]:
+    ) -> tuple[Release, Noised]:
         """Clamp, and add noise to every coordinate of smashed data and labels.
 
         Args:

@@ -12,7 +12,7 @@ from privkit.accountants.spec.parts import Noise
 from privkit.accountants.spec.sensitivity import Ball, Clamp, ClipSet
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, Release
-from privkit.defenses.charge import NoiseReceipt, Party
+from privkit.defenses.charge import Noised, Party
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class GaussianNoise(Defense):
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, NoiseReceipt]:
+    ) -> tuple[Release, Noised]:
         """Clip each image's smashed data and add noise to every coordinate.
 
         Args:
@@ -74,7 +74,7 @@ class GaussianNoise(Defense):
         """
         coordinates = noise.require_images(self.name, smashed)
         noisy = noise.gaussian(self._clipped(smashed), self.sigma, generator).to(smashed.dtype)
-        receipt = NoiseReceipt(
+        receipt = Noised(
             clip=self._clip_set(coordinates),
             noise=Noise(smashed=self.sigma),
             added_by=self.applied_by,

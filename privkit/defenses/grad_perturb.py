@@ -8,89 +8,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import answer, validate
-from privkit.accountants.base import Certificate
-from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants import validate
 from privkit.accountants.spec.parts import Noise
 from privkit.accountants.spec.sensitivity import Known
-from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount
+from privkit.defenses.base import Defense, Release
+from privkit.defenses.charge import Noised
 from privkit.defenses.none import require_messages
-
-NOT_COVERED = (
-    "this covers the labels that the server holds, against whoever sees the gradients that come back; it says nothing "
-    "about images or smashed data, which are released as they are"
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradPerturbReceipt:
-    """What the server does to every gradient of the run.
-
-    Attributes:
-        law: of the noise.
-        noise: standard deviation σ, or Laplace's scale b, > 0.
-        clip: norm to which the gradient of every image was clipped; None if it was not.
-    """
-
-    law: Literal["gaussian", "laplace"]
-    noise: float
-    clip: float | None
-
-    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Charge every gradient of the run, of all images, to any one label.
-
-        A label does not stay in the gradient of its own image. It changes the server's weights, by which all later
-        gradients are made, and batch normalization carries it to its neighbors at once. So every gradient is taken to
-        move as far as the clipping lets it: R = rounds·batch·clients gradients of sensitivity 2·clip each. That holds
-        whatever the server computes, even if all labels change.
-
-        Source: the Gaussian or Laplace mechanism, adaptively composed (accountants); derived for this release.
-        """
-        if self.clip is None:
-            return Certificate(
-                kind="nothing",
-                statement=f"nothing is proven: no clip= bounds a gradient; {NOT_COVERED}",
-                source="by definition",
-            )
-        released = release_count.rounds * release_count.batch_size * release_count.clients
-        norm: Literal["l1", "l2"] = "l2" if self.law == "gaussian" else "l1"
-        mechanism = SplitMechanism(
-            smashed=Known(value=2 * self.clip, relation="replace_one", norm=norm),
-            noise=Noise(law=self.law, smashed=self.noise),
-            lower_model="frozen",  # what carries over is the server's state, and the sensitivity allows for any
-            rounds=released,
-        )
-        found = answer.epsilon(mechanism, release_count.delta, tight=False)
-        if found.kind == "nothing":
-            return Certificate(
-                kind="nothing",
-                statement=f"nothing is proven: no ε follows from {released} gradients with this noise; {NOT_COVERED}",
-                source=found.source,
-            )
-        return Certificate(
-            kind="differential_privacy",
-            statement=(
-                f"the gradients sent back are ({found.epsilon:.4g}, {release_count.delta:g})-DP in the labels, for the "
-                f"replacement of one label or of all; {NOT_COVERED}"
-            ),
-            epsilon=found.epsilon,
-            delta=release_count.delta,
-            method=found.method,
-            order=found.order,
-            at_grid_edge=found.at_grid_edge,
-            relation="replace_one",
-            unit="record",
-            covers="labels",
-            quantities={"gradients": float(released), "sensitivity": 2 * self.clip},
-            assumptions=(
-                f"all {released} gradients of the run are seen (rounds × batch × clients), and each may move by 2·clip "
-                f"in {norm.upper()}, since the server's weights carry a label into every later gradient",
-                "the server releases nothing else: neither its segment nor losses or accuracies on these labels",
-                "the labels stay with the server, and the noise is fresh and secret",
-            ),
-            source=f"{found.source}; clipped as in Abadi et al. 2016, here for gradients at the cut",
-            versions=found.versions,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +51,7 @@ class GradPerturb(Defense):
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, GradPerturbReceipt]:
+    ) -> tuple[Release, Noised]:
         """Release the smashed data as they are: what is protected comes back the other way.
 
         Raises:
@@ -139,7 +62,13 @@ class GradPerturb(Defense):
         True
         """
         require_messages(self.name, smashed)
-        receipt = GradPerturbReceipt(law=self.law, noise=self.noise, clip=self.clip)
+        norm: Literal["l1", "l2"] = "l2" if self.law == "gaussian" else "l1"
+        receipt = Noised(
+            clip=None if self.clip is None else Known(value=2 * self.clip, relation="replace_one", norm=norm),
+            noise=Noise(law=self.law, smashed=self.noise),
+            covers="labels",
+            added_by="server",
+        )
         return Release(smashed=smashed, labels=labels), receipt
 
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:

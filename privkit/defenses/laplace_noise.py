@@ -12,7 +12,7 @@ from privkit.accountants.spec.parts import Noise
 from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, Release
-from privkit.defenses.charge import NoiseReceipt, Party
+from privkit.defenses.charge import Noised, Party
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class LaplaceNoise(Defense):
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, NoiseReceipt]:
+    ) -> tuple[Release, Noised]:
         """Clamp every coordinate and add noise to it.
 
         Args:
@@ -70,7 +70,7 @@ class LaplaceNoise(Defense):
         coordinates = noise.require_images(self.name, smashed)
         clip = self.clip
         noisy = noise.laplace(self._clipped(smashed), self.scale, generator).to(smashed.dtype)
-        receipt = NoiseReceipt(
+        receipt = Noised(
             clip=None if clip is None else Clamp(low=-clip, high=clip, dimensions=coordinates),
             noise=Noise(law="laplace", smashed=self.scale),
             added_by=self.applied_by,

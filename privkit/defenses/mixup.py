@@ -11,7 +11,7 @@ from privkit.accountants import validate
 from privkit.defenses import masks
 from privkit.defenses.base import Defense, Release
 from privkit.defenses.mixing import check_concentration, check_group, dirichlet_ratios, mix, mix_labels, ratio_coins
-from privkit.defenses.receipts import MixingReceipt
+from privkit.defenses.receipts import Mixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Mixup(Defense):
         generator: Generator,
         present: Tensor | None = None,
         kept: Generator | None = None,
-    ) -> tuple[Release, MixingReceipt]:
+    ) -> tuple[Release, Mixed]:
         """Mix every group with ratios of its own, which its images weights.
 
         Args:
@@ -82,5 +82,5 @@ class Mixup(Defense):
         weights = dirichlet_ratios(present, self.concentration, coins).to(smashed.dtype).unsqueeze(2)
         ratios = weights.squeeze(2).double()
         mixed = mix(smashed, masks.spread(weights, smashed, None, leading=3))
-        receipt = MixingReceipt(ratios=ratios, present=present, masks=None, published=self.published, drawn=self.drawn)
+        receipt = Mixed(ratios=ratios, present=present, masks=None, published=self.published, drawn=self.drawn)
         return Release(smashed=mixed, labels=mix_labels(labels, ratios), weights=weights), receipt

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.accountants.base import Certificate, no_protection
-from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount
+from privkit.defenses.base import Defense, Release
+from privkit.defenses.receipts import Nothing
 
 
 def require_messages(name: str, smashed: Tensor) -> None:
@@ -20,13 +20,7 @@ def require_messages(name: str, smashed: Tensor) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoReceipt:
-    """Nothing happened to the smashed data."""
-
-    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Nothing is proven, however often."""
-        return no_protection()
+UNPROTECTED = "the smashed data leave the client as they are; no differential privacy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +36,7 @@ class NoDefense(Defense):
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, NoReceipt]:
+    ) -> tuple[Release, Nothing]:
         """Release the smashed data as they are.
 
         Raises:
@@ -55,4 +49,4 @@ class NoDefense(Defense):
         (True, 'nothing')
         """
         require_messages(self.name, smashed)
-        return Release(smashed=smashed, labels=labels), NoReceipt()
+        return Release(smashed=smashed, labels=labels), Nothing(reason=UNPROTECTED)

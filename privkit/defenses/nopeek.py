@@ -10,25 +10,15 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate
-from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount
+from privkit.defenses.base import Defense, Release
 from privkit.defenses.none import require_messages
+from privkit.defenses.receipts import Nothing
 
-
-@dataclass(frozen=True, kw_only=True)
-class NoPeekReceipt:
-    """Nothing happened to the smashed data; the training was another one."""
-
-    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Nothing is proven: a low correlation over a batch bounds no attack."""
-        return Certificate(
-            kind="nothing",
-            statement=(
-                "nothing is proven: a low distance correlation over the batches of the training bounds no attack, and "
-                "the first rounds send out what nobody has decorrelated yet; no differential privacy"
-            ),
-            source="Vepakomma et al. 2020 claim no bound",
-        )
+UNPROVEN = Nothing(
+    reason="a low distance correlation over the batches of the training bounds no attack, and the first rounds send out "
+    "what nobody has decorrelated yet; no differential privacy",
+    source="Vepakomma et al. 2020 claim no bound",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +44,7 @@ class NoPeek(Defense):
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, NoPeekReceipt]:
+    ) -> tuple[Release, Nothing]:
         """Release the smashed data as they are: the defense lies in how they were learned.
 
         Raises:
@@ -65,7 +55,7 @@ class NoPeek(Defense):
         True
         """
         require_messages(self.name, smashed)
-        return Release(smashed=smashed, labels=labels), NoPeekReceipt()
+        return Release(smashed=smashed, labels=labels), UNPROVEN
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
         """Weighted distance correlation of each message, [M].

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants.base import Certificate
-from privkit.accountants.shuffles import certificates
-from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount, require_tokens, take_rows
+from privkit.defenses.base import Defense, Release, require_tokens, take_rows
+from privkit.defenses.receipts import Permuted
 
 
 def permutation_rows(n: int, t: int, generator: Generator) -> Tensor:
@@ -25,32 +24,6 @@ def own_rows(m: int, b: int, t: int, generator: Generator) -> Tensor:
     """The rows of every image's tokens among all m·b·t, freshly permuted inside the image, int64 [m, b, t]."""
     first = t * torch.arange(m * b, device=generator.device).unsqueeze(1)
     return (permutation_rows(m * b, t, generator) + first).view(m, b, t)
-
-
-def per_release(certificate: Certificate, release_count: ReleaseCount) -> Certificate:
-    """A count of one release, with a sentence where a run makes more of them: counts do not compose."""
-    if release_count.epochs == 1:
-        return certificate
-    several = (
-        f"the count is that of one release; the run makes {release_count.epochs} of every image, each freshly "
-        "shuffled, and what they show together is not counted"
-    )
-    return replace(certificate, assumptions=(*certificate.assumptions, several))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PatchShuffleReceipt:
-    """What one call really did.
-
-    Attributes:
-        permutation: int64 [M, B, T]; output token t of image b in message m was token permutation[m, b, t].
-    """
-
-    permutation: Tensor
-
-    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Charge the tokens that were really permuted."""
-        return per_release(certificates.patch_shuffle(tokens=self.permutation.shape[-1]), release_count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +43,7 @@ class PatchShuffle(Defense):
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, PatchShuffleReceipt]:
+    ) -> tuple[Release, Permuted]:
         """Shuffle smashed data with one gather.
 
         Args:
@@ -92,4 +65,4 @@ class PatchShuffle(Defense):
         """
         m, b, t, _ = require_tokens(self.name, smashed)
         rows = own_rows(m, b, t, generator)
-        return Release(smashed=take_rows(smashed, rows), labels=labels), PatchShuffleReceipt(permutation=rows % t)
+        return Release(smashed=take_rows(smashed, rows), labels=labels), Permuted(source=rows)

@@ -19,7 +19,7 @@ from privkit.defenses.mixing import (
     mix_labels,
     ratio_coins,
 )
-from privkit.defenses.receipts import MixingReceipt
+from privkit.defenses.receipts import Mixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class RandomCutMix(Defense):
         generator: Generator,
         present: Tensor | None = None,
         kept: Generator | None = None,
-    ) -> tuple[Release, MixingReceipt]:
+    ) -> tuple[Release, Mixed]:
         """Mix every group by masks of its own; labels are mixed with λ_i = N_i/N.
 
         Args:
@@ -109,5 +109,5 @@ class RandomCutMix(Defense):
         ratios = masks.double().mean(2)
         mixed = self.fill(smashed, masks, generator)
         release = Release(smashed=mixed, labels=mix_labels(labels, ratios), weights=masks.to(smashed.dtype))
-        receipt = MixingReceipt(ratios=ratios, present=present, masks=masks, published=self.published, drawn=self.drawn)
+        receipt = Mixed(ratios=ratios, present=present, masks=masks, published=self.published, drawn=self.drawn)
         return release, receipt

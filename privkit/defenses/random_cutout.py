@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from privkit.accountants import validate
 from privkit.defenses.base import Defense, Release
 from privkit.defenses.masks import INPUT_PATCH, check, permutations, positions, spread
-from privkit.defenses.receipts import CutoutReceipt
+from privkit.defenses.receipts import NOT_DP, Nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class RandomCutout(Defense):
     applied_by = "client"
     at_inference = False
     input_patch: ClassVar[int] = INPUT_PATCH
-    positions_said: ClassVar[str] = "the server sees which positions are zero, or is told one bit a position"
+    server_knows: ClassVar[str] = "the server sees which positions are zero, or is told one bit a position"
 
     payload: float = 0.5
     stationary: bool = False
@@ -57,7 +57,7 @@ class RandomCutout(Defense):
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, CutoutReceipt]:
+    ) -> tuple[Release, Nothing]:
         """Mask every client's smashed data.
 
         Args:
@@ -85,4 +85,16 @@ class RandomCutout(Defense):
         # Not a product: 0·x has the sign of x, and is NaN where x overflowed.
         kept = torch.where(spread(masks, smashed, self.side, leading=2), smashed, 0)
         release = Release(smashed=kept, labels=labels, weights=masks.to(smashed.dtype).unsqueeze(1))
-        return release, CutoutReceipt(masks=masks, stationary=self.stationary, positions=self.positions_said)
+        again = "the same in every round: what they drop is never released"
+        fresh = "fresh every round: over the epochs the server sees more positions of one record"
+        receipt = Nothing(
+            reason=f"the positions that masks kept are released as they are, {NOT_DP}",
+            assumptions=(
+                self.server_knows,
+                "what a mask dropped may still be guessed from the positions around it",
+                f"masks are {again if self.stationary else fresh}",
+            ),
+            masks=masks,
+            stationary=self.stationary,
+        )
+        return release, receipt

@@ -1,13 +1,17 @@
-"""What masks and mixing without noise did, and what that proves: nothing."""
+"""What a stage really did: nothing that proves anything, a permutation, or a mix. For noise see `charge.py`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from privkit.accountants.base import Certificate
-from privkit.defenses.base import ONE_RELEASE, ReleaseCount
+from privkit.accountants.shuffles import certificates
+from privkit.accountants.shuffles.variants import Variant
+from privkit.defenses.base import ONE_RELEASE, Receipt, ReleaseCount
 
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
 
@@ -19,50 +23,107 @@ DRAWN = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class CutoutReceipt:
-    """What a call of a Cutout really did.
+class Nothing(Receipt):
+    """Nothing is proven of what was done, for a reason.
 
     Attributes:
-        masks: bool [M, T], the positions that each message kept.
+        reason: why, as the rest of a sentence that begins "nothing is proven".
+        quantities: named numbers behind the reason.
+        assumptions: what else a reader should know, one sentence each.
+        source: paper and equation.
+        masks: bool [M, T], the positions that each message kept; None without masks.
         stationary: whether every round has these masks.
-        positions: in words, how the server learns which positions these are.
+
+    >>> Nothing(reason="it is a test").certificate().statement
+    'nothing is proven: it is a test'
     """
 
-    masks: Tensor
-    stationary: bool
-    positions: str
+    reason: str
+    quantities: Mapping[str, float] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    source: str = "by definition"
+    masks: Tensor | None = None
+    stationary: bool = False
 
     @property
-    def payload_share(self) -> float:
-        """Share of positions that travelled, in [0, 1]."""
-        return self.masks.double().mean().item()
+    def payload_share(self) -> float | None:
+        """Share of positions that travelled, in [0, 1]; None without masks."""
+        return None if self.masks is None else self.masks.double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Nothing is proven; `positions_seen` is the expected share of a record's positions released at least once.
+        """Nothing is proven; with masks, `positions_seen` is the expected share of positions released at least once.
 
-        Fresh masks keep each position in an epoch with probability q = `payload_share`, so that 1 − (1 − q)^epochs of
-        them are seen; boxes prefer the middle, for them that is an upper bound (concavity).
+        Fresh masks keep each position in an epoch with probability q = `payload_share`, so 1 − (1 − q)^epochs of them
+        are seen. Boxes prefer the middle; for them that is an upper bound (concavity).
         """
-        share = self.payload_share
-        seen = share if self.stationary else 1 - (1 - share) ** release_count.epochs
+        quantities, share = dict(self.quantities), self.payload_share
+        if share is not None:
+            seen = share if self.stationary else 1 - (1 - share) ** release_count.epochs
+            quantities |= {"payload_share": share, "positions_seen": seen}
         return Certificate(
             kind="nothing",
-            statement=f"nothing is proven: the positions that masks kept are released as they are, {NOT_DP}",
-            quantities={"payload_share": share, "positions_seen": seen},
-            assumptions=(
-                self.positions,
-                "what a mask dropped may still be guessed from the positions around it",
-                "masks are the same in every round: what they drop is never released"
-                if self.stationary
-                else "masks are fresh every round: over the epochs the server sees more positions of one record",
-            ),
-            source="by definition",
+            statement=f"nothing is proven: {self.reason}",
+            quantities=quantities,
+            assumptions=self.assumptions,
+            source=self.source,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixingReceipt:
-    """What a call of a mixing defense without noise really did.
+class Permuted(Receipt):
+    """The tokens of every message were permuted.
+
+    Attributes:
+        source: int64 [M, B, T]; output token (m, b, t) was token `source % T` of image `source // T`, where the images
+            of all messages are counted through, message by message.
+        kept: tokens that each image of a batch kept for certain; None if no token left its image.
+        variant: of Algorithm 2, for a shuffle over the batch.
+        assumptions: sentences about these tokens, beside those of the count.
+        proof: where the count is from, if not from the paper's own statement.
+    """
+
+    source: Tensor
+    kept: int | None = None
+    variant: Variant = "final_shuffle"
+    assumptions: tuple[str, ...] = ()
+    proof: str = ""
+
+    @property
+    def order(self) -> Tensor:
+        """What the shuffle hides: `source`."""
+        return self.source
+
+    @property
+    def permutation(self) -> Tensor:
+        """int64 [M, B, T], the place of each output token in the image that it came from."""
+        return self.source % self.source.shape[-1]
+
+    @property
+    def own_image_share(self) -> float:
+        """Share of output tokens that come from their own image, in [0, 1]."""
+        m, b, t = self.source.shape
+        own = torch.arange(m * b, device=self.source.device).view(m, b, 1)
+        return (self.source // t == own).double().mean().item()
+
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
+        """Count the orders of one message, the images that were really mixed; counts do not compose over releases."""
+        _, b, t = self.source.shape
+        if self.kept is None:
+            count = certificates.patch_shuffle(tokens=t)
+        else:
+            count = certificates.batch_shuffle(tokens=t, batch=b, kept=self.kept, variant=self.variant)
+        said = self.assumptions
+        if release_count.epochs > 1:
+            said += (
+                f"the count is that of one release; the run makes {release_count.epochs} of every image, each freshly "
+                "shuffled, and what they show together is not counted",
+            )
+        return replace(count, assumptions=(*count.assumptions, *said), source=self.proof or count.source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed(Receipt):
+    """The messages of several clients were mixed, without noise.
 
     Attributes:
         ratios: float64 [G, k], weight λ_i of every seat in smashed data and labels; N_i/N with masks.

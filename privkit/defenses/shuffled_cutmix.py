@@ -11,7 +11,7 @@ from privkit.defenses.base import Release
 from privkit.defenses.masks import as_maps, as_tokens, permutations
 from privkit.defenses.mixing import pick_rows
 from privkit.defenses.random_cutmix import RandomCutMix
-from privkit.defenses.receipts import MixingReceipt
+from privkit.defenses.receipts import Mixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class ShuffledCutMix(RandomCutMix):
         generator: Generator,
         present: Tensor | None = None,
         kept: Generator | None = None,
-    ) -> tuple[Release, MixingReceipt]:
+    ) -> tuple[Release, Mixed]:
         """Mix as `RandomCutMix`, and shuffle every image; arguments and errors are the same.
 
         Returns:

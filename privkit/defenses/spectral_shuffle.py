@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isqrt
 from typing import ClassVar, Literal
 
@@ -10,10 +10,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate
-from privkit.accountants.shuffles import certificates
-from privkit.defenses.base import ONE_RELEASE, Defense, Release, ReleaseCount, require_tokens, take_rows
-from privkit.defenses.patch_shuffle import own_rows, per_release
+from privkit.defenses.base import Defense, Release, require_tokens, take_rows
+from privkit.defenses.patch_shuffle import own_rows
+from privkit.defenses.receipts import Permuted
 from privkit.torch_utils.seeded import seeded
 
 SYMMETRY = (
@@ -21,27 +20,7 @@ SYMMETRY = (
     "patches themselves tell partners and rough places, which a solver may use"
 )
 KNOWN = "the transform is known and can be undone: by itself it hides nothing"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpectralShuffleReceipt:
-    """What one call really did.
-
-    Attributes:
-        permutation: int64 [M, B, T]; output patch t of image b in message m was spectral patch permutation[m, b, t].
-    """
-
-    permutation: Tensor
-
-    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Charge the spectral patches that were really permuted."""
-        count = certificates.patch_shuffle(tokens=self.permutation.shape[-1])
-        whole = replace(
-            count,
-            assumptions=(*count.assumptions, SYMMETRY, KNOWN),
-            source="Yao et al., patch shuffling, Prop. 1 applied to frequency patches (§IV-D)",
-        )
-        return per_release(whole, release_count)
+PROOF = "Yao et al., patch shuffling, Prop. 1 applied to frequency patches (§IV-D)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +87,7 @@ class SpectralShuffle(Defense):
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, SpectralShuffleReceipt]:
+    ) -> tuple[Release, Permuted]:
         """Transform and shuffle.
 
         Args:
@@ -137,7 +116,9 @@ class SpectralShuffle(Defense):
         released = take_rows(tokens, order)
         if self.where == "image":
             released = from_patches(released, p, rows, columns)
-        return Release(smashed=released, labels=labels), SpectralShuffleReceipt(permutation=order % t)
+        return Release(smashed=released, labels=labels), Permuted(
+            source=order, assumptions=(SYMMETRY, KNOWN), proof=PROOF
+        )
 
     def public_transform(self, smashed: Tensor) -> Tensor:
         """The transform alone: tokens [N, T, D] to [N, T, 2D], or images to spectra of the same shape."""

@@ -35,7 +35,7 @@ class VanillaCutout(RandomCutout):
 
     name: ClassVar[str] = "vanilla_cutout"
     input_patch: ClassVar[int] = 1
-    positions_said: ClassVar[str] = "the server sees which positions are zero, or is told the box in four numbers"
+    server_knows: ClassVar[str] = "the server sees which positions are zero, or is told the box in four numbers"
 
     def masks(self, smashed: Tensor, generator: Generator) -> Tensor:
         """Masks bool [M, T] of positions outside the box, one a client."""

@@ -33,7 +33,7 @@ def edge_costs(edge: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_e
     with torch.no_grad(), seeded(device, derive(seed, "costs")):
         sent = edge.release(private.x[rows], private.y[rows], Generator(device).manual_seed(derive(seed, "costs")))
     weights = sent.release.weights
-    kept = getattr(sent.receipt, "payload_share", None)  # a shuffle after mixing hides masks, but not from the wire
+    kept = sent.receipt.payload_share  # a shuffle after mixing hides masks, but not from the wire
     if kept is None:
         kept = kept_share(weights, sent.groups >= 0)
     trained = not spec.freeze_lower and learns(edge)

@@ -14,7 +14,7 @@ from privkit.audit.goals import labels
 from privkit.audit.goals.canaries_sent import noiseless, rows_of
 from privkit.audit.goals.context import told_apart
 from privkit.audit.run import run_audit
-from privkit.defenses.charge import NoiseReceipt
+from privkit.defenses.charge import Noised
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
@@ -56,12 +56,12 @@ def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
 
 
 def test_a_claim_that_canaries_refute_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = NoiseReceipt.certificate
+    honest = Noised.certificate
 
-    def bold(self: NoiseReceipt, *given: Any) -> Any:
+    def bold(self: Noised, *given: Any) -> Any:
         return replace(honest(self, *given), epsilon=0.1, lower=None)
 
-    monkeypatch.setattr(NoiseReceipt, "certificate", bold)
+    monkeypatch.setattr(Noised, "certificate", bold)
     run = run_audit(defense="gaussian_noise:sigma=0.5", attack="canaries", out=tmp_path / "run", **SETTINGS)
     assert run.exit_code == 1
     (failure,) = run.failures

@@ -35,7 +35,7 @@ def test_images_of_equal_blocks_blur_alike() -> None:
 def test_sides_that_do_not_divide_average_what_a_pixel_touches() -> None:
     images = torch.rand(1, 1, 1, 32, 32, dtype=torch.float64, generator=Generator().manual_seed(0))
     release, receipt = Blur(factor=9, enlarge="nearest").apply(images, torch.zeros(1, 1), Generator())
-    assert receipt.resolution == (3, 3)
+    assert receipt.quantities == {"height": 3, "width": 3}
     windows = [(0, 11), (10, 22), (21, 32)]  # ⌊i·32/3⌋ to ⌈(i+1)·32/3⌉
     means = np.array([[images[0, 0, 0, a:b, c:d].mean().item() for c, d in windows] for a, b in windows])
     got = release.smashed[0, 0, 0].numpy()
@@ -46,7 +46,7 @@ def test_a_factor_of_one_is_no_blur_and_224_leaves_16() -> None:
     images = torch.rand(1, 2, 3, 9, 7)
     assert torch.equal(blurred(images, factor=1), images)
     receipt = Blur().apply(torch.zeros(1, 1, 1, 224, 224), torch.zeros(1, 1), Generator())[1]
-    assert receipt.resolution == (16, 16)
+    assert receipt.quantities == {"height": 16, "width": 16}
     certificate = receipt.certificate()
     assert certificate.kind == "nothing"
     assert certificate.quantities == {"height": 16.0, "width": 16.0}

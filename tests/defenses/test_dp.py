@@ -17,7 +17,7 @@ from privkit.accountants.spec.parts import CutMix, Mixup, Noise
 from privkit.accountants.spec.sensitivity import Ball, Clamp, OneHot
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, ReleaseCount
-from privkit.defenses.charge import NoiseReceipt
+from privkit.defenses.charge import Noised
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.dp_mixsl import DpMixSl
 from privkit.defenses.dp_sl import DpSl
@@ -294,7 +294,7 @@ class Game:
         return 1 if self.run.lower_model == "frozen" else self.run.batch_size
 
 
-def losses(game: Game, member: int, draws: Generator) -> tuple[Tensor, NoiseReceipt]:
+def losses(game: Game, member: int, draws: Generator) -> tuple[Tensor, Noised]:
     """Log-likelihood ratio of neighbor 0 against neighbor 1 in every trial, when neighbor `member` is played.
 
     Computed from the release, the published ratios and masks and the declared noise; no accountant is asked.
@@ -346,7 +346,7 @@ CERTIFIED: dict[tuple[str, float], float] = {}
 """Game and δ -> ε: certificates depend on no coin, and numerical composition takes a second."""
 
 
-def certified(name: str, made: NoiseReceipt, delta: float) -> float:
+def certified(name: str, made: Noised, delta: float) -> float:
     if (name, delta) not in CERTIFIED:
         CERTIFIED[name, delta] = made.certificate(replace(GAMES[name].run, delta=delta)).epsilon
     return CERTIFIED[name, delta]
@@ -442,7 +442,7 @@ def test_a_receipt_that_claims_more_is_caught(name: str, claim: dict[str, Any]) 
     draws, delta = generator(7), 0.03
     (p, made), (q, _) = losses(GAMES[name], 0, draws), losses(GAMES[name], 1, draws)
 
-    def least(receipt: NoiseReceipt) -> float:
+    def least(receipt: Noised) -> float:
         run = replace(GAMES[name].run, delta=delta)
         epsilon = receipt.certificate(run if receipt is made else replace(run, unmatched=0)).epsilon
         hit, alarm = limits(int((p > epsilon).sum())), limits(int((q > epsilon).sum()))

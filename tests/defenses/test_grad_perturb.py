@@ -1,6 +1,7 @@
 """Gradient perturbation: clipping that no input escapes, noise of its law, a claim that no server's memory breaks."""
 
 from math import inf, sqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ from scipy.stats import kstest, laplace, norm
 from torch import Generator, Tensor
 
 from privkit.accountants.bounds import gaussian
-from privkit.defenses.base import ReleaseCount
-from privkit.defenses.grad_perturb import GradPerturb, GradPerturbReceipt
+from privkit.defenses.base import Receipt, ReleaseCount
+from privkit.defenses.grad_perturb import GradPerturb
 
 
 def generator(seed: int = 0) -> Generator:
@@ -37,6 +38,10 @@ def test_no_gradient_of_an_image_is_longer_than_clip(law: str, order: int) -> No
     torch.testing.assert_close(sent, direction * lengths.view(6, 50, 1, 1), rtol=1e-9, atol=1e-15)  # shortened only
 
 
+def receipt_of(**options: Any) -> Receipt:
+    return GradPerturb(**options).apply(torch.zeros(1, 2, 3), torch.zeros(1, 2), generator())[1]
+
+
 def test_two_gradients_are_never_further_apart_than_the_charged_sensitivity() -> None:
     """An adversary ascends the distance of two clipped gradients; it comes close to 2·clip and not beyond."""
     defense = GradPerturb(noise=1e-9, clip=0.25)
@@ -46,7 +51,7 @@ def test_two_gradients_are_never_further_apart_than_the_charged_sensitivity() ->
         distance = (first - second).norm(dim=1)
         (step,) = torch.autograd.grad(distance.sum(), pair)
         pair = (pair + step).detach().requires_grad_()
-    charged = GradPerturbReceipt(law="gaussian", noise=1.0, clip=0.25).certificate().quantities["sensitivity"]
+    charged = receipt_of(law="gaussian", noise=1.0, clip=0.25).certificate().quantities["sensitivity"]
     assert charged == 0.5
     assert distance.max().item() <= charged * (1 + 1e-9)
     assert distance.min().item() > 0.99 * charged
@@ -78,13 +83,13 @@ def test_without_clip_nothing_is_claimed() -> None:
 
 
 def test_every_gradient_of_the_run_is_charged() -> None:
-    receipt = GradPerturbReceipt(law="gaussian", noise=2.0, clip=0.01)
+    receipt = receipt_of(law="gaussian", noise=2.0, clip=0.01)
     release_count = ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=4, delta=1e-6)
     certificate = receipt.certificate(release_count)
     assert certificate.epsilon == pytest.approx(gaussian.epsilon(1e-6, 0.02 / 2 * sqrt(30 * 8 * 4)), rel=1e-12)
     assert (certificate.kind, certificate.delta, certificate.relation) == ("differential_privacy", 1e-6, "replace_one")
     assert "says nothing about images or smashed data" in certificate.statement
-    pure = GradPerturbReceipt(law="laplace", noise=2.0, clip=0.01).certificate()
+    pure = receipt_of(law="laplace", noise=2.0, clip=0.01).certificate()
     assert pure.epsilon == pytest.approx(0.01)
     assert receipt.certificate().epsilon < certificate.epsilon
 
@@ -102,7 +107,7 @@ def test_the_claim_holds_for_a_server_that_remembers_and_a_charge_per_record_wou
         gradient = torch.full((trials, rounds * batch, 1), 50.0 * label, dtype=torch.float64)
         evidence.append(defense.on_gradient(gradient, generator(int(label) + 1)).sum((1, 2)).numpy())
     release_count = ReleaseCount(rounds=rounds, batch_size=batch, epochs=2, delta=delta)
-    claimed = GradPerturbReceipt(law="gaussian", noise=1.0, clip=0.1).certificate(release_count).epsilon
+    claimed = receipt_of(law="gaussian", noise=1.0, clip=0.1).certificate(release_count).epsilon
     per_record = gaussian.epsilon(delta, 0.2 * sqrt(2))
     alarm, hit = ((side > 0).mean() for side in evidence)
     assert hit - np.exp(per_record) * alarm > 100 * delta  # the δ that (per_record, δ) would have to allow

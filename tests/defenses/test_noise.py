@@ -14,7 +14,7 @@ from privkit.accountants.spec.parts import CutMix, Mixup
 from privkit.accountants.spec.sensitivity import OneHot
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, Release
-from privkit.defenses.charge import NoiseReceipt
+from privkit.defenses.charge import Noised
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.dp_mixsl import DpMixSl
 from privkit.defenses.dp_sl import DpSl
@@ -159,7 +159,7 @@ def test_an_empty_seat_gets_no_weight_whatever_it_holds() -> None:
         smashed[:, 2], labels[:, 2] = float("nan"), float("nan")
         seats = torch.tensor([True, True, False]).expand(8, 3)
         release, receipt = defense.apply(smashed, labels, generator(), seats)
-        assert isinstance(receipt, NoiseReceipt)
+        assert isinstance(receipt, Noised)
         assert receipt.ratios is not None
         assert release.smashed.isfinite().all()
         assert release.labels.isfinite().all()
