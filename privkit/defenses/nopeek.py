@@ -15,8 +15,8 @@ from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
 
 UNPROVEN = Nothing(
-    reason="a low distance correlation over the batches of the training bounds no attack, and the first rounds send out "
-    "what nobody has decorrelated yet; no differential privacy",
+    reason="a low distance correlation over the batches of the training bounds no attack, and the first rounds send "
+    "out what nobody has decorrelated yet; no differential privacy",
     source="Vepakomma et al. 2020 claim no bound",
 )
 
