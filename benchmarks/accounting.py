@@ -1,36 +1,46 @@
 """The speed of accounting, side by side in one run: parameter tables, opacus' RDP accountant, one exact ε, imports.
 
-    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python benchmarks/accounting.py
+    python benchmarks/run.py accounting
 
 CPU seconds, medians. The table has 1,000 rows of T = 1,000 rounds: half Poisson, half k of n without replacement.
 opacus has no sampling without replacement, so its loop runs over Poisson rows; both it and the tight table take some
 rows and are scaled (`--opacus-rows`; `--tight-rows 1000` scales nothing).
 """
 
-import argparse
 import csv
 import io
-import os
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
 from time import process_time
 
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")  # before numpy is loaded
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-from privkit.accountants import answer, table  # noqa: E402
-from privkit.accountants.bounds import composition, gaussian, pld  # noqa: E402
+from privkit.accountants import answer, table
+from privkit.accountants.bounds import composition, gaussian, pld
 
 ROWS, ROUNDS, DELTA = 1000, 1000, 1e-5
 TARGETS = {"table": 0.1, "ratio": 100.0, "one": 1e-3, "tight": 20.0, "import": 0.4}
 FRESH = "import time; a = time.perf_counter(); import {0}; b = time.perf_counter(); import sys; " + (
     "print(b - a, 'torch' in sys.modules)"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        opacus_rows: Poisson rows that opacus is timed on, <= 500.
+        tight_rows: rows that are composed numerically, <= 1000.
+    """
+
+    repeats: int = 7
+    opacus_rows: int = 10
+    tight_rows: int = 50
 
 
 def parameters(seed: int = 0) -> list[dict[str, object]]:
@@ -99,15 +109,10 @@ def fresh_import(module: str, repeats: int) -> tuple[float, bool]:
     return median(float(run.split()[0]) for run in runs), any(run.split()[1] == "True" for run in runs)
 
 
-def main() -> None:
+def main(options: Options) -> None:
     """Print medians, ratios and whether the targets are met."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--repeats", type=int, default=7)
-    arguments.add_argument("--opacus-rows", type=int, default=10, help="Poisson rows that opacus is timed on, <= 500")
-    arguments.add_argument("--tight-rows", type=int, default=50, help="rows that are composed numerically, <= 1000")
-    options = arguments.parse_args()
     if options.repeats < 1 or not 1 <= options.opacus_rows <= ROWS // 2 or not 2 <= options.tight_rows <= ROWS:
-        arguments.error("--repeats must be >= 1, --opacus-rows in 1..500 and --tight-rows in 2..1000")
+        raise ValueError("--repeats must be >= 1, --opacus-rows in 1..500 and --tight-rows in 2..1000")
 
     rows = parameters()
     text = io.StringIO()
@@ -123,7 +128,7 @@ def main() -> None:
     assert not [entry.error for entry in entries if entry.error]
     mechanisms = [entry.mechanism for entry in entries if entry.mechanism is not None]
     deltas = [DELTA] * ROWS
-    print(f"numpy {np.__version__}, {os.environ['OMP_NUM_THREADS']} thread, {ROWS:,} rows, T = {ROUNDS:,}\n")
+    print(f"numpy {np.__version__}, {ROWS:,} rows, T = {ROUNDS:,}\n")
 
     compute = seconds(lambda: list(answer.epsilons(mechanisms, deltas)), options.repeats)
     variant = seconds(read, options.repeats)
@@ -168,7 +173,3 @@ def main() -> None:
         wall, torch = fresh_import(module, options.repeats)
         good = wall <= TARGETS["import"] and not torch
         said(f"import {module}", f"{wall:.3f} s", good, f"target 0.4 s; torch {'loaded' if torch else 'not loaded'}")
-
-
-if __name__ == "__main__":
-    main()

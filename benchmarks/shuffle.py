@@ -1,12 +1,12 @@
 """Batch shuffling as one gather against the same law as a loop over images and tokens, side by side in one run.
 
-    python benchmarks/shuffle.py
+    python benchmarks/run.py shuffle
 
 Medians of wall time at the paper's size: B=50 images, N=196 tokens, D=512 channels.
 """
 
-import argparse
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
@@ -16,6 +16,13 @@ from torch import Generator, Tensor
 from privkit.defenses import BatchShuffle
 
 BATCH, TOKENS, WIDTH, KEEP = 50, 196, 512, 0.4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags."""
+
+    rounds: int = 30
 
 
 def looped(tokens: Tensor, generator: Generator) -> Tensor:
@@ -46,13 +53,8 @@ def timed(work: Callable[[], object], rounds: int) -> float:
     return median(times)
 
 
-def main() -> None:
+def main(options: Options) -> None:
     """Print medians and their ratio."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--threads", type=int, default=2)
-    arguments.add_argument("--rounds", type=int, default=30)
-    options = arguments.parse_args()
-    torch.set_num_threads(options.threads)
 
     generator = Generator().manual_seed(0)
     tokens = torch.randn(BATCH, TOKENS, WIDTH, generator=generator)
@@ -66,11 +68,9 @@ def main() -> None:
     gather = timed(lambda: defense.apply(message, labels, generator), options.rounds)
     loop = timed(lambda: looped(tokens, generator), max(3, options.rounds // 10))
     both = timed(forward_backward, options.rounds)
-    print(f"torch {torch.__version__}, {options.threads} threads, B={BATCH}, N={TOKENS}, D={WIDTH}, keep={KEEP}")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, B={BATCH}, N={TOKENS}, D={WIDTH}, keep={KEEP}"
+    )
     print(f"one gather           {gather:8.2f} ms")
     print(f"gather and gradient  {both:8.2f} ms")
     print(f"loop over tokens     {loop:8.2f} ms   {loop / gather:.0f} times the gather")
-
-
-if __name__ == "__main__":
-    main()

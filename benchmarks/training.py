@@ -1,17 +1,17 @@
 """n clients against centralized training, side by side in one run.
 
-    python benchmarks/training.py                         # ratios for ViT-Tiny with six blocks
-    python benchmarks/training.py --model vgg16 --model pit_tiny
-    python benchmarks/training.py --growth growth.svg     # how the time of a round grows with n, k, N and the batch
+    python benchmarks/run.py training                         # ratios for ViT-Tiny with six blocks
+    python benchmarks/run.py training --model vgg16 --model pit_tiny
+    python benchmarks/run.py training --growth growth.svg     # how the time of a round grows with n, k, N and the batch
 
 A round of privkit's own training loop against a hand-written loop over the uncut timm model: same total batch,
 precision, optimizer and device. "loop" is split learning as a Python loop over clients. Configurations take turns, so
 that a slow minute hits all of them; medians over the turns.
 """
 
-import argparse
 import platform
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter, process_time
 
@@ -28,6 +28,25 @@ from privkit.training import Clients, SplitProtocol, TrainingSpec, train
 SHAPE, CLASSES = (3, 32, 32), 10
 H100_BF16 = 989e12  # operations a second, dense
 Work = Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        model: vit_tiny6, vgg16, pit_tiny, …; default vit_tiny6.
+        batch: images a round over all clients.
+        steps: rounds a turn.
+    """
+
+    model: tuple[str, ...] | None = None
+    clients: tuple[int, ...] = (1, 10, 100)
+    batch: int = 200
+    steps: int = 3
+    turns: int = 5
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    growth: str | None = None
 
 
 def data(images: int, device: torch.device) -> Batch:
@@ -145,7 +164,7 @@ def in_turns(works: dict[str, Work], device: torch.device, turns: int) -> dict[s
     return {name: (median(w for w, _ in found), median(c for _, c in found)) for name, found in times.items()}
 
 
-def ratios(name: str, options: argparse.Namespace, device: torch.device) -> None:
+def ratios(name: str, options: Options, device: torch.device) -> None:
     """One Markdown table: seconds a round, images a second, ratio to centralized training."""
     batch, steps = options.batch, options.steps
     images = data(batch * steps, device)
@@ -172,7 +191,7 @@ def ratios(name: str, options: argparse.Namespace, device: torch.device) -> None
         )
 
 
-def growth(path: str, options: argparse.Namespace, device: torch.device) -> None:
+def growth(path: str, options: Options, device: torch.device) -> None:
     """Seconds a round over n, k, the number of tokens N and the batch, as a picture."""
     import matplotlib
 
@@ -201,24 +220,13 @@ def growth(path: str, options: argparse.Namespace, device: torch.device) -> None
     figure.savefig(path, metadata={"Date": None})
 
 
-def main() -> None:
+def main(options: Options) -> None:
     """Print tables, or draw the growth."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--model", action="append", help="vit_tiny6, vgg16, pit_tiny, …; default vit_tiny6")
-    arguments.add_argument("--clients", type=int, nargs="+", default=[1, 10, 100])
-    arguments.add_argument("--batch", type=int, default=200, help="images a round over all clients")
-    arguments.add_argument("--steps", type=int, default=3, help="rounds a turn")
-    arguments.add_argument("--turns", type=int, default=5)
-    arguments.add_argument("--threads", type=int, default=2)
-    arguments.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments.add_argument("--growth", metavar="PICTURE")
-    options = arguments.parse_args()
-    torch.set_num_threads(options.threads)
     device = torch.device(options.device)
     where = (
         torch.cuda.get_device_name()
         if device.type == "cuda"
-        else f"{platform.processor() or 'CPU'}, {options.threads} threads"
+        else f"{platform.processor() or 'CPU'}, {torch.get_num_threads()} threads"
     )
     print(f"torch {torch.__version__}, {where}")
     if options.growth:
@@ -226,7 +234,3 @@ def main() -> None:
         return
     for name in options.model or ["vit_tiny6"]:
         ratios(name, options, device)
-
-
-if __name__ == "__main__":
-    main()

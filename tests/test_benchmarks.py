@@ -1,0 +1,50 @@
+"""The runner of the benchmarks: it lists them, reads their flags and refuses what does not exist."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "benchmarks/run.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_the_list_and_an_unknown_name() -> None:
+    listed = run()
+    assert listed.returncode == 0
+    names = listed.stdout.rsplit("Benchmarks: ", 1)[1].strip().split(", ")
+    assert {"shuffle", "training", "fsha"} <= set(names)
+    unknown = run("shufle")
+    assert unknown.returncode == 2
+    assert "Benchmarks:" in unknown.stdout
+
+
+def test_flags_are_the_fields_of_the_options() -> None:
+    help_ = run("jigsaw", "--help").stdout
+    assert "--part {pictures,tokens}" in help_
+    assert "--seeds" in help_
+    refused = run("jigsaw", "--part", "tokens")
+    assert refused.returncode == 2
+    assert "tokens needs --data-root ROOT" in refused.stderr
+
+
+def test_every_documented_benchmark_exists() -> None:
+    pages = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.py")]
+    words = [line.split("benchmarks/run.py ")[1].split()[0] for page in pages for line in page.read_text().splitlines()
+             if "benchmarks/run.py " in line]  # fmt: skip
+    named = {word.strip("`'\"|;,") for word in words} - {"NAME", "[--option", "{name}"}
+    there = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    assert len(named) >= 8
+    assert named <= there, named - there
+
+
+def test_recorded_runs_are_whole() -> None:
+    runs = ROOT / "benchmarks" / "results" / "runs.jsonl"
+    for line in runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []:
+        assert {"benchmark", "arguments", "commit", "date", "processor", "threads", "torch", "output"} <= set(
+            json.loads(line)
+        )
