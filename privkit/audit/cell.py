@@ -25,6 +25,7 @@ from privkit.run.progress import Progress
 from privkit.run.restart import or_anew
 from privkit.storage import append_line, write_record
 from privkit.training import release_count
+from privkit.training.private import with_updates
 from privkit.wire.channel import record, shared_lower
 
 
@@ -125,7 +126,8 @@ def _context(
         passes=times,
         others=config.attacked != "private",
     )
-    certificate = recording.receipts[0].certificate(replace(often, delta=config.delta))
+    often = replace(often, delta=config.delta)
+    certificate = with_updates(recording.receipts[0].certificate(often), often)
     if not cell.defense.spec.positions and model.known["hides_places"] is not True:
         told = {
             None: "that tokens carry no position is assumed: it could not be checked for this model",

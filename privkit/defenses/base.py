@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from torch import Generator, Tensor, nn
 
 from privkit.accountants.base import Certificate
+from privkit.accountants.spec.parts import PrivateUpdates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,8 @@ class ReleaseCount:
         epochs: releases of one record over the run, ≥ 1.
         batch_size: releases of one client in a round, ≥ 1.
         clients: n ≥ 1.
-        lower_model: "frozen", "trained" (on raw data, and kept by its client) or "averaged" (sent out, too).
+        lower_model: "frozen", "trained" (on raw data, and kept by its client), "averaged" (sent out, too), or the noisy
+            updates that trained it.
         delta: the δ at which ε is wanted, in (0, 1).
         unmatched: clients of the group that is left over when k does not divide n; 0 where it does.
     """
@@ -51,7 +53,7 @@ class ReleaseCount:
     epochs: int = 1
     batch_size: int = 1
     clients: int = 1
-    lower_model: Literal["frozen", "trained", "averaged"] = "frozen"
+    lower_model: Literal["frozen", "trained", "averaged"] | PrivateUpdates = "frozen"
     delta: float = 1e-5
     unmatched: int = 0
 

@@ -11,7 +11,7 @@ from privkit.accountants import answer, validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
-from privkit.accountants.spec.parts import UNMIXED, CutMix, Mixup, Noise, NoMixing
+from privkit.accountants.spec.parts import UNMIXED, CutMix, Mixup, Noise, NoMixing, PrivateUpdates
 from privkit.accountants.spec.sensitivity import ClipSet
 from privkit.defenses.base import ONE_RELEASE, Receipt, ReleaseCount
 
@@ -85,8 +85,8 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
         release_count: how often a record or a client is released.
 
     Returns:
-        Differential privacy of one record (frozen lower segment) or one client (trained), replace-one; or "nothing",
-        with the reason.
+        Differential privacy of one record (lower segment frozen or trained by noisy updates, which are charged, too) or
+        one client (trained), replace-one; or "nothing", with the reason.
 
     Raises:
         ValueError: if the release count's δ is not in (0, 1).
@@ -105,7 +105,7 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     if receipt.added_by == "server":
         return _nothing("the server adds the noise to smashed data that it already holds")
     mixing, said = _credited(receipt, release_count)
-    client = release_count.lower_model != "frozen"
+    client = release_count.lower_model in ("trained", "averaged")
     try:
         mechanism = SplitMechanism(
             smashed=receipt.clip,
@@ -233,8 +233,9 @@ def _told(found: Certificate, receipt: Noised, release_count: ReleaseCount, said
     """The accountant's certificate with what it cannot know."""
     assumptions, statement = list(found.assumptions), found.statement
     if receipt.labels is None:
+        updates = " and the updates" if isinstance(release_count.lower_model, PrivateUpdates) else " alone"
         assumptions = [line for line in assumptions if not line.startswith("labels stay with the client")]
-        said, statement = [GIVEN_LABELS, *said], f"{statement}; of the smashed data alone, given the labels"
+        said, statement = [GIVEN_LABELS, *said], f"{statement}; of the smashed data{updates}, given the labels"
     if not receipt.at_inference:
         said = [*said, CLEAR_AFTERWARDS]
     said = [*said, IDEAL, *_past_one_over_n(found, release_count)]

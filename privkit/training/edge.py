@@ -200,12 +200,22 @@ class Clients(nn.Module):
             labels = nn.functional.one_hot(labels, self.classes).to(images.dtype)
         penalty = None
         if defense.level == "input":
+            if defense.group > 1 and self.lowers.by_record is not None:
+                raise UsageError(
+                    f"{defense.name} mixes images of several clients before one lower segment, so that training cannot "
+                    "be private; use level=smashed, or leave out private=true"
+                )
             release, receipt = self._defended(_seated(images, groups), _seated(labels, groups), generator, present)
             smashed = self.lowers(release.smashed, groups[:, 0] if defense.group > 1 else None)
             release = replace(release, smashed=smashed)
         else:
             smashed = self.lowers(images)
             penalty = defense.penalty(images, smashed, None if self.companion is None else self._companion)
+            if penalty is not None and self.lowers.by_record is not None:
+                raise UsageError(
+                    f"{defense.name} adds a loss over whole batches, of which no record's part is known, so that "
+                    "training cannot be private; leave out private=true, or choose another defense"
+                )
             release, receipt = self._defended(_seated(smashed, groups), _seated(labels, groups), generator, present)
         if self.block is not None:
             m, b = release.smashed.shape[:2]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.base import Batch
 from privkit.domains.images.augment import augment
@@ -21,6 +22,7 @@ from privkit.training.checkpoint import Checkpoint
 from privkit.training.distributed import average_gradients, processes
 from privkit.training.edge import Clients
 from privkit.training.optimizers import optimizer_of, schedule_of
+from privkit.training.private import check_private, private_gradients, private_updates
 from privkit.training.protocol import SplitProtocol
 from privkit.training.round import Round, split_round
 from privkit.training.spec import TrainingSpec
@@ -80,12 +82,17 @@ def release_count(
     if recorded is not None and len(recorded):
         after = passes * -(-len(recorded) // (protocol.active * spec.batch_size))
         again = passes * int(recorded.ids.unique(return_counts=True)[1].max())
+    lower: Literal["frozen", "trained", "averaged"] | PrivateUpdates = "averaged" if sent_out else "trained"
+    if frozen or (spec.private and not trained):
+        lower = "frozen"
+    elif spec.private:
+        lower = private_updates(spec, trained, int(private.sizes.min()))
     return ReleaseCount(
         rounds=max(1, epochs * rounds + after),
         epochs=max(1, trained, again) if others else max(1, trained + again),
         batch_size=spec.batch_size,
         clients=protocol.clients,
-        lower_model="frozen" if frozen else "averaged" if sent_out else "trained",
+        lower_model=lower,
         unmatched=protocol.unmatched(edge.defense.group),
     )
 
@@ -136,6 +143,7 @@ def train(
     rank, world = processes()
     check_batch(edge, batch, len(private), world)
     check_labels(private.y, edge.classes)
+    check_private(edge, spec, world)
     shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
     rounds = rounds_an_epoch(len(private), protocol.clients, batch)
     steps = rounds * (protocol.clients // protocol.active)  # who takes turns makes a step a turn
@@ -153,7 +161,7 @@ def train(
         for optimizer in side
     ]
     stateful: list[Any] = [*optimizers, *schedules]
-    if device.type == "cuda" and total >= COMPILE_FROM_STEPS:
+    if device.type == "cuda" and total >= COMPILE_FROM_STEPS and not spec.private:
         edge.lowers.compile()  # in place: names of parameters stay as they are
         upper.compile()
 
@@ -183,22 +191,24 @@ def train(
         if world > 1:  # the order is everybody's, what each process draws beside it is its own
             order = order[:, :, rank * batch // world : (rank + 1) * batch // world]
             draws.manual_seed(derive(seed, "train", epoch, "process", rank))
+        secret = Generator(device).manual_seed(derive(seed, "train", epoch, "updates"))
         losses, groups = [], []
         with seeded(device, derive(seed, "train", epoch, "module", *([rank] if world > 1 else []))):
             for step, rows in enumerate(order):
                 for optimizer in optimizers:
                     optimizer.zero_grad(set_to_none=True)
                 images = augment(private.x[rows], spec.augment, draws)
-                found = play(
-                    edge,
-                    upper,
-                    images,
-                    private.y[rows],
-                    draws,
-                    shares=weights if protocol.active > 1 else everyone,
-                    number=epoch * steps + step,
-                    update=update_server,
-                )
+                with private_gradients(edge, spec, secret):
+                    found = play(
+                        edge,
+                        upper,
+                        images,
+                        private.y[rows],
+                        draws,
+                        shares=weights if protocol.active > 1 else everyone,
+                        number=epoch * steps + step,
+                        update=update_server,
+                    )
                 average_gradients(p for side in sides for p in side)
                 for optimizer in waiting:
                     optimizer.step()

@@ -107,8 +107,13 @@ class TrainingSpec(OptimizerSpec):
         freeze_lower: keep the clients' segments at their initial weights, as the patch-shuffling paper does.
         fraction: of the private images that are used, in (0, 1], with the class shares of all.
         augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too.
+        private: train the lower segments by DP-SGD: each client clips the gradient of every record and adds noise to
+            their sum. Needs `clip` and `noise`.
+        clip: of DP-SGD, the largest norm C of one record's gradient, > 0.
+        noise: of DP-SGD, the noise's standard deviation over C, > 0 (opacus' noise_multiplier).
 
-    Source: batch 50 of Yao et al., patch shuffling, §V-A.1; the default optimizer and schedule are privkit's.
+    Source: batch 50 of Yao et al., patch shuffling, §V-A.1; Abadi et al. 2016 (DP-SGD). The default optimizer and
+    schedule are privkit's.
 
     >>> spec = TrainingSpec(optimizer="sgd", momentum=0.9, learning_rate=0.05, upper_optimizer="adam")
     >>> spec.lower.momentum, spec.upper.optimizer, spec.upper.learning_rate, spec.upper.momentum
@@ -119,6 +124,9 @@ class TrainingSpec(OptimizerSpec):
     freeze_lower: bool = False
     fraction: float = 1.0
     augment: Literal["none", "crop", "crop_flip"] = "none"
+    private: bool = False
+    clip: float | None = None
+    noise: float | None = None
     upper_optimizer: Literal["adamw", "adam", "sgd"] | None = None
     upper_learning_rate: float | None = None
     upper_momentum: float | None = None
@@ -137,12 +145,26 @@ class TrainingSpec(OptimizerSpec):
             raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
         if self.augment not in AUGMENTATIONS:
             raise ValueError(f"augment must be none, crop or crop_flip, got {self.augment!r}")
+        self._check_private()
         if self.upper_milestones is not None:
             object.__setattr__(self, "upper_milestones", tuple(self.upper_milestones))
         try:
             _ = self.upper
         except ValueError as error:
             raise ValueError(f"of the upper side, {error}") from None
+
+    def _check_private(self) -> None:
+        """DP-SGD needs its two numbers and a segment that learns; without it they mean nothing."""
+        given = {name: value for name in ("clip", "noise") if (value := getattr(self, name)) is not None}
+        if not self.private and given:
+            raise ValueError(f"{' and '.join(given)} belong to private training; add private=true or drop them")
+        if self.private and len(given) < 2:
+            raise ValueError("private=true needs clip and noise, such as private=true,clip=1.0,noise=1.1")
+        if self.private and self.freeze_lower:
+            raise ValueError("private=true trains the lower segments, and freeze_lower=true does not; choose one")
+        for name, value in given.items():
+            if not (isfinite(value) and 1e-9 <= value <= 1e9):
+                raise ValueError(f"{name} must lie in [1e-9, 1e9], got {value}")
 
     @property
     def lower(self) -> OptimizerSpec:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 
 import torch
@@ -29,6 +31,7 @@ class Stacked(nn.Module):
     def __init__(self, module: nn.Module, copies: int) -> None:
         super().__init__()
         self.copies = copies
+        self.by_record: dict[str, Tensor] | None = None
         self.module = deepcopy(module)  # its own parameters become the stack, so that their names stay
         for part in self.module.modules():
             for name, weight in part.named_parameters(recurse=False):
@@ -49,16 +52,53 @@ class Stacked(nn.Module):
             [n, B, ...] (or [M, B, ...]).
         """
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        if self.by_record is not None:
+            return self._record_by_record(state, inputs)
         if rows is not None:
             state = {name: stack[rows] for name, stack in state.items()}
         elif self.copies == 1:
             one = {name: value.squeeze(0) for name, value in state.items()}
             return functional_call(self.module, one, (inputs.squeeze(0),)).unsqueeze(0)
         call = torch.func.vmap(lambda s, x: functional_call(self.module, s, (x,)), randomness="different")
-        if inputs.device.type != "cpu":
+        with _batched_attention(inputs):
             return call(state, inputs)
-        with sdpa_kernel(SDPBackend.MATH):  # the CPU's fused attention has no batching rule and would run in a loop
-            return call(state, inputs)
+
+    @contextmanager
+    def records(self) -> Iterator[dict[str, Tensor]]:
+        """Inside, each record has weights of its own, so that one backward pass leaves the gradient of every record.
+
+        Yields:
+            Name -> [n, B, ...], what the last call used for each weight that learns; gradients are in their `.grad`.
+
+        >>> linear = Stacked(nn.Linear(3, 2), 4)
+        >>> with linear.records() as weights:
+        ...     linear(torch.rand(4, 5, 3)).sum().backward()
+        >>> weights["weight"].grad.shape
+        torch.Size([4, 5, 2, 3])
+        """
+        self.by_record = {}
+        try:
+            yield self.by_record
+        finally:
+            self.by_record = None
+
+    def _record_by_record(self, state: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """[n, B, ...] -> [n, B, ...], every record alone and with its own copy of the weights that learn."""
+        assert self.by_record is not None
+        for name, stack in state.items():
+            if stack.requires_grad:
+                own = stack.detach().unsqueeze(1).expand(len(stack), inputs.shape[1], *stack.shape[1:])
+                self.by_record[name] = own.requires_grad_()
+        others = {name: stack for name, stack in state.items() if name not in self.by_record}
+
+        def one(weights: dict[str, Tensor], rest: dict[str, Tensor], record: Tensor) -> Tensor:
+            output: Tensor = functional_call(self.module, {**weights, **rest}, (record.unsqueeze(0),))
+            return output.squeeze(0)
+
+        each = torch.func.vmap(one, in_dims=(0, None, 0), randomness="different")
+        call = torch.func.vmap(each, randomness="different")
+        with _batched_attention(inputs):
+            return call(dict(self.by_record), others, inputs)
 
     def copy(self, number: int) -> nn.Module:
         """Copy `number` as a module of its own."""
@@ -84,3 +124,8 @@ class Stacked(nn.Module):
         for stack in (*self.module.parameters(), *self.module.buffers()):
             if stack.is_floating_point():
                 stack.copy_(torch.einsum("n,n...->...", weights.to(stack.dtype), stack).expand_as(stack))
+
+
+def _batched_attention(inputs: Tensor) -> AbstractContextManager[None]:
+    """On a CPU, attention that has a batching rule; the fused one has none and would run in a loop."""
+    return sdpa_kernel(SDPBackend.MATH) if inputs.device.type == "cpu" else nullcontext()

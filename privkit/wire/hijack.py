@@ -20,6 +20,7 @@ from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import Clients
 from privkit.training.loop import learns, round_order
 from privkit.training.optimizers import optimizer_of
+from privkit.training.private import check_private, private_gradients
 from privkit.training.round import message_weights, send_back
 from privkit.training.spec import TrainingSpec
 from privkit.wire.channel import answer_of, record
@@ -69,6 +70,7 @@ class LiveClients:
             raise NotApplicable("the lower segments do not learn, so that no answer of the server changes them")
         if edge.protocol.upper == "own":
             raise NotApplicable("standalone clients send nothing, so there is nothing to hijack")
+        check_private(edge, spec)
         self._edge, self._private, self._shares, self._spec = edge, private, shares, spec
         self._victims, self._seed, self._number, self.guard = victims, seed, 0, guard
         weights = [weight for weight in edge.parameters() if weight.requires_grad]
@@ -98,17 +100,19 @@ class LiveClients:
             labels = (
                 labels + torch.randint(1, edge.classes, labels.shape, generator=draws, device=device)
             ) % edge.classes
-        with seeded(device, derive(self._seed, "hijack", "module", number)):
-            sent = edge.release(self._private.x[rows], labels, draws, number)
-        view = answer_of(sent, number, edge).view
-        back = answer(replace(view, smashed=view.smashed.detach())).detach()
-        if back.shape != view.smashed.shape:
-            raise ValueError(f"a gradient at the cut must be {list(view.smashed.shape)}, got {list(back.shape)}")
-        sent = sent.arrived(edge.defense)
-        gradient = back.unflatten(0, sent.release.smashed.shape[:2])
-        shares = self._shares.weights.to(device, torch.float32)
-        weights = message_weights(sent.groups, shares if protocol.active > 1 else shares.new_ones(1))
-        send_back(sent, gradient, weights, protocol.gradient)
+        secret = Generator(device).manual_seed(derive(self._seed, "hijack", "updates", number))
+        with private_gradients(edge, spec, secret):
+            with seeded(device, derive(self._seed, "hijack", "module", number)):
+                sent = edge.release(self._private.x[rows], labels, draws, number)
+            view = answer_of(sent, number, edge).view
+            back = answer(replace(view, smashed=view.smashed.detach())).detach()
+            if back.shape != view.smashed.shape:
+                raise ValueError(f"a gradient at the cut must be {list(view.smashed.shape)}, got {list(back.shape)}")
+            sent = sent.arrived(edge.defense)
+            gradient = back.unflatten(0, sent.release.smashed.shape[:2])
+            shares = self._shares.weights.to(device, torch.float32)
+            weights = message_weights(sent.groups, shares if protocol.active > 1 else shares.new_ones(1))
+            send_back(sent, gradient, weights, protocol.gradient)
         if not finite(*(weight.grad for weight in edge.parameters() if weight.grad is not None)):
             raise AttackDiverged(f"what the server sent back is not finite in the lower segments in round {number + 1}")
         if self.guard is not None:

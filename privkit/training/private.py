@@ -1,0 +1,140 @@
+"""DP-SGD of the lower segments: each client clips every record's gradient and adds noise to their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import ceil, sqrt
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.accountants.base import Certificate
+from privkit.accountants.bounds import gaussian
+from privkit.accountants.spec.parts import PrivateUpdates
+from privkit.defenses.base import ReleaseCount
+from privkit.errors import UsageError
+from privkit.training.edge import Clients
+from privkit.training.spec import TrainingSpec
+
+ROUNDED = 1 - 1e-6
+"""Clipping aims this much below the norm, so that float32 does not end above it."""
+NOT_ALONE = (
+    "the updates of the lower segments are noisy, but the smashed data are not covered: the server's gradients carry "
+    "them into the updates of other records, so noisy updates alone prove nothing"
+)
+
+
+def check_private(edge: Clients, spec: TrainingSpec, world: int = 1) -> None:
+    """Refuse private training of a segment that mixes records, or in several processes.
+
+    Raises:
+        UsageError: with the layer, and what works.
+    """
+    if not spec.private:
+        return
+    for name, layer in edge.lowers.module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or getattr(layer, "track_running_stats", False):
+            raise UsageError(
+                f"private training needs a lower segment without batch statistics, but {name} is a "
+                f"{type(layer).__name__}; use layer or group normalization"
+            )
+    if world > 1:
+        raise UsageError("private training is not derived for several processes; run it in one")
+
+
+@contextmanager
+def private_gradients(edge: Clients, spec: TrainingSpec, draws: Generator) -> Iterator[None]:
+    """Play one round inside; afterwards, `.grad` of the lower segments is what DP-SGD steps along.
+
+    It is (Σ_b g_b·min(1, C/‖g_b‖) + N(0, (noise·C)²)) / B for each client. g_b is the gradient of record b's own loss,
+    over all weights of the segment. Does nothing unless the specification says private.
+
+    Args:
+        edge: the clients.
+        spec: clip C and noise.
+        draws: of the noise.
+
+    Raises:
+        UsageError: if the lower segment cannot be evaluated record by record.
+
+    Source: Abadi et al. 2016, Algorithm 1, at each client.
+    """
+    if not spec.private:
+        yield
+        return
+    assert spec.clip is not None
+    assert spec.noise is not None
+    with edge.lowers.records() as weights:
+        yield
+    if not weights:
+        return
+    parameters = dict(edge.lowers.module.named_parameters())
+    for name, gradient in clipped_sums({n: _own(w) for n, w in weights.items()}, spec.clip).items():
+        noise = torch.randn(gradient.shape, generator=draws, device=gradient.device, dtype=gradient.dtype)
+        parameters[name].grad = (gradient + spec.noise * spec.clip * noise) / weights[name].shape[1]
+
+
+def _own(weight: Tensor) -> Tensor:
+    """Gradients of each record's own loss: a message's loss is the mean over its records."""
+    if weight.grad is None:
+        return torch.zeros_like(weight)
+    return weight.grad * weight.shape[1]
+
+
+def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
+    """Sum of the records' gradients, each scaled to norm C where it is longer.
+
+    Args:
+        gradients: name -> [n, B, ...], of every record; one norm for all names together.
+        clip: C > 0.
+
+    Returns:
+        Name -> [n, ...].
+
+    >>> clipped_sums({"w": torch.tensor([[[3.0, 4.0], [0.3, 0.4]]])}, 1.0)["w"]
+    tensor([[0.9000, 1.2000]])
+    """
+    squared = torch.stack([value.flatten(2).square().sum(2) for value in gradients.values()]).sum(0)
+    scale = (clip * ROUNDED / squared.sqrt()).clamp(max=1.0)
+    return {name: torch.einsum("nb,nb...->n...", scale, value) for name, value in gradients.items()}
+
+
+def private_updates(spec: TrainingSpec, steps: int, smallest: int) -> PrivateUpdates:
+    """What the updates of the lower segments add to the charge of one record.
+
+    Replacing a record moves a step's sum by at most 2C, times the number of its copies in one batch. Batches are not
+    secret, since the server sees their releases: sampling earns nothing.
+
+    Args:
+        spec: private.
+        steps: of one record over the run.
+        smallest: images of the smallest client, which repeats them where a batch is larger.
+
+    >>> private_updates(TrainingSpec(private=True, clip=1.0, noise=4.0), steps=8, smallest=50)
+    PrivateUpdates(noise_multiplier=2.0, steps=8, chosen=None, records=None)
+    """
+    assert spec.noise is not None
+    copies = ceil(spec.batch_size / smallest)
+    return PrivateUpdates(noise_multiplier=spec.noise / (2 * copies), steps=steps)
+
+
+def with_updates(certificate: Certificate, release_count: ReleaseCount) -> Certificate:
+    """The certificate with what noisy updates of the lower segments cost by themselves, if there are any.
+
+    `updates_epsilon` is the ε of the updates alone for one record, replace-one, at the same δ, given everything that
+    the server sees; it is no claim for a run whose smashed data are not covered.
+    """
+    updates = release_count.lower_model
+    if not isinstance(updates, PrivateUpdates):
+        return certificate
+    alone = gaussian.epsilon(release_count.delta, sqrt(updates.steps) / updates.noise_multiplier)
+    numbers = {"updates_epsilon": float(alone), "updates_of_one_record": float(updates.steps)}
+    proven = certificate.kind == "differential_privacy" and certificate.covers == "release"
+    return replace(
+        certificate,
+        lower=None,  # the charge of the updates is not shown to be attained
+        quantities={**certificate.quantities, **numbers},
+        assumptions=certificate.assumptions if proven else (*certificate.assumptions, NOT_ALONE),
+    )
