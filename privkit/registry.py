@@ -31,6 +31,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 """What a plug-in may be called: its name stands in paths, tables and commands."""
 COMMA = re.compile(r",(?![^\[\]]*\])")
 """A comma between options, and not between the values of a list."""
+BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")
+"""The point of a number such as .5, which TOML writes 0.5."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +227,7 @@ def _value(text: str) -> Any:
         UsageError: if it is nested too deeply, or a number beyond 64 bits.
     """
     try:
-        found = parse_toml(f"v = {text}")
+        found = parse_toml(f"v = {BARE_POINT.sub('0.', text)}")
     except TooMuch as error:
         raise UsageError(f"cannot read the value {shortened(text)}: {error}") from None
     except TomlError:

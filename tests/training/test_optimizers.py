@@ -124,3 +124,10 @@ def test_options_of_one_side_stay_there() -> None:
     other = TrainingSpec(schedule="multi_step", milestones=[2], upper_schedule="constant")
     assert other.upper.milestones is None
     assert hash(other) == hash(TrainingSpec(schedule="multi_step", milestones=(2,), upper_schedule="constant"))
+
+
+def test_numbers_may_begin_with_a_point_and_lists_keep_their_commas() -> None:
+    found = resolve(
+        {"training": "optimizer=sgd,momentum=.9,schedule=multi_step,milestones=[1,2],decay=.5,batch_size=5"}
+    )
+    assert (found.training.momentum, found.training.milestones, found.training.decay) == (0.9, (1, 2), 0.5)
