@@ -1,7 +1,7 @@
 """Write the pages of measured results: `python benchmarks/pages.py [--check]`.
 
 A page `docs/results/NAME.md` is the text `benchmarks/results/NAME/page.md.j2` around the tables beside it (`*.csv`).
-A measurement changes a table, and this command changes the page.
+A measurement changes a table, and this command changes the page. The papers' page holds what `privkit papers` prints.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ import sys
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
+
+from privkit.cli.papers import claims_table, methods_table, orderings_table
+from privkit.papers import paper
+from privkit.papers.orderings import judge, measured, read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "benchmarks" / "results"
@@ -25,7 +29,23 @@ def markdown(path: Path) -> str:
     ragged = [row for row in rows if len(row) != len(heading)]
     if ragged:
         raise ValueError(f"{path}: every row must have {len(heading)} cells, got {ragged[0]}")
+    return table(heading, rows)
+
+
+def table(heading: list[str], rows: list[list[str]]) -> str:
+    """Cells as a Markdown table."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *rows))
+
+
+def claims(name: str) -> str:
+    """A paper's claims beside our results."""
+    return table(*claims_table(list(paper(name).comparisons())))
+
+
+def orderings(name: str) -> str:
+    """The accuracies of a paper's methods, and the verdict on each of its orderings."""
+    methods = measured(name, read_rows())
+    return f"{table(*methods_table(methods))}\n\n{table(*orderings_table(judge(name, methods)))}"
 
 
 def pages() -> dict[Path, str]:
@@ -35,7 +55,9 @@ def pages() -> dict[Path, str]:
     for source in sorted(SOURCES.glob("*/page.md.j2")):
         template = environment.from_string(source.read_text(encoding="utf-8"))
         made[PAGES / f"{source.parent.name}.md"] = template.render(
-            table=lambda name, folder=source.parent: markdown(folder / f"{name}.csv")
+            table=lambda name, folder=source.parent: markdown(folder / f"{name}.csv"),
+            claims=claims,
+            orderings=orderings,
         )
     return made
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from privkit.cli.accounting import COMMANDS, Json
+from privkit.cli.papers import papers
 from privkit.config import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 from privkit.errors import tell, unknown
 from privkit.registry import TABLES, describe
@@ -211,7 +212,7 @@ def list_(
                 typer.echo(f"  {'':<14} options: {options}")
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, papers):
     app.command()(command)
 
 

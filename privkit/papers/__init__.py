@@ -6,10 +6,31 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from privkit.errors import unknown
+
 if TYPE_CHECKING:
     from privkit.accountants.golden.case import Case
+    from privkit.papers.contract import Paper
 
-__all__ = ["reference_values"]
+__all__ = ["PAPERS", "paper", "reference_values"]
+
+PAPERS = ("accurate_sl", "cutmixsl", "dp_cutmixsl", "patch_shuffling", "patch_splitnn")
+"""Folders of this package; each has a `PAPER`."""
+
+
+def paper(name: str) -> Paper:
+    """A paper by the name of its folder.
+
+    Raises:
+        UsageError: if there is no such paper; the message suggests the nearest name.
+
+    >>> paper("dp_cutmixsl").citation
+    'Oh et al., DP-CutMixSL'
+    """
+    if name not in PAPERS:
+        raise unknown("paper", name, PAPERS)
+    found: Paper = import_module(f"{__name__}.{name}").PAPER
+    return found
 
 
 def reference_values() -> Iterator[Case]:
@@ -17,5 +38,5 @@ def reference_values() -> Iterator[Case]:
     from privkit.accountants import golden
 
     yield from golden.cases()
-    for paper in ("accurate_sl", "dp_cutmixsl"):
-        yield from import_module(f"{__name__}.{paper}.reference").CASES
+    for name in PAPERS:
+        yield from paper(name).reference_values()

@@ -1,20 +1,17 @@
-"""Figures of the denoising simulations: what is drawn is what was given; the command that writes all three."""
+"""Figures of the denoising simulations: what is drawn is what was given; the paper's three figures."""
 
 import io
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from PIL import Image
 
+from privkit.papers.accurate_sl import denoising_simulation as simulation
+from privkit.papers.accurate_sl import figures as denoising_figures
+from privkit.papers.accurate_sl.denoising_simulation import Settings
 from privkit.papers.accurate_sl.panels import Panel, panels
 from privkit.reports import figures
-
-BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "denoising.py"
 
 
 def panel(**changes: object) -> Panel:
@@ -109,34 +106,13 @@ def test_refuses_what_is_no_grid(rows: list[list[Panel]]) -> None:
         panels(rows)
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(BENCHMARK), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
-def test_command_writes_three_figures_and_prints_the_numbers(tmp_path: Path) -> None:
-    out = tmp_path / "new" / "folder"
-    done = command(str(out), "--draws", "50", "--points", "5", "--single-draws", "20000")
-    assert done.returncode == 0, done.stderr
-    names = {f"figure_{number}.{kind}" for number in (2, 6, 7) for kind in ("png", "svg")}
-    assert {path.name for path in out.iterdir()} == names
-    for number in (2, 6, 7):
-        assert Image.open(out / f"figure_{number}.png").width > 400
-    assert "chosen (the paper does not say): m = 10, n = 16" in done.stdout
-    assert "masking helps iff σ > 0.5774" in done.stdout
-    assert "1/(1+3σ²) = 0.4049" in done.stdout
-    assert "5 % 0.1971, median 0.3827, 95 % 0.5674" in done.stdout
-
-
-def test_command_refuses_bad_settings_before_it_writes(tmp_path: Path) -> None:
-    for arguments in (["--draws", "1"], ["--scales", "nan"], ["--rows", "0"]):
-        done = command(str(tmp_path / "out"), *arguments)
-        assert done.returncode == 2
-        assert "must be" in done.stderr
-        assert "Traceback" not in done.stderr
-        assert not (tmp_path / "out").exists()
+def test_the_papers_figures_draw_their_simulations() -> None:
+    settings = Settings(draws=50, points=5)
+    figure = denoising_figures.figure_2(settings)
+    assert [axis.get_title()[:3] for axis in figure.axes] == ["(a)", "(b)", "(c)", "(d)"]
+    assert np.array_equal(lines(figure.axes[2])["-"], simulation.figure_2(settings)[2].mse)
+    assert ":" in lines(figure.axes[0])
+    assert ":" not in lines(figure.axes[2])
+    assert "chosen (the paper does not say): m = 10, n = 16" in figure.legends[0].get_title().get_text()
+    assert len(denoising_figures.figure_6(settings).axes) == 2
+    assert len(denoising_figures.figure_7(Settings(law="laplace", draws=50, points=5)).axes) == 6

@@ -21,7 +21,6 @@ from scipy.stats import beta, norm
 import privkit.accountants
 from privkit.accountants import table
 from privkit.accountants.bounds import subsampling
-from privkit.papers import tables as published_tables
 from privkit.papers.accurate_sl import claims as accurate_sl
 from privkit.papers.accurate_sl import composition
 from privkit.papers.accurate_sl import table_11 as published_table_11
@@ -30,8 +29,13 @@ from privkit.papers.dp_cutmixsl import claims as dp_cutmixsl
 from privkit.papers.dp_cutmixsl import group_size
 from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1
 from privkit.papers.patch_shuffling import claims as patch_shuffling
+from privkit.papers.values import printed
 
 MECHANISMS: tuple[Mechanism, ...] = get_args(Mechanism)
+PRINTED_SIZES = {
+    "dp_mixsl": printed("dp_cutmixsl", "Fig. 7", "DP-MixSL", "k₂*"),
+    "dp_cutmixsl": printed("dp_cutmixsl", "Fig. 7", "DP-CutMixSL", "k₃*"),
+}
 SIGMA = st.floats(0.01, 50.0)
 ORDER = st.floats(1.01, 200.0)
 DELTA = st.floats(1e-12, 0.9)
@@ -124,9 +128,9 @@ def test_figure_7_equals_the_table() -> None:
 
 def test_printed_group_sizes() -> None:
     for mechanism in MECHANISMS[1:]:
-        printed = published_tables.GROUP_SIZES[mechanism]
+        size = PRINTED_SIZES[mechanism]
         setting = table_1(mechanism, group=1, sigma=16 / 255)
-        assert round(group_size.published_group_size(setting, 2, 0.5), 2) == printed
+        assert round(group_size.published_group_size(setting, 2, 0.5), 2) == size
 
 
 def test_table_11_readings() -> None:
@@ -167,12 +171,12 @@ def test_the_example_table_reproduces_the_figure_and_table_11() -> None:
         kind = next(mechanism for mechanism in MECHANISMS if mechanism == entry.cells["mechanism"])
         assert found == pytest.approx(figure.epsilon[kind][at], rel=1e-12)
     others = [entry for entry in entries if entry.cells["mechanism"] not in MECHANISMS]
-    for entry, printed in zip(others, published_tables.TABLE_11, strict=True):
+    for entry, bound in zip(others, published_table_11.TABLE_11, strict=True):
         assert entry.mechanism is not None
-        assert (entry.cells["mechanism"], entry.mechanism.noise.smashed) == (printed.noise, printed.scale)
+        assert (entry.cells["mechanism"], entry.mechanism.noise.smashed) == (bound.noise, bound.scale)
         if entry.cells["mechanism"] == "laplace" and "Names" not in entry.name:
             found = as_published(entry.mechanism, 1e-5, paper="accurate_sl").epsilon
-            assert found == pytest.approx(2 * printed.half, rel=0.01)
+            assert found == pytest.approx(2 * bound.half, rel=0.01)
     assert len({entry.name for entry in entries}) == len(entries)
 
 
@@ -423,7 +427,7 @@ def test_best_group_is_the_best_of_all(
 def test_published_sizes_are_no_minimizers() -> None:
     for mechanism, exact_size in zip(MECHANISMS[1:], (42.15, 91.22), strict=True):
         setting = replace(table_1(mechanism, group=1, sigma=16 / 255), clients=1000)
-        best, printed = group_size.best_group(setting, 2, 0.5), published_tables.GROUP_SIZES[mechanism]
+        best, printed = group_size.best_group(setting, 2, 0.5), PRINTED_SIZES[mechanism]
         assert abs(best - exact_size) < 1
         at = [dp_cutmixsl.corollary_1_epsilon(replace(setting, group=k), 2, 0.5) for k in (best, round(printed))]
         assert at[0] < at[1]

@@ -4,10 +4,8 @@ import ast
 import csv
 import io
 import json
-import os
 import shutil
 import subprocess
-import sys
 from math import inf, nan
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +21,6 @@ from privkit.reports import budget_curves, budgets, figures
 from privkit.reports.budget_curves import BudgetCurve
 from privkit.reports.budgets import BudgetRow
 
-BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "budgets.py"
 GOOD = BudgetRow(
     row=1, name="DP-MixSL", mechanism="dp_mixsl", epsilon=4.377178095681228, delta=1e-5, lower=4.377178095681228,
     method="exact Gaussian profile", statement="(ε = 4.377, δ = 1e-05)", published=2.0, objection="λ is random",
@@ -248,17 +245,3 @@ def test_knows_neither_accountants_nor_the_core(report: ModuleType) -> None:
     own = [module for module in modules if module.startswith("privkit")]
     assert own
     assert all(module.startswith("privkit.reports") for module in own)
-
-
-def test_command_writes_four_pictures_and_the_numbers(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), str(tmp_path / "out"), "--points", "3", "--rounds", "1", "10"],
-        capture_output=True, text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    names = {"group", "sigma", "rounds", "group_dirichlet"}
-    pictures = {f"epsilon_against_{name}.{kind}" for name in names for kind in ("png", "svg")}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == pictures | {"budgets.csv"}
-    for number in ("372.54", "114.42", "142.39", "29.422", "12.396", "73.377", "50.408", "337.57"):
-        assert f" {number} " in done.stdout
-    assert "they are drawn from Dir(2)" in done.stdout

@@ -10,7 +10,8 @@ from scipy.special import ndtri
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.bounds import gaussian
-from privkit.papers.tables import ACCURATE_SL, ONE_RELEASE
+from privkit.papers.accurate_sl import PAPER
+from privkit.papers.contract import ONE_RELEASE
 
 Noise = Literal["independent", "backpropagated"]
 
@@ -111,7 +112,7 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float, diameter: flo
             *(("above ε = 1 the theorem proves nothing: compared with the exact profile",) if claim >= 1 else ()),
             ONE_RELEASE,
         ),
-        source=f"{ACCURATE_SL}, Theorem 3.5",
+        source=f"{PAPER.citation}, Theorem 3.5",
     )
 
 
@@ -167,7 +168,7 @@ def theorem_3_7(*, epsilon: float, delta: float, noise: Noise) -> Certificate:
         objection="" if noise == "independent" else objection,
         quantities={"mu": mu},
         assumptions=("Gaussian noise that is independent of the data", f"an L2 sensitivity of at most {mu:.6g} σ"),
-        source=f"{ACCURATE_SL}, Theorem 3.7",
+        source=f"{PAPER.citation}, Theorem 3.7",
     )
 
 

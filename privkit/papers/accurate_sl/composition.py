@@ -7,7 +7,8 @@ from typing import Literal, get_args
 
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
-from privkit.papers.tables import ACCURATE_SL, ONE_RELEASE
+from privkit.papers.accurate_sl import PAPER
+from privkit.papers.contract import ONE_RELEASE
 
 Drift = Literal["published", "kairouz_oh_viswanath"]
 LowerModel = Literal["frozen", "trained", "averaged", "dp_trained"]
@@ -124,7 +125,7 @@ def theorem_a7(
             ),
             *(("clients' lower models are never averaged",) if lower_model == "trained" else ()),
         ),
-        source=f"{ACCURATE_SL}, Theorem A.7",
+        source=f"{PAPER.citation}, Theorem A.7",
     )
 
 

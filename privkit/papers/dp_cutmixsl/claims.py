@@ -7,8 +7,9 @@ from math import isfinite, log, sqrt
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.bounds.subsampling import amplify
+from privkit.papers.contract import ONE_RELEASE
+from privkit.papers.dp_cutmixsl import PAPER
 from privkit.papers.dp_cutmixsl.setting import Setting, table_1
-from privkit.papers.tables import DP_CUTMIXSL, ONE_RELEASE
 
 __all__ = [
     "Setting",
@@ -200,7 +201,7 @@ def _certificate(
             **({"sampling_rate": rate, "delta_after_sampling": rate * delta} if theorem == "Corollary 1" else {}),
         },
         assumptions=tuple(assumptions),
-        source=f"{DP_CUTMIXSL}, {theorem}",
+        source=f"{PAPER.citation}, {theorem}",
     )
 
 

@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 
 from privkit.accountants import validate
 from privkit.papers.dp_cutmixsl.claims import conversion, corollary_1_epsilon, label_rdp, smashed_rdp
-from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1
-from privkit.papers.tables import TABLE_1
+from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1, table_1_value
 
 Array = NDArray[np.float64]
+
+SIGMAS = tuple(table_1_value(f"σ·255, value {number}") / 255 for number in (1, 2, 3))
+"""σ_s = σ_y of Table 1."""
+ORDER, DELTA = table_1_value("α"), table_1_value("δ")
+"""Rényi order and δ of Table 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +45,10 @@ class Figure7:
 
 def figure_7(
     groups: Sequence[int] = tuple(range(1, 11)),
-    sigmas: Sequence[float] = TABLE_1.sigmas,
+    sigmas: Sequence[float] = SIGMAS,
     *,
-    order: float = TABLE_1.order,
-    delta: float = TABLE_1.delta,
+    order: float = ORDER,
+    delta: float = DELTA,
 ) -> Figure7:
     """ε′ of the three mechanisms over group size and noise; the defaults are Table 1's.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from privkit.accountants import validate
 from privkit.accountants.spec.mixing import kept_share
-from privkit.papers.tables import TABLE_1
+from privkit.papers.values import printed
 
 Mechanism = Literal["dp_sl", "dp_mixsl", "dp_cutmixsl"]
 Labels = Literal["one_hot", "unit_box", "none"]
@@ -134,6 +134,17 @@ class Setting:
         return float(kept_share(np.array(self.kept), self.patches, self.dimensions))
 
 
+def table_1_value(parameter: str) -> float:
+    """A number of Table 1 by the paper's symbol.
+
+    The table calls σ² what must be σ: k₂* = 28.55, which the paper prints, needs standard deviations.
+
+    >>> table_1_value("Δ"), [table_1_value(f"σ·255, value {i}") for i in (1, 2, 3)]
+    (0.15, [8.0, 16.0, 32.0])
+    """
+    return printed("dp_cutmixsl", "Table 1", "DP measurement", parameter)
+
+
 def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> Setting:
     """The paper's own parameters: λ = 1/k, noise after mixing, ⌈64λ⌉ patches, k of 10 clients without replacement.
 
@@ -150,14 +161,14 @@ def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> Setting:
     return Setting(
         mechanism=mechanism,
         sigma=sigma,
-        dimensions=TABLE_1.dimensions,
-        clip=TABLE_1.clip,
-        label_dimensions=TABLE_1.label_dimensions,
+        dimensions=int(table_1_value("D_s")),
+        clip=table_1_value("Δ"),
+        label_dimensions=int(table_1_value("D_y")),
         labels="one_hot",
         classes=10,  # CIFAR-10: D_y = 2 is no length of its labels, but it is the squared diameter of one-hot labels
         group=group,
-        clients=TABLE_1.clients,
-        patches=TABLE_1.patches,
+        clients=int(table_1_value("n")),
+        patches=int(table_1_value("N")),
         noise_site="mixer",
         sampling="without_replacement",
     )

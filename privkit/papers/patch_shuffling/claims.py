@@ -5,7 +5,8 @@ from __future__ import annotations
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
 from privkit.accountants.shuffles import certificates, permutations
-from privkit.papers.tables import DP_BASELINE_EPSILON, PATCH_SHUFFLING
+from privkit.papers.patch_shuffling import PAPER
+from privkit.papers.values import printed
 
 
 def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
@@ -48,7 +49,7 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
             "the permutations are uniform, fresh for every batch, and unknown to the server",
             certificates.NO_POSTERIOR,
         ),
-        source=f"{PATCH_SHUFFLING}, Proposition 2, Eqs. 7 and 8",
+        source=f"{PAPER.citation}, Proposition 2, Eqs. 7 and 8",
     )
 
 
@@ -66,17 +67,15 @@ def dp_baseline(*, delta: float = 1e-5) -> Certificate:
     from privkit.accountants.bounds import gaussian
 
     validate.delta(delta)
+    epsilon = printed("patch_shuffling", "§V.A.2", "DP", "ε")
     return Certificate(
         kind="differential_privacy",
-        statement=f"as printed: ε ≈ {DP_BASELINE_EPSILON:g}, at no stated δ",
-        epsilon=DP_BASELINE_EPSILON,
+        statement=f"as printed: ε ≈ {epsilon:g}, at no stated δ",
+        epsilon=epsilon,
         delta=None,
         method="number as printed",
         sound=False,
-        objection=(
-            f"ε ≈ {DP_BASELINE_EPSILON:g} could not be matched: it is printed without δ, sensitivity or number of "
-            "releases"
-        ),
-        quantities={"mu": gaussian.mu_for(DP_BASELINE_EPSILON, delta), "delta_of_mu": float(delta)},
-        source=f"{PATCH_SHUFFLING}, §V",
+        objection=(f"ε ≈ {epsilon:g} could not be matched: it is printed without δ, sensitivity or number of releases"),
+        quantities={"mu": gaussian.mu_for(epsilon, delta), "delta_of_mu": float(delta)},
+        source=f"{PAPER.citation}, §V",
     )

@@ -1,0 +1,226 @@
+"""`privkit papers`: claims of the papers beside our results, their printed numbers, orderings and pictures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privkit.errors import StorageError, UsageError, unknown
+
+if TYPE_CHECKING:
+    from privkit.papers.contract import Comparison, Paper
+    from privkit.papers.orderings import Judged, Measured
+    from privkit.reports.schema import Interval
+
+
+Table = tuple[list[str], list[list[str]]]
+"""Heading and rows of a table."""
+
+
+def papers(
+    name: Annotated[str | None, typer.Argument(metavar="[PAPER]", help="Its name; none lists the papers.")] = None,
+    table: Annotated[
+        str | None, typer.Option(help="Print the numbers of one table of the paper, such as 'Table 3'.")
+    ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(help="Run folder (or JSON lines) on which to judge the paper's orderings. [the measured ones]"),
+    ] = None,
+    figures: Annotated[Path | None, typer.Option(help="Folder for the paper's figures, drawn as PNG and SVG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")] = False,
+) -> None:
+    """Print what the papers claim beside what is true, and which of their orderings could be seen."""
+    from privkit.papers import PAPERS, paper
+
+    if name is None:
+        given = [flag for flag, value in (("--table", table), ("--results", results), ("--figures", figures)) if value]
+        if given:
+            raise UsageError(f"{given[0]} belongs to one paper: name it ({', '.join(PAPERS)})")
+        _list([paper(one) for one in PAPERS], as_json)
+        return
+    found = paper(name)
+    if table is not None:
+        _print_values(found, table, as_json)
+    elif figures is not None:
+        _draw(found, figures)
+    else:
+        _print_paper(found, results, as_json)
+
+
+def _list(found: list[Paper], as_json: bool) -> None:
+    """One line a paper."""
+    from privkit.papers.orderings import orderings
+    from privkit.papers.values import printed_values
+
+    rows = [
+        {
+            "paper": one.name,
+            "title": one.title,
+            "printed_numbers": len(printed_values(one.name)),
+            "orderings": len(orderings(one.name)),
+            "experiments": [str(path) for path in one.experiments],
+            "figures": one.pictures,
+        }
+        for one in found
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    cells = [
+        [
+            str(row["paper"]),
+            str(row["title"]),
+            str(row["printed_numbers"]),
+            str(row["orderings"]),
+            str(len(one.experiments)),
+            "--figures" if one.pictures else "",
+        ]
+        for row, one in zip(rows, found, strict=True)
+    ]
+    _print(["paper", "title", "printed numbers", "orderings", "experiments", "figures"], cells)
+
+
+def _print_values(found: Paper, table: str, as_json: bool) -> None:
+    """The printed numbers of one table."""
+    from privkit.papers.values import printed_values
+
+    values = printed_values(found.name)
+    tables = list(dict.fromkeys(value.table for value in values))
+    chosen = [value for value in values if value.table.casefold() == table.casefold()]
+    if not chosen:
+        raise unknown(f"table of {found.name}", table, tables)
+    if as_json:
+        typer.echo(json.dumps([asdict(value) for value in chosen], indent=2, ensure_ascii=False))
+        return
+    _print(
+        ["row", "column", "value", "unit or range", "line"],
+        [
+            [
+                value.row,
+                value.column,
+                (value.note if value.value is None else f"{value.value:g}")
+                + ("" if value.spread is None else f" ± {value.spread:g}"),
+                value.unit,
+                str(value.line),
+            ]
+            for value in chosen
+        ],
+    )
+    typer.echo(f"{found.citation}, {chosen[0].table}; line: of the paper's text, from which the number was read")
+
+
+def _draw(found: Paper, folder: Path) -> None:
+    """Every figure as PNG and SVG."""
+    from privkit.papers import PAPERS, paper
+    from privkit.reports.figures import save
+
+    pictures = found.figures()
+    if not pictures:
+        drawn = [one for one in PAPERS if paper(one).pictures]
+        raise UsageError(f"{found.name} has no figures; papers with figures: {', '.join(drawn)}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, draw in pictures.items():
+            picture = draw()
+            for kind in ("png", "svg"):
+                path = folder / f"{name}.{kind}"
+                path.write_bytes(save(picture, kind))
+                typer.echo(str(path))
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written: {error.strerror}; name another --figures folder") from error
+
+
+def _print_paper(found: Paper, results: Path | None, as_json: bool) -> None:
+    """Claims, then orderings, then where the experiments lie."""
+    from privkit.papers.orderings import judge, measured, orderings, read_rows
+
+    if results is not None and not orderings(found.name):
+        raise UsageError(f"{found.name} publishes no ordering that is judged here: leave --results out")
+    comparisons = list(found.comparisons())
+    methods = measured(found.name, read_rows(results)) if orderings(found.name) else []
+    judged = judge(found.name, methods)
+    if as_json:
+        answer = {
+            "paper": found.name,
+            "title": found.title,
+            "claims": [asdict(one) for one in comparisons],
+            "methods": [{"method": one.method, "accuracy": dict(one.accuracy)} for one in methods],
+            "orderings": [_ordering_json(one) for one in judged],
+            "experiments": [str(path) for path in found.experiments],
+        }
+        typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"{found.title} ({found.citation.partition(',')[0]})\n")
+    _print(*claims_table(comparisons))
+    if judged:
+        _print(*methods_table(methods))
+        _print(*orderings_table(judged))
+        typer.echo("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
+    if found.experiments:
+        typer.echo("\nexperiments, for privkit audit --config FILE --data-root DATA:")
+        for path in found.experiments:
+            typer.echo(f"  {path}")
+
+
+def claims_table(comparisons: list[Comparison]) -> Table:
+    """Heading and rows: one claim a row, with published and own number, verdict and reason."""
+    heading = ["claim", "published", "ours", "quantity", "verdict", "why"]
+    return heading, [
+        [one.claim, _number(one.published), _number(one.ours), one.quantity, one.verdict, one.why]
+        for one in comparisons
+    ]
+
+
+def methods_table(methods: list[Measured]) -> Table:
+    """Heading and rows: the accuracy of each method that ran."""
+    return ["method", "seeds", "accuracy"], [
+        [one.method, str(len(one.accuracy)), _interval(one.interval) or f"{next(iter(one.accuracy.values())):.3f}"]
+        for one in methods
+        if one.accuracy
+    ]
+
+
+def orderings_table(judged: list[Judged]) -> Table:
+    """Heading and rows: the verdict on each ordering."""
+    return ["published ordering", "source", "difference", "verdict"], [
+        [one.ordering.claim, one.ordering.source, _interval(one.difference, sign="+"), one.verdict] for one in judged
+    ]
+
+
+def _ordering_json(one: Judged) -> dict[str, Any]:
+    """An ordering and its verdict."""
+    gap = None if one.difference is None else one.difference.model_dump(mode="json")
+    return {**asdict(one.ordering), "difference": gap, "verdict": one.verdict}
+
+
+def _interval(interval: Interval | None, *, sign: str = "") -> str:
+    """A value with its limits; nothing without them."""
+    if interval is None:
+        return ""
+    return f"{interval.value:{sign}.3f} [{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
+
+
+def _number(value: float | None) -> str:
+    """Six digits at most; nothing for None."""
+    return "" if value is None else f"{value:.6g}"
+
+
+def _print(header: list[str], rows: list[list[str]]) -> None:
+    """A table for people."""
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    from privkit.reports import escape
+
+    found = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in header:
+        found.add_column(name, justify="right" if name in ("published", "ours", "value", "seeds", "line") else "left")
+    for row in rows:
+        found.add_row(*(Text(escape.terminal(cell)) for cell in row))
+    escape.console(width=None if sys.stdout.isatty() else 160).print(found)

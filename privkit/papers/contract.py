@@ -1,0 +1,92 @@
+"""What a paper of this wing declares, and one of its claims beside our result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from privkit.accountants.golden.case import Case
+
+__all__ = ["ONE_RELEASE", "Comparison", "Paper", "Verdict"]
+
+ONE_RELEASE = "one release: rounds add up only while the lower model does not learn from the same records"
+"""What every published single-release bound takes for granted."""
+
+Verdict = Literal["holds", "fails", "unproven", "reproduced", "differs"]
+"""A statement holds, fails on a counter-example, or lacks a proof; a number is reproduced by its source, or differs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One claim of a paper beside our result.
+
+    Attributes:
+        claim: what the paper states, with where.
+        published: the number that it gives, or None for a statement without one.
+        ours: the number that decides, or None where `why` says it all.
+        quantity: what both numbers are.
+        verdict: computed from them; see `Verdict`.
+        why: the reason, in one sentence.
+    """
+
+    claim: str
+    published: float | None = None
+    ours: float | None = None
+    quantity: str = ""
+    verdict: Verdict
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """One paper: a folder of this package with its formulas, printed numbers and experiments.
+
+    Attributes:
+        name: of the folder.
+        title: of the paper.
+        citation: authors and short title, as a certificate cites it.
+        pictures: whether the folder has a module `figures`.
+        cases: whether the folder has a module `reference`.
+    """
+
+    name: str
+    title: str
+    citation: str
+    pictures: bool = False
+    cases: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where the paper's files lie."""
+        return Path(str(files(f"privkit.papers.{self.name}")))
+
+    @property
+    def experiments(self) -> list[Path]:
+        """Audit configurations that correspond to the paper's experiments, for `privkit audit --config`."""
+        return sorted((self.folder / "experiments").glob("*.toml"))
+
+    def comparisons(self) -> Iterator[Comparison]:
+        """The paper's claims beside our results; takes a second or less."""
+        found: Iterator[Comparison] = import_module(f"privkit.papers.{self.name}.comparisons").comparisons()
+        return found
+
+    def figures(self) -> Mapping[str, Callable[[], Figure]]:
+        """File name -> the picture; empty if the paper has none."""
+        if not self.pictures:
+            return {}
+        found: Mapping[str, Callable[[], Figure]] = import_module(f"privkit.papers.{self.name}.figures").FIGURES
+        return found
+
+    def reference_values(self) -> tuple[Case, ...]:
+        """Values of the paper's formulas that `privkit doctor` recomputes."""
+        if not self.cases:
+            return ()
+        found: tuple[Case, ...] = import_module(f"privkit.papers.{self.name}.reference").CASES
+        return found

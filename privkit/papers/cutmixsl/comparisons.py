@@ -1,0 +1,42 @@
+"""Claims of CutMixSL, checked on its own tables. It states no privacy guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from privkit.papers.contract import Comparison
+from privkit.papers.values import printed
+
+TABLE = "all of the training set"
+
+
+def comparisons() -> Iterator[Comparison]:
+    """Differences and ratios that the text states, recomputed from the tables."""
+    for model in ("ViT-Tiny", "PiT-Tiny"):
+        gain = _accuracy("Table 1", "Patch CutMix", model) - _accuracy("Table 1", "Parallel SL", model)
+        yield _stated("Patch CutMix over parallel SL", model, gain, "points of accuracy, from Table 1")
+    for method in ("Parallel SL", "SplitFed", "CutMixSL (α = 6)", "CutMixSFL (α = 6)"):
+        gain = _accuracy("Table 2", method, "10 clients") - _accuracy("Table 2", method, "2 clients")
+        yield _stated("10 over 2 clients", method, gain, "points of accuracy, from Table 2")
+    for release in ("CutSmashed data", "Patch CutMix", "Shuffled CutMix"):
+        ratio = _accuracy("Table 3", release, TABLE) / _accuracy("Table 3", "Smashed data", TABLE)
+        yield _stated("MSE over that of smashed data", release, ratio, "times, from Table 3")
+
+
+def _stated(row: str, column: str, ours: float, quantity: str) -> Comparison:
+    """A number of the text beside the same number from a table; the text rounds to its last digit."""
+    stated = printed("cutmixsl", "text", row, column)
+    step = 1.0 if stated.is_integer() else 0.1
+    return Comparison(
+        claim=f"{row}: {column}",
+        published=stated,
+        ours=ours,
+        quantity=quantity,
+        verdict="reproduced" if abs(ours - stated) <= step / 2 + 1e-9 else "differs",
+        why="the text's number beside the table's",
+    )
+
+
+def _accuracy(table: str, row: str, column: str) -> float:
+    """A number of a table."""
+    return printed("cutmixsl", table, row, column)

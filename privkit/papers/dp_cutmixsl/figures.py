@@ -1,0 +1,111 @@
+"""Pictures of ε against group size, noise and rounds: what is proven, and what Corollary 1 says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from privkit.papers.dp_cutmixsl.mechanisms import NAMES, Experiment
+from privkit.reports.budget_curves import BudgetCurve, curves
+
+DELTA = 1e-5
+GROUPS = tuple(range(1, 11))
+SIGMAS = tuple(np.geomspace(8 / 255, 8, 17).tolist())
+ROUNDS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
+
+ASSUMED = "λ = 1/k, k of n = 10 clients"
+COROLLARY = "dashed: Corollary 1, α = 2"
+
+
+def against_group(groups: Sequence[int] = GROUPS, *, drawn: bool = False) -> Figure:
+    """ε against the group size k.
+
+    Args:
+        groups: values of k, in 1..10.
+        drawn: ratios from Dir(2) and round-robin groups, as the paper's experiments have them.
+    """
+    base = [Experiment(name=name, drawn=drawn) for name in NAMES]
+    return _picture(
+        [[replace(one, group=group) for group in groups] for one in base],
+        groups,
+        title="ε against group size k" + (", as the paper draws ratios and groups" if drawn else ""),
+        subtitle=f"σ_s = σ_y = 16/255, one release, {'λ ~ Dir(2), round-robin' if drawn else ASSUMED}",
+        published=COROLLARY,
+        xlabel="group size k",
+        whole=True,
+    )
+
+
+def against_sigma(sigmas: Sequence[float] = SIGMAS) -> Figure:
+    """ε against the standard deviation of the noise."""
+    return _picture(
+        [[Experiment(name=name, sigma=sigma) for sigma in sigmas] for name in NAMES],
+        sigmas,
+        title="ε against noise standard deviation σ_s = σ_y",
+        subtitle=f"k = 2, one release, {ASSUMED}",
+        published=COROLLARY,
+        xlabel="noise standard deviation σ_s = σ_y",
+        log_x=True,
+    )
+
+
+def against_rounds(rounds: Sequence[int] = ROUNDS) -> Figure:
+    """ε against the number of rounds, about which Corollary 1 says nothing: its curve is T times it at δ/T."""
+    return _picture(
+        [[Experiment(name=name, rounds=count) for count in rounds] for name in NAMES],
+        rounds,
+        title="ε against rounds T",
+        subtitle=f"k = 2, σ_s = σ_y = 16/255, {ASSUMED}",
+        published="dashed: T times Corollary 1 at δ/T",
+        xlabel="rounds T",
+        log_x=True,
+        whole=True,
+    )
+
+
+FIGURES: Mapping[str, Callable[[], Figure]] = {
+    "epsilon_against_group": against_group,
+    "epsilon_against_group_dirichlet": partial(against_group, drawn=True),
+    "epsilon_against_sigma": against_sigma,
+    "epsilon_against_rounds": against_rounds,
+}
+"""File name -> the picture."""
+
+
+def _picture(
+    experiments: Sequence[Sequence[Experiment]],
+    values: Sequence[float],
+    *,
+    title: str,
+    subtitle: str,
+    published: str,
+    xlabel: str,
+    log_x: bool = False,
+    whole: bool = False,
+) -> Figure:
+    """One curve a mechanism; a published value is marked as a bound where it is not below the proven one."""
+    drawn = []
+    for row in experiments:
+        proven = np.array([one.proven(DELTA).epsilon for one in row], float)
+        claimed = np.array([one.published(DELTA)[0] for one in row], float)
+        drawn.append(
+            BudgetCurve(
+                label=NAMES[row[0].name],
+                values=np.array(values, float),
+                epsilon=proven,
+                published=claimed,
+                sound=claimed >= proven,
+            )
+        )
+    return curves(
+        drawn,
+        title=title,
+        subtitle=f"δ = {DELTA:g}, {subtitle}; Δ = .15, D_s = 10, N = 64; {published}",
+        xlabel=xlabel,
+        log_x=log_x,
+        whole=whole,
+    )

@@ -1,0 +1,99 @@
+"""Claims of patch shuffling beside what is true: its counts, Proposition 2, its ε and its image errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log10
+
+from privkit.accountants.shuffles import permutations
+from privkit.papers.contract import Comparison
+from privkit.papers.patch_shuffling.claims import dp_baseline, proposition_2
+from privkit.papers.values import PrintedValue, printed, printed_values
+
+TOKENS, BATCH, KEEP = 196, 50, 0.4
+CIFAR10_STDS = (0.2023, 0.1994, 0.2010)
+"""Standard deviations of CIFAR-10's channels, by which its images are divided."""
+
+
+def comparisons() -> Iterator[Comparison]:
+    """Counts, propositions, the printed ε, then image errors."""
+    kept = permutations.kept_tokens(TOKENS, KEEP)
+    share = permutations.log10_target_share(TOKENS, BATCH, kept)
+    factorial = permutations.log10_total_permutations(TOKENS, 1, 0)
+    yield Comparison(
+        claim="Eq. 8: batch shuffling hides one image's order in a share far below 1/N!",
+        published=-factorial,
+        ours=share,
+        quantity=f"log10 of 1/N! and of Eq. 8 over Eq. 7, N = {TOKENS}, B = {BATCH}, k = {KEEP}",
+        verdict="holds" if share < -factorial else "fails",
+        why="a count of orders is no differential privacy: the patches leave as they are",
+    )
+    claimed = proposition_2(tokens=TOKENS, batch=BATCH, kept=kept)
+    yield Comparison(
+        claim="Proposition 2: σ-privacy over all patches of the batch",
+        published=claimed.quantities["log10_permutations"],
+        quantity="log10 of Eq. 7",
+        verdict="holds" if claimed.sound else "fails",
+        why=claimed.objection,
+    )
+    baseline = dp_baseline()
+    yield Comparison(
+        claim="§V.A: Gaussian noise of standard deviation 1 yields ε ≈ 6.68",
+        published=baseline.epsilon,
+        quantity="ε, no δ given",
+        verdict="holds" if baseline.sound else "unproven",
+        why=baseline.objection,
+    )
+    yield from _image_errors()
+
+
+def _image_errors() -> Iterator[Comparison]:
+    """PSNR and MSE of the same row, their range, and the level at which an attack gets nothing."""
+    pairs = list(_pairs())
+    apart = [f"{mse.table} {mse.row}" for mse, psnr in pairs if not _agree(mse, psnr)]
+    yield Comparison(
+        claim="Tables I to IX: PSNR is that of the MSE beside it, with peak 1",
+        published=float(len(pairs)),
+        ours=float(len(pairs) - len(apart)),
+        quantity="rows whose PSNR is within .5 dB of −10·log10(MSE)",
+        verdict="differs" if apart else "reproduced",
+        why=f"not in {', '.join(apart)}" if apart else "every row agrees",
+    )
+    mse = printed("patch_shuffling", "Table II", "SL", "MSE")
+    scaled = mse * sum(std**2 for std in CIFAR10_STDS) / 3
+    yield Comparison(
+        claim="Table II: images that are rebuilt from unprotected split learning",
+        published=mse,
+        ours=scaled,
+        quantity="MSE on standardised images, and the same on [0, 1]",
+        verdict="differs",
+        why=f"peak 1 is not the range of these images: {-10 * log10(scaled):.2f} dB on [0, 1], not "
+        f"{printed('patch_shuffling', 'Table II', 'SL', 'PSNR'):g}",
+    )
+    floor = printed("patch_shuffling", "Table I", "DP", "MSE")
+    for method in ("PS", "BS", "PS+"):
+        error = printed("patch_shuffling", "Table IV", method, "MSE")
+        yield Comparison(
+            claim=f"Table IV: {method} withstands the white-box attack",
+            published=error,
+            ours=floor,
+            quantity="MSE on [−1, 1], and that of an attack that recovers nothing (Table I, DP)",
+            verdict="unproven" if error > floor else "reproduced",
+            why="the attack ends above the error of a guess without any release, so it shows nothing of the defense",
+        )
+
+
+def _pairs() -> Iterator[tuple[PrintedValue, PrintedValue]]:
+    """MSE and PSNR of each row that prints both."""
+    values = {(value.table, value.row, value.column): value for value in printed_values("patch_shuffling")}
+    for (table, row, column), value in values.items():
+        psnr = values.get((table, row, "PSNR"))
+        if column == "MSE" and psnr is not None:
+            yield value, psnr
+
+
+def _agree(mse: PrintedValue, psnr: PrintedValue) -> bool:
+    """Whether a PSNR is that of its MSE up to rounding and to the mean over batches."""
+    assert mse.value is not None
+    assert psnr.value is not None
+    return abs(psnr.value + 10 * log10(mse.value)) <= 0.5
