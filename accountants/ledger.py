@@ -17,6 +17,7 @@ import numpy as np
 
 from privkit.accountants import ledger_cost, validate
 from privkit.accountants.base import Certificate
+from privkit.accountants.bounds.step import USUAL_ORDERS
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -121,7 +122,8 @@ class Ledger:
             raise ValueError(f"budget must be a Budget(epsilon=…, delta=…) or None, got {budget!r}")
         self.path, self.budget, self.tight, self.rounds = Path(path), budget, tight, 0
         self._counts: dict[SplitMechanism, tuple[int, int]] = {}
-        self._total, self._rest = np.zeros(1 + ledger_cost.ORDERS.size), np.zeros(1 + ledger_cost.ORDERS.size)
+        self._total = np.zeros(1 + USUAL_ORDERS.size)
+        self._rest = np.zeros_like(self._total)
         self._one_at_a_time = threading.Lock()
         self._file = LedgerFile(self.path)
         self.remarks = self._file.remarks
@@ -202,20 +204,21 @@ class Ledger:
                 delta=d,
                 source="by definition",
             )
-        best = ledger_cost.best(self._counts, self._total + self._rest, d, tight=self.tight)
-        first, proven = next(iter(self._counts)), best.value < inf
+        bounds = ledger_cost.bounds(self._counts, self._total + self._rest, tight=self.tight)
+        best, limit = min(((one, one.epsilon(d)) for one in bounds), key=lambda pair: pair[1].value)
+        first, proven = next(iter(self._counts)), limit.value < inf
         relation = first.relation.replace("_one", "").replace("_", "-") + "-one"
-        claim = f"(ε = {best.value:.4g}, δ = {d:.3g})-differential privacy of one {first.unit} under {relation}"
+        claim = f"(ε = {limit.value:.4g}, δ = {d:.3g})-differential privacy of one {first.unit} under {relation}"
         return Certificate(
             kind="differential_privacy" if proven else "nothing",
             statement=f"{claim if proven else 'nothing is proven: no ε with δ < 1 follows'}, over {self.rounds:,} "
             f"round{'s' * (self.rounds > 1)} in {len(self):,} charge{'s' * (len(self) > 1)}",
-            epsilon=best.value,
+            epsilon=limit.value,
             delta=d if proven else None,
-            lower=best.value if best.exact and proven else None,
+            lower=limit.value if best.exact and proven and first.attained else None,
             method=best.method,
-            order=best.order,
-            at_grid_edge=best.at_edge,
+            order=limit.order,
+            at_grid_edge=limit.at_edge,
             relation=first.relation,
             unit=first.unit,
             assumptions=tuple(
@@ -285,7 +288,8 @@ class Ledger:
             counted = ledger_cost.counted(one, rounds)
             counts = {**self._counts, one: ledger_cost.plus(self._counts.get(one), counted)}
             cost = total + ledger_cost.cost(one, *counted)
-            return ledger_cost.best(counts, cost, budget.delta, tight=self.tight).value
+            bounds = ledger_cost.bounds(counts, cost, tight=self.tight)
+            return min(bound.epsilon(budget.delta).value for bound in bounds)
 
         if (needed := after(rounds)) <= budget.epsilon:
             return

@@ -8,13 +8,12 @@ from itertools import count
 from typing import Any
 
 from privkit.accountants import validate
-from privkit.accountants.bounds.randomized_response import Categories
 from privkit.accountants.columns import BY_NAME, DEFAULTS
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, Ratio
 from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, Poisson, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
-from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Clamp, ClipSet, Known, OneHot, PatchBall
+from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Clamp, ClipSet, Known, OneHot, PatchBall
 from privkit.accountants.spelling import translated
 from privkit.accountants.table_files import load as load  # a part of this module's interface
 

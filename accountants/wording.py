@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from privkit.accountants.bounds.randomized_response import Categories
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, RealizedRatios
 from privkit.accountants.spec.parts import CutMix, EveryRound, NoMixing, Poisson, PrivateUpdates
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
+from privkit.accountants.spec.sensitivity import Categories
 
 LARGE_DELTA = 1e-3
 """A δ above this is warned about: publishing one record in a thousand would be allowed."""

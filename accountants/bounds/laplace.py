@@ -3,14 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import expm1, log
+from dataclasses import dataclass
+from math import expm1, inf, log
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privkit.accountants import validate
+from privkit.accountants.bounds.bound import ClosedForm
+from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
+from privkit.accountants.bounds.round_profiles import laplace as profile
+from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
+from privkit.accountants.bounds.subsampled_rdp import without_replacement_rdp
+from privkit.accountants.bounds.subsampling import amplify, without_replacement_delta
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaplaceRelease(Step):
+    """Releases with independent Laplace noise on every coordinate.
+
+    Attributes:
+        parts: (shift over the scale, how many coordinates of it).
+        rate: γ = k/n of a secret sample of k clients; 1 if everyone takes part.
+        single: whether the release is one coordinate.
+        worst: whether some pair of neighbors is known to move every coordinate by its shift.
+    """
+
+    parts: tuple[tuple[float, int], ...]
+    rate: float = 1.0
+    single: bool = False
+    worst: bool = True
+
+    @property
+    def orders(self) -> Array:
+        return SAMPLED_ORDERS if self.rate < 1 else USUAL_ORDERS
+
+    @property
+    def how(self) -> str:
+        return ", sampled k of n" if self.rate < 1 else ""
+
+    @property
+    def source(self) -> str:
+        return "Wang, Balle and Kasiviswanathan 2019, Theorem 9" if self.rate < 1 else "Mironov 2017"
+
+    @property
+    def reached(self) -> bool:
+        return self.worst and self.rate == 1
+
+    def rdp(self, orders: Array, count: int) -> Array:
+        if self.rate == 1:
+            return np.asarray(count * vector_rdp(orders, self.parts), float)
+        curve = without_replacement_rdp(orders, self.rate, lambda order: vector_rdp(order, self.parts))
+        return np.asarray(count * curve, float)
+
+    def pure(self, count: int) -> float:
+        return count * float(amplify(self._once, self.rate))
+
+    def exact(self, count: int) -> ClosedForm | None:
+        if not self.single or count > 1 or self.rate < 1:
+            return None
+        once = self._once
+
+        def log_delta(at: float) -> float:
+            found = delta(at, once)
+            return log(found) if found > 0 else -inf
+
+        return ClosedForm(
+            method="exact Laplace profile",
+            source="derived",
+            to_epsilon=lambda delta: epsilon(delta, once),
+            to_log_delta=log_delta,
+        )
+
+    def pairs(self, count: int) -> Pairs | None:
+        if self.rate == 1:
+            return [(profile(shift), many * count) for shift, many in self.parts]
+        if sum(many for _, many in self.parts) > 1:
+            return None  # the profile of several variables together has no closed form to be sampled
+        base = profile(self.parts[0][0])
+        return [(lambda epsilon: without_replacement_delta(epsilon, self.rate, base), count)]
+
+    @property
+    def _once(self) -> float:
+        """Largest loss of one release."""
+        return sum(shift * many for shift, many in self.parts)
 
 
 def rdp(orders: ArrayLike, shift: ArrayLike) -> Array:

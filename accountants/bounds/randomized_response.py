@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import expm1, log, log1p
-from typing import ClassVar
+from math import expm1, inf, log, log1p
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlogy
 
 from privkit.accountants import validate
-from privkit.accountants.base import Relation
+from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
+from privkit.accountants.bounds.step import Pairs, Step
 from privkit.accountants.bounds.subsampling import numbers
-from privkit.accountants.spec.sensitivity import Norm, Sensitivity
 
 Array = NDArray[np.float64]
 
@@ -23,32 +22,40 @@ MOST_ANSWERS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Categories:
-    """Answers that each are one of k categories, for randomized response: a label, or the bits of a binary code.
+class RandomizedAnswer(Step):
+    """One answer of k-ary randomized response; all answers of a run may differ between neighbors.
 
     Attributes:
+        noise: p in (0, 1], the probability with which the answer is replaced by a uniform draw.
         classes: k ≥ 2.
-        answers: D ≥ 1 answers a release, all of which one neighbor may change.
-
-    >>> Categories(classes=10).answers
-    1
     """
 
-    kind: ClassVar[str] = "categories"
-    additive: ClassVar[bool] = False
+    noise: float
     classes: int
-    answers: int = 1
 
-    def __post_init__(self) -> None:
-        validate.whole("classes", self.classes, least=2)
-        validate.whole("answers", self.answers)
+    def rdp(self, orders: Array, count: int) -> Array:
+        return np.asarray(count * rdp(orders, self.noise, self.classes), float)
 
-    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
-        """Refused: categories have no distance."""
-        raise ValueError(
-            "categories have no distance that Gaussian or Laplace noise could hide: use randomized response, or "
-            "one-hot labels"
+    def pure(self, count: int) -> float:
+        return count * pure_epsilon(self.noise, self.classes)
+
+    def exact(self, count: int) -> ClosedForm | None:
+        if count > MOST_ANSWERS:
+            return None
+
+        def log_delta(at: float) -> float:
+            found = float(delta(at, self.noise, self.classes, count))
+            return log(found) if found > 0 else -inf
+
+        return ClosedForm(
+            method="exact profile of all answers",
+            source="Kairouz, Oh and Viswanath 2015",
+            to_epsilon=lambda delta: epsilon(delta, self.noise, self.classes, count),
+            to_log_delta=log_delta,
         )
+
+    def pairs(self, count: int) -> Pairs | None:
+        return [(profile(self.noise, self.classes), count)]
 
 
 def pure_epsilon(noise: float, classes: int) -> float:

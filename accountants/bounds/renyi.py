@@ -20,6 +20,12 @@ ORDERS: tuple[float, ...] = (
 )
 """Orders that are tried where a curve is known at every order > 1."""
 
+SAMPLED_ORDERS = np.arange(2.0, 65.0)
+"""Orders at which the curves of sampled releases are tried."""
+
+HIGH_ORDERS = np.array([64.0, 80.0, 112.0, 160.0, 224.0, 320.0, 448.0])
+"""Orders that are tried, too, if the last of `SAMPLED_ORDERS` is the best, as at small ε."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Converted:

@@ -9,13 +9,14 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from privkit.accountants import answer
-from privkit.accountants.bounds import profiles, subsampled_rdp
+from privkit.accountants.bounds import mixture, subsampled_rdp
 from privkit.accountants.golden.case import Case
 from privkit.accountants.golden.gaussian import table_1
-from privkit.accountants.spec.mechanism import ShiftLaw, SplitMechanism
+from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise
 from privkit.accountants.spec.sensitivity import Clamp
+from privkit.accountants.spec.shift import ShiftLaw
 
 _DERIVED = "derived"
 _MPMATH = "mpmath 1.3.0, closed form"
@@ -45,7 +46,7 @@ def _assumed(concentration: float, clients: int, patches: int | None) -> ShiftLa
 
 def _assumed_rdp(concentration: float, clients: int, patches: int | None = 64) -> Callable[[], float]:
     """Its Rényi divergence of order 2."""
-    return lambda: float(answer.law_rdp(2, _assumed(concentration, clients, patches)))
+    return lambda: float(mixture.rdp(2, _assumed(concentration, clients, patches)))
 
 
 def _shares(concentration: float, clients: int, c: float) -> ShiftLaw:
@@ -113,7 +114,7 @@ CASES: tuple[Case, ...] = (
     _case(
         "D08",
         "CutMix if a share of exactly λ were kept, k = 3, α = 5, c = 0.4",
-        lambda: float(answer.law_rdp(5, _shares(2, 3, 0.4))),
+        lambda: float(mixture.rdp(5, _shares(2, 3, 0.4))),
         0.9478352663967402,
         1e-9,
     ),
@@ -141,7 +142,7 @@ CASES: tuple[Case, ...] = (
     _case(
         "D12",
         "exact ε, DP-CutMixSL of Table 1 at its share, k = 2, α_M = 2",
-        lambda: profiles.invert(profiles.mixture(_assumed(2, 2, 64)), 1e-5),
+        lambda: mixture.invert(mixture.profile(_assumed(2, 2, 64)), 1e-5),
         337.00321498209223,
         1e-6,
     ),
@@ -150,7 +151,7 @@ CASES: tuple[Case, ...] = (
     _case(
         "known_lambda_rdp_a2",
         "ratios .3 or .7, told, α = 2",
-        lambda: float(answer.law_rdp(2, _LAW)),
+        lambda: float(mixture.rdp(2, _LAW)),
         0.3098680718400073,
         1e-12,
         _MPMATH,
@@ -158,7 +159,7 @@ CASES: tuple[Case, ...] = (
     _case(
         "known_lambda_rdp_a8",
         "ratios .3 or .7, told, α = 8",
-        lambda: float(answer.law_rdp(8, _LAW)),
+        lambda: float(mixture.rdp(8, _LAW)),
         1.8609809276489464,
         1e-12,
         _MPMATH,
@@ -166,7 +167,7 @@ CASES: tuple[Case, ...] = (
     _case(
         "pldmix_known_lambda_T1",
         "exact ε with ratios .3 or .7, told",
-        lambda: profiles.invert(profiles.mixture(_LAW), 1e-5),
+        lambda: mixture.invert(mixture.profile(_LAW), 1e-5),
         2.7928482477965995,
         1e-4,
         "dp-accounting 0.6.0",

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from privkit.accountants.answer import SAMPLED_ORDERS
-from privkit.accountants.bounds import independent_steps
+from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Poisson, PrivateUpdates, WithoutReplacement
+from privkit.accountants.spec.secrets import has_secrets
+from privkit.accountants.spec.shift import laplace_shift
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
@@ -68,7 +69,7 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     """
     from dp_accounting import ComposedDpEvent, NeighboringRelation, SelfComposedDpEvent
 
-    if independent_steps.of(mechanism) is not None:
+    if has_secrets(mechanism):
         raise ValueError(
             "dp_accounting has no event that means the same as random allocation, hidden masks or several randomized "
             "responses: ask privkit for their ε"
@@ -117,7 +118,7 @@ def _laplace(mechanism: SplitMechanism) -> DpEvent:
     """One round with Laplace noise."""
     from dp_accounting import LaplaceDpEvent
 
-    shift, one = mechanism.laplace_shift()
+    shift, one = laplace_shift(mechanism)
     if not one:
         raise ValueError(
             "dp_accounting prices its Laplace event as one coordinate, and this mechanism has several: its ε would be "

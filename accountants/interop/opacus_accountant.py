@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from math import inf, sqrt
+from math import inf
 from typing import Any
 
 import numpy as np
 from opacus.accountants import IAccountant, RDPAccountant, register_accountant
 
 from privkit.accountants import validate
-from privkit.accountants.answer import SAMPLED_ORDERS
-from privkit.accountants.bounds import gaussian, pld, renyi, round_profiles, subsampled_rdp
-from privkit.accountants.bounds.loss_distribution import GridTooLarge
+from privkit.accountants.bounds import renyi
+from privkit.accountants.bounds.sampled import GaussianRelease
+from privkit.accountants.compile import bounds
 
 NAME = "privkit"
 MOST_KINDS = 32
@@ -139,19 +138,17 @@ def _checked(entry: Iterable[Any]) -> Step:
 
 def _epsilon(counts: Mapping[tuple[float, float], int], delta: float, poisson: bool) -> float:
     """The smallest of the valid bounds."""
-    root = sqrt(sum(steps / sigma / sigma for (sigma, _), steps in counts.items()))
-    if root == inf:
+    if sum(steps / sigma / sigma for (sigma, _), steps in counts.items()) == inf:
         return inf
-    unsampled = gaussian.epsilon(delta, root)
-    if not poisson or all(rate == 1 for _, rate in counts):
-        return unsampled
-    composed, few = inf, len(counts) <= MOST_KINDS
-    if few:
-        kinds = [(round_profiles.poisson_gaussian(rate, 1 / sigma), steps) for (sigma, rate), steps in counts.items()]
-        with suppress(GridTooLarge):
-            composed = pld.composed_bounds(kinds, delta)[1]
-    orders = ORDERS if few else SAMPLED_ORDERS
-    sigmas, rates = np.array(list(counts)).T
-    curves = subsampled_rdp.poisson_gaussian_rdp(orders, rates, 1 / sigmas, exact_fractional=few and composed == inf)
-    total = np.array(list(counts.values()), float) @ curves
-    return min(unsampled, composed, renyi.best_epsilon(orders, total, delta).value)
+    run = [
+        (GaussianRelease(mu=1 / sigma, sampling="poisson", rate=rate if poisson else 1.0), steps)
+        for (sigma, rate), steps in counts.items()
+    ]
+    few = len(run) <= MOST_KINDS
+    found = [bound.epsilon(delta).value for bound in bounds(run, tight=few)]
+    if few and len(found) > 1:  # numerical composition comes last; without it, opacus' orders need the finest curve
+        curve = sum(
+            step.fine_rdp(ORDERS, count) if found[-1] == inf else step.rdp(ORDERS, count) for step, count in run
+        )
+        found.append(renyi.best_epsilon(ORDERS, curve, delta).value)
+    return min(found)

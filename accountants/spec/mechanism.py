@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import ceil, sqrt
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from privkit.accountants import validate
 from privkit.accountants.base import Relation, Unit
-from privkit.accountants.bounds.randomized_response import Categories
 from privkit.accountants.spec.mixing import (
     EXACT_PATCHES,
     DirichletCounts,
@@ -20,7 +18,6 @@ from privkit.accountants.spec.mixing import (
     FixedRatio,
     RatioLaw,
     RealizedRatios,
-    kept_share,
 )
 from privkit.accountants.spec.parts import (
     ALWAYS,
@@ -35,44 +32,10 @@ from privkit.accountants.spec.parts import (
     WithoutReplacement,
 )
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, check_secrets
-from privkit.accountants.spec.sensitivity import CLIP_SETS, ClipSet, PatchBall, l1_coordinates
+from privkit.accountants.spec.sensitivity import CLIP_SETS, Categories, ClipSet, PatchBall
+from privkit.accountants.spec.shift import ShiftLaw, one_patch, scaled, shift_law
 
 Array = NDArray[np.float64]
-
-LARGEST_SHIFT = 1e100
-"""Sensitivity over noise: nothing is hidden long before, and its square must stay a number."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShiftLaw:
-    """The Gaussian shift of one release, sensitivity over noise, as a law over the round's public coins.
-
-    Attributes:
-        mu: [J] ≥ 0.
-        log_weight: [J] log probabilities.
-        profile: whether the (ε, δ) profile of the law is exact for the worst neighbors. False where only the Rényi
-            divergence is known to be largest there.
-    """
-
-    mu: Array
-    log_weight: Array
-    profile: bool = True
-
-    @property
-    def constant(self) -> float | None:
-        """μ, where it is no random variable."""
-        return float(self.mu[0]) if self.mu.size == 1 else None
-
-    def merged(self) -> ShiftLaw:
-        """Neighboring points of one μ as one point: nodes of a quadrature inside one number of patches.
-
-        >>> ShiftLaw(mu=np.array([1.0, 1.0, 2.0]), log_weight=np.log([0.25, 0.25, 0.5])).merged().mu.tolist()
-        [1.0, 2.0]
-        """
-        starts = np.flatnonzero(np.append(True, np.diff(self.mu) != 0))
-        if starts.size == self.mu.size:
-            return self
-        return replace(self, mu=self.mu[starts], log_weight=np.logaddexp.reduceat(self.log_weight, starts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +105,7 @@ class SplitMechanism:
         self._check_noise()
         if check_secrets(self):
             return
-        self._scaled("l1" if self.noise.law == "laplace" else "l2")  # refuses what the clip set has no answer for
+        scaled(self, "l1" if self.noise.law == "laplace" else "l2")  # refuses what the clip set has no answer for
 
     def _check_composition(self) -> None:
         """Later releases of other records must not carry this record through the lower model (§4e)."""
@@ -195,7 +158,7 @@ class SplitMechanism:
                 raise ValueError("realized ratios show who took part, so no sampling amplifies; use every_round")
             if ratio.rounds != self.rounds:
                 raise ValueError(f"realized ratios hold {ratio.rounds} rounds, but rounds={self.rounds}")
-        if self.drawn_once and self._one_patch:
+        if self.drawn_once and one_patch(self):
             raise ValueError(
                 "no bound is derived for ratios drawn once with masks fresh in every round under a clip of the whole "
                 "release: clip every coordinate or patch, or draw the ratios in every round"
@@ -323,117 +286,5 @@ class SplitMechanism:
         return ratio.law(self.mixing.patches if isinstance(self.mixing, CutMix) else None)
 
     def shift(self) -> ShiftLaw:
-        """μ of one round's releases of one unit, for Gaussian noise; of all rounds together where `joint`.
-
-        μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. Where it shows who takes part, μ = 0
-        with the probability of being left out: a public coin that no data enter.
-
-        Source: DP-CutMixSL Eq. 19 and 20, with realized counts, the noise's site and the neighbor's own λ put right.
-        """
-        law = self._taking_part()
-        if not self.participation_shows:
-            return law
-        rate = self.participation.rate
-        return ShiftLaw(
-            mu=np.concatenate([[0.0], law.mu]),
-            log_weight=np.concatenate([[np.log1p(-rate)], np.log(rate) + law.log_weight]),
-            profile=law.profile,
-        )
-
-    def _taking_part(self) -> ShiftLaw:
-        """μ of a unit that takes part."""
-        whole, label = self._scaled("l2")
-        if isinstance(self.mixing, NoMixing | HiddenMask):  # without credit to masks
-            return ShiftLaw(mu=np.array([sqrt(self.releases * (whole**2 + label**2))]), log_weight=np.zeros(1))
-        ratio = self.mixing.ratio
-        patches = self.mixing.patches if isinstance(self.mixing, CutMix) else None
-        if isinstance(ratio, RealizedRatios):
-            every = ratio.per_round(patches)
-            s, y = self._shares(every)
-            squared = self.releases * (s * whole**2 + y * label**2).sum(0)
-            return ShiftLaw(mu=np.array([sqrt(squared.max())]), log_weight=np.zeros(1))
-        releases = self.releases * (self.rounds if self.drawn_once else 1)
-        law = ratio.law(patches, sqrt(releases * (whole**2 + label**2)))
-        s, y = self._shares(law)
-        if self._one_patch:
-            # All of the distance may lie in one patch, which a uniform mask keeps with probability q.
-            with np.errstate(divide="ignore"):
-                kept, dropped = np.log(law.share), np.log1p(-law.share)
-            squared = np.concatenate([whole**2 + y * label**2, y * label**2])
-            log_weight = np.concatenate([law.log_weight + kept, law.log_weight + dropped])
-            return ShiftLaw(mu=np.sqrt(releases * squared), log_weight=log_weight, profile=False)
-        # One λ for all releases of a round has the larger Rényi divergence (Jensen), but no order of the profiles.
-        profile = law.ratio.size == 1 or self.releases == 1 or self.drawn_once
-        mu = np.sqrt(releases * (s * whole**2 + y * label**2))
-        return ShiftLaw(mu=mu, log_weight=law.log_weight, profile=profile).merged()
-
-    def laplace_shift(self) -> tuple[float, int]:
-        """L1 sensitivity over the scale of one round's releases, and the number of coordinates if it is 1 (else 0)."""
-        whole, label = self._scaled("l1")
-        dimensions = getattr(self.smashed, "dimensions", 0)
-        law = self.law
-        if law is None:
-            total = whole + label
-        else:
-            keeps = law.ratio if isinstance(self.mixing, Mixup) else self._kept(law.share)
-            total = float(np.max(keeps * whole + law.ratio * label))
-        alone = isinstance(self.mixing, NoMixing) and self.labels is None
-        one = dimensions == 1 and alone and self.releases == 1
-        return self.releases * total, int(one)
-
-    def laplace_parts(self) -> tuple[tuple[float, int], ...]:
-        """Independent Laplace variables that are at least as bad as one round's releases: (shift over scale, how many).
-
-        Source: derived; `sensitivity.l1_coordinates` says what is worst where only a sum is bounded.
-        """
-        whole, label = self._scaled("l1")
-        many = l1_coordinates(self.smashed, self.relation)
-        shift, kept, ratio = whole / many, many, 1.0
-        if (law := self.law) is not None:
-            ratio = float(law.ratio.max())
-            if isinstance(self.mixing, CutMix):
-                kept = ceil(float(self._kept(law.share).max()) * many - 1e-6)
-            else:
-                shift *= ratio
-        found = [(shift, kept * self.releases)]
-        if self.labels is not None:
-            classes = l1_coordinates(self.labels, self.relation)
-            found.append((ratio * label / classes, classes * self.releases))
-        return tuple((shift, count) for shift, count in found if count and shift)
-
-    def _scaled(self, norm: Literal["l1", "l2"]) -> tuple[float, float]:
-        """Sensitivities of smashed data and label over their noise, without mixing."""
-        whole = self.smashed.sensitivity(self.relation, norm).value / self.noise.smashed
-        label = 0.0
-        if self.labels is not None and self.noise.labels is not None:
-            label = self.labels.sensitivity(self.relation, norm).value / self.noise.labels
-        if not max(whole, label) < LARGEST_SHIFT:
-            raise ValueError(
-                f"sigma is too small: the sensitivity is {max(whole, label):.3g} times the noise, and "
-                f"{LARGEST_SHIFT:g} times is the most that is accounted for"
-            )
-        return whole, label
-
-    @property
-    def _one_patch(self) -> bool:
-        """Whether the clip bounds the whole release only, under masks that are uniform and fresh."""
-        return isinstance(self.mixing, CutMix) and self.random_masks and not self.smashed.additive
-
-    def _kept(self, share: Array) -> Array:
-        """Largest share of the squared (or absolute) distance that a share of whole patches can hold."""
-        assert isinstance(self.mixing, CutMix)
-        if not self.smashed.additive:
-            return np.where(share > 0, 1.0, 0.0)
-        dimensions = getattr(self.smashed, "dimensions", None)
-        return share if dimensions is None else kept_share(share, self.mixing.patches, dimensions)
-
-    def _shares(self, law: RatioLaw) -> tuple[Array, Array]:
-        """Shares of the squared distance that are left in smashed data and label, in units of the noise's variance."""
-        assert isinstance(self.mixing, Mixup | CutMix)
-        squared = law.ratio**2
-        if self.noise.site == "client":
-            own = squared if self.mixing.colluding else law.norm
-            squared = np.divide(squared, own, out=np.zeros_like(squared), where=own > 0)
-        if isinstance(self.mixing, Mixup):
-            return squared, squared
-        return self._kept(law.share), squared
+        """μ of one round's releases of one unit, for Gaussian noise; of all rounds together where `joint`."""
+        return shift_law(self)

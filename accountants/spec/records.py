@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from privkit.accountants.bounds import randomized_response
 from privkit.accountants.spec import mechanism, mixing, parts, secrets, sensitivity
 
 _CLASSES: tuple[type[Any], ...] = (
@@ -21,7 +20,7 @@ _CLASSES: tuple[type[Any], ...] = (
     parts.PrivateUpdates,
     secrets.HiddenMask,
     secrets.RandomAllocation,
-    randomized_response.Categories,
+    sensitivity.Categories,
     mechanism.SplitMechanism,
 )
 CLASSES: dict[str, type[Any]] = {cls.kind: cls for cls in _CLASSES}

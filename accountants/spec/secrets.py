@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from privkit.accountants import validate
-from privkit.accountants.bounds.randomized_response import Categories
 from privkit.accountants.spec.mixing import LARGEST
-from privkit.accountants.spec.sensitivity import Clamp, PatchBall
+from privkit.accountants.spec.sensitivity import Categories, Clamp, PatchBall
 
 if TYPE_CHECKING:
     from privkit.accountants.spec.mechanism import SplitMechanism
@@ -65,6 +64,12 @@ class HiddenMask:
 
     def __post_init__(self) -> None:
         validate.whole("kept", self.kept, most=validate.whole("patches", self.patches, most=LARGEST))
+
+
+def has_secrets(mechanism: SplitMechanism) -> bool:
+    """Whether it is a random allocation, hidden masks or randomized response, each of which is derived alone."""
+    secret = isinstance(mechanism.participation, RandomAllocation) or isinstance(mechanism.mixing, HiddenMask)
+    return secret or mechanism.noise.law == "randomized_response"
 
 
 def check_secrets(mechanism: SplitMechanism) -> bool:

@@ -211,6 +211,35 @@ class Known:
         return Sensitivity(relation=relation, norm=norm, value=self.value)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Categories:
+    """Answers that each are one of k categories, for randomized response: a label, or the bits of a binary code.
+
+    Attributes:
+        classes: k ≥ 2.
+        answers: D ≥ 1 answers a release, all of which one neighbor may change.
+
+    >>> Categories(classes=10).answers
+    1
+    """
+
+    kind: ClassVar[str] = "categories"
+    additive: ClassVar[bool] = False
+    classes: int
+    answers: int = 1
+
+    def __post_init__(self) -> None:
+        validate.whole("classes", self.classes, least=2)
+        validate.whole("answers", self.answers)
+
+    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
+        """Refused: categories have no distance."""
+        raise ValueError(
+            "categories have no distance that Gaussian or Laplace noise could hide: use randomized response, or "
+            "one-hot labels"
+        )
+
+
 def l1_coordinates(clip: ClipSet, relation: Relation) -> int:
     """Coordinates that share an L1 distance evenly in the worst case for Laplace noise; 1 where only a sum is bounded.
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from privkit.accountants.base import Certificate
-from privkit.accountants.bounds import independent_steps
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, NoMixing, WithoutReplacement
-from privkit.accountants.spec.secrets import HiddenMask
+from privkit.accountants.spec.secrets import HiddenMask, has_secrets
 from privkit.accountants.spec.sensitivity import BoxLabels, Clamp, OneHot
 from privkit.papers.accurate_sl.claims import laplace_epsilon, theorem_3_5
 from privkit.papers.dp_cutmixsl.claims import corollary_1, theorem_1
@@ -52,7 +51,7 @@ def as_published(
     """
     if mechanism.relation != "replace_one" or mechanism.unit != "record":
         raise ValueError("the papers' formulas are for replacing one record")
-    if independent_steps.of(mechanism) is not None:
+    if has_secrets(mechanism):
         raise ValueError("the papers have no formula for random allocation, hidden masks or randomized response")
     if mechanism.rounds > 1:
         raise ValueError("the papers' formulas are for one release; compose them with published theorem_a7")

@@ -15,6 +15,7 @@ from scipy.special import roots_jacobi
 from scipy.stats import beta, betabinom, norm
 
 from privkit.accountants import answer
+from privkit.accountants.compile import curve
 from privkit.accountants.golden.gaussian import table_1
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -538,8 +539,8 @@ def test_updates_of_the_lower_model_are_added() -> None:
     updates = PrivateUpdates(noise_multiplier=2.0, chosen=10, records=100, steps=50)
     alone, charged = one_release(0.5), one_release(0.5, lower_model=updates)
     steps = one_release(0.5, participation=WithoutReplacement(chosen=10, clients=100), rounds=50)
-    both = answer.curve(alone, [4]) + answer.curve(steps, [4])
-    assert answer.curve(charged, [4]) == pytest.approx(both, rel=1e-12)
+    both = curve(alone, [4]) + curve(steps, [4])
+    assert curve(charged, [4]) == pytest.approx(both, rel=1e-12)
     assert answer.epsilon(charged, 1e-5).epsilon > answer.epsilon(alone, 1e-5).epsilon
 
 

@@ -22,6 +22,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from privkit.accountants import answer, ledger_cost
+from privkit.accountants.bounds.step import USUAL_ORDERS
+from privkit.accountants.compile import curve
 from privkit.accountants.ledger import Budget, BudgetSpent, Ledger
 from privkit.accountants.ledger_file import LedgerError
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -146,7 +148,7 @@ def test_a_mixed_history_is_the_best_conversion_of_added_curves(path: Path) -> N
             book.charge(one, rounds=rounds)
         found = book.epsilon(DELTA)
     orders = np.array([1.5, *range(2, 65), 128, 256])
-    curves = np.sum([answer.curve(replace(one, rounds=rounds), orders) for one, rounds in history], axis=0)
+    curves = np.sum([curve(replace(one, rounds=rounds), orders) for one, rounds in history], axis=0)
     converted = np.array(
         [rdp + log((a - 1) / a) - (log(DELTA) + log(a)) / (a - 1) for a, rdp in zip(orders, curves, strict=True)]
     )
@@ -266,13 +268,13 @@ def test_updates_of_the_lower_model_are_charged_with_every_call(path: Path) -> N
 
 @pytest.mark.usefixtures("quick")
 def test_many_charges_compute_each_curve_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, curve = [], answer.releases_curve
+    asked, releases = [], ledger_cost.compiled.releases
 
-    def counted(one: SplitMechanism, orders: Any) -> Any:
+    def counted(one: SplitMechanism) -> Any:
         asked.append(one)
-        return curve(one, orders)
+        return releases(one)
 
-    monkeypatch.setattr(answer, "releases_curve", counted)
+    monkeypatch.setattr(ledger_cost.compiled, "releases", counted)
     ledger_cost.unit_cost.cache_clear()
     with Ledger(path, budget=Budget(epsilon=500, delta=DELTA)) as book:
         for number in range(3000):
@@ -352,8 +354,8 @@ def test_a_refusal_asks_the_exact_profile_first(path: Path) -> None:
     """One release of k of n: the exact sampled profile fits where Rényi and unsampled bounds do not."""
     one = spec(1.0, participation=WithoutReplacement(chosen=1, clients=10))
     limit = answer.epsilon(one, DELTA, tight=False).epsilon
-    orders = ledger_cost.ORDERS
-    renyi = (answer.curve(one, orders) + np.log1p(-1 / orders) - (log(DELTA) + np.log(orders)) / (orders - 1)).min()
+    orders = USUAL_ORDERS
+    renyi = (curve(one, orders) + np.log1p(-1 / orders) - (log(DELTA) + np.log(orders)) / (orders - 1)).min()
     assert limit < min(renyi, exact(1.0))
     with Ledger(path, budget=Budget(epsilon=limit, delta=DELTA)) as book:
         book.charge(one)

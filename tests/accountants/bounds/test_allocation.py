@@ -17,13 +17,13 @@ from scipy.special import ndtr
 
 from privkit.accountants import answer
 from privkit.accountants.bounds import allocation, gaussian, pld, round_profiles
-from privkit.accountants.bounds.randomized_response import Categories, pure_epsilon
+from privkit.accountants.bounds.randomized_response import pure_epsilon
 from privkit.accountants.calibration import calibrate
 from privkit.accountants.ledger import Ledger
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, Poisson
 from privkit.accountants.spec.secrets import RandomAllocation
-from privkit.accountants.spec.sensitivity import Known
+from privkit.accountants.spec.sensitivity import Categories, Known
 
 Array = NDArray[np.float64]
 

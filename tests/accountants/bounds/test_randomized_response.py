@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from privkit.accountants import answer
 from privkit.accountants.bounds import pld, randomized_response
-from privkit.accountants.bounds.randomized_response import Categories
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, PrivateUpdates
-from privkit.accountants.spec.sensitivity import Clamp
+from privkit.accountants.spec.sensitivity import Categories, Clamp
 from privkit.accountants.table import mechanism_of
 
 

@@ -16,6 +16,8 @@ from scipy.stats import norm
 
 from privkit.accountants import answer
 from privkit.accountants.bounds import subsampled_rdp
+from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
+from privkit.accountants.compile import curve
 from privkit.accountants.interop.events import Event, to_dp_event
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, RealizedRatios
@@ -45,7 +47,7 @@ def laplace(scale: float = 1.0, **options: Any) -> SplitMechanism:
 
 def rdp(event: Event) -> Any:
     """dp_accounting's Rényi accountant after the event."""
-    orders = event.orders or tuple(answer.SAMPLED_ORDERS.tolist())
+    orders = event.orders or tuple(SAMPLED_ORDERS.tolist())
     return RdpAccountant(orders=list(orders), neighboring_relation=event.relation).compose(event.event)
 
 
@@ -85,7 +87,7 @@ def test_every_round_gaussians_cost_the_same_in_both_accountants(mechanism: Spli
     assert event.accountants == ("rdp", "pld")
     found = answer.epsilon(mechanism, 1e-5).epsilon
     assert pld(event).get_epsilon(1e-5) == pytest.approx(found, rel=2e-5, abs=2e-4)
-    assert rdp(event).rdp == pytest.approx(answer.curve(mechanism, answer.SAMPLED_ORDERS), rel=1e-12)
+    assert rdp(event).rdp == pytest.approx(curve(mechanism, SAMPLED_ORDERS), rel=1e-12)
 
 
 def theorem_27(mechanism: SplitMechanism, orders: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -102,10 +104,10 @@ def test_rdp_of_samples_without_replacement_is_privkits(sigma: float, share: int
     event = to_dp_event(mechanism)
     assert event.relation is REPLACE
     assert event.accountants == ("rdp",)
-    accountant, found = rdp(event), answer.curve(mechanism, answer.SAMPLED_ORDERS)
-    theirs = np.minimum(accountant.rdp, rounds * answer.SAMPLED_ORDERS / (2 * sigma**2))  # they can exceed it
-    orders = answer.SAMPLED_ORDERS <= 16  # beyond, dp_accounting's alternating sums begin to lose digits
-    assert theirs[orders] == pytest.approx(rounds * theorem_27(mechanism, answer.SAMPLED_ORDERS)[orders], rel=1e-6)
+    accountant, found = rdp(event), curve(mechanism, SAMPLED_ORDERS)
+    theirs = np.minimum(accountant.rdp, rounds * SAMPLED_ORDERS / (2 * sigma**2))  # they can exceed it
+    orders = SAMPLED_ORDERS <= 16  # beyond, dp_accounting's alternating sums begin to lose digits
+    assert theirs[orders] == pytest.approx(rounds * theorem_27(mechanism, SAMPLED_ORDERS)[orders], rel=1e-6)
     assert np.all(found[orders] <= theirs[orders] * (1 + 1e-6))
     assert answer.epsilon(mechanism, 1e-5, tight=False).epsilon <= accountant.get_epsilon(1e-5) * (1 + 1e-6)
 
@@ -116,7 +118,7 @@ def test_poisson_samples_cost_the_same_in_both_accountants(sigma: float, rate: f
     mechanism = poisson(sigma, rate, rounds)
     event = to_dp_event(mechanism)
     assert (event.relation, event.accountants) == (ADD, ("rdp", "pld"))
-    assert rdp(event).rdp == pytest.approx(answer.curve(mechanism, answer.SAMPLED_ORDERS), rel=1e-7, abs=1e-12)
+    assert rdp(event).rdp == pytest.approx(curve(mechanism, SAMPLED_ORDERS), rel=1e-7, abs=1e-12)
     found = answer.epsilon(mechanism, 1e-5)
     theirs = pld(event).get_epsilon(1e-5)
     assert found.epsilon == pytest.approx(theirs, rel=5e-3, abs=2e-3)
@@ -130,7 +132,7 @@ def test_one_coordinate_of_laplace_noise(added: bool, rounds: int) -> None:
     mechanism = laplace(1.5, rounds=rounds, relation="add_or_remove_one" if added else "replace_one")
     event = to_dp_event(mechanism)
     assert event.relation is (ADD if added else SPECIAL)
-    assert rdp(event).rdp == pytest.approx(answer.curve(mechanism, answer.SAMPLED_ORDERS), rel=1e-9)
+    assert rdp(event).rdp == pytest.approx(curve(mechanism, SAMPLED_ORDERS), rel=1e-9)
     theirs = pld(event).get_epsilon(1e-5)
     if rounds == 1:
         assert answer.epsilon(mechanism, 1e-5).epsilon == pytest.approx(theirs, abs=2e-4)
@@ -146,8 +148,8 @@ def test_updates_of_the_lower_model_are_a_part_of_the_event(secret: bool) -> Non
     event = to_dp_event(mechanism)
     assert event.relation is (REPLACE if secret else SPECIAL)
     assert event.accountants == (("rdp",) if secret else ("rdp", "pld"))
-    orders = answer.SAMPLED_ORDERS <= 16
-    ours, theirs = answer.curve(mechanism, answer.SAMPLED_ORDERS)[orders], rdp(event).rdp[orders]
+    orders = SAMPLED_ORDERS <= 16
+    ours, theirs = curve(mechanism, SAMPLED_ORDERS)[orders], rdp(event).rdp[orders]
     assert np.all(ours <= theirs * (1 + 1e-9))
     if not secret:
         assert theirs == pytest.approx(ours, rel=1e-9)

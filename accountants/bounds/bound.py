@@ -1,0 +1,119 @@
+"""The contract of a bound: an upper limit on ε at δ and on δ at ε, both by one theorem."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What a bound answers.
+
+    Attributes:
+        value: ε ≥ 0, or ln δ ≤ 0; `inf` or 0 where the theorem gives nothing.
+        order: Rényi order at which it was found; None where no order is involved.
+        at_edge: whether that order is the first or last of those tried.
+        lower: a proven lower limit on the same quantity, where one is known.
+    """
+
+    value: float
+    order: float | None = None
+    at_edge: bool = False
+    lower: float | None = None
+
+
+class Bound(ABC):
+    """One theorem, applied to one run.
+
+    Attributes:
+        method: its name, for a certificate.
+        source: paper and theorem.
+        exact: whether the limit is a lower one, too, if the run attains the losses that its specification allows.
+    """
+
+    method: str
+    source: str
+    exact: bool
+
+    @abstractmethod
+    def epsilon(self, delta: float) -> Limit:
+        """Smallest ε that the theorem proves at δ in (0, 1)."""
+
+    @abstractmethod
+    def log_delta(self, epsilon: float) -> Limit:
+        """Smallest ln δ that the theorem proves at ε ≥ 0."""
+
+    @property
+    def batch(self) -> Hashable:
+        """Bounds with equal keys are computed in one pass over arrays."""
+        return id(self)
+
+    @classmethod
+    def epsilons(cls, bounds: Sequence[Self], deltas: Array) -> list[Limit]:
+        """`epsilon` of bounds that share a batch, each at its own δ."""
+        return [bound.epsilon(delta) for bound, delta in zip(bounds, deltas.tolist(), strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClosedForm(Bound):
+    """A bound that is a formula, or one integral, in both directions.
+
+    Attributes:
+        method: its name.
+        source: its theorem.
+        to_epsilon: ε at δ in (0, 1).
+        to_log_delta: ln δ at ε ≥ 0.
+        exact: as in `Bound`.
+    """
+
+    method: str
+    source: str
+    to_epsilon: Callable[[float], float]
+    to_log_delta: Callable[[float], float]
+    exact: bool = True
+
+    def epsilon(self, delta: float) -> Limit:
+        return Limit(value=self.to_epsilon(delta))
+
+    def log_delta(self, epsilon: float) -> Limit:
+        return Limit(value=self.to_log_delta(epsilon))
+
+
+def pure(most: float, source: str) -> ClosedForm:
+    """The bound of a privacy loss that never exceeds `most`.
+
+    >>> pure(2.0, "definition").epsilon(1e-5).value
+    2.0
+    """
+    return ClosedForm(
+        method="pure ε, δ not used",
+        source=source,
+        to_epsilon=lambda delta: most,
+        to_log_delta=lambda epsilon: -inf if epsilon >= most else 0.0,
+        exact=False,
+    )
+
+
+def epsilons(bounds: Sequence[Bound], deltas: Array) -> list[Limit]:
+    """ε of many bounds, each at its own δ: those of one batch in one pass.
+
+    >>> [limit.value for limit in epsilons([pure(2.0, ""), pure(3.0, "")], np.array([1e-5, 1e-5]))]
+    [2.0, 3.0]
+    """
+    batches: dict[Hashable, list[int]] = {}
+    for at, bound in enumerate(bounds):
+        batches.setdefault(bound.batch, []).append(at)
+    found: dict[int, Limit] = {}
+    for members in batches.values():
+        together = [bounds[at] for at in members]
+        found |= zip(members, type(together[0]).epsilons(together, deltas[members]), strict=True)
+    return [found[at] for at in range(len(bounds))]

@@ -1,0 +1,61 @@
+"""The exact Gaussian profile as a bound: releases that are at least as good as one Gaussian of shift √Σμ²."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.accountants.bounds import gaussian
+from privkit.accountants.bounds.bound import Bound, Limit
+from privkit.accountants.bounds.step import Steps
+
+Array = NDArray[np.float64]
+BALLE_WANG = "Balle and Wang 2018, Theorem 8"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GaussianBound(Bound):
+    """One Gaussian release of shift μ ≥ 0."""
+
+    mu: float
+    method: str = "exact Gaussian profile"
+    source: str = BALLE_WANG
+    exact: bool = False
+
+    @property
+    def batch(self) -> Hashable:
+        return self.method
+
+    @classmethod
+    def epsilons(cls, bounds: Sequence[Self], deltas: Array) -> list[Limit]:
+        values = gaussian.epsilon(deltas, np.array([bound.mu for bound in bounds]))
+        return [Limit(value=value) for value in values.tolist()]
+
+    def epsilon(self, delta: float) -> Limit:
+        return Limit(value=gaussian.epsilon(delta, self.mu))
+
+    def log_delta(self, epsilon: float) -> Limit:
+        return Limit(value=float(gaussian.log_delta(epsilon, self.mu)))
+
+
+def gaussian_bound(steps: Steps) -> GaussianBound | None:
+    """The Gaussian of all steps together; None if one of them is worse than any Gaussian.
+
+    Source: Balle and Wang 2018, Theorem 8; shifts compose to the root of their squares' sum (Dong, Roth and Su 2022,
+    Corollary 3.3).
+
+    >>> from privkit.accountants.bounds.sampled import GaussianRelease
+    >>> gaussian_bound([(GaussianRelease(mu=0.5), 4)]).mu
+    1.0
+    """
+    shifts = [step.shift(count) for step, count in steps]
+    if not max(shifts) < inf:
+        return None
+    remark = "".join(dict.fromkeys(step.remark for step, _ in steps))
+    mu = shifts[0] if len(shifts) == 1 else sqrt(sum(shift**2 for shift in shifts))
+    return GaussianBound(mu=mu, method=f"exact Gaussian profile{remark}", exact=not remark)

@@ -1,0 +1,184 @@
+"""Gaussian releases whose shift is random and public: random mixing ratios, or a participation that shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, inf, log, sqrt
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+from privkit.accountants.bounds import gaussian, subsampled_rdp, subsampling
+from privkit.accountants.bounds.bound import ClosedForm
+from privkit.accountants.bounds.loss_distribution import Profile
+from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
+from privkit.accountants.bounds.sampled import BALLE_BARTHE_GABOARDI, HOW, RENYI
+from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
+from privkit.accountants.spec.shift import ShiftLaw
+
+Array = NDArray[np.float64]
+
+CHUNK = 1 << 17
+"""Elements of ε × nodes that are held at a time."""
+
+BLOCK = 1 << 20
+"""Orders × nodes that are held at a time."""
+
+MOST_NODES = 4_000
+"""Nodes of a law above which a grid of its profile takes minutes; the Rényi bound then stands alone."""
+
+
+MEAN = "derived: mean of the exact Gaussian profile over the public coins"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicMixture(Step):
+    """Gaussian releases of random shift; the server learns the shift with the release.
+
+    Attributes:
+        law: of the shift.
+        rate: γ = k/n of a secret sample of k clients; 1 if everyone takes part.
+    """
+
+    law: ShiftLaw
+    rate: float = 1.0
+
+    @property
+    def orders(self) -> Array:
+        return SAMPLED_ORDERS if self.rate < 1 else USUAL_ORDERS
+
+    @property
+    def how(self) -> str:
+        return HOW["without_replacement"] if self.rate < 1 else ""
+
+    @property
+    def source(self) -> str:
+        return RENYI["without_replacement" if self.rate < 1 else "every_round"]
+
+    @property
+    def remark(self) -> str:
+        return " at the largest shift" + (", nothing credited to sampling" if self.rate < 1 else "")
+
+    @property
+    def reached(self) -> bool:
+        return self.rate == 1
+
+    def rdp(self, orders: Array, count: int) -> Array:
+        if self.rate == 1:
+            return np.asarray(count * rdp(orders, self.law), float)
+        curve = subsampled_rdp.without_replacement_rdp(orders, self.rate, lambda order: rdp(order, self.law))
+        return np.asarray(count * curve, float)
+
+    def shift(self, count: int) -> float:
+        return sqrt(float(self.law.mu.max()) ** 2 * count)
+
+    def exact(self, count: int) -> ClosedForm | None:
+        profile = self._profile()
+        if profile is None or count > 1:
+            return None
+        sampled = self.rate < 1
+
+        def log_delta(epsilon: float) -> float:
+            found = float(profile(np.array(epsilon)))
+            return log(found) if found > 0 else -inf
+
+        return ClosedForm(
+            method="exact sampled profile" if sampled else "exact mixture over the public coins",
+            source=BALLE_BARTHE_GABOARDI if sampled else MEAN,
+            to_epsilon=lambda delta: invert(profile, delta),
+            to_log_delta=log_delta,
+        )
+
+    def pairs(self, count: int) -> Pairs | None:
+        profile = self._profile()
+        if profile is None or (count > 1 and self.law.mu.size > MOST_NODES):
+            return None
+        return [(profile, count)]
+
+    def _profile(self) -> Profile | None:
+        """Exact profile of one release; None where only the Rényi divergence of the law is known."""
+        if not self.law.profile:
+            return None
+        base, rate = profile(self.law), self.rate
+        return base if rate == 1 else lambda epsilon: subsampling.without_replacement_delta(epsilon, rate, base)
+
+
+def profile(law: ShiftLaw) -> Profile:
+    """δ(ε) = E_λ δ_G(ε; μ(λ)) for coins that the server knows: the mean of the profiles, since the coins carry nothing.
+
+    Source: derived; DP-CutMixSL Theorem 1 puts a fixed λ in its place.
+
+    >>> two = ShiftLaw(mu=np.array([0.3, 0.7]), log_weight=np.log([0.5, 0.5]))
+    >>> float(profile(two)(2.7928482396581304).round(9))
+    1e-05
+    """
+
+    weight = np.exp(law.log_weight)
+    mu, weight = law.mu[weight > 0], weight[weight > 0]  # what is left out is below the smallest float
+
+    def delta(epsilon: ArrayLike) -> Array:
+        e = np.asarray(epsilon, float)
+        flat, found = e.ravel(), np.empty(e.size)
+        step = max(1, CHUNK // mu.size)
+        for start in range(0, flat.size, step):
+            part = flat[start : start + step, None]
+            found[start : start + step] = gaussian.fast_delta(part, mu) @ weight
+        return np.minimum(found, 1.0).reshape(e.shape)
+
+    return delta
+
+
+def rdp(orders: ArrayLike, law: ShiftLaw) -> Array:
+    """ε(α) = ln E exp((α−1)·α·μ²/2) / (α−1) over the law of μ.
+
+    The marginal law of the neighbor's own ratio enters, never the largest ratio of the group.
+
+    Source: derived for published coins; an upper bound for hidden ones by joint convexity.
+
+    >>> law = ShiftLaw(mu=np.array([0.3, 0.7]), log_weight=np.log([0.5, 0.5]))
+    >>> float(rdp(2, law).round(12))
+    0.30986807184
+    """
+    a = np.asarray(orders, float)
+    flat, found = a.ravel(), np.empty(a.size)
+    squared, step = law.mu**2, max(1, BLOCK // law.mu.size)
+    with np.errstate(under="ignore"):
+        for start in range(0, flat.size, step):
+            some = flat[start : start + step]
+            found[start : start + step] = _log_mean_exp(((some - 1) * some / 2)[:, None] * squared, law.log_weight)
+    return (found / (flat - 1)).reshape(a.shape)
+
+
+def _log_mean_exp(exponents: Array, log_weight: Array) -> Array:
+    """ln E e^y for y ≥ 0, [A, J] -> [A]: ln(1 + E(e^y − 1)), so that a tiny value keeps its digits."""
+    if exponents.max() < 1:
+        return np.log1p(np.einsum("aj,j->a", np.expm1(exponents), np.exp(log_weight)))
+    with np.errstate(divide="ignore"):
+        gains = np.where(exponents > 40, exponents, np.log(np.expm1(np.minimum(exponents, 40))))
+    return np.logaddexp(0, logsumexp(gains + log_weight, axis=1))
+
+
+def invert(profile: Profile, delta: float) -> float:
+    """Smallest ε ≥ 0 with δ(ε) ≤ δ.
+
+    >>> round(invert(lambda e: gaussian.delta(np.asarray(e, float), 1.0), 1e-5), 6)
+    4.377178
+    """
+
+    def at(epsilon: float) -> float:
+        return float(profile(np.array(epsilon)))
+
+    if at(0.0) <= delta:
+        return 0.0
+    from scipy.optimize import brentq  # costs as much to import as all the rest
+
+    high = 1.0
+    while at(high) > delta:
+        high *= 2
+
+    def gap(epsilon: float) -> float:
+        value = at(epsilon)
+        return log(value / delta) if value > exp(-700) else -inf
+
+    return float(brentq(lambda e: max(gap(e), -1e3), 0.0, high, xtol=1e-12, rtol=1e-13))

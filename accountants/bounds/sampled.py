@@ -1,0 +1,122 @@
+"""Gaussian releases of constant shift: from everyone, from k of n clients, or Poisson-sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.accountants.bounds import gaussian, round_profiles, sampled_renyi, subsampled_rdp
+from privkit.accountants.bounds.bound import ClosedForm
+from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
+from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
+from privkit.accountants.bounds.subsampling import amplify, deamplify, without_replacement_delta
+
+Array = NDArray[np.float64]
+Sampling = Literal["every_round", "without_replacement", "poisson"]
+
+BALLE_BARTHE_GABOARDI = "Balle, Barthe and Gaboardi 2018, Theorem 9, attained"
+HOW = {"every_round": "", "without_replacement": ", sampled k of n", "poisson": ", Poisson-sampled"}
+RENYI = {
+    "every_round": "Mironov 2017",
+    "without_replacement": "Balle, Barthe and Gaboardi 2018, Theorem 9; Wang, Balle and Kasiviswanathan 2019",
+    "poisson": "Mironov, Talwar and Zhang 2019",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianRelease(Step):
+    """Gaussian releases of one shift.
+
+    Attributes:
+        mu: shift of one release over the noise's standard deviation, ≥ 0.
+        sampling: who is in a release.
+        rate: probability with which a unit is in a release; 1 with "every_round".
+        worst: whether some pair of neighbors is known to attain the profile.
+        told: whether the shift charges secrets as if the server knew them, so that a Gaussian is only an upper bound.
+    """
+
+    mu: float
+    sampling: Sampling = "every_round"
+    rate: float = 1.0
+    worst: bool = True
+    told: bool = False
+
+    @property
+    def orders(self) -> Array:
+        return SAMPLED_ORDERS if self.rate < 1 else USUAL_ORDERS
+
+    @property
+    def how(self) -> str:
+        return HOW[self.sampling]
+
+    @property
+    def source(self) -> str:
+        return RENYI[self.sampling]
+
+    @property
+    def remark(self) -> str:
+        return ", nothing credited to sampling" if self.rate < 1 else ", all secrets told" if self.told else ""
+
+    @property
+    def reached(self) -> bool:
+        return self.worst and (self.rate == 1 or self.sampling == "poisson")
+
+    def rdp(self, orders: Array, count: int) -> Array:
+        return np.asarray(count * type(self).curves([self], orders)[0], float)
+
+    def fine_rdp(self, orders: Array, count: int) -> Array:
+        if self.rate == 1:
+            return self.rdp(orders, count)
+        poisson = self.sampling == "poisson"
+        curve = sampled_renyi.poisson_gaussian if poisson else sampled_renyi.without_replacement_gaussian
+        return np.minimum(self.rdp(orders, count), count * curve(orders, self.rate, self.mu))
+
+    @staticmethod
+    def curves(releases: Sequence[GaussianRelease], orders: Array) -> Array:
+        """[R, A] curves of single releases that are sampled in one way."""
+        mu, rate = np.array([one.mu for one in releases]), np.array([one.rate for one in releases])
+        if releases[0].sampling == "poisson":
+            return subsampled_rdp.poisson_gaussian_rdp(orders, rate, mu)
+        if releases[0].sampling == "without_replacement":
+            return subsampled_rdp.fixed_size_gaussian_rdp(orders, rate, mu)
+        return gaussian.rdp(orders, mu[:, None])
+
+    def shift(self, count: int) -> float:
+        return sqrt(count * self.mu**2)
+
+    def exact(self, count: int) -> ClosedForm | None:
+        if count > 1 or self.rate == 1 or self.sampling != "without_replacement":
+            return None
+        rate, mu = self.rate, self.mu
+
+        def epsilon(delta: float) -> float:
+            return 0.0 if delta >= rate else float(amplify(gaussian.epsilon(delta / rate, mu), rate))
+
+        return ClosedForm(
+            method="exact sampled profile",
+            source=BALLE_BARTHE_GABOARDI,
+            to_epsilon=epsilon,
+            to_log_delta=lambda epsilon: log(rate) + float(gaussian.log_delta(deamplify(epsilon, rate), mu)),
+        )
+
+    def pairs(self, count: int) -> Pairs | None:
+        if self.told:
+            return None  # composing what is one Gaussian gains nothing
+        if self.sampling == "poisson":
+            return [(round_profiles.poisson_gaussian(self.rate, self.mu), count)]
+        return [(self._profile, count)]
+
+    def attained(self, count: int) -> Pairs | None:
+        """Of k of n: a record against zero among others' zeros."""
+        return [(round_profiles.poisson_gaussian(self.rate, self.mu), count)] if self.worst else None
+
+    def _profile(self, epsilon: Array) -> Array:
+        """δ(ε) of one release from everyone or from k of n."""
+        if self.rate == 1:
+            return gaussian.fast_delta(epsilon, self.mu)
+        return without_replacement_delta(epsilon, self.rate, lambda e: gaussian.fast_delta(e, self.mu))

@@ -1,0 +1,85 @@
+"""The contract of a step: one mechanism of a run, repeated, and what each theorem needs to know of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import inf
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.accountants.bounds.bound import Bound
+from privkit.accountants.bounds.loss_distribution import Pair, Profile
+from privkit.accountants.bounds.renyi import ORDERS
+
+Array = NDArray[np.float64]
+Pairs: TypeAlias = list[tuple[Profile | Pair, int]]
+"""Privacy profiles of single rounds, and how often each is composed."""
+USUAL_ORDERS = np.array(ORDERS)
+
+
+class Step(ABC):
+    """One mechanism of a run. A run is a list of steps with their counts; its steps compose.
+
+    Every answer is for `count` repetitions together. A theorem that does not apply gives an infinite shift or loss, or
+    None. Only the Rényi curve is required.
+    """
+
+    @property
+    def orders(self) -> Array:
+        """Rényi orders worth trying; one array for all steps of a kind."""
+        return USUAL_ORDERS
+
+    @property
+    def how(self) -> str:
+        """How the release is sampled, as it is added to the name of a method."""
+        return ""
+
+    @property
+    def source(self) -> str:
+        """Of the Rényi curve."""
+        return "Mironov 2017"
+
+    @property
+    def remark(self) -> str:
+        """What `shift` charges beyond the truth; empty if a Gaussian of that shift is exact."""
+        return ""
+
+    @property
+    def reached(self) -> bool:
+        """Whether one pair of neighbors attains `pairs` in both directions."""
+        return False
+
+    @abstractmethod
+    def rdp(self, orders: Array, count: int) -> Array:
+        """[A] upper bounds on the Rényi divergence at orders α > 1."""
+
+    def fine_rdp(self, orders: Array, count: int) -> Array:
+        """[A] the same, integrated where `rdp` interpolates: slower, never larger."""
+        return self.rdp(orders, count)
+
+    def shift(self, count: int) -> float:
+        """μ of one Gaussian release that is at least as bad."""
+        return inf
+
+    def pure(self, count: int) -> float:
+        """Largest privacy loss."""
+        return inf
+
+    def exact(self, count: int) -> Bound | None:
+        """An exact bound that is more than a Gaussian of constant shift."""
+        return None
+
+    def pairs(self, count: int) -> Pairs | None:
+        """Dominating profiles for numerical composition."""
+        return None
+
+    def attained(self, count: int) -> Pairs | None:
+        """Profiles whose first direction one pair of neighbors attains, if `pairs` are not `reached`."""
+        return None
+
+
+Steps: TypeAlias = Sequence[tuple[Step, int]]
+"""A run: steps, and how often each is repeated."""

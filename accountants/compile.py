@@ -1,0 +1,129 @@
+"""From a specification to its steps, and from steps to the bounds that hold for them: the only dispatch."""
+
+from __future__ import annotations
+
+from math import ceil, inf
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from privkit.accountants.bounds.bound import Bound, pure
+from privkit.accountants.bounds.gaussian_bound import gaussian_bound
+from privkit.accountants.bounds.laplace import LaplaceRelease
+from privkit.accountants.bounds.mixture import PublicMixture
+from privkit.accountants.bounds.numerical_composition import composed_bound
+from privkit.accountants.bounds.randomized_response import RandomizedAnswer
+from privkit.accountants.bounds.renyi_composition import curves, renyi_bound
+from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
+from privkit.accountants.bounds.secret_places import SecretPlaces
+from privkit.accountants.bounds.step import Step, Steps
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.parts import Poisson, PrivateUpdates
+from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
+from privkit.accountants.spec.sensitivity import Categories, Clamp, Known, PatchBall
+from privkit.accountants.spec.shift import laplace_parts, laplace_shift
+
+Array = NDArray[np.float64]
+
+
+def steps(mechanism: SplitMechanism) -> Steps:
+    """The releases of all rounds, and the noisy updates of the lower model.
+
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> noise = Noise(law="laplace", smashed=1)
+    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=9), noise=noise, lower_model="frozen", rounds=2)
+    >>> [count for _, count in steps(one)]
+    [2]
+    """
+    return [releases(mechanism), *updates(mechanism)]
+
+
+def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
+    """What one round releases, and in how many rounds; several answers or epochs count as they compose."""
+    rounds, noise, rate = mechanism.composed_rounds, mechanism.noise, mechanism.sampling.rate
+    if isinstance(answered := mechanism.smashed, Categories):
+        one = RandomizedAnswer(noise=noise.smashed, classes=answered.classes)
+        return one, answered.answers * mechanism.rounds * mechanism.releases
+    if isinstance(part := mechanism.participation, RandomAllocation):
+        mu = _constant(mechanism)
+        places = SecretPlaces(chosen=part.participations, places=part.epoch_rounds, mu=mu)
+        return places, mechanism.rounds // part.epoch_rounds
+    if isinstance(mask := mechanism.mixing, HiddenMask):
+        mu = _patch_shift(mechanism, mask)
+        if mechanism.relation == "add_or_remove_one":
+            return SecretPlaces(chosen=mask.kept, places=mask.patches, mu=mu, masked=True), rounds
+        return GaussianRelease(mu=mu, told=True), mask.kept * rounds
+    if noise.law == "laplace":
+        worst = Known not in (type(mechanism.smashed), type(mechanism.labels))  # their sum need not fit one coordinate
+        single = bool(laplace_shift(mechanism)[1])
+        return LaplaceRelease(parts=laplace_parts(mechanism), rate=rate, single=single, worst=worst), rounds
+    law = mechanism.shift()
+    if law.constant is None:
+        return PublicMixture(law=law, rate=rate), rounds
+    sampled: Sampling = "poisson" if isinstance(mechanism.sampling, Poisson) else "without_replacement"
+    return GaussianRelease(mu=law.constant, sampling=sampled if rate < 1 else "every_round", rate=rate), rounds
+
+
+def updates(mechanism: SplitMechanism) -> Steps:
+    """The noisy updates of the lower model; empty if there are none."""
+    lower = mechanism.lower_model
+    return [private_updates(lower)] if isinstance(lower, PrivateUpdates) else []
+
+
+def private_updates(updates: PrivateUpdates) -> tuple[Step, int]:
+    """One noisy update, and how many there are; its neighbors need not be the worst of the releases, too."""
+    sampling: Sampling = "without_replacement" if updates.rate < 1 else "every_round"
+    mu = 1 / updates.noise_multiplier
+    return GaussianRelease(mu=mu, sampling=sampling, rate=updates.rate, worst=False), updates.steps
+
+
+def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
+    """[A] Rényi curve of a run, interpolated between whole orders where releases are sampled.
+
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> curve(one, [2, 8]).tolist()
+    [1.0, 4.0]
+    """
+    return curves([steps(mechanism)], np.asarray(orders, float))[0]
+
+
+def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
+    """Every bound that holds for a run of at least one step; an exact one alone, since none is smaller.
+
+    Args:
+        run: steps with their counts.
+        tight: whether to compose numerically; tens of milliseconds a question.
+
+    >>> [bound.method for bound in bounds([(GaussianRelease(mu=1.0), 4)])]
+    ['exact Gaussian profile']
+    """
+    exact = run[0][0].exact(run[0][1]) if len(run) == 1 else None
+    whole = gaussian_bound(run)
+    if exact is None and whole is not None and whole.exact:
+        exact = whole
+    if exact is not None:
+        return [exact]
+    most = sum(step.pure(count) for step, count in run)
+    found: list[Bound | None] = [whole, renyi_bound(run), pure(most, "Dwork et al. 2006") if most < inf else None]
+    if tight:
+        found.append(composed_bound(run))
+    return [bound for bound in found if bound is not None]
+
+
+def _constant(mechanism: SplitMechanism) -> float:
+    """μ of a release that is not mixed."""
+    mu = mechanism.shift().constant
+    assert mu is not None
+    return mu
+
+
+def _patch_shift(mechanism: SplitMechanism, mask: HiddenMask) -> float:
+    """Largest shift of one patch over the noise: that of ⌈D/N⌉ clamped coordinates, or of a patch's ball."""
+    clip = mechanism.smashed
+    if isinstance(clip, PatchBall):
+        one: Clamp | PatchBall = PatchBall(radius=clip.radius, patches=1, nonnegative=clip.nonnegative)
+    else:
+        assert isinstance(clip, Clamp)
+        one = Clamp(low=clip.low, high=clip.high, dimensions=ceil(clip.dimensions / mask.patches))
+    return one.sensitivity(mechanism.relation, "l2").value / mechanism.noise.smashed

@@ -1,0 +1,178 @@
+"""How far one neighbor can move a release, over the noise: the shift that Gaussian and Laplace accounting rest on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.accountants.spec.mixing import RatioLaw, RealizedRatios, kept_share
+from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing
+from privkit.accountants.spec.secrets import HiddenMask
+from privkit.accountants.spec.sensitivity import l1_coordinates
+
+if TYPE_CHECKING:
+    from privkit.accountants.spec.mechanism import SplitMechanism
+
+Array = NDArray[np.float64]
+
+LARGEST_SHIFT = 1e100
+"""Sensitivity over noise: nothing is hidden long before, and its square must stay a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftLaw:
+    """The Gaussian shift of one release, sensitivity over noise, as a law over the round's public coins.
+
+    Attributes:
+        mu: [J] ≥ 0.
+        log_weight: [J] log probabilities.
+        profile: whether the (ε, δ) profile of the law is exact for the worst neighbors. False where only the Rényi
+            divergence is known to be largest there.
+    """
+
+    mu: Array
+    log_weight: Array
+    profile: bool = True
+
+    @property
+    def constant(self) -> float | None:
+        """μ, where it is no random variable."""
+        return float(self.mu[0]) if self.mu.size == 1 else None
+
+    def merged(self) -> ShiftLaw:
+        """Neighboring points of one μ as one point: nodes of a quadrature inside one number of patches.
+
+        >>> ShiftLaw(mu=np.array([1.0, 1.0, 2.0]), log_weight=np.log([0.25, 0.25, 0.5])).merged().mu.tolist()
+        [1.0, 2.0]
+        """
+        starts = np.flatnonzero(np.append(True, np.diff(self.mu) != 0))
+        if starts.size == self.mu.size:
+            return self
+        return replace(self, mu=self.mu[starts], log_weight=np.logaddexp.reduceat(self.log_weight, starts))
+
+
+def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
+    """μ of one round's releases of one unit, for Gaussian noise; of all rounds together where `joint`.
+
+    μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. Where it shows who takes part, μ = 0
+    with the probability of being left out: a public coin that no data enter.
+
+    Source: DP-CutMixSL Eq. 19 and 20, with realized counts, the noise's site and the neighbor's own λ put right.
+    """
+    law = _taking_part(mechanism)
+    if not mechanism.participation_shows:
+        return law
+    rate = mechanism.participation.rate
+    return ShiftLaw(
+        mu=np.concatenate([[0.0], law.mu]),
+        log_weight=np.concatenate([[np.log1p(-rate)], np.log(rate) + law.log_weight]),
+        profile=law.profile,
+    )
+
+
+def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
+    """L1 sensitivity over the scale of one round's releases, and the number of coordinates if it is 1 (else 0)."""
+    whole, label = scaled(mechanism, "l1")
+    dimensions = getattr(mechanism.smashed, "dimensions", 0)
+    law = mechanism.law
+    if law is None:
+        total = whole + label
+    else:
+        keeps = law.ratio if isinstance(mechanism.mixing, Mixup) else _kept(mechanism, law.share)
+        total = float(np.max(keeps * whole + law.ratio * label))
+    alone = isinstance(mechanism.mixing, NoMixing) and mechanism.labels is None
+    one = dimensions == 1 and alone and mechanism.releases == 1
+    return mechanism.releases * total, int(one)
+
+
+def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
+    """Independent Laplace variables that are at least as bad as one round's releases: (shift over scale, how many).
+
+    Source: derived; `sensitivity.l1_coordinates` says what is worst where only a sum is bounded.
+    """
+    whole, label = scaled(mechanism, "l1")
+    many = l1_coordinates(mechanism.smashed, mechanism.relation)
+    shift, kept, ratio = whole / many, many, 1.0
+    if (law := mechanism.law) is not None:
+        ratio = float(law.ratio.max())
+        if isinstance(mechanism.mixing, CutMix):
+            kept = ceil(float(_kept(mechanism, law.share).max()) * many - 1e-6)
+        else:
+            shift *= ratio
+    found = [(shift, kept * mechanism.releases)]
+    if mechanism.labels is not None:
+        classes = l1_coordinates(mechanism.labels, mechanism.relation)
+        found.append((ratio * label / classes, classes * mechanism.releases))
+    return tuple((shift, count) for shift, count in found if count and shift)
+
+
+def scaled(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[float, float]:
+    """Sensitivities of smashed data and label over their noise, without mixing."""
+    whole = mechanism.smashed.sensitivity(mechanism.relation, norm).value / mechanism.noise.smashed
+    label = 0.0
+    if mechanism.labels is not None and mechanism.noise.labels is not None:
+        label = mechanism.labels.sensitivity(mechanism.relation, norm).value / mechanism.noise.labels
+    if not max(whole, label) < LARGEST_SHIFT:
+        raise ValueError(
+            f"sigma is too small: the sensitivity is {max(whole, label):.3g} times the noise, and "
+            f"{LARGEST_SHIFT:g} times is the most that is accounted for"
+        )
+    return whole, label
+
+
+def one_patch(mechanism: SplitMechanism) -> bool:
+    """Whether the clip bounds the whole release only, under masks that are uniform and fresh."""
+    return isinstance(mechanism.mixing, CutMix) and mechanism.random_masks and not mechanism.smashed.additive
+
+
+def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
+    """μ of a unit that takes part."""
+    whole, label = scaled(mechanism, "l2")
+    if isinstance(mechanism.mixing, NoMixing | HiddenMask):  # without credit to masks
+        return ShiftLaw(mu=np.array([sqrt(mechanism.releases * (whole**2 + label**2))]), log_weight=np.zeros(1))
+    ratio = mechanism.mixing.ratio
+    patches = mechanism.mixing.patches if isinstance(mechanism.mixing, CutMix) else None
+    if isinstance(ratio, RealizedRatios):
+        every = ratio.per_round(patches)
+        s, y = _shares(mechanism, every)
+        squared = mechanism.releases * (s * whole**2 + y * label**2).sum(0)
+        return ShiftLaw(mu=np.array([sqrt(squared.max())]), log_weight=np.zeros(1))
+    releases = mechanism.releases * (mechanism.rounds if mechanism.drawn_once else 1)
+    law = ratio.law(patches, sqrt(releases * (whole**2 + label**2)))
+    s, y = _shares(mechanism, law)
+    if one_patch(mechanism):
+        # All of the distance may lie in one patch, which a uniform mask keeps with probability q.
+        with np.errstate(divide="ignore"):
+            kept, dropped = np.log(law.share), np.log1p(-law.share)
+        squared = np.concatenate([whole**2 + y * label**2, y * label**2])
+        log_weight = np.concatenate([law.log_weight + kept, law.log_weight + dropped])
+        return ShiftLaw(mu=np.sqrt(releases * squared), log_weight=log_weight, profile=False)
+    # One λ for all releases of a round has the larger Rényi divergence (Jensen), but no order of the profiles.
+    profile = law.ratio.size == 1 or mechanism.releases == 1 or mechanism.drawn_once
+    mu = np.sqrt(releases * (s * whole**2 + y * label**2))
+    return ShiftLaw(mu=mu, log_weight=law.log_weight, profile=profile).merged()
+
+
+def _kept(mechanism: SplitMechanism, share: Array) -> Array:
+    """Largest share of the squared (or absolute) distance that a share of whole patches can hold."""
+    assert isinstance(mechanism.mixing, CutMix)
+    if not mechanism.smashed.additive:
+        return np.where(share > 0, 1.0, 0.0)
+    dimensions = getattr(mechanism.smashed, "dimensions", None)
+    return share if dimensions is None else kept_share(share, mechanism.mixing.patches, dimensions)
+
+
+def _shares(mechanism: SplitMechanism, law: RatioLaw) -> tuple[Array, Array]:
+    """Shares of the squared distance that are left in smashed data and label, in units of the noise's variance."""
+    assert isinstance(mechanism.mixing, Mixup | CutMix)
+    squared = law.ratio**2
+    if mechanism.noise.site == "client":
+        own = squared if mechanism.mixing.colluding else law.norm
+        squared = np.divide(squared, own, out=np.zeros_like(squared), where=own > 0)
+    if isinstance(mechanism.mixing, Mixup):
+        return squared, squared
+    return _kept(mechanism, law.share), squared
