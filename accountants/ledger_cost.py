@@ -18,6 +18,7 @@ from privkit.accountants.bounds.renyi_composition import CONVERSION, AddedCurves
 from privkit.accountants.bounds.step import USUAL_ORDERS, Step, Steps
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import PrivateUpdates
+from privkit.accountants.spec.secrets import has_secrets
 
 Array = NDArray[np.float64]
 Counts = Mapping[SplitMechanism, tuple[int, int]]
@@ -38,8 +39,9 @@ def bounds(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
     if found and found[0].exact:
         return found
     if total[0] < inf:
+        method = "Gaussian profile at √Σμ²" + ("" if all(map(_plain, counts)) else ", nothing credited to sampling")
         source = f"{BALLE_WANG}; Dong, Roth and Su 2022, Corollary 3.3"
-        found.append(GaussianBound(mu=float(np.sqrt(total[0])), method="Gaussian profile at √Σμ²", source=source))
+        found.append(GaussianBound(mu=float(np.sqrt(total[0])), method=method, source=source))
     found.append(
         RenyiBound(
             steps=[(AddedCurves(values=total[1:]), 1)],
@@ -90,6 +92,11 @@ def plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int
     """Units and charges added."""
     units, charges = known or (0, 0)
     return units + more[0], charges + more[1]
+
+
+def _plain(one: SplitMechanism) -> bool:
+    """Whether nothing of it is sampled or secret."""
+    return one.sampling.rate == 1 and one.update_shift is not None and not has_secrets(one)
 
 
 def _cost(step: Step, count: int) -> Array:

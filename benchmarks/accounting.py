@@ -19,8 +19,9 @@ from time import process_time
 
 import numpy as np
 
-from privkit.accountants import answer, table
-from privkit.accountants.bounds import composition, gaussian, pld
+from privkit.accountants import answer, compile, table
+from privkit.accountants.bounds import gaussian, pld
+from privkit.accountants.bounds.numerical_composition import composed_bound
 
 ROWS, ROUNDS, DELTA = 1000, 1000, 1e-5
 TARGETS = {"table": 0.1, "ratio": 100.0, "one": 1e-3, "tight": 20.0, "import": 0.4}
@@ -95,9 +96,9 @@ def tight_loop(entries: list[table.Entry], interval: float | None) -> None:
     """Numerical composition, row by row."""
     for entry in entries:
         assert entry.mechanism is not None
-        steps = composition.steps(entry.mechanism)
-        assert steps is not None
-        pld.composed_bounds(steps, DELTA, interval)
+        composed = composed_bound(compile.steps(entry.mechanism))
+        assert composed is not None
+        pld.composed_bounds(composed.pairs, DELTA, interval)
 
 
 def fresh_import(module: str, repeats: int) -> tuple[float, bool]:
