@@ -378,7 +378,7 @@ def test_registering_twice_is_fine_and_others_stay() -> None:
 def test_privkit_accountants_alone_imports_neither_opacus_nor_torch() -> None:
     code = (
         "import sys, privkit.accountants, privkit.accountants.answer, privkit.accountants.ledger, "
-        "privkit.accountants.events\n"
+        "privkit.accountants.interop.events\n"
         "print([name for name in ('torch', 'opacus', 'dp_accounting', 'matplotlib') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
