@@ -29,6 +29,7 @@ from privkit.attacks.inversion.recurrence import copy_distance
 from privkit.attacks.scores.image import mse, ssim
 from privkit.audit.seed_intervals import over_values
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
 from privkit.registry import parse
@@ -86,7 +87,11 @@ class Options:
 
 def edge_query(defense: Any, patch: int, cut: str, seed: int) -> Query:
     """Query of a frozen random edge behind a defense; positions where the defense lets places be known."""
-    lower = Vit(patch=patch, cut=cut).build((1, 28, 28), 10, positions=defense.positions, seed=seed).lower.eval()
+    lower = (
+        Vit(patch=patch, cut=cut)
+        .build(Images(shape=(1, 28, 28)), 10, positions=defense.positions, seed=seed)
+        .lower.eval()
+    )
 
     @torch.no_grad()
     def query(images: Tensor, draws: Generator) -> QueryResult:
@@ -149,7 +154,7 @@ def membership(given: Options, images: Tensor) -> None:
                 for seed in given.seeds:
                     lower = (
                         Vit(patch=given.patch, cut=given.cut)
-                        .build((1, 28, 28), 10, positions=False, seed=seed)
+                        .build(Images(shape=(1, 28, 28)), 10, positions=False, seed=seed)
                         .lower.eval()
                     )
                     part = images[seed * batch : (seed + 1) * batch]
@@ -205,9 +210,9 @@ def adv(given: Options, images: Tensor, labels: Tensor) -> None:
     victims = private[: given.victims]
     rows: dict[int, list[list[float]]] = {stage: [] for stage in given.stages}
     for seed in given.seeds:
-        model = Vit(patch=given.patch, cut=given.cut).build((1, 28, 28), 10, positions=True, seed=seed)
+        model = Vit(patch=given.patch, cut=given.cut).build(Images(shape=(1, 28, 28)), 10, positions=True, seed=seed)
         defense = parse("defenses", given.defense).spec
-        edge, upper = Clients.build(model.lower, defense, (1, 28, 28), classes=10, seed=seed), model.upper
+        edge, upper = Clients.build(model.lower, defense, Images(shape=(1, 28, 28)), classes=10, seed=seed), model.upper
         stages = Stages(given.stages)
         stages.kept[0] = deepcopy((edge.state_dict(), upper.state_dict()))
         spec = TrainingSpec(batch_size=given.batch, learning_rate=given.learning_rate)

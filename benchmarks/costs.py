@@ -15,6 +15,7 @@ from torch import nn
 from privkit.defenses.adversarial import Adversarial
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.random_cutout import RandomCutout
+from privkit.domains.images.domain import Images
 from privkit.metrics.cost import Cost, measure
 from privkit.metrics.payload import kept_share, mixed_share
 from privkit.models import PIT_TINY, VGG16, VIT_TINY6, ModelSpec, T2tVit, Vit
@@ -50,7 +51,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
 def edge(spec: ModelSpec, dataset: str, device: torch.device) -> tuple[nn.Module, torch.Tensor, tuple[int, ...]]:
     """Lower segment, one image and the shape of its smashed data."""
     shape = SHAPES[dataset]
-    lower = spec.build(shape, 10, positions=True, seed=0).lower.to(device)
+    lower = spec.build(Images(shape=shape), 10, positions=True, seed=0).lower.to(device)
     image = torch.zeros(1, *shape, device=device)
     with torch.no_grad():
         return lower, image, tuple(lower.eval()(image).shape[1:])

@@ -34,6 +34,7 @@ from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.spectral_shuffle import SpectralShuffle
+from privkit.domains.images.domain import Images
 from privkit.domains.images.vision import Cifar10
 from privkit.models.t2t import T2tVit
 from privkit.models.vit import Vit
@@ -119,7 +120,7 @@ def edge(args: Options, model: str, shape: tuple[int, int, int], seed: int) -> n
     spec: Vit | T2tVit = Vit(width=args.width, heads=4, grid=8, cut=args.cut or "block1")
     if model == "t2t":
         spec = T2tVit(width=args.width, heads=4, depth=2, stride=shape[1] // 32, cut=args.cut or "tokens")
-    return spec.build(shape, 10, positions=False, seed=seed).lower.eval().requires_grad_(False)
+    return spec.build(Images(shape=shape), 10, positions=False, seed=seed).lower.eval().requires_grad_(False)
 
 
 def shown(accuracy: Accuracy | None) -> str:

@@ -25,6 +25,7 @@ from privkit.defenses.base import Defense
 from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.domains.images.vision import Mnist
 from privkit.models.lenet import LENET5
 from privkit.reports.figures import save
@@ -118,9 +119,9 @@ def run(
     """Areas by attack, target and epoch; the test accuracy; and the last epoch's scores of a client's own labels."""
     defense, protocol = SETTINGS[setting]
     train = zeros_and_fours(given.data_root, 1_000 * CLIENTS, seed, True)
-    model = LENET5.build(SHAPE, 2, positions=True, seed=seed)
-    edge = Clients.build(model.lower, defense, SHAPE, classes=2, seed=seed, protocol=protocol)
-    upper: nn.Module = edge.fitted(model.upper, SHAPE, seed)
+    model = LENET5.build(Images(shape=SHAPE), 2, positions=True, seed=seed)
+    edge = Clients.build(model.lower, defense, Images(shape=SHAPE), classes=2, seed=seed, protocol=protocol)
+    upper: nn.Module = edge.fitted(model.upper, Images(shape=SHAPE), seed)
     optimizer = torch.optim.AdamW([*edge.parameters(), *upper.parameters()], lr=given.learning_rate)
     recorder, weights = Recorder(), torch.full((CLIENTS,), 1 / CLIENTS)
     found: dict[tuple[str, str, int], list[Leak]] = {}

@@ -22,6 +22,7 @@ from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.scores.image import mse, ssim
 from privkit.audit.seed_intervals import over_values
+from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
 from privkit.registry import parse
@@ -46,7 +47,7 @@ class Options:
 
 def defended(defense: Any, patch: int, cut: str, seed: int) -> Query:
     """Query of a frozen random edge behind a defense."""
-    lower = Vit(patch=patch, cut=cut).build((1, 28, 28), 10, positions=False, seed=seed).lower.eval()
+    lower = Vit(patch=patch, cut=cut).build(Images(shape=(1, 28, 28)), 10, positions=False, seed=seed).lower.eval()
 
     @torch.no_grad()
     def query(images: Tensor, draws: Generator) -> QueryResult:

@@ -21,6 +21,7 @@ from torch import Generator, Tensor, nn
 from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
 from privkit.registry import parse
 from privkit.training import Clients, SplitProtocol, TrainingSpec, train
@@ -63,7 +64,7 @@ def data(images: int, device: torch.device) -> Batch:
 def uncut(name: str) -> nn.Module:
     """The network in one piece: timm's own ViT where there is one, both segments in a row otherwise."""
     spec = parse("models", name).spec
-    split = spec.build(SHAPE, CLASSES, positions=True, seed=0)
+    split = spec.build(Images(shape=SHAPE), CLASSES, positions=True, seed=0)
     if not name.startswith("vit"):
         return nn.Sequential(split.lower, split.upper)
     from timm.models.vision_transformer import VisionTransformer
@@ -112,7 +113,7 @@ def centralized(name: str, images: Batch, batch: int) -> Work:
 def looped(name: str, images: Batch, batch: int, clients: int) -> Work:
     """One epoch of parallel split learning as a Python loop over clients."""
     device, spec = images.x.device, parse("models", name).spec
-    splits = [spec.build(SHAPE, CLASSES, positions=True, seed=0) for _ in range(clients)]
+    splits = [spec.build(Images(shape=SHAPE), CLASSES, positions=True, seed=0) for _ in range(clients)]
     lowers, upper = [split.lower.to(device).train() for split in splits], splits[0].upper.to(device).train()
     optimizers = [torch.optim.AdamW(m.parameters(), lr=2e-3, weight_decay=0.05, fused=True) for m in (*lowers, upper)]
 
@@ -137,9 +138,9 @@ def privkit(name: str, images: Batch, batch: int, clients: int, group: int = 1) 
     """One epoch of privkit's loop."""
     device = images.x.device
     defense = RandomCutMix(group=group, patch=1 if name == "vgg16" else None) if group > 1 else NoDefense()
-    split = parse("models", name).spec.build(SHAPE, CLASSES, positions=True, seed=0)
+    split = parse("models", name).spec.build(Images(shape=SHAPE), CLASSES, positions=True, seed=0)
     edge = Clients.build(
-        split.lower, defense, SHAPE, classes=CLASSES, seed=0, protocol=SplitProtocol(clients=clients)
+        split.lower, defense, Images(shape=SHAPE), classes=CLASSES, seed=0, protocol=SplitProtocol(clients=clients)
     ).to(device)
     upper, spec = split.upper.to(device), TrainingSpec(batch_size=batch // clients)
     shares = Iid().assign(images.y, clients, 0)

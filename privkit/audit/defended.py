@@ -14,6 +14,7 @@ from privkit.audit.seed_data import SeedData
 from privkit.config import AuditConfig
 from privkit.defenses.base import Defense
 from privkit.domains.base import Batch
+from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.errors import DamagedFile
 from privkit.reports.schema import Costs, Interval
@@ -180,19 +181,19 @@ def another(
 def untrained(config: AuditConfig, cell: Cell, seed_data: SeedData) -> tuple[Clients, nn.Module, bool | None]:
     """`assemble` for a cell, on the device of the private images."""
     splits = seed_data.splits
-    edge, upper, places = assemble(config, cell.defense.spec, splits.image_shape, splits.classes, cell.seed)
+    edge, upper, places = assemble(config, cell.defense.spec, splits.domain, splits.classes, cell.seed)
     device = splits.private.x.device
     return edge.to(device), upper.to(device), places
 
 
 def assemble(
-    config: AuditConfig, defense: Defense, image_shape: tuple[int, int, int], classes: int, seed: int
+    config: AuditConfig, defense: Defense, domain: Domain, classes: int, seed: int
 ) -> tuple[Clients, nn.Module, bool | None]:
     """Clients and server of one defended model, untrained, and whether its tokens hide their places."""
     protocol = config.protocol.spec
-    model = config.model.spec.build(image_shape, classes, positions=defense.positions, seed=derive(seed, "init"))
+    model = config.model.spec.build(domain, classes, positions=defense.positions, seed=derive(seed, "init"))
     edge = Clients.build(
-        model.lower, defense, image_shape, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol
+        model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol
     )
-    upper = edge.fitted(model.upper, image_shape, derive(seed, "adapter"))
+    upper = edge.fitted(model.upper, domain, derive(seed, "adapter"))
     return edge, Stacked(upper, protocol.clients) if protocol.upper == "own" else upper, model.hides_places

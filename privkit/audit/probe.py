@@ -19,6 +19,7 @@ from privkit.audit.defended import assemble
 from privkit.audit.goals.reconstruct import passes
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, Pools
+from privkit.domains.domain import Domain
 from privkit.errors import DataError, PrivkitError, UsageError
 from privkit.out_of_memory import ran_out
 from privkit.registry import Component
@@ -60,7 +61,7 @@ def check_shapes(config: AuditConfig, pools: Pools) -> None:
         spec = replace(config.training, batch_size=max(2, defense.spec.smallest_batch))
         images = _images(pools, config.protocol.spec.clients * spec.batch_size, torch.device("cpu"))
         try:
-            edge, upper = _model(config, defense, images.x.shape[1:], pools.classes, images.x.device)
+            edge, upper = _model(config, defense, images.domain, pools.classes, images.x.device)
             train(edge, upper, images, spec, epochs=1, seed=0)
         except (UsageError, DataError):
             raise
@@ -81,7 +82,7 @@ def training_step(config: AuditConfig, defense: Component, pools: Pools, device:
     """
     images = _images(pools, config.protocol.spec.clients * config.training.batch_size, device)
     with _blamed(config, defense.label):
-        edge, upper = _model(config, defense, images.x.shape[1:], pools.classes, device)
+        edge, upper = _model(config, defense, images.domain, pools.classes, device)
         train(edge, upper, images, config.training, epochs=1, seed=0)  # warm-up
         start = perf_counter()
         train(edge, upper, images, config.training, epochs=1, seed=0)
@@ -106,7 +107,7 @@ def attack_on_images(
     images = _images(pools, rounds * protocol.clients * config.training.batch_size, device)
     watch = _Watch(limit)
     with _blamed(config, f"{defense.label} / {attack.label}"):
-        edge, upper = _model(config, defense, images.x.shape[1:], pools.classes, device)
+        edge, upper = _model(config, defense, images.domain, pools.classes, device)
         try:
             view = black_box_query(edge)(images.x[:a_round], Generator(device).manual_seed(0)).view
             for held in (spec.needs, known_to(spec)):  # what it can do without costs time, and is given if it must be
@@ -132,7 +133,7 @@ def _knowledge(
         "lower": lambda: shared_lower(edge) if _one_segment(config) else None,
         "upper": lambda: upper,
         "clients": lambda: _clients(config, edge, images, a_round),
-        "imitate": lambda: imitated(edge, (channels, height, width)),
+        "imitate": lambda: imitated(edge, images.domain),
     }
     given = {name: offered[name]() for name in held if name in offered}
     return Knowledge(image_shape=(channels, height, width), batch_size=a_round, **given)
@@ -152,19 +153,18 @@ def _clients(config: AuditConfig, edge: Clients, images: Batch, a_round: int) ->
 
 
 def _images(pools: Pools, count: int, device: torch.device) -> Batch:
-    """Random images of the dataset's shape, of all classes in turn."""
-    shape = pools.train.take(np.zeros(1, dtype=np.int64)).x.shape[1:]
+    """Random records of the dataset's domain, of all classes in turn."""
+    domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
     rows = torch.arange(count, device=device)
-    pixels = torch.rand(count, *shape, generator=Generator().manual_seed(0)).to(device)
-    return Batch(x=pixels, y=rows % pools.classes, ids=rows)
+    x = domain.random(count, Generator().manual_seed(0)).to(device)
+    return Batch(x=x, y=rows % pools.classes, ids=rows, domain=domain)
 
 
 def _model(
-    config: AuditConfig, defense: Component, shape: Any, classes: int, device: torch.device
+    config: AuditConfig, defense: Component, domain: Domain, classes: int, device: torch.device
 ) -> tuple[Clients, nn.Module]:
     """An untrained defended model on the device."""
-    channels, height, width = shape
-    edge, upper, _ = assemble(config, defense.spec, (channels, height, width), classes, 0)
+    edge, upper, _ = assemble(config, defense.spec, domain, classes, 0)
     return edge.to(device), upper.to(device)
 
 

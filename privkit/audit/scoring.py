@@ -12,6 +12,9 @@ from scipy.optimize import linear_sum_assignment
 
 from privkit.attacks.scores.image import IMAGE_METRICS, SMALLEST_SSIM_SIDE, Images, Values
 from privkit.audit.seed_intervals import RANGES, UNBOUNDED, over_values
+from privkit.domains.domain import Domain
+from privkit.domains.tables.domain import Tables
+from privkit.domains.tokens.domain import Tokens
 from privkit.reports.schema import Estimate, Metrics, Row, Summary
 
 if TYPE_CHECKING:
@@ -20,7 +23,16 @@ if TYPE_CHECKING:
     from privkit.metrics.perception import Perception
 
 DATA_RANGE = 1.0
-HIGHER_IS_CLOSER = {"mse": False, "psnr": True, "ssim": True, "f_sim": True, "identified": True, "lpips": False}
+HIGHER_IS_CLOSER: dict[str, bool] = {
+    "mse": False,
+    "psnr": True,
+    "ssim": True,
+    "f_sim": True,
+    "identified": True,
+    "lpips": False,
+    **Tokens.metrics,
+    **Tables.metrics,
+}
 RESAMPLES = 2_000
 
 Scores = dict[str, Values]
@@ -68,8 +80,12 @@ def per_example(truth: Images, guess: Images, batch_size: int) -> dict[str, Scor
     }
 
 
-def scored(truth: Tensor, guess: Tensor, batch_size: int, perception: Perception | None = None) -> dict[str, Scores]:
-    """`per_example` of tensors on any device, and what a feature network sees of the guesses."""
+def scored(
+    domain: Domain, truth: Tensor, guess: Tensor, batch_size: int, perception: Perception | None = None
+) -> dict[str, Scores]:
+    """Scores of guesses on any device; of images also after matching, and by what a feature network sees of them."""
+    if domain.name != "images":
+        return {"unaligned": domain.scores(truth, guess)}
     originals, guesses = truth.cpu().numpy(), guess.cpu().numpy()
     found = per_example(originals, guesses, batch_size)
     if perception is not None and perception.labels:

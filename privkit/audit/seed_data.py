@@ -6,16 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Generator
 
-from privkit.attacks.base import Knowledge, View
-from privkit.attacks.inversion.floors import MeanImage, MidGrey
 from privkit.audit.scoring import scored, summarise
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, Pool, Pools
-from privkit.domains.images.checks import clipped
 from privkit.domains.partition import ClientPartition, stratified
-from privkit.domains.splits import Splits, fit_shape, part_sizes, split, without
+from privkit.domains.splits import Splits, part_sizes, split, without
 from privkit.errors import DataError, UsageError
 from privkit.metrics.perception import Perception
 from privkit.registry import parse
@@ -110,15 +106,13 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     images = read_images(config, seed, device)
     splits, victims, auxiliary = images.splits, images.victims, images.auxiliary
     batch = config.protocol.spec.active * config.training.batch_size
-    knowledge = Knowledge(image_shape=splits.image_shape, batch_size=batch, auxiliary=auxiliary.x)
-    nothing = [View(round=0, smashed=torch.empty(len(victims), 0, device=device))]
     if perception is None:
         perception = Perception.of(config.features, device)
     floors = {
-        floor.name: summarise(
-            scored(victims.x, floor.run(nothing, knowledge, Generator()).images, batch, perception), seed
+        name: summarise(
+            scored(splits.domain, victims.x, guess.expand_as(victims.x).contiguous(), batch, perception), seed
         )
-        for floor in (MidGrey(), MeanImage())
+        for name, guess in splits.domain.guesses(auxiliary.x).items()
     }
     return SeedData(
         splits=splits,
@@ -128,7 +122,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         dropped=images.dropped,
         floors=floors,
         perception=perception,
-        warnings=tuple(filter(None, (clipped(splits.private),))),
+        warnings=tuple(filter(None, (splits.domain.warning(splits.private.x),))),
         hashes=images.hashes,
     )
 
@@ -204,7 +198,9 @@ def _auxiliary(config: AuditConfig, splits: Splits, victims: Batch, other: Pool 
     found = splits.auxiliary
     if other is not None:
         order = np.random.default_rng(derive(seed, "auxiliary")).permutation(len(other))
-        found = fit_shape(other.take(order[: config.budget.auxiliary]), splits.image_shape).to(victims.x.device)
+        taken = other.take(order[: config.budget.auxiliary])
+        fitted = replace(taken, x=splits.domain.fit(taken.x, taken.domain), domain=splits.domain)
+        found = fitted.to(victims.x.device)
     kept = without(without(found, splits.private), victims)
     if not len(kept):
         raise DataError(f"every image of auxiliary={config.auxiliary} is a private or an attacked one; name another")

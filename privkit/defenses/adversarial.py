@@ -44,6 +44,7 @@ class Adversarial(Defense):
     """
 
     name: ClassVar[str] = "adv"
+    images_only: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 2
 
     strength: float = 1.0

@@ -94,6 +94,8 @@ class Defense(ABC):
         smallest_batch: images a message below which it does nothing.
         group: k, clients whose smashed data are mixed into one message; 1 mixes nobody with nobody.
         level: "smashed" or "input": what `apply` is given. At the input layer it gets images [M, B, C, H, W].
+        images_only: whether it reads the images themselves beside their smashed data, and so works on images alone. At
+            the input layer every defense does.
         soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them.
         at_inference: whether test images pass it, too. What only makes training private or robust (mixing) does not.
         frozen_block: whether the client appends the paper's frozen transformer block to the release.
@@ -110,6 +112,7 @@ class Defense(ABC):
     smallest_batch: ClassVar[int] = 1
     group: int = 1
     level: str = "smashed"
+    images_only: ClassVar[bool] = False
     soft_labels: ClassVar[bool] = False
     at_inference: bool = True
     frozen_block: bool = False

@@ -34,6 +34,7 @@ class NoPeek(Defense):
     """
 
     name: ClassVar[str] = "nopeek"
+    images_only: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 2
 
     weight: float = 1.0

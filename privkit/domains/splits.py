@@ -1,16 +1,14 @@
-"""Private, auxiliary and test images: explicit, disjoint, seeded."""
+"""Private, auxiliary and test records: explicit, disjoint, seeded."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import interpolate
 
 from privkit.domains.base import Batch, Pools
+from privkit.domains.domain import Domain
 from privkit.errors import DataError
 
 
@@ -31,10 +29,9 @@ class Splits:
     classes: int
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        _, c, h, w = self.private.x.shape
-        return c, h, w
+    def domain(self) -> Domain:
+        """What a record is."""
+        return self.private.domain
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of each part: what a run's numbers are made of."""
@@ -107,35 +104,13 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int) -
 
 
 def without(batch: Batch, known: Batch) -> Batch:
-    """The images of a batch that are not, pixel by pixel, among the known ones: two datasets may share pictures.
+    """The records of a batch that are not among the known ones: two datasets may share some.
 
     >>> import torch
     >>> batch = Batch(x=torch.rand(3, 1, 2, 2), y=torch.zeros(3, dtype=torch.int64), ids=torch.arange(3))
     >>> without(batch, batch[1:2]).ids
     tensor([0, 2])
     """
-    pixels = {_pixel_hash(image) for image in known.x.cpu()}
-    kept = [row for row, image in enumerate(batch.x.cpu()) if _pixel_hash(image) not in pixels]
+    seen = set(known.domain.fingerprints(known.x))
+    kept = [row for row, print_ in enumerate(batch.domain.fingerprints(batch.x)) if print_ not in seen]
     return batch[torch.tensor(kept, dtype=torch.int64, device=batch.x.device)] if len(kept) < len(batch) else batch
-
-
-def _pixel_hash(image: Tensor) -> bytes:
-    """Hash of an image's pixels in the 256 steps of a file, so that one picture's two decodings are equal."""
-    return hashlib.sha256(image.mul(255).round().to(torch.uint8).contiguous().numpy().tobytes()).digest()
-
-
-def fit_shape(batch: Batch, image_shape: tuple[int, int, int]) -> Batch:
-    """Bring auxiliary images of another dataset to the private shape: area resampling, grey by mean or repetition.
-
-    >>> import torch
-    >>> batch = Batch(x=torch.rand(2, 3, 8, 8), y=torch.zeros(2, dtype=torch.int64), ids=torch.arange(2))
-    >>> fit_shape(batch, (1, 4, 4)).x.shape
-    torch.Size([2, 1, 4, 4])
-    """
-    channels, height, width = image_shape
-    x = batch.x
-    if x.shape[1] != channels:
-        x = x.mean(1, keepdim=True).expand(-1, channels, -1, -1)
-    if x.shape[2:] != (height, width):
-        x = interpolate(x, size=(height, width), mode="area")
-    return Batch(x=x.contiguous().clamp(0, 1), y=batch.y, ids=batch.ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import nn
 
@@ -18,7 +18,7 @@ class SplitModel:
     """A network cut in two.
 
     Attributes:
-        lower: the client's segment, images [N, C, H, W] in [0, 1] -> smashed data [N, T, D], [N, C', H', W'] or [N, D].
+        lower: the client's segment, records [N, ...] -> smashed data [N, T, D], [N, C', H', W'] or [N, D].
             Normalisation lives in it. The segments of n clients can be run as one, by `torch.func.vmap` over their
             stacked weights and images.
         upper: the server's segment, smashed data -> logits [N, classes].
@@ -38,15 +38,20 @@ class SplitModel:
 class ModelSpec(Protocol):
     """A frozen specification that builds a `SplitModel`.
 
+    Attributes:
+        domain: what it reads: "images", "tokens" or "tables", or "any".
+
     The built-in ones have a field `cut`, the name of the last layer in the lower segment, and a property `cuts`, the
     names that may stand there, from the input to the output.
     """
 
-    def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
+    domain: ClassVar[str]
+
+    def build(self, domain: Any, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build the segments with seeded weights.
 
         Args:
-            image_shape: (C, H, W).
+            domain: what a record is, of the kind that this model reads.
             classes: number of labels.
             positions: whether the lower segment may embed positions; shuffling defenses forbid it.
             seed: of the initial weights; the global generator is left as it was.

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
+from privkit.domains.domain import Domain
+from privkit.domains.images.domain import Images
 from privkit.errors import PrivkitError, UsageError
 from privkit.models.base import SplitModel
 from privkit.models.places import hides_places
@@ -22,9 +24,9 @@ from privkit.models.places import hides_places
 class ImportedPair:
     """`lower:upper`, two dotted import paths of nn.Module classes or of functions that return one.
 
-    Each is called with those of the keywords `image_shape`, `classes` and `positions` that it takes. Modules are looked
-    up on the Python path and in the current folder. Where `positions` is False, a lower segment whose tokens tell their
-    places is refused, since a shuffle would not hide their order (`privkit.models.places`).
+    Each is called with those of the keywords `domain`, `image_shape` (for images), `classes` and `positions` that it
+    takes. Modules are looked up on the Python path and in the current folder. If `positions` is False, a lower segment
+    whose tokens tell their places is refused, since a shuffle would not hide their order (`privkit.models.places`).
 
     Attributes:
         lower: for example "mynets.client.Lower".
@@ -33,9 +35,11 @@ class ImportedPair:
     Source: the user's.
 
     >>> pair = ImportedPair(lower="torch.nn.Identity", upper="torch.nn.Flatten")
-    >>> pair.build((1, 4, 4), 16, positions=True, seed=0).upper
+    >>> pair.build(Images(shape=(1, 4, 4)), 16, positions=True, seed=0).upper
     Flatten(start_dim=1, end_dim=-1)
     """
+
+    domain: ClassVar[str] = "any"
 
     lower: str
     upper: str
@@ -45,13 +49,15 @@ class ImportedPair:
         places = {path.rpartition(".")[0] for path in (self.lower, self.upper)}
         return places | {str(getattr(_import(path), "__module__", "")) for path in (self.lower, self.upper)} - {""}
 
-    def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
+    def build(self, domain: Domain, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Import and build both segments; see `ModelSpec.build`."""
-        offered = {"image_shape": image_shape, "classes": classes, "positions": positions}
+        offered = {"domain": domain, "classes": classes, "positions": positions}
+        if isinstance(domain, Images):
+            offered["image_shape"] = domain.shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             lower, upper = _make(self.lower, offered), _make(self.upper, offered)
-            hidden = None if positions else hides_places(lower, image_shape)
+            hidden = None if positions else hides_places(lower, domain)
         if hidden is False:
             raise UsageError(
                 f"{self.lower} lets tokens tell their places, so that a shuffle would not hide their order: take the "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
 
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models.base import SplitModel, check_cut
 from privkit.models.chain import cut_chain
@@ -27,9 +29,11 @@ class LeNet5:
 
     Source: LeCun et al. 1998, "Gradient-based learning applied to document recognition", §II.B.
 
-    >>> LENET5.build((1, 28, 28), 10, positions=True, seed=0).lower(torch.zeros(2, 1, 28, 28)).shape
+    >>> LENET5.build(Images(shape=(1, 28, 28)), 10, positions=True, seed=0).lower(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 16, 10, 10])
     """
+
+    domain: ClassVar[str] = "images"
 
     cut: str = "conv2"
 
@@ -41,9 +45,9 @@ class LeNet5:
         """Names of the cut layers."""
         return ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2")
 
-    def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
+    def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
-        channels, height, width = image_shape
+        channels, height, width = domain.shape
         if min(height, width) < SMALLEST:
             raise UsageError(f"lenet5 needs images of at least {SMALLEST}×{SMALLEST} pixels, got {height}×{width}")
         pad = 2 if min(height, width) < 32 else 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models.base import SMALL_IMAGE, SplitModel, check_class_token, check_cut
 from privkit.models.tokens import PatchLinear, centered, stackable
@@ -71,10 +72,12 @@ class Pit:
 
     Source: Heo et al. 2021, "Rethinking spatial dimensions of vision transformers", table 1; modules are timm's.
 
-    >>> split = PIT_TINY.build((3, 32, 32), 10, positions=True, seed=0)
+    >>> split = PIT_TINY.build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0)
     >>> split.lower(torch.zeros(2, 3, 32, 32)).shape, split.class_token
     (torch.Size([2, 225, 64]), 'server')
     """
+
+    domain: ClassVar[str] = "images"
 
     patch: int | None = None
     stride: int | None = None
@@ -103,15 +106,15 @@ class Pit:
             raise UsageError(f"patch must be at most the image's smaller side ({smaller}), got {patch}")
         return patch, self.stride or max(1, patch // 2)
 
-    def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
+    def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; see `ModelSpec.build`."""
         from timm.models.pit import PoolingVisionTransformer
 
         stages = self.cuts.index(self.cut)
         if stages:
             check_class_token(positions, "cut=embedding leaves it to the server")
-        channels, height, width = image_shape
-        patch, stride = self.patch_for(image_shape)
+        channels, height, width = domain.shape
+        patch, stride = self.patch_for(domain.shape)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             pit: Any = PoolingVisionTransformer(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from privkit.domains.images.domain import Images
 from privkit.models.base import SMALL_IMAGE, SplitModel, check_cut
 from privkit.models.chain import cut_chain
 
@@ -39,12 +40,14 @@ class ResNet:
 
     Source: He et al. 2016, table 1 (18) and §4.2 (20).
 
-    >>> split = RESNET20.build((3, 32, 32), 10, positions=True, seed=0)
+    >>> split = RESNET20.build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0)
     >>> split.lower(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 16, 32, 32])
     >>> RESNET20.cuts
     ('stem', 'stage1', 'stage2', 'stage3', 'pool')
     """
+
+    domain: ClassVar[str] = "images"
 
     depth: Literal[18, 20] = 18
     cut: str = "stage1"
@@ -59,11 +62,11 @@ class ResNet:
         """Names of the cut layers."""
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]))), "pool")
 
-    def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
+    def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
         from timm.models import resnet
 
-        channels, height, width = image_shape
+        channels, height, width = domain.shape
         first = CHANNELS[self.depth][0]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

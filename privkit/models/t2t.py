@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from privkit.domains.images.domain import Images
 from privkit.models.base import SMALL_IMAGE, SplitModel, check_class_token, check_cut
 from privkit.models.tokens import Lower, Upper
 from privkit.models.tokens_to_token import TokensToToken
@@ -61,10 +62,12 @@ class T2tVit:
 
     Source: Yuan et al. 2021, "Tokens-to-token ViT", §3 and tables 1 and 2.
 
-    >>> split = T2T_VIT.build((3, 32, 32), 10, positions=True, seed=0)
+    >>> split = T2T_VIT.build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0)
     >>> split.lower(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 64, 384])
     """
+
+    domain: ClassVar[str] = "images"
 
     width: int = 384
     depth: int = 14
@@ -90,18 +93,18 @@ class T2tVit:
         """Names of the cut layers."""
         return ("tokens", *(f"block{i + 1}" for i in range(self.depth)))
 
-    def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
+    def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; see `ModelSpec.build`."""
         clients = self.class_token == "client"
         if clients:
             check_class_token(positions, "take class_token=server")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            stride = self.stride or (1 if min(image_shape[1:]) < SMALL_IMAGE else 4)
-            net = Whole(self, image_shape[0], classes, stride)
+            stride = self.stride or (1 if min(domain.shape[1:]) < SMALL_IMAGE else 4)
+            net = Whole(self, domain.shape[0], classes, stride)
         if self.checkpoint is not None:
             self._load(net, self.checkpoint)
-        down, across = net.tokens_to_token.grid(image_shape)
+        down, across = net.tokens_to_token.grid(domain.shape)
         table = sinusoids(down * across + 1, self.width) if positions else None
         if table is not None and not clients:
             net.cls_token.data += table[:, :1]  # its position is constant: the server's token contains it

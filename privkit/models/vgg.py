@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
 
+from privkit.domains.images.domain import Images
 from privkit.models.base import SplitModel, check_cut
 from privkit.models.chain import cut_chain
 
@@ -26,10 +28,12 @@ class Vgg16:
 
     Source: Simonyan and Zisserman 2015, table 1, column D; the cut is CutMixSL §4's.
 
-    >>> split = Vgg16().build((3, 32, 32), 10, positions=True, seed=0)
+    >>> split = Vgg16().build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0)
     >>> split.lower(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 64, 16, 16])
     """
+
+    domain: ClassVar[str] = "images"
 
     cut: str = "pool1"
     batch_norm: bool = False
@@ -42,7 +46,7 @@ class Vgg16:
         """Names of the cut layers."""
         return tuple(f"pool{i + 1}" for i in range(len(STAGES)))
 
-    def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
+    def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
         from timm.models.vgg import VGG
 
@@ -50,7 +54,7 @@ class Vgg16:
             torch.manual_seed(seed)
             features = VGG(
                 [layer for stage in STAGES for layer in (*stage, "M")],
-                in_chans=image_shape[0],
+                in_chans=domain.shape[0],
                 mlp_ratio=1 / 4096,  # timm's classifier of 100 million weights is not used
                 norm_layer=nn.BatchNorm2d if self.batch_norm else None,
             ).features

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
 
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models.base import SplitModel, check_class_token, check_cut
 from privkit.models.tokens import Lower, PatchLinear, Upper
@@ -35,13 +36,15 @@ class Vit:
 
     Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; blocks are timm's.
 
-    >>> split = VIT_MICRO.build((1, 28, 28), 10, positions=True, seed=0)
+    >>> split = VIT_MICRO.build(Images(shape=(1, 28, 28)), 10, positions=True, seed=0)
     >>> tokens = split.lower(torch.zeros(2, 1, 28, 28))
     >>> tokens.shape, split.upper(tokens).shape
     (torch.Size([2, 16, 96]), torch.Size([2, 10]))
     >>> VIT_MICRO.cuts
     ('embedding', 'block1', 'block2', 'block3', 'block4')
     """
+
+    domain: ClassVar[str] = "images"
 
     width: int = 96
     depth: int = 4
@@ -82,19 +85,19 @@ class Vit:
             raise UsageError(f"patch={self.patch} does not divide images of {height}×{width}; allowed: {divisors}")
         return self.patch
 
-    def build(self, image_shape: tuple[int, int, int], classes: int, *, positions: bool, seed: int) -> SplitModel:
+    def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; see `ModelSpec.build`."""
         from timm.models.vision_transformer import VisionTransformer
 
         owner: Literal["none", "server", "client"] = self.class_token if self.pool == "token" else "none"
         if owner == "client":
             check_class_token(positions, "take class_token=server")
-        channels, height, width = image_shape
+        channels, height, width = domain.shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # timm's initialisers know only the global generator
             vit = VisionTransformer(
                 img_size=(height, width),
-                patch_size=self.patch_for(image_shape),
+                patch_size=self.patch_for(domain.shape),
                 in_chans=channels,
                 num_classes=classes,
                 embed_dim=self.width,

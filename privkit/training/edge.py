@@ -9,6 +9,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.defenses.base import Defense, Receipt, Release
+from privkit.domains.domain import Domain
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.out_of_memory import ran_out
 from privkit.seeds import derive
@@ -111,7 +113,7 @@ class Clients(nn.Module):
         cls,
         lower: nn.Module,
         defense: Defense,
-        image_shape: tuple[int, int, int],
+        domain: Domain,
         *,
         classes: int,
         seed: int,
@@ -122,7 +124,7 @@ class Clients(nn.Module):
         Args:
             lower: one client's lower segment; all clients start with its weights.
             defense: the defense.
-            image_shape: (C, H, W).
+            domain: what a record is.
             classes: number of labels.
             seed: of the frozen block, the companion, and ratios that are drawn once.
             protocol: None for one client.
@@ -142,9 +144,14 @@ class Clients(nn.Module):
                 f"{defense.name} draws ratios once, so that every client keeps its own and groups must stay together, "
                 f"but the protocol has grouping={protocol.grouping}; use grouping=fixed, or drawn=every_round"
             )
+        if domain.name != "images" and (defense.images_only or defense.level == "input"):
+            raise UsageError(
+                f"{defense.name} works on images themselves, and these records are {domain.records}; choose a defense "
+                "on smashed data"
+            )
         training = lower.training
         with torch.no_grad():  # in eval mode, so that a look at the shape draws nothing and moves no running mean
-            shape = tuple(lower.eval()(torch.zeros(1, *image_shape)).shape[1:])
+            shape = tuple(lower.eval()(domain.zeros(1)).shape[1:])
         lower.train(training)
         lowers = Stacked(lower, protocol.active)
         block = companion = None
@@ -152,23 +159,25 @@ class Clients(nn.Module):
             if len(shape) != 2:
                 raise ValueError(f"frozen_block needs tokens [N, T, D], got shape {[1, *shape]}; cut elsewhere")
             block = frozen_block(shape[-1], seed)
-        if (own := defense.companion(shape, image_shape, seed)) is not None:
+        if isinstance(domain, Images) and (own := defense.companion(shape, domain.shape, seed)) is not None:
             companion = Stacked(own, protocol.active)
         edge = cls(lowers, defense, protocol, classes, block, companion, seed)
-        edge._probe(image_shape)
+        edge._probe(domain)
         return edge
 
     @torch.no_grad()
-    def _probe(self, image_shape: tuple[int, int, int]) -> None:
+    def _probe(self, domain: Domain) -> None:
         """Refuse, before any training, segments that cannot be stacked and shapes that the defense cannot take."""
         if self.lowers.copies == 1 and self.defense.group == 1:
             return
         training = self.training
         self.eval()
-        images = torch.zeros(self.protocol.active, self.defense.smallest_batch, *image_shape)
+        each = self.defense.smallest_batch
+        records = domain.zeros(self.protocol.active * each).unflatten(0, (-1, each))
         try:
             with seeded(torch.device("cpu"), 0):
-                self.release(images, images.new_zeros(images.shape[:2], dtype=torch.int64), Generator().manual_seed(0))
+                labels = torch.zeros(records.shape[:2], dtype=torch.int64)
+                self.release(records, labels, Generator().manual_seed(0))
         except (ValueError, UsageError) as error:
             raise UsageError(str(error)) from None
         except Exception as error:
@@ -197,7 +206,7 @@ class Clients(nn.Module):
             groups = self.protocol.groups(defense.group, number, generator)
             present = groups >= 0
         if defense.soft_labels:
-            labels = nn.functional.one_hot(labels, self.classes).to(images.dtype)
+            labels = nn.functional.one_hot(labels, self.classes).float()
         penalty = None
         if defense.level == "input":
             if defense.group > 1 and self.lowers.by_record is not None:
@@ -245,18 +254,18 @@ class Clients(nn.Module):
         return self.lowers(images)
 
     @torch.no_grad()
-    def fitted(self, upper: nn.Module, image_shape: tuple[int, int, int], seed: int) -> nn.Module:
+    def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
         """The upper segment, behind the defense's adapter where the release is shaped unlike the smashed data."""
         training = self.training
         self.eval()
         with seeded(torch.device("cpu"), 0):
-            shape = tuple(self.lowers.copy(0)(torch.zeros(1, *image_shape)).shape[1:])
+            shape = tuple(self.lowers.copy(0)(domain.zeros(1)).shape[1:])
         self.train(training)
         adapter = self.defense.adapter(shape, seed)
         return upper if adapter is None else nn.Sequential(adapter, upper)
 
     def client(self, number: int) -> nn.Module:
-        """One client without its coins, as one module on [N, C, H, W] images.
+        """One client without its coins, as one module on records [N, ...].
 
         The lower segment, what the defense does to every image alone in front of it or behind it, and the frozen block.
         """

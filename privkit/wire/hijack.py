@@ -14,6 +14,7 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.hijack.gan import finite
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.domains.base import Batch
+from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
@@ -153,12 +154,12 @@ class LiveClients:
             self.guard.load_state_dict(state["guard"])
 
 
-def imitated(edge: Clients, image_shape: tuple[int, int, int]) -> Callable[[Tensor, Generator], Tensor] | None:
+def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
     """What a server that knows the defense's law can do to smashed data of its own; see `Knowledge.imitate`.
 
     Args:
         edge: its defense and frozen block are public; its lower segments tell the shape alone.
-        image_shape: (C, H, W).
+        domain: what a record is.
 
     Returns:
         None where the clients do nothing to their smashed data that keeps its shape: images are mixed or defended
@@ -175,18 +176,18 @@ def imitated(edge: Clients, image_shape: tuple[int, int, int]) -> Callable[[Tens
         released = defense.apply(rows, dummies, draws)[0].smashed.flatten(0, 1)
         return released if edge.block is None else edge.block(released)
 
-    tried = _smashed_like(edge, image_shape)
+    tried = _smashed_like(edge, domain)
     released = imitate(tried, Generator(tried.device).manual_seed(0))
     return None if released.shape != tried.shape or torch.equal(released, tried) else imitate
 
 
 @torch.no_grad()
-def _smashed_like(edge: Clients, image_shape: tuple[int, int, int]) -> Tensor:
+def _smashed_like(edge: Clients, domain: Domain) -> Tensor:
     """Random numbers in the shape of one round's smashed data, in which any defense shows."""
     device = next(iter(edge.parameters()), torch.zeros(())).device
     training, draws = edge.training, Generator(device).manual_seed(0)
     with seeded(device, 0):
-        shape = edge.eval().lowers.copy(0)(torch.zeros(1, *image_shape, device=device)).shape[1:]
+        shape = edge.eval().lowers.copy(0)(domain.zeros(1).to(device)).shape[1:]
     edge.train(training)
     return LOUD * torch.randn(edge.protocol.active * TRIED, *shape, generator=draws, device=device)
 

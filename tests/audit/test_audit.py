@@ -328,11 +328,11 @@ def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> No
     for replaced in (False, True):
         setting = prepare(config, 0, torch.device("cpu"))
         defense = config.defenses[1].spec
-        model = config.model.spec.build(setting.splits.image_shape, 10, positions=False, seed=0)
-        edge = Clients.build(model.lower, defense, setting.splits.image_shape, classes=10, seed=0)
+        model = config.model.spec.build(setting.splits.domain.shape, 10, positions=False, seed=0)
+        edge = Clients.build(model.lower, defense, setting.splits.domain, classes=10, seed=0)
         views = record(edge, setting.victims, batch_size=50, seed=0).views
         knowledge = Knowledge(
-            image_shape=setting.splits.image_shape,
+            image_shape=setting.splits.domain.shape,
             batch_size=50,
             auxiliary=setting.auxiliary.x,
             query=black_box_query(edge),

@@ -36,6 +36,7 @@ from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.random_cutout import RandomCutout
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.channel import record
@@ -45,14 +46,21 @@ SHAPE, CLAIMED_BY = (1, 8, 8), "exact Gaussian profile"
 
 def edge_of(defense: Any, clients: int = 1, **protocol: Any) -> tuple[Clients, nn.Module]:
     """Clients whose lower segments differ, as after training."""
-    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(SHAPE, 10, positions=defense.positions, seed=0)
+    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(
+        Images(shape=SHAPE), 10, positions=defense.positions, seed=0
+    )
     edge = Clients.build(
-        model.lower, defense, SHAPE, classes=10, seed=0, protocol=SplitProtocol(clients=clients, **protocol)
+        model.lower,
+        defense,
+        Images(shape=SHAPE),
+        classes=10,
+        seed=0,
+        protocol=SplitProtocol(clients=clients, **protocol),
     )
     draws = Generator().manual_seed(1)
     for weight in edge.lowers.parameters():
         weight.data += 0.1 * torch.randn(weight.shape, generator=draws)
-    return edge.eval(), edge.fitted(model.upper, SHAPE, 0).eval()
+    return edge.eval(), edge.fitted(model.upper, Images(shape=SHAPE), 0).eval()
 
 
 def batch(count: int, seed: int = 0) -> Batch:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from privkit.audit.run import run_audit
+from privkit.domains.images.domain import Images
 from privkit.registry import load, table
 
 SETTINGS: dict[str, Any] = {
@@ -67,8 +68,9 @@ def test_every_model_goes_through_a_round(model: str) -> None:
 
     shape = (1, 28, 28)
     split = load(table("models")[model])
-    built = (split() if isinstance(split, type) else split).build(shape, 10, positions=True, seed=0)
-    edge = Clients.build(built.lower, NoDefense(), shape, classes=10, seed=0, protocol=SplitProtocol(clients=2))
+    domain = Images(shape=shape)
+    built = (split() if isinstance(split, type) else split).build(domain, 10, positions=True, seed=0)
+    edge = Clients.build(built.lower, NoDefense(), domain, classes=10, seed=0, protocol=SplitProtocol(clients=2))
     draws = torch.Generator().manual_seed(0)
     data = Batch(x=torch.rand(4, *shape, generator=draws), y=torch.arange(4), ids=torch.arange(4))
     trained = train(edge, built.upper, data, TrainingSpec(batch_size=2), epochs=1, seed=0)

@@ -19,6 +19,7 @@ from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
 from privkit.models.vit import Vit
 from privkit.registry import load, parse, table
@@ -33,6 +34,7 @@ SETTINGS: dict[str, Any] = {
     "threads": 1,
 }
 SHAPE = (1, 8, 8)
+IMAGES = Images(shape=SHAPE)
 
 
 def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
@@ -143,9 +145,9 @@ def test_rows_of_canaries_are_found_behind_mixing() -> None:
 
 
 def edge_of(defense: Any, protocol: SplitProtocol, seed: int = 0) -> tuple[Clients, torch.nn.Module]:
-    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(SHAPE, 10, positions=True, seed=seed)
-    edge = Clients.build(model.lower, defense, SHAPE, classes=10, seed=seed, protocol=protocol)
-    return edge, edge.fitted(model.upper, SHAPE, seed)
+    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(IMAGES, 10, positions=True, seed=seed)
+    edge = Clients.build(model.lower, defense, IMAGES, classes=10, seed=seed, protocol=protocol)
+    return edge, edge.fitted(model.upper, IMAGES, seed)
 
 
 def digits(count: int) -> Batch:

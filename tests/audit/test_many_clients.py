@@ -13,11 +13,13 @@ from privkit.config import resolve
 from privkit.defenses.mixup import Mixup
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.channel import black_box_query, record
 
 SHAPE = (1, 8, 8)
+IMAGES = Images(shape=SHAPE)
 SETTINGS: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
 
 
@@ -37,7 +39,7 @@ class Cells(torch.nn.Module):
 def test_a_recorded_row_is_made_of_its_members(clients: int) -> None:
     """Each cell of a released row is the cell of the member whose weight there is 1, and every victim has one seat."""
     protocol = SplitProtocol(clients=clients)
-    edge = Clients.build(Cells(), RandomCutMix(), SHAPE, classes=10, seed=0, protocol=protocol)
+    edge = Clients.build(Cells(), RandomCutMix(), IMAGES, classes=10, seed=0, protocol=protocol)
     data = images(3 * clients * 6)
     found = record(edge, data, batch_size=6, seed=0)
     assert sorted(found.members[found.members >= 0].tolist()) == list(range(len(data)))
@@ -55,7 +57,7 @@ def test_a_recorded_row_is_made_of_its_members(clients: int) -> None:
 
 
 def test_the_adversary_learns_the_members_of_its_own_images_only() -> None:
-    edge = Clients.build(Cells(), Mixup(), SHAPE, classes=10, seed=0, protocol=SplitProtocol(clients=4))
+    edge = Clients.build(Cells(), Mixup(), IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=4))
     data = images(24)
     answer = black_box_query(edge)(data.x, Generator().manual_seed(0))
     share = answer.view.weights
@@ -69,7 +71,12 @@ def test_the_adversary_learns_the_members_of_its_own_images_only() -> None:
 
 def test_hidden_coins_stay_hidden() -> None:
     edge = Clients.build(
-        Cells(), RandomCutMix(published=False), SHAPE, classes=10, seed=0, protocol=SplitProtocol(clients=4)
+        Cells(),
+        RandomCutMix(published=False),
+        IMAGES,
+        classes=10,
+        seed=0,
+        protocol=SplitProtocol(clients=4),
     )
     assert record(edge, images(24), batch_size=6, seed=0).views[0].weights is None
 
@@ -167,8 +174,8 @@ def test_too_few_images_for_so_many_clients_name_a_batch_that_works() -> None:
 def test_masks_on_a_model_without_tokens_are_refused() -> None:
     lower = torch.nn.Conv2d(1, 4, 2, 2)
     with pytest.raises(UsageError, match="patch="):
-        Clients.build(lower, RandomCutMix(), SHAPE, classes=10, seed=0, protocol=SplitProtocol(clients=2))
-    Clients.build(lower, RandomCutMix(patch=2), SHAPE, classes=10, seed=0, protocol=SplitProtocol(clients=2))
+        Clients.build(lower, RandomCutMix(), IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=2))
+    Clients.build(lower, RandomCutMix(patch=2), IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=2))
 
 
 def test_default_batches_share_fifty_images() -> None:

@@ -17,6 +17,7 @@ from privkit.audit.seed_data import prepare
 from privkit.config import resolve
 from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.domains.partition import Dirichlet, Iid
 from privkit.domains.shares import ClientPartition
 from privkit.models.vit import Vit
@@ -24,6 +25,7 @@ from privkit.run.plan import plan
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round, train
 
 SHAPE = (1, 8, 8)
+IMAGES = Images(shape=SHAPE)
 SMALL: dict[str, Any] = {"dataset": "tiny_digits", "threads": 1}
 
 
@@ -46,8 +48,8 @@ def numbered(count: int) -> Batch:
 def test_members_are_what_training_released(protocol: SplitProtocol, partition: Any) -> None:
     data, spec, epochs = numbered(47), TrainingSpec(batch_size=10 if protocol.clients == 1 else 5), 2
     shares: ClientPartition = partition.assign(data.y, protocol.clients, 0)
-    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(SHAPE, 3, positions=True, seed=0)
-    edge = Clients.build(model.lower, NoDefense(), SHAPE, classes=3, seed=0, protocol=protocol)
+    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(IMAGES, 3, positions=True, seed=0)
+    edge = Clients.build(model.lower, NoDefense(), IMAGES, classes=3, seed=0, protocol=protocol)
     seen: list[Tensor] = []
 
     def play(edge: Clients, upper: torch.nn.Module, images: Tensor, *given: Any, **named: Any) -> Round:

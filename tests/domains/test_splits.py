@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from privkit.domains.base import TEST_ID_OFFSET, ArrayPool, Batch, Pools
+from privkit.domains.base import TEST_ID_OFFSET, Pools
+from privkit.domains.images.arrays import ArrayPool
+from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
-from privkit.domains.splits import fit_shape, split
+from privkit.domains.splits import split
 from privkit.errors import DataError
 
 
@@ -86,23 +88,20 @@ def test_too_few_images_are_refused_in_one_sentence(train: int, official_test: i
         split(pools(train, official_test), private=40, auxiliary=20, test=10, seed=0)
 
 
-def grey(value: float, size: int) -> Batch:
-    return Batch(x=torch.full((2, 1, size, size), value), y=torch.tensor([1, 0]), ids=torch.tensor([5, 6]))
+def fitted(x: torch.Tensor, *shape: int) -> torch.Tensor:
+    c, h, w = shape
+    return Images(shape=(c, h, w)).fit(x, Images.of(x))
 
 
-def test_fit_shape_resamples_by_area() -> None:
+def test_auxiliary_images_are_resampled_by_area() -> None:
     x = torch.arange(16.0).reshape(1, 1, 4, 4) / 15
-    batch = Batch(x=x, y=torch.tensor([1]), ids=torch.tensor([7]))
-    fitted = fit_shape(batch, (1, 2, 2))
-    expected = x.reshape(1, 1, 2, 2, 2, 2).mean((3, 5))
-    torch.testing.assert_close(fitted.x, expected)
-    assert (fitted.y.item(), fitted.ids.item()) == (1, 7)
-    assert fit_shape(batch, (1, 7, 5)).x.shape == (1, 1, 7, 5)  # larger, and not square
-    assert torch.equal(fit_shape(batch, (1, 4, 4)).x, x)
+    torch.testing.assert_close(fitted(x, 1, 2, 2), x.reshape(1, 1, 2, 2, 2, 2).mean((3, 5)))
+    assert fitted(x, 1, 7, 5).shape == (1, 1, 7, 5)  # larger, and not square
+    assert torch.equal(fitted(x, 1, 4, 4), x)
 
 
-def test_fit_shape_changes_channels_by_mean_and_repetition() -> None:
+def test_auxiliary_images_get_channels_by_mean_and_repetition() -> None:
     color = torch.tensor([0.0, 0.3, 0.9]).reshape(1, 3, 1, 1).expand(2, 3, 4, 4)
-    batch = Batch(x=color, y=torch.tensor([1, 0]), ids=torch.tensor([5, 6]))
-    torch.testing.assert_close(fit_shape(batch, (1, 4, 4)).x, grey(0.4, 4).x)
-    torch.testing.assert_close(fit_shape(grey(0.4, 8), (3, 4, 4)).x, torch.full((2, 3, 4, 4), 0.4))
+    grey = torch.full((2, 1, 4, 4), 0.4)
+    torch.testing.assert_close(fitted(color, 1, 4, 4), grey)
+    torch.testing.assert_close(fitted(torch.full((2, 1, 8, 8), 0.4), 3, 4, 4), grey.expand(-1, 3, -1, -1))

@@ -10,6 +10,7 @@ from torch import Generator, nn
 from privkit.audit.run import run_audit
 from privkit.defenses import BatchShuffle, NoDefense, PatchShuffle
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.models import VIT_MICRO
 from privkit.training import Checkpoint, Clients, TrainingSpec, split_round, train
 
@@ -41,8 +42,8 @@ def test_shuffles_draw_on_the_device(defense: Any) -> None:
 
 
 def test_a_split_round_leaves_gradients_on_both_sides() -> None:
-    model = VIT_MICRO.build((1, 8, 8), 10, positions=False, seed=0)
-    edge = Clients.build(model.lower, BatchShuffle(), (1, 8, 8), classes=10, seed=0).cuda()
+    model = VIT_MICRO.build(Images(shape=(1, 8, 8)), 10, positions=False, seed=0)
+    edge = Clients.build(model.lower, BatchShuffle(), Images(shape=(1, 8, 8)), classes=10, seed=0).cuda()
     upper = model.upper.cuda()
     images, labels = torch.rand(1, 20, 1, 8, 8, device="cuda"), torch.arange(20, device="cuda").view(1, 20) % 10
     found = split_round(edge, upper, images, labels, Generator("cuda").manual_seed(0))
@@ -75,7 +76,7 @@ def test_dropout_on_the_device_follows_the_seed_and_training_goes_on(
         torch.manual_seed(0)
         lower = nn.Sequential(nn.Conv2d(1, 16, 2, 2), nn.Dropout(), nn.Flatten(2))
         upper = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(256, 10))
-        edge = Clients.build(lower, NoDefense(), (1, 8, 8), classes=10, seed=0).cuda()
+        edge = Clients.build(lower, NoDefense(), Images(shape=(1, 8, 8)), classes=10, seed=0).cuda()
         torch.seed()  # another state of the global generators in every run
         state = torch.cuda.get_rng_state()
         curve = train(

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from privkit.domains.images.domain import Images
 from privkit.metrics.cost import Cost, measure
 from privkit.metrics.memory import peak_memory
 from privkit.metrics.payload import kept_share, mixed_share
@@ -56,7 +57,7 @@ def test_a_companion_is_trained_and_sends_its_gradient_back() -> None:
 
 
 def test_a_transformer_block() -> None:
-    lower = VIT_MICRO.build((1, 28, 28), 10, positions=True, seed=0).lower
+    lower = VIT_MICRO.build(Images(shape=(1, 28, 28)), 10, positions=True, seed=0).lower
     tokens, width, patch = 16, 96, 49
     block = tokens * width * (3 * width + width + 8 * width) + 2 * tokens * tokens * width
     cost = measure(lower, torch.zeros(1, 1, 28, 28), trained=True)
@@ -86,7 +87,7 @@ def test_a_fast_path_of_torch_cannot_hide_multiplications() -> None:
 
 
 def test_payload_of_vit_tiny_on_cifar() -> None:
-    lower = VIT_TINY6.build((3, 32, 32), 10, positions=True, seed=0).lower
+    lower = VIT_TINY6.build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0).lower
     with torch.no_grad():
         tokens = lower(CIFAR).shape[1]
     assert tokens in (64, 65)  # with the class token, where the client owns it
@@ -96,14 +97,14 @@ def test_payload_of_vit_tiny_on_cifar() -> None:
 
 
 def test_payload_of_vgg_after_the_first_pooling() -> None:
-    lower = VGG16.build((3, 32, 32), 10, positions=True, seed=0).lower
+    lower = VGG16.build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0).lower
     cost = measure(lower, CIFAR, trained=True)
     assert cost.bytes_up == 64 * 16 * 16 * 4
     assert cost.client_macs == 32 * 32 * 9 * (3 * 64 + 64 * 64)
 
 
 def test_a_patch_embedding_of_vit_base() -> None:
-    lower = replace(VIT_BASE, cut="embedding").build((3, 224, 224), 10, positions=True, seed=0).lower
+    lower = replace(VIT_BASE, cut="embedding").build(Images(shape=(3, 224, 224)), 10, positions=True, seed=0).lower
     assert measure(lower, torch.zeros(1, 3, 224, 224), trained=False).client_macs == 196 * (16 * 16 * 3) * 768
 
 

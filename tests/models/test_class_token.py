@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 import torch
 
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models import PIT_TINY, T2T_VIT, Pit, T2tVit, Vit
 
 SHAPE = (3, 32, 32)
+IMAGES = Images(shape=SHAPE)
 SPECS = [
     Vit(pool="token", cut="embedding"),
     Vit(pool="token", cut="block2"),
@@ -26,8 +28,8 @@ def owned(spec: Any, owner: str) -> Any:
 @pytest.mark.parametrize("spec", SPECS)
 def test_the_clients_class_token_is_token_zero(spec: Any) -> None:
     images = torch.rand(2, *SHAPE)
-    servers = owned(spec, "server").build(SHAPE, 10, positions=True, seed=0)
-    clients = owned(spec, "client").build(SHAPE, 10, positions=True, seed=0)
+    servers = owned(spec, "server").build(IMAGES, 10, positions=True, seed=0)
+    clients = owned(spec, "client").build(IMAGES, 10, positions=True, seed=0)
     assert (servers.class_token, clients.class_token) == ("server", "client")
     with torch.no_grad():
         without, with_token = servers.lower.eval()(images), clients.lower.eval()(images)
@@ -47,7 +49,7 @@ def test_t2t_is_one_network_whoever_owns_the_class_token() -> None:
     spec, images = T2tVit(width=48, depth=2, heads=2), torch.rand(2, *SHAPE)
     found = []
     for owner in ("server", "client"):
-        split = owned(spec, owner).build(SHAPE, 10, positions=True, seed=0)
+        split = owned(spec, owner).build(IMAGES, 10, positions=True, seed=0)
         with torch.no_grad():
             found.append(split.upper.eval()(split.lower.eval()(images)))
     torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=0)
@@ -56,20 +58,20 @@ def test_t2t_is_one_network_whoever_owns_the_class_token() -> None:
 @pytest.mark.parametrize("spec", [*SPECS[:2], T2T_VIT])
 def test_a_shuffle_refuses_the_clients_class_token(spec: Any) -> None:
     with pytest.raises(UsageError, match=r"could not find the class token again: take class_token=server"):
-        owned(spec, "client").build(SHAPE, 10, positions=False, seed=0)
-    assert owned(spec, "server").build(SHAPE, 10, positions=False, seed=0).class_token == "server"
+        owned(spec, "client").build(IMAGES, 10, positions=False, seed=0)
+    assert owned(spec, "server").build(IMAGES, 10, positions=False, seed=0).class_token == "server"
 
 
 def test_a_stage_of_pit_makes_the_class_token_the_clients() -> None:
-    assert PIT_TINY.build(SHAPE, 10, positions=True, seed=0).class_token == "server"
-    split = Pit(cut="stage1").build(SHAPE, 10, positions=True, seed=0)
+    assert PIT_TINY.build(IMAGES, 10, positions=True, seed=0).class_token == "server"
+    split = Pit(cut="stage1").build(IMAGES, 10, positions=True, seed=0)
     assert split.class_token == "client"
     assert split.lower(torch.zeros(1, *SHAPE)).shape == (1, 226, 64)
     with pytest.raises(UsageError, match="cut=embedding leaves it to the server"):
-        Pit(cut="stage1").build(SHAPE, 10, positions=False, seed=0)
+        Pit(cut="stage1").build(IMAGES, 10, positions=False, seed=0)
 
 
 def test_no_class_token_without_its_pooling() -> None:
     with pytest.raises(ValueError, match="class_token=client needs pool=token"):
         Vit(class_token="client")
-    assert Vit().build(SHAPE, 10, positions=True, seed=0).class_token == "none"
+    assert Vit().build(IMAGES, 10, positions=True, seed=0).class_token == "none"

@@ -12,6 +12,7 @@ from timm.models.vgg import VGG, cfgs
 from torch import Tensor, nn
 from torch.nn import functional
 
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models import LENET5, RESNET18, RESNET20, VGG16, LeNet5, ResNet, SplitModel, Vgg16
 
@@ -98,7 +99,7 @@ def copied(split: SplitModel, whole: nn.Module) -> None:
 def test_lower_then_upper_is_the_reference(
     spec: Any, reference: Callable[[], nn.Module], shape: tuple[int, int, int], cut: str
 ) -> None:
-    split, whole = replace(spec, cut=cut).build(shape, 10, positions=True, seed=0), reference().eval()
+    split, whole = replace(spec, cut=cut).build(Images(shape=shape), 10, positions=True, seed=0), reference().eval()
     copied(split, whole)
     images = torch.rand(2, *shape)
     with torch.no_grad():
@@ -127,7 +128,7 @@ def test_lower_then_upper_is_the_reference(
     ],
 )
 def test_smashed_shapes(spec: Any, shape: tuple[int, int, int], smashed: tuple[int, ...]) -> None:
-    split = spec.build(shape, 10, positions=True, seed=0)
+    split = spec.build(Images(shape=shape), 10, positions=True, seed=0)
     with torch.no_grad():
         assert split.lower.eval()(torch.zeros(2, *shape)).shape == (2, *smashed)
     assert split.class_token == "none"
@@ -143,14 +144,14 @@ def test_smashed_shapes(spec: Any, shape: tuple[int, int, int], smashed: tuple[i
     ],
 )
 def test_weights_counted(spec: Any, shape: tuple[int, int, int], weights: int) -> None:
-    split = spec.build(shape, 10, positions=True, seed=0)
+    split = spec.build(Images(shape=shape), 10, positions=True, seed=0)
     assert sum(w.numel() for half in (split.lower, split.upper) for w in half.parameters()) == weights
 
 
 def test_lenet_says_how_small_is_too_small() -> None:
     with pytest.raises(UsageError, match=r"lenet5 needs images of at least 12×12 pixels, got 8×8"):
-        LENET5.build((1, 8, 8), 10, positions=True, seed=0)
-    split = LENET5.build((1, 12, 12), 10, positions=True, seed=0)
+        LENET5.build(Images(shape=(1, 8, 8)), 10, positions=True, seed=0)
+    split = LENET5.build(Images(shape=(1, 12, 12)), 10, positions=True, seed=0)
     assert split.upper(split.lower(torch.zeros(1, 1, 12, 12))).shape == (1, 10)
 
 

@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models import ImportedPair
 from privkit.storage import load_module, save_module
 
 SHAPE = (1, 28, 28)
+IMAGES = Images(shape=SHAPE)
 Write = Callable[[str, str], None]
 
 
@@ -35,7 +37,7 @@ def test_a_users_own_pair(write: Write) -> None:
         "        super().__init__(nn.Flatten(), nn.LazyLinear(classes))\n"
         "number = 3\n",
     )
-    split = ImportedPair(lower="my_nets.lower", upper="my_nets.Upper").build(SHAPE, 5, positions=True, seed=0)
+    split = ImportedPair(lower="my_nets.lower", upper="my_nets.Upper").build(IMAGES, 5, positions=True, seed=0)
     assert split.upper(split.lower(torch.zeros(2, *SHAPE))).shape == (2, 5)
     assert split.hides_places is None
     for bad, reason in [
@@ -45,7 +47,7 @@ def test_a_users_own_pair(write: Write) -> None:
         ("builtins.dict", "must give a torch.nn.Module"),
     ]:
         with pytest.raises(UsageError, match=reason):
-            ImportedPair(lower=bad, upper="my_nets.Upper").build(SHAPE, 5, positions=True, seed=0)
+            ImportedPair(lower=bad, upper="my_nets.Upper").build(IMAGES, 5, positions=True, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_a_users_own_pair(write: Write) -> None:
 def test_a_module_that_fails_is_named_in_one_sentence(write: Write, name: str, source: str, reason: str) -> None:
     write(name, source)
     with pytest.raises(UsageError) as caught:
-        ImportedPair(lower=f"{name}.Lower", upper="torch.nn.Flatten").build(SHAPE, 5, positions=True, seed=0)
+        ImportedPair(lower=f"{name}.Lower", upper="torch.nn.Flatten").build(IMAGES, 5, positions=True, seed=0)
     assert str(caught.value).startswith(reason)
     assert "\n" not in str(caught.value)
 
@@ -91,7 +93,7 @@ def test_a_lower_segment_that_shows_positions_to_a_shuffle_is_refused(write: Wri
 
     def build(lower: str, positions: bool) -> bool | None:
         pair = ImportedPair(lower=f"embedding.{lower}", upper="torch.nn.Flatten")
-        return pair.build(SHAPE, 5, positions=positions, seed=0).hides_places
+        return pair.build(IMAGES, 5, positions=positions, seed=0).hides_places
 
     assert build("Lower", positions=True) is None
     assert build("Honest", positions=False) is True

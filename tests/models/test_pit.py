@@ -5,17 +5,19 @@ import timm
 import torch
 from timm.models.pit import PoolingVisionTransformer
 
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models import PIT_TINY, Pit
 from privkit.models.places import hides_places
 
 SHAPE = (3, 32, 32)
+IMAGES = Images(shape=SHAPE)
 
 
 @pytest.mark.parametrize("cut", PIT_TINY.cuts)
 @pytest.mark.parametrize("size", [28, 32])
 def test_lower_then_upper_is_timms_forward(cut: str, size: int) -> None:
-    split = Pit(cut=cut).build((3, size, size), 10, positions=True, seed=0)
+    split = Pit(cut=cut).build(Images(shape=(3, size, size)), 10, positions=True, seed=0)
     whole = PoolingVisionTransformer(
         img_size=size,
         patch_size=4,
@@ -35,7 +37,7 @@ def test_lower_then_upper_is_timms_forward(cut: str, size: int) -> None:
 
 def test_at_224_pixels_it_is_the_published_network() -> None:
     """27×27 patches of 16 pixels and 4.85 million weights: PiT-Ti of Heo et al. 2021, table 1."""
-    split = PIT_TINY.build((3, 224, 224), 1000, positions=True, seed=0)
+    split = PIT_TINY.build(Images(shape=(3, 224, 224)), 1000, positions=True, seed=0)
     own = {w.shape for half in (split.lower, split.upper) for w in half.parameters()}
     published = timm.create_model("pit_ti_224")
     assert own == {w.shape for w in published.parameters()}
@@ -58,16 +60,19 @@ def test_at_224_pixels_it_is_the_published_network() -> None:
 )
 def test_smashed_shapes(spec: Pit, tokens: tuple[int, int]) -> None:
     with torch.no_grad():
-        assert spec.build(SHAPE, 10, positions=True, seed=0).lower(torch.zeros(2, *SHAPE)).shape == (2, *tokens)
+        assert spec.build(IMAGES, 10, positions=True, seed=0).lower(torch.zeros(2, *SHAPE)).shape == (
+            2,
+            *tokens,
+        )
 
 
 @pytest.mark.parametrize(("stride", "apart"), [(4, True), (2, False)])
 def test_only_patches_that_lie_apart_hide_places(stride: int, apart: bool) -> None:
     for positions in (True, False):
-        split = Pit(patch=4, stride=stride).build(SHAPE, 10, positions=positions, seed=0)
+        split = Pit(patch=4, stride=stride).build(IMAGES, 10, positions=positions, seed=0)
         assert split.hides_places is (apart and not positions)
         if apart:
-            assert hides_places(split.lower, SHAPE) is split.hides_places
+            assert hides_places(split.lower, IMAGES) is split.hides_places
 
 
 def test_bad_patches() -> None:
@@ -75,4 +80,4 @@ def test_bad_patches() -> None:
         with pytest.raises(ValueError, match="must be a whole number >= 1"):
             Pit(**bad)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"patch must be at most the image's smaller side \(8\), got 9"):
-        Pit(patch=9).build((1, 8, 8), 10, positions=True, seed=0)
+        Pit(patch=9).build(Images(shape=(1, 8, 8)), 10, positions=True, seed=0)

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from privkit.domains.images.domain import Images
 from privkit.models import VIT_MICRO, VIT_TINY
 from privkit.models.places import hides_places
 
 SHAPE = (3, 32, 32)
+IMAGES = Images(shape=SHAPE)
 
 
 class Patches(nn.Module):
@@ -76,7 +78,7 @@ def block(dropout: float = 0.0) -> nn.Module:
     ids=lambda value: str(value) if isinstance(value, bool | None) else "",
 )
 def test_places(lower: nn.Module, hidden: bool | None) -> None:
-    assert hides_places(lower, SHAPE) is hidden
+    assert hides_places(lower, IMAGES) is hidden
 
 
 @pytest.mark.parametrize("spec", [VIT_MICRO, VIT_TINY])
@@ -85,14 +87,14 @@ def test_the_built_in_models_say_the_truth(spec: Any, cut: str) -> None:
     from dataclasses import replace
 
     for positions in (False, True):
-        split = replace(spec, cut=cut).build(SHAPE, 10, positions=positions, seed=0)
-        assert split.hides_places is hides_places(split.lower, SHAPE) is not positions
+        split = replace(spec, cut=cut).build(IMAGES, 10, positions=positions, seed=0)
+        assert split.hides_places is hides_places(split.lower, IMAGES) is not positions
 
 
 def test_the_segment_and_the_generator_are_left_alone() -> None:
     lower = Patches(nn.Sequential(nn.Dropout(), nn.BatchNorm1d(16)))
     before, state = [value.clone() for value in lower.state_dict().values()], torch.random.get_rng_state()
-    assert hides_places(lower, SHAPE) is False
+    assert hides_places(lower, IMAGES) is False
     assert lower.training
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(before, lower.state_dict().values(), strict=True))

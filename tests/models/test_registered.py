@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models import MODELS, SplitModel
 from privkit.models.places import hides_places
@@ -17,6 +18,7 @@ from privkit.registry import load, parse
 
 SPECS = {name: load(target) for name, target in MODELS.items()}
 SHAPE = (3, 32, 32)
+IMAGES = Images(shape=SHAPE)
 DEEP = ("t2t_vit", "vit_tiny")  # their blocks are all alike: these see three cuts
 SMALL = [name for name in SPECS if name != "vit_base"]  # which takes seconds to build, and is `Vit` like the others
 LIGHT = ("lenet5", "pit_tiny", "resnet20", "vgg16")  # whose last cut is tried with three clients, too
@@ -29,7 +31,7 @@ def cuts(name: str) -> list[str]:
 
 
 def build(name: str, shape: tuple[int, int, int] = SHAPE, *, seed: int = 0, **fields: Any) -> SplitModel:
-    split: SplitModel = replace(SPECS[name], **fields).build(shape, 10, positions=True, seed=seed)
+    split: SplitModel = replace(SPECS[name], **fields).build(Images(shape=shape), 10, positions=True, seed=seed)
     return split
 
 
@@ -158,7 +160,7 @@ def test_three_clients_in_one_call_equal_one_after_the_other(name: str, end: int
 def test_what_is_said_about_places_is_what_is_seen(name: str) -> None:
     """The numeric test finds what the model says, wherever it can tell."""
     for positions in (True, False):
-        split = SPECS[name].build(SHAPE, 10, positions=positions, seed=0)
-        seen = hides_places(split.lower, SHAPE)
+        split = SPECS[name].build(IMAGES, 10, positions=positions, seed=0)
+        seen = hides_places(split.lower, IMAGES)
         assert split.hides_places in (True, False)
         assert seen in (split.hides_places, None)

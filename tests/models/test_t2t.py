@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models import T2T_VIT, SplitModel, T2tVit
 from privkit.models.t2t import Whole, sinusoids
@@ -104,7 +105,7 @@ def test_released_weights_give_the_papers_forward(
         if owner == "client" and not positions:
             continue
         spec = replace(SPEC, cut=cut, class_token=owner, checkpoint=str(tmp_path / "t2t.safetensors"))
-        ours = logits(spec.build((3, size, size), 10, positions=positions, seed=0), images)
+        ours = logits(spec.build(Images(shape=(3, size, size)), 10, positions=positions, seed=0), images)
         theirs = plain(state, (images - 0.5) / 0.5, stride, 4, 3, 48**-0.5, positions, join)
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-5)
         unscaled = plain(state, (images - 0.5) / 0.5, stride, 4, 3, 12**-0.5, positions, join)
@@ -114,7 +115,7 @@ def test_released_weights_give_the_papers_forward(
 
 def test_new_weights_scale_attention_by_the_heads_size() -> None:
     images = torch.rand(2, 3, 32, 32)
-    split = SPEC.build((3, 32, 32), 10, positions=False, seed=0)
+    split = SPEC.build(Images(shape=(3, 32, 32)), 10, positions=False, seed=0)
     with torch.no_grad():
         for weight in [*split.lower.parameters(), *split.upper.parameters()]:
             weight.add_(torch.randn(weight.shape), alpha=0.1)
@@ -132,7 +133,9 @@ def test_names_are_the_authors(tmp_path: Path) -> None:
     short = {name: value for name, value in random_state(3, 1).items() if not name.startswith("blocks.2")}
     save_file(short, tmp_path / "short.safetensors")
     with pytest.raises(UsageError, match=r"does not fit width=48, depth=3: blocks\.2\.attn\.proj\.bias is missing"):
-        replace(SPEC, checkpoint=str(tmp_path / "short.safetensors")).build((3, 32, 32), 10, positions=True, seed=0)
+        replace(SPEC, checkpoint=str(tmp_path / "short.safetensors")).build(
+            Images(shape=(3, 32, 32)), 10, positions=True, seed=0
+        )
 
 
 def _layer(*, qkv_bias: bool) -> set[str]:
@@ -146,7 +149,9 @@ def _layer(*, qkv_bias: bool) -> set[str]:
 @pytest.mark.parametrize(("width", "depth", "heads", "millions"), [(384, 14, 6, 21.5), (512, 24, 8, 64.1)])
 def test_published_sizes(width: int, depth: int, heads: int, millions: float) -> None:
     """Yuan et al. 2021, table 2; the fixed positions are counted there as weights."""
-    split = T2tVit(width=width, depth=depth, heads=heads).build((3, 224, 224), 1000, positions=True, seed=0)
+    split = T2tVit(width=width, depth=depth, heads=heads).build(
+        Images(shape=(3, 224, 224)), 1000, positions=True, seed=0
+    )
     weights = sum(w.numel() for half in (split.lower, split.upper) for w in half.parameters())
     assert round((weights + sinusoids(197, width).numel()) / 1e6, 1) == millions
     with torch.no_grad():
@@ -155,7 +160,7 @@ def test_published_sizes(width: int, depth: int, heads: int, millions: float) ->
 
 def test_overlapping_tokens_never_hide_places() -> None:
     """Moving one 16-pixel patch changes more tokens than its own."""
-    split = replace(SPEC, stride=4).build((3, 64, 64), 10, positions=False, seed=0)
+    split = replace(SPEC, stride=4).build(Images(shape=(3, 64, 64)), 10, positions=False, seed=0)
     images = torch.rand(1, 3, 64, 64)
     swapped = images.clone()
     swapped[..., :16, :16], swapped[..., :16, 16:32] = images[..., :16, 16:32], images[..., :16, :16]

@@ -8,11 +8,13 @@ import torch
 from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
 from privkit.models.tokens import PatchLinear
 
 SHAPE = (1, 28, 28)
+IMAGES = Images(shape=SHAPE)
 
 
 def timm_vit(spec: Vit, **options: Any) -> VisionTransformer:
@@ -45,7 +47,7 @@ def merged(lower: torch.nn.Module, upper: torch.nn.Module, spec: Vit) -> dict[st
 def test_lower_then_upper_is_timms_forward(cut: str, positions: bool) -> None:
     """The patch embedding is a product in place of timm's convolution, and rounds differently."""
     spec = Vit(cut=cut)
-    split = spec.build(SHAPE, 10, positions=positions, seed=0)
+    split = spec.build(IMAGES, 10, positions=positions, seed=0)
     whole = timm_vit(spec, class_token=False, global_pool="avg", pos_embed="learn" if positions else "none")
     whole.load_state_dict(merged(split.lower, split.upper, spec))
     images = torch.rand(3, *SHAPE)
@@ -56,7 +58,7 @@ def test_lower_then_upper_is_timms_forward(cut: str, positions: bool) -> None:
 
 def test_a_class_token_belongs_to_the_server() -> None:
     spec = Vit(cut="embedding", pool="token")
-    split = spec.build(SHAPE, 10, positions=True, seed=0)
+    split = spec.build(IMAGES, 10, positions=True, seed=0)
     assert "cls_token" in split.upper.state_dict()
     assert "cls_token" not in split.lower.state_dict()
     whole = timm_vit(spec, class_token=True, global_pool="token", no_embed_class=True)
@@ -72,7 +74,7 @@ def test_a_class_token_belongs_to_the_server() -> None:
 def test_the_clients_class_token_is_timms_own(cut: str) -> None:
     """Token first, then a position for all T+1: timm's default order, and DP-CutMixSL §3.A's."""
     spec = Vit(cut=cut, pool="token", class_token="client")
-    split = spec.build(SHAPE, 10, positions=True, seed=0)
+    split = spec.build(IMAGES, 10, positions=True, seed=0)
     whole = timm_vit(spec, class_token=True, global_pool="token", no_embed_class=False)
     whole.load_state_dict(merged(split.lower, split.upper, spec))
     images = torch.rand(3, *SHAPE)
@@ -91,7 +93,7 @@ def test_without_positions_the_release_does_not_know_places() -> None:
     order = torch.arange(16)
     order[0], order[4] = 4, 0
     for positions in (False, True):
-        lower = VIT_MICRO.build(SHAPE, 10, positions=positions, seed=0).lower.eval()
+        lower = VIT_MICRO.build(IMAGES, 10, positions=positions, seed=0).lower.eval()
         with torch.no_grad():
             same = torch.allclose(lower(swapped), lower(images)[:, order], atol=1e-5)
         assert same is not positions
@@ -107,7 +109,7 @@ def test_without_positions_the_release_does_not_know_places() -> None:
     ],
 )
 def test_sizes(spec: Vit, shape: tuple[int, int, int], tokens: int, millions: float) -> None:
-    split = spec.build(shape, 10, positions=True, seed=0)
+    split = spec.build(Images(shape=shape), 10, positions=True, seed=0)
     with torch.no_grad():
         assert split.lower(torch.zeros(1, *shape)).shape == (1, tokens, spec.width)
     parameters = sum(p.numel() for part in (split.lower, split.upper) for p in part.parameters())
@@ -116,7 +118,7 @@ def test_sizes(spec: Vit, shape: tuple[int, int, int], tokens: int, millions: fl
 
 def test_weights_follow_the_seed_and_nothing_else() -> None:
     state = torch.random.get_rng_state()
-    first, again, other = (VIT_MICRO.build(SHAPE, 10, positions=True, seed=s).lower.state_dict() for s in (0, 0, 1))
+    first, again, other = (VIT_MICRO.build(IMAGES, 10, positions=True, seed=s).lower.state_dict() for s in (0, 0, 1))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -124,7 +126,7 @@ def test_weights_follow_the_seed_and_nothing_else() -> None:
 
 def test_patch_must_divide_the_image() -> None:
     with pytest.raises(UsageError, match="does not divide images of 28×28; allowed"):
-        Vit(patch=5).build(SHAPE, 10, positions=True, seed=0)
+        Vit(patch=5).build(IMAGES, 10, positions=True, seed=0)
     for bad in ({"cut": "block5"}, {"cut": "block0"}, {"heads": 5}, {"width": 0}):
         with pytest.raises(ValueError, match="must"):
             Vit(**bad)  # type: ignore[arg-type]
@@ -138,18 +140,18 @@ def test_a_checkpoint_is_loaded_and_never_unpickled(tmp_path: Path, kind: str) -
         save_file(trained.state_dict(), path)
     else:
         torch.save(trained.state_dict(), path)
-    split = Vit(checkpoint=str(path)).build(SHAPE, 10, positions=True, seed=0)
+    split = Vit(checkpoint=str(path)).build(IMAGES, 10, positions=True, seed=0)
     name = "blocks.0.attn.qkv.weight"
     assert torch.equal(split.lower.state_dict()[name], trained.state_dict()[name])
     with pytest.raises(UsageError, match="does not fit width=48"):
-        Vit(width=48, checkpoint=str(path)).build(SHAPE, 10, positions=True, seed=0)
+        Vit(width=48, checkpoint=str(path)).build(IMAGES, 10, positions=True, seed=0)
     torch.save([torch.zeros(1)], tmp_path / "list.pth")
     with pytest.raises(UsageError, match="cannot be read as safetensors or plain tensors: it holds no state dict"):
-        Vit(checkpoint=str(tmp_path / "list.pth")).build(SHAPE, 10, positions=True, seed=0)
+        Vit(checkpoint=str(tmp_path / "list.pth")).build(IMAGES, 10, positions=True, seed=0)
     evil = tmp_path / "evil.pth"
     torch.save({"head": Vit()}, evil)
     with pytest.raises(UsageError, match="cannot be read"):
-        Vit(checkpoint=str(evil)).build(SHAPE, 10, positions=True, seed=0)
+        Vit(checkpoint=str(evil)).build(IMAGES, 10, positions=True, seed=0)
 
 
 @pytest.mark.parametrize("owner", ["server", "client"])
@@ -162,7 +164,7 @@ def test_a_published_checkpoint_with_a_position_for_its_class_token(tmp_path: Pa
     path = tmp_path / "published.pth"
     torch.save({"model": trained.state_dict()}, path)
     split = Vit(pool="token", class_token=owner, cut="embedding", checkpoint=str(path)).build(
-        SHAPE, 10, positions=True, seed=0
+        IMAGES, 10, positions=True, seed=0
     )
     images = torch.rand(3, *SHAPE)
     with torch.no_grad():

@@ -15,16 +15,18 @@ from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.laplace_noise import LaplaceNoise
 from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import record, shared_lower
 
 SHAPE = (1, 8, 8)
+IMAGES = Images(shape=SHAPE)
 
 
 def edge_of(defense: Defense, clients: int = 1) -> Clients:
-    lower = Vit(patch=4, width=8, depth=2, heads=2, cut="block1").build(SHAPE, 3, positions=True, seed=0).lower
-    return Clients.build(lower, defense, SHAPE, classes=3, seed=0, protocol=SplitProtocol(clients=clients))
+    lower = Vit(patch=4, width=8, depth=2, heads=2, cut="block1").build(IMAGES, 3, positions=True, seed=0).lower
+    return Clients.build(lower, defense, IMAGES, classes=3, seed=0, protocol=SplitProtocol(clients=clients))
 
 
 def images(count: int) -> Batch:

@@ -13,6 +13,7 @@ SCRIPT = """
 import json, sys
 import numpy as np, torch
 from torch import Generator
+from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
 from privkit.defenses import BatchShuffle, NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
@@ -27,8 +28,9 @@ found = {}
 with process_group():
     rank, world = processes()
     for defense in (NoDefense(), BatchShuffle()):
-        model = VIT_MICRO.build((1, 8, 8), 10, positions=defense.positions, seed=0)
-        edge = Clients.build(model.lower, defense, (1, 8, 8), classes=10, seed=0, protocol=Protocol(clients=2))
+        tiny = Images(shape=(1, 8, 8))
+        model = VIT_MICRO.build(tiny, 10, positions=defense.positions, seed=0)
+        edge = Clients.build(model.lower, defense, tiny, classes=10, seed=0, protocol=Protocol(clients=2))
         receipts, apply = [], edge.release
         def watched(*arguments):
             sent = apply(*arguments)

@@ -19,11 +19,13 @@ from privkit.defenses.mixup import Mixup
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.shuffled_cutmix import ShuffledCutMix
 from privkit.defenses.vanilla_cutmix import VanillaCutMix
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.training import Clients
 from privkit.training.protocol import SplitProtocol
 
 SHAPE = (1, 4, 4)
+IMAGES = Images(shape=SHAPE)
 MIXERS: tuple[type[Any], ...] = (DpMixSl, DpCutMixSl, Mixup, RandomCutMix, ShuffledCutMix, VanillaCutMix)
 
 
@@ -40,7 +42,7 @@ class Tokens(nn.Module):
 
 def edge(defense: Defense, seed: int = 0, grouping: Any = "fixed") -> Clients:
     protocol = SplitProtocol(clients=4, grouping=grouping)
-    return Clients.build(Tokens(), defense, SHAPE, classes=3, seed=seed, protocol=protocol)
+    return Clients.build(Tokens(), defense, IMAGES, classes=3, seed=seed, protocol=protocol)
 
 
 def ratios(edge: Clients, number: int) -> tuple[torch.Tensor, torch.Tensor, Any]:

@@ -10,12 +10,14 @@ from torch import Generator, nn
 from privkit.defenses import BatchShuffle, NoDefense, PatchShuffle
 from privkit.defenses.base import Defense
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
 from privkit.errors import DamagedFile, TrainingDiverged, UsageError
 from privkit.models import VIT_MICRO, SplitModel
 from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, split_round, train
 
 SHAPE = (1, 8, 8)
+IMAGES = Images(shape=SHAPE)
 SPEC = TrainingSpec(batch_size=20)
 
 
@@ -25,8 +27,8 @@ def digits(count: int = 100) -> Batch:
 
 
 def built(defense: Defense, seed: int = 0) -> tuple[Clients, nn.Module]:
-    model = VIT_MICRO.build(SHAPE, 10, positions=defense.positions, seed=seed)
-    return Clients.build(model.lower, defense, SHAPE, classes=10, seed=seed), model.upper
+    model = VIT_MICRO.build(IMAGES, 10, positions=defense.positions, seed=seed)
+    return Clients.build(model.lower, defense, IMAGES, classes=10, seed=seed), model.upper
 
 
 def weights(*modules: nn.Module) -> list[torch.Tensor]:
@@ -170,7 +172,7 @@ def test_a_nan_names_its_step() -> None:
     model = SplitModel(lower=nn.Identity(), upper=Bomb())
     with pytest.raises(TrainingDiverged, match="at step 8 of 15"):
         train(
-            Clients.build(model.lower, NoDefense(), SHAPE, classes=10, seed=0),
+            Clients.build(model.lower, NoDefense(), IMAGES, classes=10, seed=0),
             model.upper,
             digits(),
             SPEC,
@@ -181,4 +183,4 @@ def test_a_nan_names_its_step() -> None:
 
 def test_a_frozen_block_needs_tokens() -> None:
     with pytest.raises(ValueError, match="needs tokens"):
-        Clients.build(nn.Identity(), PatchShuffle(frozen_block=True), SHAPE, classes=10, seed=0)
+        Clients.build(nn.Identity(), PatchShuffle(frozen_block=True), IMAGES, classes=10, seed=0)

@@ -78,7 +78,7 @@ def test_each_side_has_its_own_optimizer() -> None:
     data = pool.take(np.arange(40))
     moved = {}
     for rate, upper_rate in ((0.1, 0.1), (0.1, 1e-30)):
-        model = VIT_MICRO.build((1, 8, 8), 10, positions=True, seed=0)
+        model = VIT_MICRO.build(Images(shape=(1, 8, 8)), 10, positions=True, seed=0)
         edge = Clients.build(model.lower, NoDefense(), (1, 8, 8), classes=10, seed=0)
         before = [weight.detach().clone() for weight in (*edge.parameters(), *model.upper.parameters())]
         spec = TrainingSpec(

@@ -16,6 +16,7 @@ from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.shuffled_cutmix import ShuffledCutMix
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
 from privkit.domains.partition import ClientPartition
 from privkit.errors import TrainingDiverged, UsageError
@@ -27,6 +28,7 @@ from privkit.wire.channel import record
 from privkit.wire.transcript import Recorder
 
 SHAPE = (1, 8, 8)
+IMAGES = Images(shape=SHAPE)
 
 
 def digits(count: int = 120) -> Batch:
@@ -35,8 +37,8 @@ def digits(count: int = 120) -> Batch:
 
 
 def built(defense: Defense, protocol: SplitProtocol, seed: int = 0) -> tuple[Clients, nn.Module]:
-    model = VIT_MICRO.build(SHAPE, 10, positions=defense.positions, seed=seed)
-    edge = Clients.build(model.lower, defense, SHAPE, classes=10, seed=seed, protocol=protocol)
+    model = VIT_MICRO.build(IMAGES, 10, positions=defense.positions, seed=seed)
+    edge = Clients.build(model.lower, defense, IMAGES, classes=10, seed=seed, protocol=protocol)
     return edge, Stacked(model.upper, protocol.clients) if protocol.upper == "own" else model.upper
 
 
@@ -55,7 +57,7 @@ def test_one_client_is_centralized_training_bit_for_bit() -> None:
     """Against a loop that knows nothing of privkit's: same weights after every one of ten steps."""
     data, spec = digits(100), TrainingSpec(batch_size=20)
     edge, upper = built(NoDefense(), SplitProtocol())
-    model = VIT_MICRO.build(SHAPE, 10, positions=True, seed=0)
+    model = VIT_MICRO.build(IMAGES, 10, positions=True, seed=0)
     whole = nn.Sequential(model.lower, model.upper)
     optimizer = torch.optim.AdamW(whole.parameters(), lr=spec.learning_rate, weight_decay=0.05, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -101,8 +103,8 @@ def test_with_one_client_every_protocol_is_sl(protocol: SplitProtocol) -> None:
 
 def naive_psl(data: Batch, order: Tensor, weights: list[float]) -> tuple[list[nn.Module], nn.Module]:
     """Parallel split learning as a loop over clients, straight from DP-CutMixSL Eq. 3."""
-    model = VIT_MICRO.build(SHAPE, 10, positions=True, seed=0)
-    clients = [VIT_MICRO.build(SHAPE, 10, positions=True, seed=0).lower for _ in weights]
+    model = VIT_MICRO.build(IMAGES, 10, positions=True, seed=0)
+    clients = [VIT_MICRO.build(IMAGES, 10, positions=True, seed=0).lower for _ in weights]
     modules = [*clients, model.upper]
     optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in modules]
     for rows in order:
@@ -349,9 +351,9 @@ def test_segments_that_cannot_be_stacked_are_refused_before_training() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x if x.sum() > 0 else -x
 
-    Clients.build(Branching(), NoDefense(), SHAPE, classes=10, seed=0)  # one client may do as it likes
+    Clients.build(Branching(), NoDefense(), IMAGES, classes=10, seed=0)  # one client may do as it likes
     with pytest.raises(UsageError, match="cannot be evaluated for 3 clients at once"):
-        Clients.build(Branching(), NoDefense(), SHAPE, classes=10, seed=0, protocol=SplitProtocol(clients=3))
+        Clients.build(Branching(), NoDefense(), IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=3))
 
 
 class Normed(nn.Module):
@@ -376,7 +378,7 @@ def test_a_frozen_segment_carries_no_record_into_another(frozen: bool) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             lower, upper = Normed(), nn.Sequential(nn.Flatten(), nn.Linear(128, 10))
-        edge = Clients.build(lower, NoDefense(), SHAPE, classes=10, seed=0)
+        edge = Clients.build(lower, NoDefense(), IMAGES, classes=10, seed=0)
         recorder = Recorder()
         train(edge, upper, other, spec, epochs=1, seed=0, play=recorder)
         released.append(torch.cat([view.smashed for view in recorder.views]))

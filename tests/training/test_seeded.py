@@ -9,6 +9,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.defenses import BatchShuffle, PatchShuffle
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, train
 from privkit.wire.channel import black_box_query, record
 
@@ -47,7 +48,7 @@ def built(*, always: bool = False) -> tuple[Clients, nn.Module]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         upper = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(256, 10))
-        return Clients.build(Noisy(always=always), BatchShuffle(), (1, 8, 8), classes=10, seed=0), upper
+        return Clients.build(Noisy(always=always), BatchShuffle(), Images(shape=(1, 8, 8)), classes=10, seed=0), upper
 
 
 def test_dropout_follows_the_seed_also_after_a_kill(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_nothing_is_dropped_and_no_mean_moves_once_training_is_over() -> None:
 def test_a_look_at_the_shape_changes_nothing() -> None:
     lower = Noisy()
     before, state = [value.clone() for value in lower.state_dict().values()], torch.random.get_rng_state()
-    edge = Clients.build(lower, PatchShuffle(frozen_block=True), (1, 8, 8), classes=10, seed=0)
+    edge = Clients.build(lower, PatchShuffle(frozen_block=True), Images(shape=(1, 8, 8)), classes=10, seed=0)
     assert edge.lowers.module.training
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(before, lower.state_dict().values(), strict=True))

@@ -21,19 +21,21 @@ from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.random_cutout import RandomCutout
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, imitated, serve
 
 SHAPE = (1, 8, 8)
+IMAGES = Images(shape=SHAPE)
 SPEC = TrainingSpec(batch_size=8, learning_rate=3e-3)
 
 
 def edge_of(defense: Defense, clients: int = 1) -> tuple[Clients, nn.Module]:
-    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(SHAPE, 10, positions=True, seed=0)
-    edge = Clients.build(model.lower, defense, SHAPE, classes=10, seed=0, protocol=SplitProtocol(clients=clients))
-    return edge, edge.fitted(model.upper, SHAPE, 0)
+    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(IMAGES, 10, positions=True, seed=0)
+    edge = Clients.build(model.lower, defense, IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=clients))
+    return edge, edge.fitted(model.upper, IMAGES, 0)
 
 
 def live(defense: Defense, clients: int = 1, guard: SplitGuard | None = None) -> tuple[LiveClients, nn.Module]:
@@ -44,7 +46,7 @@ def live(defense: Defense, clients: int = 1, guard: SplitGuard | None = None) ->
 
 
 def imitation(defense: Defense, smashed: Tensor, clients: int = 1) -> Tensor:
-    imitate = imitated(edge_of(defense, clients)[0], SHAPE)
+    imitate = imitated(edge_of(defense, clients)[0], IMAGES)
     assert imitate is not None
     found = imitate(smashed, Generator().manual_seed(1))
     assert torch.equal(found, imitate(smashed, Generator().manual_seed(1)))
@@ -80,7 +82,7 @@ def test_shuffles_move_the_pilots_tokens_as_far_as_the_clients(defense: Defense,
 
 def test_the_public_frozen_block_is_a_part_of_what_clients_do() -> None:
     edge, _ = edge_of(NoDefense(frozen_block=True))
-    imitate, smashed = imitated(edge, SHAPE), torch.rand(8, 4, 16)
+    imitate, smashed = imitated(edge, IMAGES), torch.rand(8, 4, 16)
     assert imitate is not None
     assert edge.block is not None
     assert torch.equal(imitate(smashed, Generator()), edge.block(smashed))
@@ -96,14 +98,14 @@ def test_the_public_frozen_block_is_a_part_of_what_clients_do() -> None:
     ],
 )
 def test_nothing_to_imitate(defense: Defense, clients: int) -> None:
-    assert imitated(edge_of(defense, clients)[0], SHAPE) is None
+    assert imitated(edge_of(defense, clients)[0], IMAGES) is None
 
 
 def test_fsha_hands_the_pilot_over_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the whole attack, on clients that shuffle: critic and decoder see no token at its place."""
     monkeypatch.setattr("privkit.attacks.hijack.fsha.ROUNDS_AN_EPOCH", 2)
     clients, _ = live(PatchShuffle(), clients=2)
-    imitate, moved = imitated(edge_of(PatchShuffle(), 2)[0], SHAPE), []
+    imitate, moved = imitated(edge_of(PatchShuffle(), 2)[0], IMAGES), []
     assert imitate is not None
 
     def watched(smashed: Tensor, draws: Generator) -> Tensor:

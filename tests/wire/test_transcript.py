@@ -14,12 +14,14 @@ from privkit.defenses.none import NoDefense
 from privkit.defenses.nopeek import NoPeek
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
 from privkit.models import VIT_MICRO
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round, train
 from privkit.wire.transcript import RecordedRound, Recorder
 
 SHAPE = (1, 8, 8)
+IMAGES = Images(shape=SHAPE)
 PAIR = SplitProtocol(clients=2)
 
 
@@ -29,8 +31,8 @@ def digits(count: int = 48) -> Batch:
 
 
 def built(defense: Defense, protocol: SplitProtocol = PAIR) -> tuple[Clients, nn.Module]:
-    model = VIT_MICRO.build(SHAPE, 10, positions=defense.positions, seed=0)
-    return Clients.build(model.lower, defense, SHAPE, classes=10, seed=0, protocol=protocol), model.upper
+    model = VIT_MICRO.build(IMAGES, 10, positions=defense.positions, seed=0)
+    return Clients.build(model.lower, defense, IMAGES, classes=10, seed=0, protocol=protocol), model.upper
 
 
 def one(

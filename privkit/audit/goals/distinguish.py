@@ -36,7 +36,7 @@ def ask(context: AttackContext) -> Row:
     coins = torch.rand(len(context.seed_data.victims), generator=draws) < 0.5
     sending = (smashed if attack.on == "smashed" else gradients)(context, coins, draws)
     knowledge = CanaryKnowledge(
-        image_shape=context.seed_data.splits.image_shape,
+        image_shape=context.seed_data.splits.domain.shape,
         batch_size=context.round_size,
         rows=sending.rows,
         present=sending.present,

@@ -49,7 +49,7 @@ def asked(attack, recorder: Recorder, context: AttackContext) -> tuple[Scores, T
         rounds = torch.arange(len(views)).repeat_interleave(len(views[0].smashed))
         known = _first_positives(truth == attack.positive, rounds)
         knowledge = LabelKnowledge(
-            image_shape=context.seed_data.splits.image_shape,
+            image_shape=context.seed_data.splits.domain.shape,
             batch_size=context.round_size,
             upper=upper,
             known_rows=known if len(known) else None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Generator, Tensor
 
@@ -9,7 +11,6 @@ from privkit.attacks.base import NotApplicable
 from privkit.attacks.membership.member_inference import MembershipKnowledge, Predict
 from privkit.audit.defended import DefendedModel, another
 from privkit.audit.goals.context import AttackContext, must_send, planted
-from privkit.domains.base import Batch
 from privkit.domains.partition import rounds_an_epoch
 from privkit.reports.schema import Check, Row
 from privkit.seeds import derive
@@ -38,13 +39,14 @@ def ask(context: AttackContext) -> Row:
     context.begin()
     order = torch.randperm(2 * each, generator=Generator().manual_seed(derive(context.cell.seed, "members", "order")))
     asked, truth = order.to(members.x.device), order < each
-    candidates = Batch(
+    candidates = replace(
+        members,
         x=torch.cat([members.x[:each], splits.test.x[:each]])[asked],
         y=torch.cat([members.y[:each], splits.test.y[:each]])[asked],
         ids=torch.cat([members.ids[:each], splits.test.ids[:each]])[asked],
     )
     knowledge = MembershipKnowledge(
-        image_shape=splits.image_shape,
+        image_shape=splits.domain.shape,
         batch_size=size,
         candidates=candidates.x,
         candidate_labels=candidates.y,
@@ -113,7 +115,7 @@ def _predict(context: AttackContext, model: DefendedModel) -> Predict:
     @torch.no_grad()
     def predict(images: Tensor) -> Tensor:
         padding = -len(images) % size
-        asked = torch.cat([images, images[:1].expand(padding, -1, -1, -1)]) if padding else images
+        asked = torch.cat([images, images[:1].expand(padding, *images.shape[1:])]) if padding else images
         draws = Generator(images.device).manual_seed(derive(context.cell.seed, "members"))
         logits = []
         for part in asked.view(-1, edge.lowers.copies, size // edge.lowers.copies, *images.shape[1:]):
@@ -129,7 +131,8 @@ def _fit(context: AttackContext, images: Tensor, labels: Tensor, draws: Generato
     auxiliary, many = context.seed_data.auxiliary, len(context.seed_data.splits.private)
     others = len(auxiliary) if context.config.auxiliary == "disjoint" else 0  # else of other classes, or private
     fill = torch.randperm(others, generator=draws)[: max(0, many - len(images))].to(images.device)
-    private = Batch(
+    private = replace(
+        auxiliary,
         x=torch.cat([images, auxiliary.x[fill]]),
         y=torch.cat([labels, auxiliary.y[fill]]),
         ids=torch.arange(len(images) + len(fill), device=images.device),

@@ -50,7 +50,7 @@ def ask(context: AttackContext) -> Row:
     if getattr(attack, "epochs", 0) != 0:  # first, since it is quick to say whether the attack can be mounted at all
         start = getattr(attack, "start", None) or replace(attack, epochs=0)
         untaught = start.run(views, knowledge(context), context.generator()).images[seats]
-        floors["zero_steps"] = summarise(scored(victims.x, untaught, size, seed_data.perception), seed)
+        floors["zero_steps"] = summarise(scored(victims.domain, victims.x, untaught, size, seed_data.perception), seed)
     gates = _controls(context)
 
     context.begin()
@@ -58,7 +58,7 @@ def ask(context: AttackContext) -> Row:
     known = knowledge(context)
     result = attack.run(views, known, context.generator(), checkpoint)
     result = replace(result, images=result.images[seats])
-    scores = scored(victims.x, result.images, size, seed_data.perception)
+    scores = scored(victims.domain, victims.x, result.images, size, seed_data.perception)
     recovers = summarise(scores, seed)
     gates += judge(
         result.converged, recovers["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
@@ -138,7 +138,7 @@ def knowledge(context: AttackContext) -> Knowledge:
     seed_data, edge, declared = context.seed_data, context.model.edge, known_to(context.attack)
     same_classes = context.config.auxiliary in ("disjoint", "training")
     return Knowledge(
-        image_shape=seed_data.splits.image_shape,
+        image_shape=seed_data.splits.domain.shape,
         batch_size=context.round_size,
         auxiliary=seed_data.auxiliary.x if "auxiliary" in declared else None,
         auxiliary_labels=seed_data.auxiliary.y if same_classes and "auxiliary_labels" in declared else None,
@@ -146,7 +146,7 @@ def knowledge(context: AttackContext) -> Knowledge:
         lower=shared_lower(edge) if "lower" in declared else None,
         upper=context.model.upper if "upper" in declared else None,
         clients=_clients(context) if "clients" in declared else None,
-        imitate=imitated(edge, seed_data.splits.image_shape) if "imitate" in declared else None,
+        imitate=imitated(edge, seed_data.splits.domain) if "imitate" in declared else None,
     )
 
 

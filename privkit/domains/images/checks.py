@@ -1,8 +1,6 @@
-"""Checks of a user's images and labels: what does not fit is refused, what looks clipped is said."""
+"""Checks of a user's images: what does not fit is refused, what looks clipped is said."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,9 +8,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privkit.errors import DataError
-
-if TYPE_CHECKING:
-    from privkit.domains.base import Batch
 
 CHANNELS = (1, 3, 4)
 SATURATED = 0.5
@@ -70,41 +65,17 @@ def check_images(x: Tensor) -> None:
         raise DataError(f"images must lie in [0, 1], got {low:g} to {high:g}; {cure}")
 
 
-def check_labels(y: Tensor | NDArray[np.generic]) -> None:
-    """Refuse labels that are no class numbers.
-
-    Raises:
-        DataError: in one sentence.
-
-    >>> check_labels(np.array([0, 0.5]))
-    Traceback (most recent call last):
-    privkit.errors.DataError: labels must be whole numbers from 0, got 0.5; number the classes 0, 1, 2, …
-    """
-    values = torch.as_tensor(y)
-    if values.ndim != 1:
-        raise DataError(f"labels must be [N], one class number an image, got {list(values.shape)}")
-    if values.dtype == torch.bool:
-        return
-    wrong = (values != values.floor()) | (values < 0) if values.is_floating_point() else values < 0
-    if bool(wrong.any()):
-        raise DataError(
-            f"labels must be whole numbers from 0, got {values[wrong][0].item():g}; number the classes 0, 1, 2, …"
-        )
-
-
-def clipped(batch: Batch) -> str:
-    """A warning where pictures look clipped at white or use little of their scale; empty where they do not.
+def clipped(x: Tensor) -> str:
+    """A warning if pictures look clipped at white or use little of their scale; otherwise empty.
 
     Both make every reconstruction look close: a constant area is easy to guess.
 
-    >>> from privkit.domains.base import Batch
-    >>> ids = torch.arange(2)
-    >>> clipped(Batch(x=torch.ones(2, 1, 4, 4), y=ids, ids=ids))[:35]
+    >>> clipped(torch.ones(2, 1, 4, 4))[:35]
     '100 % of the pixels are pure white,'
     """
-    if not len(batch):
+    if not len(x):
         return ""
-    white, brightest = (batch.x == 1).float().mean().item(), batch.x.max().item()
+    white, brightest = (x == 1).float().mean().item(), x.max().item()
     if white > SATURATED:
         return (
             f"{100 * white:.0f} % of the pixels are pure white, so that every attack looks good; check that the "

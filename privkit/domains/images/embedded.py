@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from privkit.domains.base import ArrayPool, Pools
+from privkit.domains.base import Pools
+from privkit.domains.images.arrays import ArrayPool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,7 @@ class Digits:
     """
 
     name: ClassVar[str] = "digits"
+    domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Read the packaged table; see `DatasetSpec.open`."""
@@ -40,6 +42,7 @@ class TinyDigits:
     """
 
     name: ClassVar[str] = "tiny_digits"
+    domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Read the packaged table; see `DatasetSpec.open`."""
@@ -58,6 +61,7 @@ class LfwSubset:
     """
 
     name: ClassVar[str] = "lfw_subset"
+    domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Read the packaged array; see `DatasetSpec.open`."""

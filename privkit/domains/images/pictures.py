@@ -88,6 +88,7 @@ class CelebA:
     """
 
     name: ClassVar[str] = "celeba"
+    domain: ClassVar[str] = "images"
 
     attribute: str = "Smiling"
     size: int = 64
@@ -139,6 +140,7 @@ class LfwPeople:
     """
 
     name: ClassVar[str] = "lfw_people"
+    domain: ClassVar[str] = "images"
 
     size: int = 64
 
@@ -184,6 +186,7 @@ class Pcam:
     """
 
     name: ClassVar[str] = "pcam"
+    domain: ClassVar[str] = "images"
 
     size: int = 96
 
@@ -224,6 +227,7 @@ class ImageFolder:
     """
 
     name: ClassVar[str] = "image_folder"
+    domain: ClassVar[str] = "images"
 
     size: int = 32
 

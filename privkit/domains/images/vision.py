@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from privkit.domains.base import TEST_ID_OFFSET, ArrayPool, Pools
+from privkit.domains.base import TEST_ID_OFFSET, Pools
+from privkit.domains.images.arrays import ArrayPool
 from privkit.domains.official import advice_on_missing, check_files, need_root, one_sentence
 from privkit.errors import DataError
 
@@ -30,6 +31,7 @@ class Cifar10:
     """
 
     name: ClassVar[str] = "cifar10"
+    domain: ClassVar[str] = "images"
 
     batches: int | None = None
 
@@ -65,6 +67,7 @@ class Cifar100:
     """
 
     name: ClassVar[str] = "cifar100"
+    domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Open both parts; see `DatasetSpec.open`."""
@@ -87,6 +90,7 @@ class Mnist:
     """
 
     name: ClassVar[str] = "mnist"
+    domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Open both parts; see `DatasetSpec.open`."""
@@ -103,6 +107,7 @@ class FashionMnist:
     """
 
     name: ClassVar[str] = "fashion_mnist"
+    domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Open both parts; see `DatasetSpec.open`."""

@@ -1,0 +1,92 @@
+"""What one record of a dataset is: the contract that images, token sequences and tables keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+Values = NDArray[np.float64]
+"""One number a record, [N]."""
+
+
+class Domain(Protocol):
+    """What one record is.
+
+    N records travel as one tensor `x` [N, *shape], so that all domains are stacked, cut and gathered alike.
+
+    Attributes:
+        name: "images", "tokens" or "tables": what a dataset holds, and what a model or an attack reads.
+        records: the plural noun for sentences.
+        metrics: name of every score -> whether a higher value means a closer guess.
+        shape: of one record.
+    """
+
+    name: ClassVar[str]
+    records: ClassVar[str]
+    metrics: ClassVar[Mapping[str, bool]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one record."""
+        ...
+
+    def check(self, x: Tensor) -> None:
+        """Refuse what are no records of this domain.
+
+        Raises:
+            DataError: in one sentence, with the cure for usual mistakes.
+        """
+        ...
+
+    def zeros(self, count: int) -> Tensor:
+        """Valid records of zeros [count, *shape], to see which shapes a network gives."""
+        ...
+
+    def random(self, count: int, generator: Generator) -> Tensor:
+        """Valid random records [count, *shape], on the CPU, to try networks, defenses and attacks on."""
+        ...
+
+    def fit(self, x: Tensor, given: Domain) -> Tensor:
+        """Records of another dataset as records of this one, for an adversary's auxiliary data.
+
+        Args:
+            x: records of `given`.
+            given: what they are.
+
+        Raises:
+            UsageError: if they cannot be read as such.
+        """
+        ...
+
+    def fingerprints(self, x: Tensor) -> list[bytes]:
+        """One hash a record; two records are taken for the same one if theirs are equal."""
+        ...
+
+    def warning(self, x: Tensor) -> str:
+        """Why every attack on these records would look good, or nothing."""
+        ...
+
+    def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
+        """Constant guesses at any record, which need no release: name of the floor -> a record [*shape].
+
+        Args:
+            auxiliary: the adversary's records [N, *shape].
+        """
+        ...
+
+    def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
+        """How close each guess is to its record, by the names of `metrics`; a score without meaning here is left out.
+
+        Args:
+            truth: [N, *shape].
+            guess: [N, *shape].
+        """
+        ...
+
+    def shown(self, x: Tensor) -> list[str]:
+        """One line of text a record, for the report; empty for images, which are shown as pictures."""
+        ...

@@ -1,0 +1,46 @@
+"""Images in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from privkit.domains.base import Batch
+from privkit.domains.images.checks import scale_of
+from privkit.domains.labels import check_labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayPool:
+    """A pool in memory.
+
+    Attributes:
+        images: [N, H, W] or [N, H, W, C]: uint8 in 0..255, uint16 in 0..65535, booleans, or floats in [0, 1].
+        labels: whole numbers from 0, [N].
+        first_id: id of row 0.
+    """
+
+    images: NDArray[np.generic]
+    labels: NDArray[np.int64]
+    first_id: int = 0
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def take(self, rows: NDArray[np.int64]) -> Batch:
+        """The images of these rows, in this order."""
+        scale = scale_of(self.images)
+        labels = np.asarray(self.labels)[rows]
+        check_labels(labels)
+        picked = self.images[rows]
+        if picked.ndim == 3:
+            picked = picked[..., None]
+        x = np.ascontiguousarray(picked.transpose(0, 3, 1, 2), dtype=np.float32) / np.float32(scale)
+        return Batch(
+            x=torch.from_numpy(x),
+            y=torch.from_numpy(labels.astype(np.int64)),
+            ids=torch.from_numpy(rows.astype(np.int64) + self.first_id),
+        )

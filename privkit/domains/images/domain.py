@@ -1,0 +1,88 @@
+"""Images: what one is, the constant guesses at one, and how close a guess is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import interpolate
+
+from privkit.domains.domain import Domain
+from privkit.domains.images.checks import check_images, clipped
+from privkit.errors import DataError, UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """Images, float32 [N, C, H, W] in [0, 1]. See `Domain`.
+
+    Attributes:
+        shape: (C, H, W).
+    """
+
+    name: ClassVar[str] = "images"
+    records: ClassVar[str] = "images"
+    metrics: ClassVar[Mapping[str, bool]] = {"mse": False, "psnr": True, "ssim": True}
+
+    shape: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, x: Tensor) -> Images:
+        """What these images are.
+
+        Raises:
+            DataError: if they are none.
+        """
+        check_images(x)
+        _, c, h, w = x.shape
+        return cls(shape=(c, h, w))
+
+    def check(self, x: Tensor) -> None:
+        """Refuse what is not float32 [N, *shape] in [0, 1]; see `Domain.check`."""
+        check_images(x)
+        if x.shape[1:] != self.shape:
+            raise DataError(f"images must be {list(self.shape)} each, got {list(x.shape[1:])}; resize them")
+
+    def zeros(self, count: int) -> Tensor:
+        """Black images."""
+        return torch.zeros(count, *self.shape)
+
+    def random(self, count: int, generator: Generator) -> Tensor:
+        """Uniform pixels."""
+        return torch.rand(count, *self.shape, generator=generator)
+
+    def fit(self, x: Tensor, given: Domain) -> Tensor:
+        """Area resampling, grey by mean or repetition; see `Domain.fit`.
+
+        >>> Images(shape=(1, 4, 4)).fit(torch.rand(2, 3, 8, 8), Images(shape=(3, 8, 8))).shape
+        torch.Size([2, 1, 4, 4])
+        """
+        if not isinstance(given, Images):
+            raise UsageError(f"{given.records} cannot stand in for images; name auxiliary data of images")
+        channels, height, width = self.shape
+        if x.shape[1] != channels:
+            x = x.mean(1, keepdim=True).expand(-1, channels, -1, -1)
+        if x.shape[2:] != (height, width):
+            x = interpolate(x, size=(height, width), mode="area")
+        return x.contiguous().clamp(0, 1)
+
+    def fingerprints(self, x: Tensor) -> list[bytes]:
+        """Of pixels in the 256 steps of a file, so that two decodings of one picture are equal."""
+        pixels = x.cpu().mul(255).round().to(torch.uint8).contiguous().numpy()
+        return [hashlib.sha256(image.tobytes()).digest() for image in pixels]
+
+    def warning(self, x: Tensor) -> str:
+        """Whether pictures look clipped; see `Domain.warning`."""
+        return clipped(x)
+
+    def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
+        """Mid-grey, and the mean image: the best constant guess under MSE."""
+        return {"mid_grey": torch.full_like(auxiliary[0], 0.5), "mean_image": auxiliary.mean(0)}
+
+    def shown(self, x: Tensor) -> list[str]:
+        """Nothing: images are shown as pictures."""
+        return []

@@ -1,0 +1,32 @@
+"""Checks of a user's labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privkit.errors import DataError
+
+
+def check_labels(y: Tensor | NDArray[np.generic]) -> None:
+    """Refuse labels that are no class numbers.
+
+    Raises:
+        DataError: in one sentence.
+
+    >>> check_labels(np.array([0, 0.5]))
+    Traceback (most recent call last):
+    privkit.errors.DataError: labels must be whole numbers from 0, got 0.5; number the classes 0, 1, 2, …
+    """
+    values = torch.as_tensor(y)
+    if values.ndim != 1:
+        raise DataError(f"labels must be [N], one class number a record, got {list(values.shape)}")
+    if values.dtype == torch.bool:
+        return
+    wrong = (values != values.floor()) | (values < 0) if values.is_floating_point() else values < 0
+    if bool(wrong.any()):
+        raise DataError(
+            f"labels must be whole numbers from 0, got {values[wrong][0].item():g}; number the classes 0, 1, 2, …"
+        )

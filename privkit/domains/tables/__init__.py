@@ -1,0 +1,1 @@
+"""Table rows: what one is, and tables of real records."""

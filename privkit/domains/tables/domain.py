@@ -1,0 +1,152 @@
+"""Table rows: what one is, the constant guesses at one, and how close a guess is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from privkit.domains.domain import Domain, Values
+from privkit.errors import DataError, UsageError
+
+CLOSE = 0.05
+"""A dense cell counts as recovered if the guess is off by at most this share of its column's range."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """Rows of one table, float32 [N, D + K]: D dense columns in [0, 1], then the ids of K categorical ones.
+
+    Ids are whole numbers from 0, which float32 holds exactly; a model embeds them and computes nothing with them. See
+    `Domain`.
+
+    Attributes:
+        dense: names of the dense columns.
+        ranges: (low, high) of each, of which [0, 1] is the unit; they are public.
+        categorical: names of the categorical columns.
+        values: the categories of each, by id; they are public.
+
+    >>> cars = Tables(dense=("mpg",), ranges=((10.0, 50.0),), categorical=("cylinders",), values=(("4", "8"),))
+    >>> cars.shown(torch.tensor([[0.5, 1.0]]))
+    ['mpg=30, cylinders=8']
+    """
+
+    name: ClassVar[str] = "tables"
+    records: ClassVar[str] = "table rows"
+    metrics: ClassVar[Mapping[str, bool]] = {"cells": True, "dense_error": False, "categories": True}
+
+    dense: tuple[str, ...]
+    ranges: tuple[tuple[float, float], ...] = field(repr=False)
+    categorical: tuple[str, ...] = ()
+    values: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+
+    @property
+    def shape(self) -> tuple[int]:
+        """(D + K,)."""
+        return (len(self.dense) + len(self.categorical),)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of categories of each categorical column."""
+        return tuple(len(values) for values in self.values)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse what is not float32 [N, D + K] of cells in range; see `Domain.check`."""
+        d, (columns,) = len(self.dense), self.shape
+        if x.ndim != 2 or x.dtype != torch.float32 or x.shape[1] != columns:
+            raise DataError(f"table rows must be float32 [N, {columns}], got {x.dtype} {list(x.shape)}")
+        if not len(x):
+            return
+        if not bool(((x[:, :d] >= 0) & (x[:, :d] <= 1)).all()):
+            raise DataError("dense columns must lie in [0, 1]; scale each by its range, and fill what is missing")
+        ids, sizes = x[:, d:], torch.tensor(self.sizes, device=x.device)
+        if not bool(((ids >= 0) & (ids < sizes) & (ids == ids.floor())).all()):
+            raise DataError("categorical columns must hold whole numbers from 0 to the column's categories less one")
+
+    def zeros(self, count: int) -> Tensor:
+        """The low end of each dense column, and the first category of each categorical one."""
+        return torch.zeros(count, *self.shape)
+
+    def random(self, count: int, generator: Generator) -> Tensor:
+        """Uniform cells."""
+        x = torch.rand(count, *self.shape, generator=generator)
+        d = len(self.dense)
+        x[:, d:] = (x[:, d:] * torch.tensor(self.sizes)).floor()
+        return x
+
+    def fit(self, x: Tensor, given: Domain) -> Tensor:
+        """Rows of another table with the same columns, by these ranges and ids; see `Domain.fit`."""
+        if not isinstance(given, Tables) or (given.dense, given.categorical) != (self.dense, self.categorical):
+            raise UsageError(f"auxiliary rows must have the columns {', '.join((*self.dense, *self.categorical))}")
+        if given.values != self.values:
+            raise UsageError("auxiliary rows must have the same categories in their categorical columns")
+        d, fitted = len(self.dense), x.clone()
+        theirs, ours = (torch.tensor(table.ranges, device=x.device).view(-1, 2) for table in (given, self))
+        raw = theirs[:, 0] + x[:, :d] * (theirs[:, 1] - theirs[:, 0])
+        fitted[:, :d] = ((raw - ours[:, 0]) / (ours[:, 1] - ours[:, 0]).clamp_min(1e-12)).clamp(0, 1)
+        return fitted
+
+    def fingerprints(self, x: Tensor) -> list[bytes]:
+        """One hash a row; see `Domain.fingerprints`."""
+        return [hashlib.sha256(row.tobytes()).digest() for row in x.cpu().contiguous().numpy()]
+
+    def warning(self, x: Tensor) -> str:
+        """Columns that hold one value; see `Domain.warning`."""
+        constant = (x == x[:1]).all(0).tolist()
+        names = [name for name, same in zip((*self.dense, *self.categorical), constant, strict=True) if same]
+        if not names:
+            return ""
+        return f"constant columns make every attack look good ({', '.join(names)}); leave them out"
+
+    def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
+        """The mean of each dense column and the most frequent category of each categorical one."""
+        d = len(self.dense)
+        guess = auxiliary.mean(0)
+        guess[d:] = auxiliary[:, d:].mode(0).values
+        return {"column_mean": guess}
+
+    def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
+        """The share of cells recovered; the mean absolute error of dense ones; the share of right categories.
+
+        >>> cars = Tables(dense=("mpg",), ranges=((0.0, 1.0),), categorical=("fuel",), values=(("gas", "diesel"),))
+        >>> found = cars.scores(torch.tensor([[0.5, 1.0]]), torch.tensor([[0.75, 1.0]]))
+        >>> {name: values.item() for name, values in found.items()}
+        {'cells': 0.5, 'dense_error': 0.25, 'categories': 1.0}
+        """
+        d = len(self.dense)
+        off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
+        right = np.concatenate([off[:, :d] <= CLOSE, off[:, d:] < 0.5], axis=1)
+        found = {"cells": right.mean(1)}
+        if self.dense:
+            found["dense_error"] = off[:, :d].mean(1)
+        if self.categorical:
+            found["categories"] = right[:, d:].mean(1)
+        return found
+
+    def shown(self, x: Tensor) -> list[str]:
+        """Each row as column=value."""
+        return [", ".join(f"{name}={cell}" for name, cell in self._cells(row)) for row in x.cpu().tolist()]
+
+    def columns(self, truth: Tensor, guess: Tensor) -> dict[str, float]:
+        """Mean absolute error of each dense column, as a share of its range, and error rate of each categorical one.
+
+        Args:
+            truth: [N, D + K].
+            guess: [N, D + K].
+        """
+        d = len(self.dense)
+        off = (truth - guess.to(truth.device)).abs()
+        errors = torch.cat([off[:, :d].mean(0), (off[:, d:] >= 0.5).float().mean(0)]).tolist()
+        return dict(zip((*self.dense, *self.categorical), errors, strict=True))
+
+    def _cells(self, row: list[float]) -> list[tuple[str, str]]:
+        """Columns of a row and what they hold."""
+        d = len(self.dense)
+        numbers = [f"{low + cell * (high - low):.4g}" for cell, (low, high) in zip(row[:d], self.ranges, strict=True)]
+        words = [values[round(cell)] for cell, values in zip(row[d:], self.values, strict=True)]
+        return list(zip((*self.dense, *self.categorical), (*numbers, *words), strict=True))

@@ -1,0 +1,1 @@
+"""Token sequences: what one is, and text that is read as such."""

@@ -1,0 +1,144 @@
+"""Token sequences: what one is, the constant guesses at one, and how close a guess is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from privkit.domains.domain import Domain, Values
+from privkit.errors import DataError, UsageError
+
+PADDING, UNKNOWN = 0, 1
+"""Ids with a meaning of their own: a place behind the end of a sequence, and a token outside the vocabulary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Sequences of token ids, int64 [N, T], padded with id 0 at the end. See `Domain`.
+
+    The mask of a batch is `x != PADDING`. It follows from the ids, so that it goes wherever they go.
+
+    Attributes:
+        length: T ≥ 1; longer texts are cut.
+        vocabulary: the token of each id; the first two stand for padding and for unknown tokens. It is public.
+        separator: what stands between two tokens when a sequence is shown.
+
+    >>> names = Tokens(length=4, vocabulary=("", "?", "a", "n"), separator="")
+    >>> names.shown(torch.tensor([[2, 3, 3, 2], [2, 3, 0, 0]]))
+    ['anna', 'an']
+    """
+
+    name: ClassVar[str] = "tokens"
+    records: ClassVar[str] = "token sequences"
+    metrics: ClassVar[Mapping[str, bool]] = {"token_accuracy": True, "rouge_l": True, "exact": True}
+
+    length: int
+    vocabulary: tuple[str, ...] = field(repr=False)
+    separator: str = " "
+
+    @property
+    def shape(self) -> tuple[int]:
+        """(T,)."""
+        return (self.length,)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse what is not int64 [N, T] of known ids; see `Domain.check`."""
+        if x.ndim != 2 or x.dtype != torch.int64 or x.shape[1] != self.length:
+            raise DataError(f"token sequences must be int64 [N, {self.length}], got {x.dtype} {list(x.shape)}")
+        if len(x) and not 0 <= int(x.min()) <= int(x.max()) < len(self.vocabulary):
+            raise DataError(
+                f"token ids must lie in 0..{len(self.vocabulary) - 1}, got {int(x.min())}..{int(x.max())}; give "
+                f"unknown tokens the id {UNKNOWN}"
+            )
+
+    def zeros(self, count: int) -> Tensor:
+        """Padding alone."""
+        return torch.full((count, self.length), PADDING)
+
+    def random(self, count: int, generator: Generator) -> Tensor:
+        """Uniform tokens, without padding."""
+        return torch.randint(UNKNOWN, len(self.vocabulary), (count, self.length), generator=generator)
+
+    def fit(self, x: Tensor, given: Domain) -> Tensor:
+        """The same tokens by this vocabulary's ids, cut or padded; see `Domain.fit`."""
+        if not isinstance(given, Tokens):
+            raise UsageError(f"{given.records} cannot stand in for token sequences; name auxiliary data of tokens")
+        own = {token: number for number, token in enumerate(self.vocabulary)}
+        ids = torch.tensor([own.get(token, UNKNOWN) for token in given.vocabulary], dtype=torch.int64)
+        ids[PADDING] = PADDING
+        fitted = ids.to(x.device)[x][:, : self.length]
+        return torch.nn.functional.pad(fitted, (0, self.length - fitted.shape[1]), value=PADDING)
+
+    def fingerprints(self, x: Tensor) -> list[bytes]:
+        """One hash a sequence; see `Domain.fingerprints`."""
+        return [hashlib.sha256(ids.tobytes()).digest() for ids in x.cpu().contiguous().numpy()]
+
+    def warning(self, x: Tensor) -> str:
+        """Whether most tokens are unknown; see `Domain.warning`."""
+        known = x[x != PADDING]
+        share = (known == UNKNOWN).float().mean().item() if len(known) else 0.0
+        if share <= 0.5:
+            return ""
+        return f"{100 * share:.0f} % of the tokens are unknown, so that every attack looks good; raise the vocabulary"
+
+    def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
+        """The most frequent token everywhere, and the most frequent one of each place."""
+        ids = auxiliary.cpu()
+        tokens = torch.bincount(ids[ids != PADDING], minlength=len(self.vocabulary))
+        places = torch.stack([torch.bincount(place, minlength=len(self.vocabulary)) for place in ids.unbind(1)])
+        places[:, PADDING] = 0  # a place that is padding in most sequences counts only where it is not
+        return {
+            "most_frequent_token": torch.full((self.length,), int(tokens.argmax())).to(auxiliary.device),
+            "most_frequent_by_place": places.argmax(1).to(auxiliary.device),
+        }
+
+    def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
+        """Token accuracy, ROUGE-L and whether all tokens are right; the padding of the truth is left out.
+
+        Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §3.2 (F-measure of the longest
+        common subsequence, both sides weighted alike).
+
+        >>> names = Tokens(length=3, vocabulary=("", "?", "a", "b"))
+        >>> found = names.scores(torch.tensor([[2, 3, 0]]), torch.tensor([[3, 3, 2]]))
+        >>> [found[name].item() for name in ("token_accuracy", "exact")], round(found["rouge_l"].item(), 3)
+        ([0.5, 0.0], 0.4)
+        """
+        a, b = truth.cpu().numpy(), guess.cpu().numpy()
+        there = a != PADDING
+        right = (a == b) & there
+        tokens = np.maximum(there.sum(1), 1)
+        both = there.sum(1) + (b != PADDING).sum(1)
+        return {
+            "token_accuracy": right.sum(1) / tokens,
+            "rouge_l": 2 * common_subsequence(a, b) / np.maximum(both, 1),
+            "exact": (right.sum(1) == there.sum(1)).astype(np.float64),
+        }
+
+    def shown(self, x: Tensor) -> list[str]:
+        """The text of each sequence."""
+        return [self.separator.join(self.vocabulary[i] for i in ids if i != PADDING) for ids in x.cpu().tolist()]
+
+
+def common_subsequence(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Length of the longest common subsequence of each pair of rows, padding left out.
+
+    Args:
+        a: [N, T].
+        b: [N, S].
+
+    >>> common_subsequence(np.array([[2, 3, 4, 0]]), np.array([[3, 2, 4, 4]]))
+    array([2])
+    """
+    best = np.zeros((len(a), b.shape[1] + 1), dtype=np.int64)
+    for token in a.T:
+        same = (token[:, None] == b) & (b != PADDING)
+        longer = np.maximum(best[:, 1:], best[:, :-1] + same)
+        best = np.concatenate([best[:, :1], np.maximum.accumulate(longer, axis=1)], axis=1)
+    return best[:, -1]
