@@ -8,6 +8,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from privkit.config import resolve
 from privkit.defenses import NoDefense
+from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
 from privkit.errors import UsageError
 from privkit.models import VIT_MICRO
@@ -79,7 +80,7 @@ def test_each_side_has_its_own_optimizer() -> None:
     moved = {}
     for rate, upper_rate in ((0.1, 0.1), (0.1, 1e-30)):
         model = VIT_MICRO.build(Images(shape=(1, 8, 8)), 10, positions=True, seed=0)
-        edge = Clients.build(model.lower, NoDefense(), (1, 8, 8), classes=10, seed=0)
+        edge = Clients.build(model.lower, NoDefense(), Images(shape=(1, 8, 8)), classes=10, seed=0)
         before = [weight.detach().clone() for weight in (*edge.parameters(), *model.upper.parameters())]
         spec = TrainingSpec(
             batch_size=40, optimizer="sgd", schedule="constant", learning_rate=rate, upper_learning_rate=upper_rate

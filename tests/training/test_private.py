@@ -17,6 +17,7 @@ from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.mixup import Mixup
 from privkit.defenses.nopeek import NoPeek
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
 from privkit.training import Clients, SplitProtocol, TrainingSpec, split_round, train
@@ -58,7 +59,7 @@ def images(count: int, seed: int = 0) -> Batch:
 
 def clients(lower: nn.Module, defense: Defense | None = None, count: int = 1) -> Clients:
     protocol = SplitProtocol(clients=count)
-    return Clients.build(lower, defense or NoDefense(), SHAPE, classes=3, seed=0, protocol=protocol)
+    return Clients.build(lower, defense or NoDefense(), Images(shape=SHAPE), classes=3, seed=0, protocol=protocol)
 
 
 @pytest.mark.parametrize("kind", SEGMENTS)
