@@ -31,7 +31,7 @@ def test_parts_are_the_documented_rows_of_the_permutation() -> None:
     assert parts.auxiliary.ids.tolist() == order[80:].tolist()
     assert parts.test.ids.tolist() == order[70:80].tolist()
     assert parts.classes == 10
-    assert parts.image_shape == (1, 2, 2)
+    assert parts.domain == Images(shape=(1, 2, 2))
     for part in (parts.private, parts.auxiliary, parts.test):  # an id names its image and its label
         assert torch.equal((part.x[:, 0, 0, 0] * 255).round().long(), part.ids)
         assert torch.equal(part.y, part.ids % 10)
