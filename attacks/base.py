@@ -185,7 +185,11 @@ class Session(Protocol):
         ...
 
     def save(self, state: dict[str, Any]) -> None:
-        """Keep a state of tensors, numbers, strings, lists and dicts."""
+        """Keep a state of tensors, numbers, strings, lists and dicts; a session may skip some saves to save time."""
+        ...
+
+    def keep(self, state: dict[str, Any]) -> None:
+        """Keep a state in any case: the last good one of a training that diverged."""
         ...
 
     def report(self, done: int, total: int, value: float) -> None:
@@ -201,6 +205,9 @@ class NoSession:
         return None
 
     def save(self, state: dict[str, Any]) -> None:
+        """Forget."""
+
+    def keep(self, state: dict[str, Any]) -> None:
         """Forget."""
 
     def report(self, done: int, total: int, value: float) -> None:

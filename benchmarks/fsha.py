@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, View
+from privkit.attacks.base import Knowledge, NoSession, View
 from privkit.attacks.hijack.fsha import BLOCKS, FSHA, ROUNDS_AN_EPOCH
 from privkit.attacks.hijack.fsha_networks import build
 from privkit.attacks.hijack.fsha_server import Server
@@ -156,11 +156,9 @@ class Victims:
         self.done = state["done"]
 
 
-class Progress:
+class Progress(NoSession):
     """Prints the curve."""
 
-    def load(self) -> None: ...
-    def save(self, state: dict[str, Any]) -> None: ...
     def report(self, done: int, total: int, value: float) -> None:
         print(f"  {done * ROUNDS_AN_EPOCH} rounds: auto-encoder {value:.4f}", flush=True)
 
@@ -285,7 +283,7 @@ def speed(given: Options) -> None:
     }
     server = FSHA(recipe=given.recipe, width=given.width, blocks=given.blocks)
     known = Knowledge(image_shape=SHAPE, batch_size=given.batch, auxiliary=images, clients=victims)
-    whole = Server(server._settings(), View(round=0, smashed=z), known, images, 0)
+    whole = Server(server._settings(), View(round=0, smashed=z), victims, known, images, 0)
     draws = Generator(device).manual_seed(0)
     times: dict[str, list[float]] = {name: [] for name in ("step", *parts)}
     for number in range(given.repeats + 1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import ClassVar, Literal
@@ -12,19 +11,17 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import (
-    AttackDiverged,
     Knowledge,
-    NoSession,
     NotApplicable,
     Reconstruction,
     Session,
     View,
     missing,
 )
+from privkit.attacks.fit import fit
 from privkit.attacks.hijack.fsha_networks import End
 from privkit.attacks.hijack.fsha_server import Server, Settings
 from privkit.attacks.hijack.gan import Norm
-from privkit.attacks.last_good import keep
 
 ROUNDS_AN_EPOCH = 100
 CONTROL_EPOCHS, CONTROL_WIDTH = 5, 8
@@ -151,35 +148,14 @@ class FSHA:
         if lacking or knowledge.auxiliary is None or knowledge.clients is None:
             raise NotApplicable(f"fsha needs {' and '.join(lacking)}, which this adversary does not have")
         self._check(views, knowledge, knowledge.auxiliary)
-        session, device, clients = session or NoSession(), views[0].smashed.device, knowledge.clients
+        auxiliary = knowledge.auxiliary.to(views[0].smashed.device)
         root = int(torch.randint(2**48, (1,), generator=generator))
-        server = Server(self._settings(), views[0], knowledge, knowledge.auxiliary.to(device), root)
+        server = Server(self._settings(), views[0], knowledge.clients, knowledge, auxiliary, root)
         epochs = EPOCHS[self.recipe] if self.epochs is None else self.epochs
         if epochs == 0:
             return Reconstruction(images=server.decoded(views))
-
-        good = session.load()
-        if good is None:
-            good = server.state(clients)
-            session.save(good)
-        else:
-            server.restore(good)
-            clients.load_state_dict(deepcopy(good["clients"]))
-        for epoch in range(len(server.curve), epochs):
-            draws = Generator(device).manual_seed(root + 1 + epoch)
-            try:
-                for step in range(ROUNDS_AN_EPOCH):
-                    server.now = epoch * ROUNDS_AN_EPOCH + step
-                    clients.round(lambda view, draws=draws: server.answer(view, draws))  # type: ignore[misc]
-                server.examine(clients)
-            except AttackDiverged:
-                clients.load_state_dict(deepcopy(good["clients"]))
-                keep(session, good)
-                raise
-            good = server.state(clients)
-            session.save(good)
-            session.report(epoch + 1, epochs, server.curve[-1])
-        return Reconstruction(images=server.decoded(clients.views()), curve=tuple(server.curve))
+        curve = fit(server, epochs, session, objective="fsha: the held-out error")
+        return Reconstruction(images=server.decoded(knowledge.clients.views()), curve=curve)
 
     @property
     def short_of_published(self) -> str:

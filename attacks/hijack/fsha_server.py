@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, TrainingClients, View
 from privkit.attacks.hijack.fsha_networks import End, Networks, build
@@ -45,10 +44,28 @@ class Settings:
 
 
 class Server:
-    """What the malicious server trains, and its answer to a round."""
+    """What the malicious server trains, and its answer to a round; satisfies `privkit.attacks.fit.Training`.
 
-    def __init__(self, settings: Settings, view: View, knowledge: Knowledge, auxiliary: Tensor, root: int) -> None:
+    Args:
+        settings: of `FSHA`.
+        view: a release before the attack.
+        clients: in training; the server leads them.
+        knowledge: the rest of what the server knows.
+        auxiliary: [N, C, H, W] in [0, 1], on the device of the release.
+        root: seed of weights and draws.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        view: View,
+        clients: TrainingClients,
+        knowledge: Knowledge,
+        auxiliary: Tensor,
+        root: int,
+    ) -> None:
         self.settings, self.now, self.root, self.form = settings, 0, root, view.smashed.shape[1:]
+        self.clients = clients
         by_hand = settings.noise > 0 or settings.keep < 1
         self.imitate, self.round_size = None if by_hand else knowledge.imitate, knowledge.batch_size
         held_out = max(1, len(auxiliary) // 10)
@@ -71,7 +88,18 @@ class Server:
         self.on_critic = torch.optim.Adam(
             self.networks.critic.parameters(), lr=settings.critic_rate, betas=settings.betas, fused=True
         )
-        self.curve: list[float] = []
+
+    def epoch(self, number: int) -> float:
+        """As many rounds as lie between two snapshots; the auto-encoder's error on held-out images after them.
+
+        Raises:
+            AttackDiverged: if a loss, a weight or what the clients now release is not finite.
+        """
+        draws = Generator(self.images.device).manual_seed(self.root + 1 + number)
+        for step in range(self.settings.epoch):
+            self.now = number * self.settings.epoch + step
+            self.clients.round(lambda view: self.answer(view, draws))
+        return self.examine()
 
     def answer(self, view: View, draws: Generator) -> Tensor:
         """One step of all three networks; the gradient at the cut of what the clients are made to minimize."""
@@ -138,8 +166,8 @@ class Server:
         return released
 
     @torch.no_grad()
-    def examine(self, clients: TrainingClients) -> None:
-        """Add the auto-encoder's error on held-out images, through the same noise after every epoch.
+    def examine(self) -> float:
+        """The auto-encoder's mean square error on held-out images, through the same noise after every epoch.
 
         Raises:
             AttackDiverged: if it, a weight of the server's, or what the clients now release is not finite.
@@ -155,9 +183,9 @@ class Server:
             raise AttackDiverged(
                 f"fsha: a weight or the held-out error ({error}) is not finite after round {self.now + 1}"
             )
-        if not finite(*(view.smashed for view in clients.views())):
+        if not finite(*(view.smashed for view in self.clients.views())):
             raise AttackDiverged(f"fsha: what the clients release is not finite after round {self.now + 1}")
-        self.curve.append(error)
+        return error
 
     def _examined(self) -> tuple[Tensor, ...]:
         """The held-out images; for a defense that works on whole rounds, the last one filled up from the start."""
@@ -172,19 +200,26 @@ class Server:
         parts = [part for view in views for part in view.smashed.split(DECODED_AT_ONCE)]
         return torch.cat([self.networks.decoder(part).float() / 2 + 0.5 for part in parts]).clamp(0, 1)
 
-    def _networks(self) -> dict[str, Any]:
+    def _networks(self) -> dict[str, nn.Module]:
         return {"pilot": self.networks.pilot, "decoder": self.networks.decoder, "critic": self.networks.critic}
 
-    def state(self, clients: TrainingClients) -> dict[str, Any]:
-        """All that a resumed attack needs, copied."""
-        parts = {**self._networks(), "on_images": self.on_images, "on_critic": self.on_critic, "clients": clients}
-        return deepcopy({name: part.state_dict() for name, part in parts.items()} | {"curve": self.curve})
+    def _parts(self) -> dict[str, Any]:
+        """All that has a state."""
+        return {
+            **self._networks(),
+            "on_images": self.on_images,
+            "on_critic": self.on_critic,
+            "clients": self.clients,
+        }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """Of networks, optimizers and clients."""
+        return {name: part.state_dict() for name, part in self._parts().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        for name, part in {**self._networks(), "on_images": self.on_images, "on_critic": self.on_critic}.items():
-            part.load_state_dict(deepcopy(state[name]))
-        self.curve = list(state["curve"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
 
 
 class ByLabel:

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from math import ceil, isfinite
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from privkit.attacks.base import (
-    AttackDiverged,
     Knowledge,
-    NoSession,
     NotApplicable,
     Reconstruction,
     Session,
     View,
     missing,
 )
+from privkit.attacks.fit import fit
+from privkit.attacks.inversion.decoder_training import Augment, DecoderTraining
 from privkit.attacks.inversion.decoders import DECODERS, build, checked_width
-from privkit.attacks.inversion.mixed_releases import exercise, per_member
+from privkit.attacks.inversion.decoders.base import Decoder
+from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.rounds import check_numbers
-from privkit.torch_utils.one_cycle import WARM_UP, one_cycle
 from privkit.torch_utils.seeded import seeded
-
-WARMUP_STEPS = 40
-EXPLODED = 100.0  # mean square error of what a decoder draws, of images in [0, 1], above which it diverged
-COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +58,7 @@ class BlackBox:
 
     decoder: Literal["mae", "released", "set", "message", "convolutions", "autoencoder", "unet", "pix2pix"] = "mae"
     epochs: int | None = None
-    augment: Literal["none", "crop", "crop_flip"] = "none"
+    augment: Augment = "none"
     learning_rate: float | None = None
     width: int | None = None
     depth: int | None = None
@@ -117,7 +112,6 @@ class BlackBox:
         lacking = missing(self, knowledge)
         if lacking or knowledge.auxiliary is None or knowledge.query is None:
             raise NotApplicable(f"black_box needs {' and '.join(lacking)}, which this adversary does not have")
-        session = session or NoSession()
         check_numbers(views)
         device = views[0].smashed.device
         auxiliary = knowledge.auxiliary.to(device)
@@ -134,103 +128,29 @@ class BlackBox:
                 f"at least {2 * batch} auxiliary images, got {len(auxiliary)}"
             )
         held_out = max(batch, len(auxiliary) // 10)  # a smaller message would be mixed less than the victim's
-        train, validation = auxiliary[:-held_out], auxiliary[-held_out:]
-        steps = len(train) // batch
-
         root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: draws of the modules themselves
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
-            network = build(
+            decoder = build(
                 self.decoder, per_member(views[0]), knowledge.image_shape, width=self.width, depth=self.depth
             ).to(device)
-        peak = self.learning_rate or network.learning_rate
-        optimizer = torch.optim.AdamW(network.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
-        total = self.epochs * steps
-        schedule = one_cycle(optimizer, peak, total, warm_up=min(WARMUP_STEPS / (total + 1), WARM_UP))
-        if device.type == "cuda" and total >= COMPILE_FROM_STEPS:
-            network.compile()
-
-        curve: list[float] = []
-        saved = session.load()
-        if saved is not None:
-            network.load_state_dict(saved["network"])
-            optimizer.load_state_dict(saved["optimizer"])
-            schedule.load_state_dict(saved["schedule"])
-            curve = list(saved["curve"])
-
-        def state() -> dict[str, Any]:
-            parts: dict[str, Any] = {"network": network, "optimizer": optimizer, "schedule": schedule}
-            return {name: part.state_dict() for name, part in parts.items()} | {"curve": list(curve)}
-
-        good = deepcopy(state())
-        for epoch in range(len(curve), self.epochs):
-            draws = Generator(device).manual_seed(root + 1 + epoch)  # an epoch's draws depend on nothing before it
-            order = torch.randperm(len(train), generator=draws, device=device)[: steps * batch].view(steps, batch)
-            network.train()
-            with seeded(device, own + 1 + epoch):
-                for rows in order:
-                    images = _augmented(train[rows], self.augment, draws)
-                    with torch.no_grad():
-                        released, truth = exercise(knowledge.query(images, draws), images)
-                    optimizer.zero_grad(set_to_none=True)
-                    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                        loss = network.objective(released, truth)
-                    loss.backward()
-                    optimizer.step()
-                    schedule.step()
-            with seeded(device, own):
-                error, drawn = _held_out_errors(network, knowledge, validation, batch, root)
-            if not drawn <= EXPLODED:
-                getattr(session, "keep", session.save)(good)  # whatever time saving may take
-                raise AttackDiverged(
-                    f"black_box: the decoder's held-out error, before its output is cut to [0, 1], is {drawn:.3g} "
-                    f"after epoch {epoch + 1}: try a smaller learning_rate"
-                )
-            curve.append(error)
-            good = deepcopy(state())
-            session.save(good)
-            session.report(epoch + 1, self.epochs, curve[-1])
-        guesses = [_decode(network, per_member(view)) for view in views]
-        return Reconstruction(images=torch.cat(guesses), curve=tuple(curve))
-
-
-def _augmented(images: Tensor, augment: str, draws: Generator) -> Tensor:
-    """Random shifts by up to an eighth of the side, and flips, one gather for the whole batch."""
-    if augment == "none":
-        return images
-    n, _, h, w = images.shape
-    pad = max(1, h // 8)
-    padded = nn.functional.pad(images, (pad, pad, pad, pad))
-    top, left = torch.randint(0, 2 * pad + 1, (2, n, 1), generator=draws, device=images.device)
-    rows = top + torch.arange(h, device=images.device)
-    columns = left + torch.arange(w, device=images.device)
-    if augment == "crop_flip":
-        flip = torch.rand(n, 1, generator=draws, device=images.device) < 0.5
-        columns = torch.where(flip, columns.flip(1), columns)
-    index = torch.arange(n, device=images.device)[:, None, None]
-    return padded.permute(0, 2, 3, 1)[index, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        training = DecoderTraining(
+            decoder,
+            knowledge.query,
+            auxiliary[:-held_out],
+            auxiliary[-held_out:],
+            batch=batch,
+            epochs=self.epochs,
+            augment=self.augment,
+            learning_rate=self.learning_rate,
+            seeds=(root, own),
+        )
+        curve = fit(training, self.epochs, session, objective="black_box: the held-out error")
+        images = torch.cat([_decode(decoder, per_member(view)) for view in views])
+        return Reconstruction(images=images, curve=curve)
 
 
 @torch.no_grad()
-def _decode(network: nn.Module, released: Tensor) -> Tensor:
+def _decode(decoder: Decoder, released: Tensor) -> Tensor:
     """Images in [0, 1] of one release."""
-    network.eval()
-    return network(released).float().clamp(0, 1)
-
-
-@torch.no_grad()
-def _held_out_errors(
-    network: nn.Module, knowledge: Knowledge, images: Tensor, batch: int, root: int
-) -> tuple[float, float]:
-    """MSE on held-out auxiliary images, in [0, 1] and as drawn, through the same draws after every epoch."""
-    assert knowledge.query is not None
-    draws = Generator(images.device).manual_seed(root)
-    total, raw, count = 0.0, 0.0, 0
-    network.eval()
-    chunks = images[: len(images) // batch * batch].split(batch)  # whole messages only, mixed like the victim's
-    for chunk in chunks:
-        released, truth = exercise(knowledge.query(chunk, draws), chunk)
-        drawn = network(released).float()
-        total += (drawn.clamp(0, 1) - truth).square().sum().item()
-        raw += (drawn - truth).square().sum().item()
-        count += truth.numel()
-    return total / count, raw / count
+    images: Tensor = decoder.eval()(released).float().clamp(0, 1)
+    return images

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import cos, isfinite, pi
+from math import cos, nan, pi
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from privkit.attacks.assign import hungarian, pair_costs, sinkhorn, take
-from privkit.attacks.base import AttackDiverged
 from privkit.attacks.inversion.known_lower import mix
 from privkit.torch_utils.seeded import seeded
 
@@ -75,15 +73,6 @@ class Method:
     order: Literal["known", "shuffled", "batch", "guessed"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fit:
-    """Images [N·k, C, H, W] in [0, 1], the objective of each row [N], and its mean after each epoch."""
-
-    images: Tensor
-    objective: Tensor
-    curve: list[float]
-
-
 def total_variation(images: Tensor) -> Tensor:
     """Mean absolute difference of neighbours, down plus across, of each image.
 
@@ -94,16 +83,10 @@ def total_variation(images: Tensor) -> Tensor:
     return down.flatten(1).mean(1) + across.flatten(1).mean(1)
 
 
-def fit(
-    lower: nn.Module,
-    problem: Problem,
-    method: Method,
-    priors: tuple[float | Tensor, float | Tensor],
-    seed: int,
-    saved: dict[str, Any] | None = None,
-    after_epoch: Callable[[dict[str, Any]], None] = lambda state: None,
-) -> Fit:
-    """Minimize the matching error of all rows, each independent of the others (Adam works coordinate by coordinate).
+class ImageFit:
+    """Images that learn to release what was released; satisfies `privkit.attacks.fit.Training`.
+
+    Each row learns alone, since Adam works coordinate by coordinate. An epoch is a hundred steps.
 
     Args:
         lower: of `frozen`.
@@ -111,68 +94,81 @@ def fit(
         method: the recipe.
         priors: weights of total variation and of the mean squared distance from the anchor, for all rows or [N] each.
         seed: of the guessed order and of a lower segment's own draws.
-        saved: a state that `after_epoch` was given; None starts afresh.
-        after_epoch: called with a state after each epoch.
-
-    Raises:
-        AttackDiverged: if the objective is not finite.
     """
-    k, device = problem.mixed, problem.smashed.device
-    free = problem.start.clone()
-    if method.bounds == "sigmoid":
-        free = torch.logit(free.clamp(EDGE, 1 - EDGE))
-    free.requires_grad_()
-    optimizer = torch.optim.Adam([free], lr=method.learning_rate, amsgrad=True)
-    curve: list[float] = []
-    if saved is not None:
-        with torch.no_grad():
-            free.copy_(saved["free"])
-        optimizer.load_state_dict(saved["optimizer"])
-        curve = list(saved["curve"])
 
-    def images() -> Tensor:
-        return free.sigmoid() if method.bounds == "sigmoid" else free
+    def __init__(
+        self,
+        lower: nn.Module,
+        problem: Problem,
+        method: Method,
+        priors: tuple[float | Tensor, float | Tensor],
+        seed: int,
+    ) -> None:
+        self._lower, self._problem, self._method, self._priors, self._seed = lower, problem, method, priors, seed
+        self._free = problem.start.clone()
+        if method.bounds == "sigmoid":
+            self._free = torch.logit(self._free.clamp(EDGE, 1 - EDGE))
+        self._free.requires_grad_()
+        self._optimizer = torch.optim.Adam([self._free], lr=method.learning_rate, amsgrad=True)
+        self._anchor = problem.start if problem.anchor is None else problem.anchor
+        self._rearranges = method.order in ("shuffled", "batch")
+        guessed = method.order == "guessed"
+        self._target = take(problem.smashed, _guess(problem.smashed, seed)) if guessed else problem.smashed
 
-    anchor = problem.start if problem.anchor is None else problem.anchor
-    target, total = problem.smashed, method.epochs * STEPS_AN_EPOCH
-    rearranges = method.order in ("shuffled", "batch")
-    if method.order == "guessed":
-        target = take(target, _guess(target, seed))
-
-    def objective() -> Tensor:
-        x = images()
-        unexplained = (mix(lower(x), k, problem.weights) - target).square().flatten(1).mean(1) / problem.unit
-        away = (x - anchor).square().flatten(1).mean(1)
-        smooth, near = (term.view(-1, k).mean(1) for term in (total_variation(x), away))
-        return unexplained + priors[0] * smooth + priors[1] * near
-
-    @torch.no_grad()
-    def judged() -> Tensor:
-        nonlocal target
-        if rearranges:  # rounds blend less and less: only the last one's target compares over epochs
-            target = _rearranged(lower, problem, images(), method, 1.0)
-        return objective()
-
-    for epoch in range(len(curve), method.epochs):
-        with seeded(device, seed + epoch):
-            for step in range(epoch * STEPS_AN_EPOCH, (epoch + 1) * STEPS_AN_EPOCH):
-                if rearranges and step % STEPS_A_ROUND == 0:
-                    target = _rearranged(lower, problem, images(), method, step / total)
+    def epoch(self, number: int) -> float:
+        """A hundred steps; the mean objective of the rows after them, NaN if a pixel is not finite."""
+        method, free, total = self._method, self._free, self._method.epochs * STEPS_AN_EPOCH
+        with seeded(free.device, self._seed + number):
+            for step in range(number * STEPS_AN_EPOCH, (number + 1) * STEPS_AN_EPOCH):
+                if self._rearranges and step % STEPS_A_ROUND == 0:
+                    self._rearrange(step / total)
                 if method.decay:
-                    optimizer.param_groups[0]["lr"] = method.learning_rate * (1 + cos(pi * step / total)) / 2
-                (free.grad,) = torch.autograd.grad(objective().sum(), free)
-                optimizer.step()
+                    self._optimizer.param_groups[0]["lr"] = method.learning_rate * (1 + cos(pi * step / total)) / 2
+                (free.grad,) = torch.autograd.grad(self._objective().sum(), free)
+                self._optimizer.step()
                 if method.bounds == "project":
                     with torch.no_grad():
                         free.clamp_(0, 1)
-            value = judged().mean().item()
-        if not isfinite(value) or not free.isfinite().all():
-            raise AttackDiverged(f"white_box: the objective is {value} after {(epoch + 1) * STEPS_AN_EPOCH} steps")
-        curve.append(max(value, EXPLAINED))
-        after_epoch({"free": free.detach(), "optimizer": optimizer.state_dict(), "curve": curve})
-    with torch.no_grad(), seeded(device, seed):
-        found = problem.start if method.epochs == 0 else images().clamp(0, 1)
-        return Fit(images=found.detach().clone(), objective=judged(), curve=curve)
+            value = self._final_objective().mean().item()
+        return max(value, EXPLAINED) if free.isfinite().all() else nan
+
+    def guess(self) -> tuple[Tensor, Tensor]:
+        """Images [N·k, C, H, W] in [0, 1], and the objective of each row [N]."""
+        with torch.no_grad(), seeded(self._free.device, self._seed):
+            images = self._problem.start if self._method.epochs == 0 else self._images().clamp(0, 1)
+            return images.detach().clone(), self._final_objective()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Images and optimizer; the order of tokens follows from the images."""
+        return {"free": self._free.detach(), "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        with torch.no_grad():
+            self._free.copy_(state["free"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def _images(self) -> Tensor:
+        return self._free.sigmoid() if self._method.bounds == "sigmoid" else self._free
+
+    def _objective(self) -> Tensor:
+        """Of each row, [N]."""
+        problem, x = self._problem, self._images()
+        gap = mix(self._lower(x), problem.mixed, problem.weights) - self._target
+        unexplained = gap.square().flatten(1).mean(1) / problem.unit
+        away = (x - self._anchor).square().flatten(1).mean(1)
+        smooth, near = (term.view(-1, problem.mixed).mean(1) for term in (total_variation(x), away))
+        return unexplained + self._priors[0] * smooth + self._priors[1] * near
+
+    @torch.no_grad()
+    def _final_objective(self) -> Tensor:
+        """With the order of the last round: earlier ones blend tokens more, and so do not compare over epochs."""
+        if self._rearranges:
+            self._rearrange(1.0)
+        return self._objective()
+
+    def _rearrange(self, progress: float) -> None:
+        self._target = _rearranged(self._lower, self._problem, self._images(), self._method, progress)
 
 
 @torch.no_grad()

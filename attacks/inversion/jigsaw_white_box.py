@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -20,6 +20,7 @@ from privkit.attacks.base import (
     View,
     missing,
 )
+from privkit.attacks.fit import Stage
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.jigsaw import Jigsaw
@@ -114,7 +115,7 @@ class JigsawWhiteBox:
         lower = frozen(knowledge.lower, device)
         check_release(lower, views[0], knowledge.image_shape)
         knowledge = replace(knowledge, lower=lower)
-        saved = session.load() or {"curve": [], "networks": None, "sources": [], "white_box": None}
+        saved = session.load() or {"sources": []}
 
         ask, batch = knowledge.query, knowledge.batch_size
         tries = ask is not None and len(own) >= 4 * batch  # the white box tries its priors on the last round of them
@@ -131,27 +132,5 @@ class JigsawWhiteBox:
             return replace(answer, view=restored(answer.view, solver.solve(answer.view, 0)))
 
         second = replace(knowledge, query=query if tries else None)
-        found = self.white_box.run(placed, second, generator, _Half(session, saved))
+        found = self.white_box.run(placed, second, generator, Stage(session, saved, "white_box"))
         return replace(found, arrangement=Arrangement(source=torch.cat(saved["sources"]).to(device)))
-
-
-@dataclass(frozen=True)
-class _Half:
-    """The white box's part of a session."""
-
-    session: Session
-    saved: dict[str, Any]
-
-    def load(self) -> dict[str, Any] | None:
-        """What the white box saved."""
-        half: dict[str, Any] | None = self.saved["white_box"]
-        return half
-
-    def save(self, state: dict[str, Any]) -> None:
-        """Keep it beside what the jigsaw saved."""
-        self.saved["white_box"] = state
-        self.session.save(self.saved)
-
-    def report(self, done: int, total: int, value: float) -> None:
-        """Pass it on."""
-        self.session.report(done, total, value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar, Literal
@@ -12,18 +11,16 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import (
-    AttackDiverged,
     Knowledge,
-    NoSession,
     NotApplicable,
     Reconstruction,
     Session,
     View,
     missing,
 )
+from privkit.attacks.fit import fit
 from privkit.attacks.inversion.known_lower import check_release, frozen
-from privkit.attacks.inversion.sdar_training import Material, Training
-from privkit.attacks.last_good import keep
+from privkit.attacks.inversion.sdar_training import AttackData, SDARTraining
 
 SMALLEST = 10
 PUBLISHED_STEPS, PUBLISHED_BATCH = 20_000, 128  # of the authors' released script
@@ -125,27 +122,10 @@ class SDAR:
         """
         if self.epochs is None:
             raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
-        training = Training(
-            self, self._material(views, knowledge), int(torch.randint(2**48, (1,), generator=generator))
-        )
-        session, curve = session or NoSession(), list[float]()
-        good = session.load()
-        if good is not None:
-            training.restore(deepcopy(good["training"]))
-            curve = list(good["curve"])
-        for epoch in range(len(curve), self.epochs):
-            losses, error = training.epoch(epoch), training.held_out()
-            if not (isfinite(losses) and isfinite(error)):
-                if good is not None:
-                    keep(session, good)
-                raise AttackDiverged(
-                    f"sdar: losses come to {losses}, the held-out error is {error} in epoch {epoch + 1}"
-                )
-            curve.append(error)
-            good = {"training": deepcopy(training.state()), "curve": list(curve)}
-            session.save(good)
-            session.report(epoch + 1, self.epochs, curve[-1])
-        return Reconstruction(images=training.guess(), curve=tuple(curve))
+        root = int(torch.randint(2**48, (1,), generator=generator))
+        training = SDARTraining(self, self._data(views, knowledge), root)
+        curve = fit(training, self.epochs, session, objective="sdar: the held-out error")
+        return Reconstruction(images=training.guess(), curve=curve)
 
     @property
     def short_of_published(self) -> str:
@@ -156,7 +136,7 @@ class SDAR:
             f"{PUBLISHED_STEPS:,} steps of {PUBLISHED_BATCH} images along with training: not the published strength"
         )
 
-    def _material(self, views: Sequence[View], knowledge: Knowledge) -> Material:
+    def _data(self, views: Sequence[View], knowledge: Knowledge) -> AttackData:
         """What the training works on, checked."""
         lacking = missing(self, knowledge)
         if lacking or knowledge.auxiliary is None or knowledge.auxiliary_labels is None or knowledge.upper is None:
@@ -178,7 +158,7 @@ class SDAR:
         if self.simulator == "known" and knowledge.lower is not None:
             lower = knowledge.lower
             check_release(frozen(lower, rows.device), views[0], knowledge.image_shape)
-        return Material(
+        return AttackData(
             rows=rows,
             labels=labels,
             images=own,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
+from privkit.attacks.base import AttackDiverged
 from privkit.attacks.inversion.sdar_networks import Drawer, Judge, Simulator
-from privkit.attacks.inversion.unsplit import fresh
+from privkit.attacks.inversion.unsplit_training import fresh
 from privkit.torch_utils.seeded import seeded
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ SUREST = -60.0  # score of a fake, beyond which float32 loses what is left of a 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class AttackData:
     """What the adversary recorded and owns.
 
     Attributes:
@@ -49,23 +51,23 @@ class Material:
     round_size: int = 1
 
 
-class Training:
-    """What a run holds: rows and images, four networks, and their optimizers."""
+class SDARTraining:
+    """Four networks with their optimizers, and the data they learn from; satisfies `privkit.attacks.fit.Training`."""
 
-    def __init__(self, attack: SDAR, material: Material, root: int) -> None:
-        self.attack, self.given, self.root = attack, material, root
-        rows, images = material.rows, material.images
+    def __init__(self, attack: SDAR, data: AttackData, root: int) -> None:
+        self.attack, self.given, self.root = attack, data, root
+        rows, images = data.rows, data.images
         self.device = device = rows.device
         self.train = len(images) - max(1, len(images) // 10)
         self.unit = rows.std().clamp_min(1e-6)
-        told = material.classes if material.labels is not None else 0
+        told = data.classes if data.labels is not None else 0
         shape, width = (images.shape[1], images.shape[2], images.shape[3]), attack.width
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
-            known = material.lower
+            known = data.lower
             simulator = Simulator(rows.cpu(), shape, width=width) if known is None else fresh(known, root)
             parts = {
                 "simulator": simulator.requires_grad_(),  # a client's copy may come frozen
-                "decoder": Drawer(self._told(rows[:1], material.labels).cpu(), shape, width=width),
+                "decoder": Drawer(self._told(rows[:1], data.labels).cpu(), shape, width=width),
                 "releases": Judge(rows.cpu(), shape, width=width, classes=told),
                 "images": Judge(images.cpu(), shape, width=width, classes=told),
             }
@@ -81,6 +83,17 @@ class Training:
         }
 
     def epoch(self, number: int) -> float:
+        """One pass over the auxiliary images; the decoder's mean square error on held-out ones.
+
+        Raises:
+            AttackDiverged: if a loss is not finite.
+        """
+        losses = self._learn_all(number)
+        if not isfinite(losses):
+            raise AttackDiverged(f"sdar: the losses of epoch {number + 1} add up to {losses}")
+        return self.held_out()
+
+    def _learn_all(self, number: int) -> float:
         """Every part learns from one pass over the auxiliary images; the sum of all losses, finite where all are."""
         draws = Generator(self.device).manual_seed(self.root + 1 + number)  # nothing of earlier epochs is in it
         batch = min(self.attack.batch, self.train)
@@ -193,14 +206,14 @@ class Training:
         pairs = zip(self.given.rows.split(CHUNK), labels.split(CHUNK), strict=True)
         return torch.cat([self._decode(rows, of_rows) for rows, of_rows in pairs]).clamp(0, 1)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Weights and optimizers."""
         return {
             "weights": {name: part.state_dict() for name, part in self.parts.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         for name, weights in state["weights"].items():
             self.parts[name].load_state_dict(weights)

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 
-from privkit.attacks.base import (
-    AttackDiverged,
-    Knowledge,
-    NoSession,
-    NotApplicable,
-    Reconstruction,
-    Session,
-    View,
-    missing,
-)
-from privkit.attacks.inversion.known_lower import check_release, mix
+from privkit.attacks.base import Knowledge, NotApplicable, Reconstruction, Session, View, missing
+from privkit.attacks.fit import fit
+from privkit.attacks.inversion.known_lower import check_release
 from privkit.attacks.inversion.rounds import chunks_of
-from privkit.attacks.last_good import keep
+from privkit.attacks.inversion.unsplit_training import Alternation, Recipe, fresh
 from privkit.torch_utils.seeded import seeded
 
 PHASE_STEPS = {"reduced": 25, "released": 100}
 EPOCHS = {"reduced": 40, "released": 1_000}
 INPUT_RATES = {"reduced": 0.03, "released": 1e-3}
-MODEL_RATE = 1e-3
 L2 = {"reduced": 0.0, "released": 1.0}
-FRESH_STD = 0.02  # of parameters that no module knows how to draw: class tokens, position embeddings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +106,7 @@ class UnSplit:
         lacking = missing(self, knowledge)
         if lacking or knowledge.lower is None:
             raise NotApplicable(f"unsplit needs {' and '.join(lacking)}, which this adversary does not have")
-        first, session = views[0], session or NoSession()
+        first = views[0]
         if any(v.smashed.shape[1:] != first.smashed.shape[1:] or v.mixed != first.mixed for v in views):
             raise NotApplicable("unsplit needs views of one form: attack views of different forms one by one")
         if first.mixed > 1 and any(v.weights is None for v in views):
@@ -127,45 +116,17 @@ class UnSplit:
         clone = fresh(knowledge.lower, root).to(device)
         with seeded(device, root):
             check_release(clone, first, knowledge.image_shape)
-        parts = chunks_of(views, self.parallel)
-        unit = torch.cat([p.smashed for p in parts]).var(correction=0).clamp_min(1e-12)
-        inputs = [
-            torch.full((len(p.smashed) * p.mixed, *knowledge.image_shape), 0.5, device=device).requires_grad_()
-            for p in parts
-        ]
-        rate = self.learning_rate or INPUT_RATES[self.recipe]
-        on_images = torch.optim.Adam(inputs, lr=rate, amsgrad=True)
-        weights = list(clone.parameters())
-        on_clone = torch.optim.Adam(weights, lr=MODEL_RATE, amsgrad=True) if weights else None
-
-        curve: list[float] = []
-        good = session.load()
-        if good is not None:
-            curve = _restore(deepcopy(good), inputs, clone, on_images, on_clone)
+        recipe = Recipe(
+            steps=PHASE_STEPS[self.recipe],
+            learning_rate=self.learning_rate or INPUT_RATES[self.recipe],
+            total_variation=self.total_variation,
+            l2=L2[self.recipe] if self.l2 is None else self.l2,
+        )
+        training = Alternation(clone, chunks_of(views, self.parallel), knowledge.image_shape, recipe, root)
         epochs = EPOCHS[self.recipe] if self.epochs is None else self.epochs
-        for epoch in range(len(curve), epochs):
-            with seeded(device, root + 1 + epoch):
-                self._alternate(clone, parts, inputs, on_images, on_clone)
-                with torch.no_grad():
-                    values = [self._objective(clone, p, x, unit) for p, x in zip(parts, inputs, strict=True)]
-            value = torch.cat(values).mean().item()
-            if not isfinite(value):
-                if good is not None:
-                    keep(session, good)
-                raise AttackDiverged(f"unsplit: the objective is {value} after {epoch + 1} alternations")
-            curve.append(value)
-            state = {
-                "inputs": [x.detach() for x in inputs],
-                "clone": clone.state_dict(),
-                "on_images": on_images.state_dict(),
-                "on_clone": None if on_clone is None else on_clone.state_dict(),
-                "curve": curve,
-            }
-            good = deepcopy(state)
-            session.save(good)
-            session.report(epoch + 1, epochs, value)
-        guesses = torch.cat([x.detach() for x in inputs]).clamp(0, 1)
-        return Reconstruction(images=guesses, curve=tuple(curve)), clone
+        curve = fit(training, epochs, session, objective="unsplit: the objective")
+        images = torch.cat([x.detach() for x in training.images]).clamp(0, 1)
+        return Reconstruction(images=images, curve=curve), clone
 
     @property
     def short_of_published(self) -> str:
@@ -182,75 +143,3 @@ class UnSplit:
             f"{epochs:,} alternations of {steps} + {steps} steps, where the authors take {most:,} of {long} + {long}: "
             "not the published strength"
         )
-
-    def _alternate(
-        self, clone: nn.Module, parts: list[View], inputs: list[Tensor], on_images: Any, on_clone: Any
-    ) -> None:
-        """Steps on the images, the clone held still, then steps on the clone."""
-        steps, one = PHASE_STEPS[self.recipe], parts[0].smashed.new_ones(())
-        clone.requires_grad_(False)
-        for _ in range(steps):
-            for part, x in zip(parts, inputs, strict=True):  # independent images: parts only bound the memory
-                (x.grad,) = torch.autograd.grad(self._objective(clone, part, x, one).sum(), x)
-            on_images.step()
-        clone.requires_grad_(True)
-        if on_clone is not None:
-            for step in range(steps):
-                part, x = parts[step % len(parts)], inputs[step % len(parts)].detach()
-                on_clone.zero_grad(set_to_none=True)
-                _error(clone, part, x).mean().backward()
-                on_clone.step()
-
-    def _objective(self, clone: nn.Module, part: View, images: Tensor, unit: Tensor) -> Tensor:
-        """Matching error of each row in `unit`, with the weighted priors of its images."""
-        down, across = images.diff(dim=2).square(), images.diff(dim=3).square()
-        prior = self.total_variation * (down.flatten(1).mean(1) + across.flatten(1).mean(1))
-        prior = prior + (L2[self.recipe] if self.l2 is None else self.l2) * images.square().flatten(1).mean(1)
-        return _error(clone, part, images) / unit + prior.view(-1, part.mixed).mean(1)
-
-
-def fresh(lower: nn.Module, seed: int) -> nn.Module:
-    """The architecture of a lower segment with weights of one's own: no number of the original's survives.
-
-    Args:
-        lower: the original, which is left as it was.
-        seed: of the new weights.
-
-    >>> torch.equal(fresh(nn.Linear(2, 2), 0).weight, fresh(nn.Linear(2, 2), 0).weight)
-    True
-    """
-    clone = deepcopy(lower).cpu().eval()
-    with torch.no_grad(), seeded(torch.device("cpu"), seed):
-        for parameter in clone.parameters():
-            parameter.normal_(std=FRESH_STD)
-        for reset in _initialisers(clone):
-            reset()
-    return clone
-
-
-def _initialisers(module: nn.Module) -> Iterator[Any]:
-    """The modules' own ways to draw their weights, by torch's convention."""
-    for part in module.modules():
-        for name in ("reset_parameters", "_reset_parameters"):
-            if callable(getattr(part, name, None)):
-                yield getattr(part, name)
-                break
-
-
-def _error(clone: nn.Module, part: View, images: Tensor) -> Tensor:
-    """Mean squared error of each released row."""
-    return (mix(clone(images), part.mixed, part.weights) - part.smashed).square().flatten(1).mean(1)
-
-
-def _restore(
-    saved: dict[str, Any], inputs: list[Tensor], clone: nn.Module, on_images: Any, on_clone: Any
-) -> list[float]:
-    """Put a saved state back; the curve so far."""
-    with torch.no_grad():
-        for x, kept in zip(inputs, saved["inputs"], strict=True):
-            x.copy_(kept)
-    clone.load_state_dict(saved["clone"])
-    on_images.load_state_dict(saved["on_images"])
-    if on_clone is not None:
-        on_clone.load_state_dict(saved["on_clone"])
-    return list(saved["curve"])

@@ -14,12 +14,14 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import PlaceModel
 from privkit.attacks.base import Knowledge, NoSession, NotApplicable, Reconstruction, Session, View, missing
-from privkit.attacks.inversion.image_fit import RESTART_NOISE, Method, Problem, fit
+from privkit.attacks.fit import Stage, fit
+from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, Problem
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.own_images import divided, mixes_images, regressed, released_by
 from privkit.attacks.inversion.rounds import averaged, check_numbers, chunks_of
 from privkit.attacks.order.own_tokens import rows_a_message
 
+OBJECTIVE = "white_box: the objective"
 CALIBRATION_ROWS = 16
 PLACE_IMAGES = 2_000  # more tell hardly more of places, and their tokens are held at once
 CALIBRATION_EPOCHS = 2
@@ -159,15 +161,8 @@ class WhiteBox:
         unit = _variance(attacked)
         for index in range(len(state["images"]), len(chunks)):
             problem = self._problem(chunks[index], knowledge, learned, order, unit)
-
-            def keep(progress: dict[str, Any], index: int = index) -> None:
-                state["fit"] = progress
-                session.save(state)
-                session.report(index * method.epochs + len(progress["curve"]), total, progress["curve"][-1])
-
-            images, curve = self._best(
-                lower, problem, method, (priors[0], priors[1]), root + 1 + index, state["fit"], keep
-            )
+            stage = Stage(session, state, "fit", index * method.epochs, total)
+            images, curve = self._best(lower, problem, method, (priors[0], priors[1]), root + 1 + index, stage)
             state["images"].append(images)
             state["curves"].append(curve)
             state["fit"] = None
@@ -235,9 +230,8 @@ class WhiteBox:
         method: Method,
         priors: tuple[float, float],
         seed: int,
-        saved: Any,
-        keep: Any,
-    ) -> tuple[Tensor, list[float]]:
+        session: Session,
+    ) -> tuple[Tensor, tuple[float, ...]]:
         """All restarts in one batch; of each row the one with the smallest objective."""
         if self.restarts > 1:
             many = problem.repeated(self.restarts)
@@ -245,15 +239,17 @@ class WhiteBox:
             noise = RESTART_NOISE * torch.randn(many.start.shape, generator=draws).to(many.start.device)
             noise[: len(problem.start)] = 0
             problem = replace(many, start=(many.start + noise).clamp(0, 1), anchor=many.start)
-        result = fit(lower, problem, method, priors, seed, saved, keep)
+        training = ImageFit(lower, problem, method, priors, seed)
+        curve = fit(training, method.epochs, session, objective=OBJECTIVE)
+        images, objective = training.guess()
         if self.restarts == 1:
-            return result.images, result.curve
+            return images, curve
         # tokens shuffled over a group stand or fall together
-        objective = result.objective.view(self.restarts, -1, problem.group).mean(2)
+        objective = objective.view(self.restarts, -1, problem.group).mean(2)
         winner = objective.argmin(0).repeat_interleave(problem.group)
         rows = torch.arange(len(winner), device=winner.device)
-        images = result.images.unflatten(0, (self.restarts, -1, problem.mixed))[winner, rows]
-        return images.flatten(0, 1), result.curve
+        images = images.unflatten(0, (self.restarts, -1, problem.mixed))[winner, rows]
+        return images.flatten(0, 1), curve
 
     def _chosen(
         self,
@@ -295,7 +291,9 @@ class WhiteBox:
             pairs = torch.tensor(weights, device=tried.device).repeat_interleave(len(view.smashed), 0)
             short = replace(self._method(order), epochs=min(method.epochs, CALIBRATION_EPOCHS))
             seat = members[: len(view.smashed)].flatten()
-            guess = fit(lower, problem, short, (pairs[:, 0], pairs[:, 1]), root).images.unflatten(0, (len(weights), -1))
+            training = ImageFit(lower, problem, short, (pairs[:, 0], pairs[:, 1]), root)
+            fit(training, short.epochs, objective=OBJECTIVE)
+            guess = training.guess()[0].unflatten(0, (len(weights), -1))
             wrong = (guess - tried[seat.clamp_min(0)]).square().flatten(2).mean(2)
             counted = (seat >= 0) & (torch.arange(len(seat), device=seat.device) < CALIBRATION_ROWS * view.mixed)
             return wrong[:, counted].mean(1).tolist()  # type: ignore[no-any-return]

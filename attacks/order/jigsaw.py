@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator
 
 from privkit.attacks.base import Arrangement, Knowledge, NoSession, Reconstruction, Session, View
+from privkit.attacks.fit import Stage, fit
 from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens, rows_a_message
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork
 from privkit.attacks.order.piece_solver import Eyes, Solver
-from privkit.attacks.order.piece_training import member_losses, member_steps, piece_losses, piece_steps, trained
+from privkit.attacks.order.piece_training import PieceTraining, member_losses, member_steps, piece_losses, piece_steps
 from privkit.torch_utils.seeded import seeded
+
+STAGES = ("places", "members")
+"""Networks in the order of their training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +99,14 @@ class Jigsaw:
         torch.Size([2, 4])
         """
         session = session or NoSession()
-        state = session.load() or {"curve": [], "networks": None, "sources": []}
+        state = session.load() or {"sources": []}
         solver = self.learn(views, knowledge, generator, session, state)
         for number in range(len(state["sources"]), len(views)):
             state["sources"].append(solver.solve(views[number], 1 + number))
             session.save(state)
-            self._report(session, state, views)
+            curve = [loss for stage in STAGES if stage in state for loss in state[stage]["curve"]]
+            done, total = len(curve) + len(state["sources"]), len(curve) + len(views)
+            session.report(done, total, curve[-1] if curve else 0.0)
         device = views[0].smashed.device
         images = [solver.picture(view, source) for view, source in zip(views, state["sources"], strict=True)]
         source = torch.cat(state["sources"]).to(device)
@@ -116,7 +122,7 @@ class Jigsaw:
             knowledge: as in `run`.
             generator: as in `run`.
             session: where the state is saved after each epoch.
-            state: "curve", "networks" and "sources", empty on a fresh start; filled in place.
+            state: of the whole attack; what each network learns is saved in it.
         """
         geometry = checked_geometry(views, knowledge)
         device, size = views[0].smashed.device, rows_a_message(views[0])
@@ -133,33 +139,19 @@ class Jigsaw:
             network = PieceNetwork(features, geometry.tokens, self.width).to(device)
             members = MemberNetwork(features, self.width).to(device)
 
-        if state["networks"] is None:
-            pieces, edges = eyes.shown(own)
-            draws, count = Generator().manual_seed(seeds[0]), len(own)
-            halves: list[tuple[nn.Module, Callable[[], Iterator[Tensor]], int]] = []
-            if self.pairs == "learned" and not in_order:
-                told = partial(piece_losses, network, pieces, edges, count, draws)
-                halves.append((network, told, piece_steps(count)))
-            if mixes:
-                dealt = partial(member_losses, members, pieces, count, size, keep, draws)
-                halves.append((members, dealt, member_steps(count, size)))
-            state["epochs"] = len(halves) * self.epochs
-            state.setdefault("halves", [])
-            for number, (net, losses, steps) in enumerate(halves):
-
-                def after_epoch(loss: float, half: dict[str, Any], number: int = number) -> None:
-                    state["halves"][number:] = [half]
-                    state["curve"].append(loss)
-                    session.save(state)
-                    self._report(session, state, views)
-
-                saved = state["halves"][number] if number < len(state["halves"]) else None
-                trained(net, losses, steps, self.epochs, draws, saved, after_epoch)
-            state["networks"] = [network.state_dict(), members.state_dict()]
-            state["halves"] = []
-            session.save(state)
-        for net, weights in zip((network, members), state["networks"], strict=True):
-            net.load_state_dict(weights)
+        pieces, edges = eyes.shown(own)
+        draws, count = Generator().manual_seed(seeds[0]), len(own)
+        trainings: dict[str, PieceTraining] = {}
+        if self.pairs == "learned" and not in_order:
+            losses = partial(piece_losses, network, pieces, edges, count, draws)
+            trainings["places"] = PieceTraining(network, losses, piece_steps(count), self.epochs, draws)
+        if mixes:
+            losses = partial(member_losses, members, pieces, count, size, keep, draws)
+            trainings["members"] = PieceTraining(members, losses, member_steps(count, size), self.epochs, draws)
+        total = len(trainings) * self.epochs + len(views)
+        for number, (slot, training) in enumerate(trainings.items()):
+            stage = Stage(session, state, slot, number * self.epochs, total)
+            fit(training, self.epochs, stage, objective="jigsaw: the training loss")
         return Solver(
             eyes=eyes,
             network=network if self.pairs == "learned" else None,
@@ -169,8 +161,3 @@ class Jigsaw:
             seed=seeds[0],
             in_order=in_order,
         )
-
-    def _report(self, session: Session, state: dict[str, Any], views: Sequence[View]) -> None:
-        """Epochs of both networks' training, then views: one step each."""
-        last = state["curve"][-1] if state["curve"] else 0.0
-        session.report(len(state["curve"]) + len(state["sources"]), state["epochs"] + len(views), last)

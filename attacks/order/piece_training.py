@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import isfinite, isqrt
+from math import isqrt
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import AttackDiverged
+from privkit.attacks.fit import Learner
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, own_prior
 from privkit.torch_utils.one_cycle import one_cycle
 
@@ -22,57 +22,45 @@ Rows = Callable[[Tensor], Tensor]
 """What own images of some rows show, so that not all of it need be held at once."""
 
 
-def trained(
-    network: nn.Module,
-    losses: Callable[[], Iterator[Tensor]],
-    steps: int,
-    epochs: int,
-    draws: Generator,
-    saved: dict[str, Any] | None,
-    after_epoch: Callable[[float, dict[str, Any]], None],
-) -> None:
-    """AdamW with one cycle.
+class PieceTraining(Learner):
+    """AdamW with one cycle; satisfies `privkit.attacks.fit.Training`, an epoch's objective being its mean loss.
 
     Args:
         network: to be trained in place.
         losses: gives an epoch's losses, one a step, each computed when the step before is done.
         steps: an epoch.
-        epochs: ≥ 0.
-        draws: the generator that `losses` draws from; its state is saved.
-        saved: a state that `after_epoch` was given; None starts afresh.
-        after_epoch: is told each epoch's mean loss and the state after it.
-
-    Raises:
-        AttackDiverged: if an epoch's loss is not finite.
+        epochs: of the whole training, which set the schedule.
+        draws: the generator that `losses` draws from; its state is part of the training's.
     """
-    optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=0.05)
-    schedule = one_cycle(optimizer, LEARNING_RATE, epochs * steps, momentum=True)
-    if saved is not None:
-        network.load_state_dict(saved["network"])
-        optimizer.load_state_dict(saved["optimizer"])
-        schedule.load_state_dict(saved["schedule"])
-        draws.set_state(saved["draws"])
-    for epoch in range(0 if saved is None else saved["epoch"], epochs):
+
+    def __init__(
+        self,
+        network: nn.Module,
+        losses: Callable[[], Iterator[Tensor]],
+        steps: int,
+        epochs: int,
+        draws: Generator,
+    ) -> None:
+        optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=0.05)
+        super().__init__(network, optimizer, one_cycle(optimizer, LEARNING_RATE, epochs * steps, momentum=True))
+        self._losses, self._steps, self._draws = losses, steps, draws
+
+    def epoch(self, number: int) -> float:
+        """One step for each loss; their mean."""
         total = torch.zeros(())
-        for loss in losses():
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
+        for loss in self._losses():
+            self.step(loss)
             total = total + loss.detach()
-        value = float(total) / steps
-        if not isfinite(value):
-            raise AttackDiverged(f"jigsaw: the training loss is {value} after epoch {epoch + 1}")
-        after_epoch(
-            value,
-            {
-                "network": network.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "schedule": schedule.state_dict(),
-                "draws": draws.get_state(),
-                "epoch": epoch + 1,
-            },
-        )
+        return float(total) / self._steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizer, schedule and draws."""
+        return {**super().state_dict(), "draws": self._draws.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        super().load_state_dict(state)
+        self._draws.set_state(state["draws"])
 
 
 def piece_losses(network: PieceNetwork, pieces: Rows, edges: Rows, count: int, draws: Generator) -> Iterator[Tensor]:

@@ -32,6 +32,8 @@ class Memory:
         buffer.seek(0)
         self.kept = torch.load(buffer, weights_only=True)
 
+    keep = save
+
     def report(self, done: int, total: int, value: float) -> None:
         self.reports.append((done, total, value))
         if done >= self.until:

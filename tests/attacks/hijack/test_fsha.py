@@ -93,11 +93,11 @@ def test_a_diverging_round_is_named_and_the_last_good_state_is_kept(hijack: Any,
     assert len(bad.kept["curve"]) == 1
     assert clients.done == 10
     for name in ("pilot", "decoder", "critic"):
-        for key, weight in good.kept[name].items():
-            assert torch.equal(weight, bad.kept[name][key])
-    for key, weight in good.kept["clients"]["lower"].items():
+        for key, weight in good.kept["training"][name].items():
+            assert torch.equal(weight, bad.kept["training"][name][key])
+    for key, weight in good.kept["training"]["clients"]["lower"].items():
         assert torch.equal(weight, clients.lower.state_dict()[key])
-        assert torch.equal(weight, bad.kept["clients"]["lower"][key])
+        assert torch.equal(weight, bad.kept["training"]["clients"]["lower"][key])
 
 
 @pytest.mark.usefixtures("ten")
@@ -128,7 +128,7 @@ def test_clients_that_break_after_the_last_answer_make_no_snapshot(hijack: Any, 
     assert clients.done == 10
     assert len(session.kept["curve"]) == 1
     assert all(bool(weight.isfinite().all()) for weight in clients.lower.parameters())
-    assert all(bool(weight.isfinite().all()) for weight in session.kept["clients"]["lower"].values())
+    assert all(bool(weight.isfinite().all()) for weight in session.kept["training"]["clients"]["lower"].values())
 
 
 @pytest.mark.usefixtures("ten")

@@ -20,18 +20,18 @@ pytest_plugins = ["tests.attacks.hijackable"]
 
 def test_weights_that_are_not_finite_make_no_snapshot(hijack: Any) -> None:
     clients = hijack.client()
-    server = Server(hijack.one._settings(), clients.views()[0], hijack.known(clients), hijack.own, 0)
-    server.examine(clients)
+    server = Server(hijack.one._settings(), clients.views()[0], clients, hijack.known(clients), hijack.own, 0)
+    server.examine()
     with torch.no_grad():
         next(server.networks.critic.parameters()).view(-1)[0] = math.nan
     with pytest.raises(AttackDiverged, match="weight"):
-        server.examine(clients)
+        server.examine()
 
 
 def test_the_answer_is_the_gradient_of_the_critics_mean_score(hijack: Any) -> None:
     clients = hijack.client()
     view = clients.views()[0]
-    server = Server(hijack.one._settings(), view, hijack.known(clients), hijack.own, 0)
+    server = Server(hijack.one._settings(), view, clients, hijack.known(clients), hijack.own, 0)
     critic = server.networks.critic
     released = view.smashed.clone().requires_grad_()
     critic(released).mean().backward()
@@ -43,7 +43,7 @@ def test_the_answer_is_the_gradient_of_the_critics_mean_score(hijack: Any) -> No
 def test_the_critics_loss_against_its_definition(hijack: Any) -> None:
     clients = hijack.client()
     view = replace(clients.views()[0], labels=None)
-    server = Server(hijack.one._settings(), view, hijack.known(clients), hijack.own, 0)
+    server = Server(hijack.one._settings(), view, clients, hijack.known(clients), hijack.own, 0)
     critic, pilot = server.networks.critic, server.networks.pilot
     draws = Generator().manual_seed(4)
     rows = torch.randint(len(server.images), (50,), generator=draws)
@@ -103,7 +103,7 @@ def test_images_are_drawn_by_label_and_any_for_a_class_that_the_server_lacks() -
 
 def test_masks_keep_what_they_should(hijack: Any) -> None:
     clients, settings = hijack.client(), replace(hijack.one, keep=0.2, noise=1.0)._settings()
-    server = Server(settings, clients.views()[0], hijack.known(clients), hijack.own, 0)
+    server = Server(settings, clients.views()[0], clients, hijack.known(clients), hijack.own, 0)
     sent = server._sent(torch.ones(100, 4, 4, 4), Generator().manual_seed(0))
     assert (sent != 0).float().mean().item() == pytest.approx(0.2, abs=0.02)
     assert sent[sent != 0].std().item() == pytest.approx(1, abs=0.1)
@@ -118,13 +118,13 @@ def test_what_is_known_of_a_defense_is_done_to_whole_rounds_only(hijack: Any) ->
         return smashed.flip(0)
 
     known = hijack.known(clients, imitate=turned)
-    server = Server(hijack.one._settings(), clients.views()[0], known, hijack.own, 0)
+    server = Server(hijack.one._settings(), clients.views()[0], clients, known, hijack.own, 0)
     made = torch.rand(32, 4, 4, 4)
     assert torch.equal(server._sent(made, Generator()), made.flip(0))
-    server.examine(clients)
+    server.examine()
     assert seen == [32] * 4  # the call above, and 79 images in three rounds
     assert torch.equal(torch.cat(server._examined())[:79], server.held_out)
-    by_hand = Server(replace(hijack.one, noise=1e-9)._settings(), clients.views()[0], known, hijack.own, 0)
+    by_hand = Server(replace(hijack.one, noise=1e-9)._settings(), clients.views()[0], clients, known, hijack.own, 0)
     torch.testing.assert_close(by_hand._sent(made, Generator()), made)
 
 
@@ -138,7 +138,7 @@ def test_rounds_that_are_not_what_was_seen_are_refused(hijack: Any) -> None:
 def test_the_released_recipe_is_the_authors(hijack: Any) -> None:
     clients = hijack.client()
     view = replace(clients.views()[0], smashed=clients.views()[0].smashed.abs(), labels=hijack.labels[:50])
-    server = Server(FSHA(recipe="released", width=2)._settings(), view, hijack.known(clients), hijack.own, 0)
+    server = Server(FSHA(recipe="released", width=2)._settings(), view, clients, hijack.known(clients), hijack.own, 0)
     assert [group["lr"] for o in (server.on_images, server.on_critic) for group in o.param_groups] == [1e-5, 1e-4]
     assert (server.settings.penalty_weight, server.labels, module.EPOCHS["released"]) == (500.0, None, 100)
     assert not any(isinstance(layer, nn.ReLU) for layer in server.networks.pilot.modules())

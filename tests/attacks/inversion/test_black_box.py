@@ -190,7 +190,7 @@ def test_a_training_that_diverges_stops_and_keeps_its_last_good_state(
         run(BlackBox(epochs=4), session=session)
     assert session.kept is not None
     assert len(session.kept["curve"]) == 2
-    assert all(bool(weight.isfinite().all()) for weight in session.kept["network"].values())
+    assert all(bool(weight.isfinite().all()) for weight in session.kept["training"]["network"].values())
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])

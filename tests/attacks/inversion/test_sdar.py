@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Reconstruction, View
 from privkit.attacks.inversion.sdar import SDAR
-from privkit.attacks.inversion.sdar_training import Training
+from privkit.attacks.inversion.sdar_training import SDARTraining
 from privkit.domains.images.embedded import TinyDigits
 
 pytest_plugins = ["tests.attacks.hijackable"]
@@ -203,7 +203,7 @@ def test_a_step_gives_every_part_the_gradient_of_its_own_loss_at_the_weights_bef
     """One pass through each judge serves it and whoever fools it; here each loss is written out and differentiated."""
     views, knowledge = case("tokens")
     views = views if told else [replace(v, labels=None) for v in views]
-    training = Training(SDAR(width=4, lambda1=0.3, lambda2=0.5), SDAR()._material(views, knowledge), 0)
+    training = SDARTraining(SDAR(width=4, lambda1=0.3, lambda2=0.5), SDAR()._data(views, knowledge), 0)
     images, labels, rows = knowledge.auxiliary, knowledge.auxiliary_labels, views[0].smashed[:8]
     assert images is not None
     assert labels is not None

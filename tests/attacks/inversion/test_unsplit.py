@@ -195,7 +195,7 @@ def test_not_applicable() -> None:
 
 
 def test_stops_where_the_release_is_no_number() -> None:
-    with pytest.raises(AttackDiverged, match="after 1 alternations"):
+    with pytest.raises(AttackDiverged, match="the objective is nan after epoch 1"):
         run(UnSplit(epochs=2), nn.Flatten(), [View(round=0, smashed=torch.full((2, 64), float("nan")))])
 
 

@@ -240,23 +240,23 @@ class Session:
         self.reports.append((done, total))
 
 
-@pytest.mark.parametrize("dies_after", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("dies_after", [1, 2, 3, 4, 5])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two epochs of each network, all networks trained (5), and one view solved: nothing is done again."""
+    """Two epochs of each network, and one view solved: nothing is done again."""
     views, _, knowledge = scene(keep=0.4)
     attack, killed = Jigsaw(epochs=2, kicks=3), Session(dies_after=dies_after)
     with pytest.raises(Killed):
         attack.run(views, knowledge, Generator().manual_seed(0), killed)
     straight = run(attack, views, knowledge)
-    if dies_after > 2:
+    if dies_after >= 2:
         monkeypatch.setattr("privkit.attacks.order.jigsaw.piece_losses", lambda *_: pytest.fail("trained again"))
-    if dies_after > 4:
+    if dies_after >= 4:
         monkeypatch.setattr("privkit.attacks.order.jigsaw.member_losses", lambda *_: pytest.fail("trained again"))
     went_on = Session(state=killed.state)
     resumed = attack.run(views, knowledge, Generator().manual_seed(0), went_on)
     assert torch.equal(resumed.images, straight.images)
     assert torch.equal(guess(resumed), guess(straight))
-    assert went_on.reports == [(done, 6) for done in range(1 + dies_after - (dies_after > 4), 7)]
+    assert went_on.reports == [(done, 6) for done in range(1 + dies_after, 7)]
 
 
 def test_the_start_has_learned_nothing_and_searched_nothing() -> None:

@@ -1,0 +1,158 @@
+"""The training loop of every attack that trains: resumed after a kill, and stopped at the last good state."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from math import isfinite
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from privkit.attacks.base import AttackDiverged, NoSession, Session
+
+
+class Training(Protocol):
+    """What `fit` trains: networks or images, with their optimizers."""
+
+    def epoch(self, number: int) -> float:
+        """Train one epoch, whose randomness follows from its 0-based number or from the state.
+
+        Returns:
+            The objective after it, on held-out data where the attack has some; lower is better.
+
+        Raises:
+            AttackDiverged: if a part of the training that the objective does not show is not finite.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next epoch depends on."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+
+def fit(
+    training: Training, epochs: int, session: Session | None = None, *, objective: str = "the objective"
+) -> tuple[float, ...]:
+    """Train epoch by epoch, from where the session was left, and save after each epoch.
+
+    Args:
+        training: changed in place.
+        epochs: ≥ 0, those before a kill included.
+        session: where to save and to report; None keeps nothing.
+        objective: what an epoch returns, with the attack's name, for the sentence on a divergence.
+
+    Returns:
+        The objective after each epoch.
+
+    Raises:
+        AttackDiverged: if an epoch raises it or returns NaN or infinity. The training is put back to its last good
+            state (the start, where no epoch went well), and the session keeps that state.
+
+    >>> class Halving:
+    ...     value = 1.0
+    ...     def epoch(self, number): self.value /= 2; return self.value
+    ...     def state_dict(self): return {"value": self.value}
+    ...     def load_state_dict(self, state): self.value = state["value"]
+    >>> fit(Halving(), 3)
+    (0.5, 0.25, 0.125)
+    """
+    session = session or NoSession()
+    saved = session.load()
+    if saved is None:
+        good: dict[str, Any] = {"curve": [], "training": deepcopy(training.state_dict())}
+    else:
+        good = saved
+        training.load_state_dict(deepcopy(good["training"]))
+    for epoch in range(len(good["curve"]), epochs):
+        try:
+            value = training.epoch(epoch)
+            if not isfinite(value):
+                raise AttackDiverged(f"{objective} is {value} after epoch {epoch + 1}")
+        except AttackDiverged:
+            training.load_state_dict(deepcopy(good["training"]))
+            session.keep(good)
+            raise
+        good = {"curve": [*good["curve"], value], "training": deepcopy(training.state_dict())}
+        session.save(good)
+        session.report(epoch + 1, epochs, value)
+    return tuple(good["curve"])
+
+
+class Stage:
+    """The session of one stage of an attack that has several: a slot of the whole state, a span of its progress.
+
+    Args:
+        session: of the whole attack.
+        state: of the whole attack; the stage's own lies under `slot`.
+        slot: the stage's key.
+        before: epochs of the stages before this one.
+        total: epochs of all stages; None if the stage's own number is the attack's.
+
+    >>> state = {"first": {"curve": [0.5]}}
+    >>> Stage(NoSession(), state, "first").load()
+    {'curve': [0.5]}
+    """
+
+    def __init__(
+        self, session: Session, state: dict[str, Any], slot: str, before: int = 0, total: int | None = None
+    ) -> None:
+        self._session, self._state, self._slot, self._before, self._total = session, state, slot, before, total
+
+    def load(self) -> dict[str, Any] | None:
+        """What this stage saved last."""
+        own: dict[str, Any] | None = self._state.get(self._slot)
+        return own
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Save it beside what the other stages saved."""
+        self._state[self._slot] = state
+        self._session.save(self._state)
+
+    def keep(self, state: dict[str, Any]) -> None:
+        """Likewise, in any case."""
+        self._state[self._slot] = state
+        self._session.keep(self._state)
+
+    def report(self, done: int, total: int, value: float) -> None:
+        """Report the progress of the whole attack."""
+        self._session.report(self._before + done, self._total or total, value)
+
+
+class Learner:
+    """A network with its optimizer and the schedule of its learning rate.
+
+    Args:
+        network: trained in place.
+        optimizer: of its parameters.
+        schedule: stepped after each step.
+    """
+
+    def __init__(self, network: nn.Module, optimizer: Optimizer, schedule: LRScheduler) -> None:
+        self.network, self._optimizer, self._schedule = network, optimizer, schedule
+
+    def step(self, loss: Tensor) -> None:
+        """One step down the gradient of a loss."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        self._schedule.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizer and schedule."""
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "schedule": self._schedule.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.network.load_state_dict(state["network"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.load_state_dict(state["schedule"])

@@ -1,0 +1,120 @@
+"""Training of a decoder on the adversary's own images, each batch sent through the defended lower segment anew."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import AttackDiverged, Query
+from privkit.attacks.fit import Learner
+from privkit.attacks.inversion.decoders.base import Decoder
+from privkit.attacks.inversion.mixed_releases import exercise
+from privkit.torch_utils.one_cycle import WARM_UP, one_cycle
+from privkit.torch_utils.seeded import seeded
+
+Augment = Literal["none", "crop", "crop_flip"]
+
+WARMUP_STEPS = 40
+EXPLODED = 100.0  # mean square error of what a decoder draws, of images in [0, 1], above which it diverged
+COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
+
+
+class DecoderTraining(Learner):
+    """AdamW with one cycle; satisfies `privkit.attacks.fit.Training`.
+
+    Args:
+        decoder: on the device of the images.
+        query: runs the clients' defended lower segments on one message of images.
+        train: [N, C, H, W] in [0, 1], N at least a message.
+        held_out: likewise; an epoch's objective is the decoder's error on them.
+        batch: images a message.
+        epochs: of the whole training, which set the schedule.
+        augment: as in `BlackBox`.
+        learning_rate: peak; None for the decoder's own.
+        seeds: of the epochs' draws, and of what modules draw themselves.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        query: Query,
+        train: Tensor,
+        held_out: Tensor,
+        *,
+        batch: int,
+        epochs: int,
+        augment: Augment,
+        learning_rate: float | None,
+        seeds: tuple[int, int],
+    ) -> None:
+        self.decoder, self._query, self._augment = decoder, query, augment
+        self._train, self._held_out, self._batch = train, held_out, batch
+        self._root, self._own = seeds
+        self._steps = len(train) // batch
+        peak, total = learning_rate or decoder.learning_rate, epochs * self._steps
+        optimizer = torch.optim.AdamW(decoder.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
+        warm_up = min(WARMUP_STEPS / (total + 1), WARM_UP)
+        super().__init__(decoder, optimizer, one_cycle(optimizer, peak, total, warm_up=warm_up))
+        if train.device.type == "cuda" and total >= COMPILE_FROM_STEPS:
+            decoder.compile()
+
+    def epoch(self, number: int) -> float:
+        """One pass over the training images; the mean square error on held-out ones, cut to [0, 1].
+
+        Raises:
+            AttackDiverged: if what the decoder draws is not finite, or far from any image.
+        """
+        device = self._train.device
+        draws = Generator(device).manual_seed(self._root + 1 + number)  # depends on nothing before this epoch
+        order = torch.randperm(len(self._train), generator=draws, device=device)[: self._steps * self._batch]
+        self.decoder.train()
+        with seeded(device, self._own + 1 + number):
+            for rows in order.view(self._steps, self._batch):
+                images = _augmented(self._train[rows], self._augment, draws)
+                with torch.no_grad():
+                    released, truth = exercise(self._query(images, draws), images)
+                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                    loss = self.decoder.objective(released, truth)
+                self.step(loss)
+        with seeded(device, self._own):
+            error, drawn = self._held_out_errors()
+        if not drawn <= EXPLODED:
+            raise AttackDiverged(
+                f"black_box: the decoder's held-out error, before its output is cut to [0, 1], is {drawn:.3g} "
+                f"after epoch {number + 1}: try a smaller learning_rate"
+            )
+        return error
+
+    @torch.no_grad()
+    def _held_out_errors(self) -> tuple[float, float]:
+        """Mean square errors, cut to [0, 1] and as drawn, through the same draws after every epoch."""
+        draws = Generator(self._held_out.device).manual_seed(self._root)
+        total, raw, count = 0.0, 0.0, 0
+        self.decoder.eval()
+        whole = len(self._held_out) // self._batch * self._batch  # whole messages only, mixed like the victim's
+        for chunk in self._held_out[:whole].split(self._batch):
+            released, truth = exercise(self._query(chunk, draws), chunk)
+            drawn = self.decoder(released).float()
+            total += (drawn.clamp(0, 1) - truth).square().sum().item()
+            raw += (drawn - truth).square().sum().item()
+            count += truth.numel()
+        return total / count, raw / count
+
+
+def _augmented(images: Tensor, augment: Augment, draws: Generator) -> Tensor:
+    """Random shifts by up to an eighth of the side, and flips, one gather for the whole batch."""
+    if augment == "none":
+        return images
+    n, _, h, w = images.shape
+    pad = max(1, h // 8)
+    padded = nn.functional.pad(images, (pad, pad, pad, pad))
+    top, left = torch.randint(0, 2 * pad + 1, (2, n, 1), generator=draws, device=images.device)
+    rows = top + torch.arange(h, device=images.device)
+    columns = left + torch.arange(w, device=images.device)
+    if augment == "crop_flip":
+        flip = torch.rand(n, 1, generator=draws, device=images.device) < 0.5
+        columns = torch.where(flip, columns.flip(1), columns)
+    index = torch.arange(n, device=images.device)[:, None, None]
+    return padded.permute(0, 2, 3, 1)[index, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
