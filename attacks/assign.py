@@ -1,17 +1,22 @@
-"""Which released token came from which place? Costs of every pair, and the assignments that are cheapest."""
+"""Assignments: soft ones by Sinkhorn's iteration, the cheapest one, and one by capacity; the costs they start from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-SINKHORN_ITERATIONS = 30
-SHRINKAGE = 0.1  # share of the pooled covariance in each place's own: a corner that is always black has none
-PLACE_CHANNELS = 32  # principal channels that the Gaussians of places are fitted in
-NUMBERS_AT_ONCE = 2**24  # 64 MiB in float32; bounds memory, changes nothing
+SLACK_STEPS = 3
+
+
+def distances(tokens: Tensor, targets: Tensor) -> Tensor:
+    """Squared distances [..., n, m] of vectors [..., n, d] and [..., m, d], by products alone, in float32."""
+    with torch.autocast(tokens.device.type, enabled=False):  # a difference of large numbers
+        tokens, targets = tokens.float(), targets.float()
+        ones, others = tokens.square().sum(-1).unsqueeze(-1), targets.square().sum(-1).unsqueeze(-2)
+        table = tokens @ targets.transpose(-1, -2)  # in place from here on: there may be 10,000 of each
+        return table.mul_(-2).add_(ones).add_(others).clamp_(min=0)
 
 
 def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
@@ -33,102 +38,99 @@ def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
     return costs / costs.mean((1, 2), keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
 
 
-def place_costs(released: Tensor, examples: Tensor) -> Tensor:
-    """How unlikely each released token is at each place, by one Gaussian a place, fitted to the adversary's images.
+def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
+    """Logarithm of a nearly doubly stochastic matrix in proportion to exp(scores) with rows and columns rescaled.
 
     Args:
-        released: [N, T, D].
-        examples: [M, T, D] with M ≥ 2, tokens in order, of the adversary's own images.
+        scores: [..., n, m]; minus the costs over a temperature, for the cheapest assignment at temperature 0.
+        steps: rescalings of rows, then columns, ≥ 1; columns sum to one exactly.
+        capacity: m/n, what rows sum to.
 
-    Returns:
-        [N, T, T], negative log-likelihood in nats of token t at place s, up to a constant for each token.
+    Source: Sinkhorn and Knopp 1967; Cuturi 2013, in the log domain; in networks Mena et al. 2018, §2.
 
-    Source: quadratic discriminant analysis with regularised covariances, Friedman 1989.
-
-    >>> examples = torch.stack([torch.tensor([[0.0], [5.0]]), torch.tensor([[1.0], [6.0]])])
-    >>> place_costs(torch.tensor([[[5.5], [0.5]]]), examples)[0].argmin(1).tolist()
-    [1, 0]
+    >>> (100 * sinkhorn(torch.tensor([[9.0, 0.0], [9.0, 9.0]]), 50).exp()).round()
+    tensor([[99.,  1.],
+            [ 1., 99.]])
     """
-    return PlaceModel.fit(examples).costs(released)
+    shift = None if capacity == 1 else torch.tensor(float(capacity)).log().to(scores.device)
+    for _ in range(steps):
+        scores = scores - scores.logsumexp(-1, keepdim=True)
+        if shift is not None:
+            scores = scores + shift
+        scores = scores - scores.logsumexp(-2, keepdim=True)
+    return scores
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlaceModel:
-    """One Gaussian a place, in the principal channels of all places.
-
-    Attributes:
-        mean: [D], of all tokens.
-        axes: [D, d], to channels of unit variance.
-        means: [T, d].
-        factors: [T, d, d], Cholesky factors of the covariances.
-    """
-
-    mean: Tensor
-    axes: Tensor
-    means: Tensor
-    factors: Tensor
-
-    @classmethod
-    def fit(cls, examples: Tensor) -> PlaceModel:
-        """From tokens [M, T, D] in order, some at a time: there may be millions."""
-        m, t, d = examples.shape
-        parts = examples.split(max(1, NUMBERS_AT_ONCE // (t * d)))
-        mean = torch.stack([part.sum((0, 1)) for part in parts]).sum(0) / (m * t)
-        gram = examples.new_zeros(d, d)
-        for part in parts:
-            away = (part - mean).flatten(0, 1)
-            gram += away.T @ away
-        variances, axes = torch.linalg.eigh(gram / (m * t))
-        kept = min(PLACE_CHANNELS, d)
-        axes = axes[:, -kept:] / variances[-kept:].clamp_min(1e-6 * variances[-1]).sqrt()
-        known = torch.cat([(part - mean) @ axes for part in parts])
-        means = known.mean(0)
-        known -= means
-        own = (known.permute(1, 2, 0) @ known.transpose(0, 1)) / m
-        pooled = own.mean(0, keepdim=True) + 1e-3 * torch.eye(kept, device=own.device, dtype=own.dtype)
-        factors = torch.linalg.cholesky((1 - SHRINKAGE) * own + SHRINKAGE * pooled)
-        return cls(mean=mean, axes=axes, means=means, factors=factors)
-
-    def costs(self, released: Tensor) -> Tensor:
-        """Of released tokens [N, T, D] at each place, [N, T, T]; see `place_costs`."""
-        places, kept = self.means.shape
-        found = []
-        for part in released.flatten(0, 1).split(max(1, NUMBERS_AT_ONCE // (places * kept))):
-            gaps = ((part - self.mean) @ self.axes - self.means.unsqueeze(1)).transpose(1, 2)
-            squared = torch.linalg.solve_triangular(self.factors, gaps, upper=False).square().sum(1)
-            found.append((squared / 2 + self.factors.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True)).T)
-        return torch.cat(found).view(released.shape[0], released.shape[1], -1)
-
-
-def sinkhorn(costs: Tensor, temperature: float, iterations: int = SINKHORN_ITERATIONS) -> Tensor:
-    """The doubly stochastic relaxation of the cheapest assignment.
+def rescale_(weights: Tensor, steps: int) -> Tensor:
+    """The same for positive weights, in place and without logarithms: for tables that memory holds only once.
 
     Args:
-        costs: [G, S, S].
-        temperature: > 0, in the costs' unit; towards 0 the plan is the assignment.
-        iterations: pairs of normalisations.
+        weights: [..., n, n] ≥ 0, each row with a number that is not tiny.
+        steps: rescalings of columns, then rows, ≥ 1; rows sum to one exactly.
+
+    >>> (100 * rescale_(torch.tensor([[9.0, 0.0], [9.0, 9.0]]).exp(), 50)).round()
+    tensor([[99.,  1.],
+            [ 1., 99.]])
+    """
+    for _ in range(steps):
+        weights /= weights.sum(-2, keepdim=True).clamp_min(1e-12)
+        weights /= weights.sum(-1, keepdim=True).clamp_min(1e-12)
+    return weights
+
+
+def sinkhorn_with_slack(odds: Tensor, steps: int = SLACK_STEPS) -> Tensor:
+    """A partial matching: what a row or a column lacks of 1 is unmatched.
+
+    Args:
+        odds: [N, L, T], log-odds of each match over no match; L may be 0.
+        steps: ≥ 1.
 
     Returns:
-        [G, S, S]; columns (places) sum to 1, rows nearly so.
+        [N, L, T] in [0, 1].
 
-    Source: Sinkhorn 1964; Cuturi 2013, in the log domain.
+    Source: matching with slack as in SuperGlue (Sarlin et al. 2020), with slack of weight one.
 
-    >>> sinkhorn(torch.tensor([[[0.0, 2.0], [2.0, 0.0]]]), 0.1).round(decimals=3)
+    >>> sinkhorn_with_slack(torch.tensor([[[9.0, -9.0], [-9.0, -9.0]]])).round()
     tensor([[[1., 0.],
-             [0., 1.]]])
+             [0., 0.]]])
     """
-    plan = -costs / temperature
-    for _ in range(iterations):
-        plan = plan - plan.logsumexp(2, keepdim=True)
-        plan = plan - plan.logsumexp(1, keepdim=True)
-    return plan.exp()
+    n, slots, t = odds.shape
+    if not slots:
+        return odds
+    none = odds.new_zeros(n, 1)
+    columns = -odds.amax(1).clamp_min(0) / 2  # the solution for a single candidate; from zero it takes many steps
+    rows = odds.new_zeros(n, slots)
+    for _ in range(steps):
+        rows = -torch.cat([odds + columns.unsqueeze(1), none.unsqueeze(1).expand(-1, slots, 1)], 2).logsumexp(2)
+        columns = -torch.cat([odds + rows.unsqueeze(2), none.unsqueeze(1).expand(-1, 1, t)], 1).logsumexp(1)
+    return (odds + rows.unsqueeze(2) + columns.unsqueeze(1)).exp()
+
+
+def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
+    """The column of each row in the cheapest assignment.
+
+    Args:
+        costs: [G, n, m], n ≤ m.
+
+    Returns:
+        int64 [G, n].
+
+    Source: Kuhn 1955, computed by scipy's `linear_sum_assignment`.
+
+    >>> cheapest(np.array([[[9.0, 0.0], [0.0, 9.0]]])).tolist()
+    [[1, 0]]
+    """
+    from scipy.optimize import linear_sum_assignment  # not for those who import an attack that assigns nothing
+
+    # one exact solve a group, once in many steps: batched auction solvers were not needed
+    return np.stack([linear_sum_assignment(table)[1] for table in costs]).astype(np.int64)
 
 
 def hungarian(costs: Tensor) -> Tensor:
-    """The cheapest assignment.
+    """The cheapest assignment of tokens to places.
 
     Args:
-        costs: [G, S, S].
+        costs: [G, S, S] of token t at place s.
 
     Returns:
         int64 [G, S]: the released token on each place.
@@ -136,12 +138,8 @@ def hungarian(costs: Tensor) -> Tensor:
     >>> hungarian(torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])).tolist()
     [[1, 0]]
     """
-    from scipy.optimize import linear_sum_assignment
-
-    # one exact solve a group, once in many steps: batched auction solvers were not needed
     tables = costs.detach().double().cpu().numpy().transpose(0, 2, 1)
-    found = np.stack([linear_sum_assignment(table)[1] for table in tables])
-    return torch.from_numpy(found).to(costs.device)
+    return torch.from_numpy(cheapest(tables)).to(costs.device)
 
 
 def take(released: Tensor, order: Tensor) -> Tensor:
@@ -151,3 +149,35 @@ def take(released: Tensor, order: Tensor) -> Tensor:
     [[[8.0], [7.0]]]
     """
     return released.gather(1, order.unsqueeze(2).expand_as(released))
+
+
+def by_capacity(logits: Tensor, capacity: int) -> Tensor:
+    """Each image takes as many tokens as it holds: a token asks image after image, and an image keeps its best ones.
+
+    Args:
+        logits: [B·T, B].
+        capacity: T.
+
+    Returns:
+        int64 [B, T], ascending tokens of each image.
+
+    Source: deferred acceptance (Gale and Shapley 1962); all tokens ask at once.
+
+    >>> by_capacity(torch.tensor([[2.0, 0.0], [1.0, 0.0], [3.0, 2.0], [0.0, 1.0]]), 2)
+    tensor([[0, 2],
+            [1, 3]])
+    """
+    k, b = logits.shape
+    wish = logits.argsort(dim=1, descending=True, stable=True)
+    asked = torch.zeros(k, dtype=torch.int64, device=logits.device)
+    while True:
+        image = wish.gather(1, asked.unsqueeze(1)).squeeze(1)
+        liking = logits.gather(1, image.unsqueeze(1)).squeeze(1)
+        order = (-liking).argsort(stable=True)
+        order = order[image[order].argsort(stable=True)]  # by image, its best first
+        count = torch.bincount(image, minlength=b)
+        first = (count.cumsum(0) - count)[image[order]]
+        refused = order[torch.arange(k, device=logits.device) - first >= capacity]
+        if not len(refused):
+            return image.argsort(stable=True).view(b, capacity)
+        asked[refused] += 1

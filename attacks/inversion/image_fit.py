@@ -15,6 +15,7 @@ from privkit.torch_utils.seeded import seeded
 
 STEPS_AN_EPOCH = 100
 STEPS_A_ROUND = 25  # of the permutation
+SINKHORN_STEPS = 30
 EXPLAINED = 1e-4  # 40 dB below a release's own variance it is explained: no metric of images shows what comes after
 HOME = 2.0  # nats for a token's own row: batch shuffling that keeps .4 of ten images' tokens
 RESTART_NOISE = 0.25
@@ -187,7 +188,7 @@ def _rearranged(lower: nn.Module, problem: Problem, images: Tensor, method: Meth
     if progress >= 0.5 and method.temperature == 0:
         return take(released, hungarian(costs)).view_as(problem.smashed)
     warm = scale * max(method.temperature, 10 ** (1 - 2 * progress))
-    return (sinkhorn(costs, warm).transpose(1, 2) @ released).view_as(problem.smashed)
+    return (sinkhorn(-costs / warm, SINKHORN_STEPS).exp().transpose(1, 2) @ released).view_as(problem.smashed)
 
 
 def _guess(tokens: Tensor, seed: int) -> Tensor:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from privkit.attacks.assign import by_capacity
 from privkit.attacks.inversion.recurrence import tracked
-from privkit.attacks.order.token_owners import capacitated
 
 INTERSECTED_TOKENS = 10_240
 """Of a message: a table of all its pairs then takes 400 MiB, and two or three are held at a time."""
@@ -51,7 +51,7 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
     """
     _, m, n, d = passes.shape
     means, visits = tracked(passes, copies, rows)
-    taken = torch.stack([capacitated(message, n // rows) for message in visits])  # [M, B, T]
+    taken = torch.stack([by_capacity(message, n // rows) for message in visits])  # [M, B, T]
     support = visits.transpose(1, 2).gather(2, taken)
     tokens = means.gather(1, taken.flatten(1).unsqueeze(2).expand(-1, -1, d))
     return Intersection(

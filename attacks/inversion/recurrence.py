@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from privkit.attacks.inversion.decoders.assignment import distances
+from privkit.attacks.assign import distances, rescale_, sinkhorn_with_slack
 
 EXACT = 1e-4  # of the mean squared distance; below it, float32 does not tell copies from equal tokens
-SINKHORN_ITERATIONS = 3
+RESCALINGS = 3
 LEAST_ODDS = -60.0
 TABLE_NUMBERS = 2**24  # of all pairs of a group's tokens; more groups than that holds are taken one after another
 IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than others of their row
@@ -89,10 +89,7 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
     plan = distances(reference, seen)
     # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
     plan = plan.sub_(plan.amin(2, keepdim=True)).div_(-temperature).clamp_min_(LEAST_ODDS).exp_()
-    for _ in range(SINKHORN_ITERATIONS):
-        plan /= plan.sum(1, keepdim=True).clamp_min(1e-12)
-        plan /= plan.sum(2, keepdim=True).clamp_min(1e-12)
-    return plan
+    return rescale_(plan, RESCALINGS)
 
 
 def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
@@ -136,7 +133,7 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
     Returns:
         [N, T, D] in falling order of recurrence, and the recurrence [N, T]: shares of passes, in [0, 1].
 
-    Source: privkit's own; matching with slack as in SuperGlue (Sarlin et al. 2020), with slack of weight one.
+    Source: privkit's own.
 
     >>> own, other = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[1.0], [7.0]]])
     >>> tokens, recurrence = pooled(torch.stack([other, own, own]).expand(-1, -1, -1, 96), 0.01)
@@ -151,7 +148,7 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
         end = number * t  # a slot for every token seen so far; empty where it was taken for a copy
         means = sums[:, :end] / hits[:, :end, None].clamp_min(1e-12)
         odds = (least - distances(means, seen)) * d / (2 * copies)
-        plan = _slack_plan(odds.masked_fill(hits[:, :end, None] == 0, -torch.inf))
+        plan = sinkhorn_with_slack(odds.masked_fill(hits[:, :end, None] == 0, -torch.inf))
         sums[:, :end] += plan @ seen
         hits[:, :end] += plan.sum(2)
         new = (plan.sum(1) < 0.5).to(hits.dtype)
@@ -160,17 +157,3 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
     best = hits.topk(t, dim=1)
     taken = sums.gather(1, best.indices.unsqueeze(2).expand(-1, -1, d))
     return taken / best.values.unsqueeze(2).clamp_min(1e-12), best.values / r
-
-
-def _slack_plan(odds: Tensor) -> Tensor:
-    """Matching [N, L, T] with log-odds over no match; what rows and columns lack of 1 is unmatched."""
-    n, slots, t = odds.shape
-    if not slots:
-        return odds
-    none = odds.new_zeros(n, 1)
-    columns = -odds.amax(1).clamp_min(0) / 2  # the solution for a single candidate; from zero it takes many rounds
-    rows = odds.new_zeros(n, slots)
-    for _ in range(SINKHORN_ITERATIONS):
-        rows = -torch.cat([odds + columns.unsqueeze(1), none.unsqueeze(1).expand(-1, slots, 1)], 2).logsumexp(2)
-        columns = -torch.cat([odds + rows.unsqueeze(2), none.unsqueeze(1).expand(-1, 1, t)], 1).logsumexp(1)
-    return (odds + rows.unsqueeze(2) + columns.unsqueeze(1)).exp()

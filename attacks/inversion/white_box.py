@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.assign import PlaceModel
 from privkit.attacks.base import Knowledge, NoSession, NotApplicable, Reconstruction, Session, View, missing
 from privkit.attacks.fit import Stage, fit
 from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, Problem
@@ -20,6 +19,7 @@ from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.own_images import divided, mixes_images, regressed, released_by
 from privkit.attacks.inversion.rounds import averaged, check_numbers, chunks_of
 from privkit.attacks.order.own_tokens import rows_a_message
+from privkit.attacks.order.place_model import PlaceModel
 
 OBJECTIVE = "white_box: the objective"
 CALIBRATION_ROWS = 16
@@ -65,7 +65,7 @@ class WhiteBox:
     release counts as explained. `converged` so says whether more steps would change the guess, not that it is right.
 
     Where a lower segment treats all places alike, every order explains the release: only what the adversary's own
-    images say of places (`sinkhorn.place_costs`) orders the tokens.
+    images say of places (`place_model.place_costs`) orders the tokens.
 
     Source: He et al. 2019, "Model inversion attacks against collaborative inference"; Yao et al., patch shuffling,
     Eq. 4 and §V-B.2, whose authors neither bound the pixels nor optimize the order.

@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
+
+from privkit.attacks.assign import cheapest
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -168,7 +169,7 @@ def fill(puzzles: Puzzles, at: Places) -> Places:
 
 def assign(unary: Array) -> Places:
     """The arrangement of the highest unary score, [M, S] from [M, S, S]."""
-    return np.stack([linear_sum_assignment(-table.T)[1] for table in unary]).astype(np.int64)
+    return cheapest(-unary.transpose(0, 2, 1))
 
 
 def _ruin(puzzles: Puzzles, at: Places, rng: np.random.Generator) -> Places:
@@ -201,6 +202,6 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
         gain = puzzles.unary[m, pieces[:, None, :], places[:, None]]
         for table, near in zip(puzzles.sides, frame.neighbors[:, places], strict=True):
             gain += table[m, around[:, near][:, :, None], pieces[:, None, :]]
-        taken = np.stack([linear_sum_assignment(-one)[1] for one in gain])
+        taken = cheapest(-gain)
         at[:, places] = np.take_along_axis(pieces, taken, 1)
     return at

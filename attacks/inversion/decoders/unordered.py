@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from privkit.attacks.assign import distances, sinkhorn
 from privkit.attacks.base import NotApplicable
-from privkit.attacks.inversion.decoders.assignment import Standardized, distances, sinkhorn
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for, scaled_size
+from privkit.attacks.inversion.decoders.standardized import Standardized
 from privkit.attacks.patches import Geometry, as_tokens, patchify, unpatchify
 
 RATE_TIMES_WIDTH = 0.3

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.attacks.assign import distances, sinkhorn
 from privkit.attacks.base import Knowledge, NotApplicable, Query, QueryResult, Reconstruction, View
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.decoders import DECODERS, Decoder, build
-from privkit.attacks.inversion.decoders.assignment import Standardized, distances, sinkhorn
 from privkit.attacks.inversion.decoders.maps import MapGeometry, Painter, as_maps
 from privkit.attacks.inversion.decoders.pix2pix import Pix2Pix, UNet
+from privkit.attacks.inversion.decoders.standardized import Standardized
 from privkit.attacks.inversion.decoders.unordered import SetDecoder
 from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.patches import patchify

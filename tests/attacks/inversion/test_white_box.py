@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.assign import PlaceModel, hungarian, pair_costs, place_costs, sinkhorn, take
+from privkit.attacks.assign import hungarian, pair_costs, sinkhorn, take
 from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Query, QueryResult, Reconstruction, View
 from privkit.attacks.fit import fit
 from privkit.attacks.inversion.image_fit import ImageFit, Method, Problem
 from privkit.attacks.inversion.known_lower import mix
 from privkit.attacks.inversion.rounds import averaged
 from privkit.attacks.inversion.white_box import WhiteBox
+from privkit.attacks.order.place_model import PlaceModel, place_costs
 from privkit.domains.images.embedded import Digits, TinyDigits
 
 BATCH = 10
@@ -436,7 +437,7 @@ def test_costs_of_places_do_not_depend_on_how_many_are_looked_at_at_once(monkeyp
     draws = Generator().manual_seed(0)
     examples, seen = torch.randn(50, 9, 12, generator=draws), torch.randn(30, 9, 12, generator=draws)
     whole = place_costs(seen, examples)
-    monkeypatch.setattr("privkit.attacks.assign.NUMBERS_AT_ONCE", 1_000)
+    monkeypatch.setattr("privkit.attacks.order.place_model.NUMBERS_AT_ONCE", 1_000)
     torch.testing.assert_close(place_costs(seen, examples), whole, rtol=1e-4, atol=1e-4)
 
 
@@ -488,10 +489,10 @@ def test_output_lies_in_the_unit_range() -> None:
 
 def test_plans_are_doubly_stochastic_and_sharpen_to_the_assignment() -> None:
     costs = torch.rand(5, 7, 7, generator=Generator().manual_seed(1))
-    plan = sinkhorn(costs, 0.3, 200)
+    plan = sinkhorn(-costs / 0.3, 200).exp()
     torch.testing.assert_close(plan.sum(1), torch.ones(5, 7))
     torch.testing.assert_close(plan.sum(2), torch.ones(5, 7))
-    assert torch.equal(sinkhorn(costs, 1e-3, 2000).argmax(1), hungarian(costs))
+    assert torch.equal(sinkhorn(-costs / 1e-3, 2000).argmax(1), hungarian(costs))
 
 
 def test_assignments_undo_an_order() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from torch import Generator, Tensor
 
+from privkit.attacks.assign import by_capacity, sinkhorn
 from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, QueryResult, Reconstruction, View, missing
 from privkit.attacks.order.assembly import Frame, Puzzles, assemble, assign
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, gradient_distance, log_odds
@@ -21,7 +22,6 @@ from privkit.attacks.order.coordinates import coordinates, starts
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.order.own_tokens import kept_share
 from privkit.attacks.order.token_contents import match_own_tokens
-from privkit.attacks.order.token_owners import balanced, capacitated
 from privkit.attacks.patches import patchify
 from privkit.attacks.scores.order import direct_accuracy, kinds_of, membership_accuracy, neighbor_accuracy
 
@@ -470,9 +470,9 @@ def test_the_best_unary_is_found() -> None:
 def test_images_take_as_many_tokens_as_they_can_hold() -> None:
     logits = torch.randn(40, 4, generator=Generator().manual_seed(0))
     logits[:, 0] += 5
-    taken = capacitated(logits, 10)
+    taken = by_capacity(logits, 10)
     assert torch.equal(taken.flatten().sort().values, torch.arange(40))
-    chances = balanced(logits, 10).exp()
+    chances = sinkhorn(logits.T, 20, 10).T.exp()
     assert torch.allclose(chances.sum(1), torch.ones(40), atol=1e-4)
     assert torch.allclose(chances.sum(0), torch.full((4,), 10.0), atol=0.5)
 

@@ -1,4 +1,4 @@
-"""Soft permutations by Sinkhorn's iteration, and tokens on a common scale."""
+"""Tokens on a common scale, whatever the lower segment and the defense made of them."""
 
 from __future__ import annotations
 
@@ -8,34 +8,6 @@ from torch.nn import functional
 
 SHRINKAGE = 1e-3
 """Added to a channel's variance, in units of the mean one: channels that hardly vary are not blown up."""
-
-
-def sinkhorn(scores: Tensor, steps: int) -> Tensor:
-    """Logarithm of a nearly doubly stochastic matrix in proportion to exp(scores) with rows and columns rescaled.
-
-    Args:
-        scores: [..., n, n].
-        steps: rescalings of rows, then columns, ≥ 1; columns sum to one exactly.
-
-    Source: Sinkhorn and Knopp 1967; in networks Mena et al. 2018, §2.
-
-    >>> (100 * sinkhorn(torch.tensor([[9.0, 0.0], [9.0, 9.0]]), 50).exp()).round()
-    tensor([[99.,  1.],
-            [ 1., 99.]])
-    """
-    for _ in range(steps):
-        scores = scores - scores.logsumexp(-1, keepdim=True)
-        scores = scores - scores.logsumexp(-2, keepdim=True)
-    return scores
-
-
-def distances(tokens: Tensor, targets: Tensor) -> Tensor:
-    """Squared distances [..., n, m] of vectors [..., n, d] and [..., m, d], by products alone, in float32."""
-    with torch.autocast(tokens.device.type, enabled=False):  # a difference of large numbers
-        tokens, targets = tokens.float(), targets.float()
-        ones, others = tokens.square().sum(-1).unsqueeze(-1), targets.square().sum(-1).unsqueeze(-2)
-        table = tokens @ targets.transpose(-1, -2)  # in place from here on: there may be 10,000 of each
-        return table.mul_(-2).add_(ones).add_(others).clamp_(min=0)
 
 
 class Standardized(nn.Module):

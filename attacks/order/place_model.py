@@ -1,0 +1,79 @@
+"""Where does a released token lie? One Gaussian for each place, fitted to the adversary's own tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SHRINKAGE = 0.1  # share of the pooled covariance in each place's own: a corner that is always black has none
+PLACE_CHANNELS = 32  # principal channels that the Gaussians of places are fitted in
+NUMBERS_AT_ONCE = 2**24  # 64 MiB in float32; bounds memory, changes nothing
+
+
+def place_costs(released: Tensor, examples: Tensor) -> Tensor:
+    """How unlikely each released token is at each place, by one Gaussian a place, fitted to the adversary's images.
+
+    Args:
+        released: [N, T, D].
+        examples: [M, T, D] with M ≥ 2, tokens in order, of the adversary's own images.
+
+    Returns:
+        [N, T, T], negative log-likelihood in nats of token t at place s, up to a constant for each token.
+
+    Source: quadratic discriminant analysis with regularised covariances, Friedman 1989.
+
+    >>> examples = torch.stack([torch.tensor([[0.0], [5.0]]), torch.tensor([[1.0], [6.0]])])
+    >>> place_costs(torch.tensor([[[5.5], [0.5]]]), examples)[0].argmin(1).tolist()
+    [1, 0]
+    """
+    return PlaceModel.fit(examples).costs(released)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceModel:
+    """One Gaussian a place, in the principal channels of all places.
+
+    Attributes:
+        mean: [D], of all tokens.
+        axes: [D, d], to channels of unit variance.
+        means: [T, d].
+        factors: [T, d, d], Cholesky factors of the covariances.
+    """
+
+    mean: Tensor
+    axes: Tensor
+    means: Tensor
+    factors: Tensor
+
+    @classmethod
+    def fit(cls, examples: Tensor) -> PlaceModel:
+        """From tokens [M, T, D] in order, some at a time: there may be millions."""
+        m, t, d = examples.shape
+        parts = examples.split(max(1, NUMBERS_AT_ONCE // (t * d)))
+        mean = torch.stack([part.sum((0, 1)) for part in parts]).sum(0) / (m * t)
+        gram = examples.new_zeros(d, d)
+        for part in parts:
+            away = (part - mean).flatten(0, 1)
+            gram += away.T @ away
+        variances, axes = torch.linalg.eigh(gram / (m * t))
+        kept = min(PLACE_CHANNELS, d)
+        axes = axes[:, -kept:] / variances[-kept:].clamp_min(1e-6 * variances[-1]).sqrt()
+        known = torch.cat([(part - mean) @ axes for part in parts])
+        means = known.mean(0)
+        known -= means
+        own = (known.permute(1, 2, 0) @ known.transpose(0, 1)) / m
+        pooled = own.mean(0, keepdim=True) + 1e-3 * torch.eye(kept, device=own.device, dtype=own.dtype)
+        factors = torch.linalg.cholesky((1 - SHRINKAGE) * own + SHRINKAGE * pooled)
+        return cls(mean=mean, axes=axes, means=means, factors=factors)
+
+    def costs(self, released: Tensor) -> Tensor:
+        """Of released tokens [N, T, D] at each place, [N, T, T]; see `place_costs`."""
+        places, kept = self.means.shape
+        costs = []
+        for part in released.flatten(0, 1).split(max(1, NUMBERS_AT_ONCE // (places * kept))):
+            gaps = ((part - self.mean) @ self.axes - self.means.unsqueeze(1)).transpose(1, 2)
+            squared = torch.linalg.solve_triangular(self.factors, gaps, upper=False).square().sum(1)
+            costs.append((squared / 2 + self.factors.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True)).T)
+        return torch.cat(costs).view(released.shape[0], released.shape[1], -1)
