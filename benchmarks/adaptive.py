@@ -221,7 +221,7 @@ def adv(given: Options, images: Tensor, labels: Tensor) -> None:
             for side, state in zip((edge, upper), stages.kept[stage], strict=True):
                 side.load_state_dict(state)
                 side.eval()
-            right = evaluate(edge, upper, test, batch_size=given.batch, seed=seed)
+            right = evaluate(edge, upper, test, batch_size=given.batch, seed=seed).accuracy
             knowledge = Knowledge(
                 image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=black_box_query(edge)
             )

@@ -156,7 +156,7 @@ def run(
                     auc=found[(*key, epoch)][0].auc,
                 )
     test = zeros_and_fours(given.data_root, 1_000, seed, False)
-    return found, evaluate(edge, upper, test, batch_size=100, seed=seed).value, told
+    return found, evaluate(edge, upper, test, batch_size=100, seed=seed).accuracy.value, told
 
 
 def cell(leaks: list[Leak]) -> str:

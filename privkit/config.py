@@ -35,6 +35,7 @@ class Budget:
         private: the client's training images.
         auxiliary: the adversary's images.
         test: images for the task's accuracy.
+        validation: images on which every epoch is measured, so that the best one can be kept; 0 measures none.
         victims: private images that are attacked, a multiple of the batch size (else rounded down).
         epochs: of task training.
         attack_epochs: of an attack's training, unless the attack names its own.
@@ -46,6 +47,7 @@ class Budget:
     victims: int
     epochs: int
     attack_epochs: int
+    validation: int = 0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -249,6 +251,10 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     for protocol, defenses in pairs:
         training = specify("training", TrainingSpec, {"batch_size": _natural_batch(protocol.spec.clients), **wished})
         training.check_epochs(budget.epochs)
+        if training.keep == "best" and not (budget.validation and budget.epochs):
+            raise UsageError(
+                "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
+            )
         protocols.append({"protocol": protocol, "defenses": defenses, "training": training})
     config = AuditConfig(
         **protocols[0],

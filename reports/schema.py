@@ -156,6 +156,7 @@ class Row(Frozen):
     data_range: float = 1.0
     features: Annotated[tuple[str, ...], Field(description="networks behind F-SIM, identification and LPIPS")] = ()
     accuracy: Interval | None = None
+    task: Annotated[dict[str, float], Field(description="MCC and AUC on the test images")] = {}
     proves: Proof | None = None
     recovers: dict[str, Metrics] = {}
     floors: dict[str, dict[str, Metrics]] = {}
@@ -165,6 +166,9 @@ class Row(Frozen):
     gates: tuple[Check, ...] = ()
     costs: Costs | None = None
     training_curve: tuple[float, ...] = ()
+    validation: Annotated[tuple[dict[str, float], ...], Field(description="accuracy, MCC and AUC of each epoch")] = ()
+    best_epoch: Annotated[int | None, Field(description="the best on validation images, counted from 1")] = None
+    kept: Annotated[Literal["last", "best"], Field(description="which epoch's model the row is about")] = "last"
     attack_curve: tuple[float, ...] = ()
     files: dict[str, str] = {}
     provenance: Provenance = Provenance()

@@ -25,7 +25,7 @@ from privkit.run.progress import Progress
 from privkit.run.restart import or_anew
 from privkit.storage import append_line, write_record
 from privkit.training import release_count
-from privkit.training.private import with_updates
+from privkit.training.private import of_run
 from privkit.wire.channel import record, shared_lower
 
 
@@ -54,6 +54,7 @@ def run_cell(
             "auxiliary": len(seed_data.auxiliary),
             "auxiliary_dropped": seed_data.dropped,
             "test": len(splits.test),
+            **({"validation": len(splits.validation)} if splits.validation is not None else {}),
             "victims": len(seed_data.victims),
         },
         floors=seed_data.floors,
@@ -86,7 +87,8 @@ def run_cell(
         log(traceback.format_exc())
         reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"
         row = base.model_copy(update={"status": "error", "reason": reason})
-    row = row.model_copy(update={"notes": (*seed_data.warnings, *row.notes)})
+    told = () if context is None else tuple(context.model.known["notes"])
+    row = row.model_copy(update={"notes": (*seed_data.warnings, *told, *row.notes)})
     log(f"{row.status} {row.reason}".strip())
     return row
 
@@ -127,7 +129,7 @@ def _context(
         others=config.attacked != "private",
     )
     often = replace(often, delta=config.delta)
-    certificate = with_updates(recording.receipts[0].certificate(often), often)
+    certificate = of_run(recording.receipts[0].certificate(often), often, config.training)
     if not cell.defense.spec.positions and model.known["hides_places"] is not True:
         told = {
             None: "that tokens carry no position is assumed: it could not be checked for this model",
@@ -140,6 +142,10 @@ def _context(
         "proves": Proof(**asdict(certificate)),
         "costs": Costs(**model.known["costs"]),
         "training_curve": tuple(model.known["curve"]),
+        "task": model.known["task"],
+        "validation": tuple(model.known["validation"]),
+        "best_epoch": model.known["best_epoch"],
+        "kept": config.training.keep,
     }
     return AttackContext(
         config=config,

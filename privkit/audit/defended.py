@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Generator, nn
 
 from privkit.audit.seed_data import SeedData
 from privkit.config import AuditConfig
@@ -25,6 +26,7 @@ from privkit.run.restart import or_anew
 from privkit.sealed import AGAIN
 from privkit.seeds import derive
 from privkit.storage import load_module, read_record, save_module, write_record
+from privkit.torch_utils.seeded import seeded
 from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, split_round, train
 from privkit.training.costs import edge_costs
 from privkit.training.loop import learns
@@ -40,7 +42,8 @@ class DefendedModel:
     Attributes:
         edge: the clients, in evaluation mode.
         upper: the server's segment; of standalone clients, theirs, stacked.
-        known: accuracy, costs, the training's curve, and whether tokens hide their places.
+        known: the task's scores, costs, the training's curve, what validation images said of each epoch, whether tokens
+            hide their places, and sentences for the row.
     """
 
     edge: Clients
@@ -62,7 +65,7 @@ def defended_model(
     home = folder.model(cell.model_id)
     finished = read_record(home / TRAINED, model=cell.model_id)
     if finished is not None:
-        _take(home, edge, upper, finished)
+        _take(home, edge, upper, finished, config.training.keep)
         log("defended model: taken from the run folder")
         return DefendedModel(edge=edge.eval(), upper=upper.eval(), known=finished)
     progress.stage(f"train {cell.defense.label}, seed {seed}")
@@ -81,13 +84,17 @@ def defended_model(
             seed=seed,
             shares=seed_data.shares,
             checkpoint=checkpoint,
+            validation=splits.validation,
         )
         return edge, upper, trained
 
     edge, upper, trained = or_anew(trained_model, home / CHECKPOINT, progress.note)
     batch = config.training.batch_size
+    files = _stored(home, edge, upper, trained, config.training.keep)
+    scores = evaluate(edge, upper, splits.test, batch_size=batch, seed=seed)
     finished = {
-        "accuracy": asdict(evaluate(edge, upper, splits.test, batch_size=batch, seed=seed)),
+        "accuracy": asdict(scores.accuracy),
+        "task": {name: value for name, value in scores.numbers().items() if name != "accuracy"},
         "costs": asdict(
             edge_costs(
                 edge,
@@ -98,11 +105,11 @@ def defended_model(
             )
         ),
         "curve": list(trained.curve),
+        "validation": list(trained.validation),
+        "best_epoch": None if trained.best is None else trained.best.number,
         "hides_places": places,
-        "files": {
-            "client.safetensors": save_module(home / "client.safetensors", edge),
-            "upper.safetensors": save_module(home / "upper.safetensors", upper),
-        },
+        "notes": _one_by_one(edge, upper),
+        "files": files,
     }
     write_record(home / TRAINED, {"model": cell.model_id, **finished})  # last: it marks the model as finished
     checkpoint.remove()
@@ -110,19 +117,53 @@ def defended_model(
     return DefendedModel(edge=edge, upper=upper, known=finished)
 
 
-def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any]) -> None:
+def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
+    """The files of the last or the best epoch, and the networks whose weights they hold."""
+    start = "best_" if keep == "best" else ""
+    return {f"{start}client.safetensors": edge, f"{start}upper.safetensors": upper}
+
+
+def _stored(home: Path, edge: Clients, upper: nn.Module, trained: Trained, keep: str) -> dict[str, str]:
+    """Write the last epoch's weights and the best one's, if it is known; the networks hold those to keep afterwards.
+
+    Returns:
+        File -> SHA-256.
+    """
+    files = {name: save_module(home / name, module) for name, module in _named("last", edge, upper).items()}
+    if trained.best is None:
+        return files
+    last = [deepcopy(module.state_dict()) for module in (edge, upper)]
+    edge.load_state_dict(trained.best.edge)
+    upper.load_state_dict(trained.best.upper)
+    files |= {name: save_module(home / name, module) for name, module in _named("best", edge, upper).items()}
+    if keep == "last":
+        for module, state in zip((edge, upper), last, strict=True):
+            module.load_state_dict(state)
+    return files
+
+
+def _one_by_one(edge: Clients, upper: nn.Module) -> list[str]:
+    """A sentence for each side whose copies cannot be evaluated together."""
+    return [
+        f"the {stack.copies} {side} segments ran one after another, because torch cannot batch this module over clients"
+        for side, stack in (("lower", edge.lowers), ("upper", upper))
+        if isinstance(stack, Stacked) and not stack.batched
+    ]
+
+
+def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any], keep: str) -> None:
     """Put a finished model's weights into the networks, and check that its record is complete.
 
     Raises:
         DamagedFile: if a file is no longer what was written, or of another model.
     """
     try:
-        for name, module in {"client.safetensors": edge, "upper.safetensors": upper}.items():
+        for name, module in _named(keep, edge, upper).items():
             load_module(home / name, module, finished["files"].get(name))
         Interval(**finished["accuracy"])
         Costs(**finished["costs"])
-        if not {"hides_places", "curve"} <= set(finished):
-            raise KeyError("hides_places or curve")
+        if missing := {"hides_places", "curve", "task", "validation", "best_epoch", "notes"} - set(finished):
+            raise KeyError(min(missing))
         if not all(bool(value.isfinite().all()) for module in (edge, upper) for value in module.parameters()):
             raise ValueError("a weight is not finite")
     except (DamagedFile, MemoryError):
@@ -196,4 +237,10 @@ def assemble(
         model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol
     )
     upper = edge.fitted(model.upper, domain, derive(seed, "adapter"))
-    return edge, Stacked(upper, protocol.clients) if protocol.upper == "own" else upper, model.hides_places
+    if protocol.upper == "own":
+        upper = Stacked(upper, protocol.clients)
+        records = domain.zeros(protocol.clients * (each := defense.smallest_batch)).unflatten(0, (-1, each))
+        labels = torch.zeros(records.shape[:2], dtype=torch.int64)
+        with torch.no_grad(), seeded(torch.device("cpu"), 0):
+            upper.eval().settle(edge.eval().infer(records, labels, Generator()))
+    return edge, upper, model.hides_places

@@ -67,7 +67,14 @@ def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
     """
     budget = config.budget
     pools, other, _ = open_data(config)
-    cpu = split(pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test, seed=seed)
+    cpu = split(
+        pools,
+        private=budget.private,
+        auxiliary=budget.auxiliary,
+        test=budget.test,
+        validation=budget.validation,
+        seed=seed,
+    )
     if config.training.fraction < 1:
         kept = stratified(cpu.private.y, config.training.fraction, derive(seed, "fraction"))
         cpu = replace(cpu, private=cpu.private[kept])
@@ -77,6 +84,7 @@ def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
         auxiliary=cpu.auxiliary.to(device),
         test=cpu.test.to(device),
         classes=cpu.classes,
+        validation=None if cpu.validation is None else cpu.validation.to(device),
     )
     protocol = config.protocol.spec
     shares = config.partition.spec.assign(cpu.private.y, protocol.clients, derive(seed, "partition"))
@@ -150,13 +158,15 @@ def open_data(config: AuditConfig) -> tuple[Pools, Pool | None, dict[str, int]]:
     """
     budget, other = config.budget, None
     pools = config.dataset.spec.open(
-        config.data_root, download=config.download, train_images=budget.private + budget.auxiliary
+        config.data_root, download=config.download, train_images=budget.private + budget.auxiliary + budget.validation
     )
     if pools.classes < 2:
         raise DataError(
             f"{config.dataset.label} has one class only, and telling classes apart is the task; add another"
         )
-    sizes = part_sizes(pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test)
+    sizes = part_sizes(
+        pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test, validation=budget.validation
+    )
     if config.auxiliary == "training":
         sizes["auxiliary"] = sizes["private"]
     elif config.auxiliary != "disjoint":
@@ -167,7 +177,7 @@ def open_data(config: AuditConfig) -> tuple[Pools, Pool | None, dict[str, int]]:
     return pools, other, sizes
 
 
-def check_sizes(config: AuditConfig, *, private: int, auxiliary: int, test: int) -> None:
+def check_sizes(config: AuditConfig, *, private: int, auxiliary: int, test: int, validation: int | None = None) -> None:
     """Refuse a batch size that a part of the data does not fill once, before anything is trained.
 
     Raises:
@@ -176,6 +186,8 @@ def check_sizes(config: AuditConfig, *, private: int, auxiliary: int, test: int)
     source, name = (private, "private") if config.attacked == "private" else (test, "test")
     attacked = f"attacked images (the smaller of victims={config.budget.victims} and {source} {name} ones)"
     most = {"private images": private, "test images": test, attacked: min(config.budget.victims, source)}
+    if validation is not None:
+        most["validation images"] = validation
     if all(hasattr(attack.spec, "epochs") for attack in config.attacks):  # else the others go on
         most[f"a quarter of the {auxiliary} auxiliary images, which the control experiments take"] = auxiliary // 4
     what = min(most, key=lambda part: most[part])

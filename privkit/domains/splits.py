@@ -21,12 +21,14 @@ class Splits:
         auxiliary: the adversary's images; no private or test image is among them.
         test: images on which the task's accuracy is measured.
         classes: number of labels.
+        validation: images on which every epoch of training is measured; None for none.
     """
 
     private: Batch
     auxiliary: Batch
     test: Batch
     classes: int
+    validation: Batch | None = None
 
     @property
     def domain(self) -> Domain:
@@ -35,12 +37,17 @@ class Splits:
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of each part: what a run's numbers are made of."""
-        parts = {"private": self.private, "auxiliary": self.auxiliary, "test": self.test}
-        return {name: part.sha256() for name, part in parts.items()}
+        return {name: part.sha256() for name, part in self.parts.items()}
+
+    @property
+    def parts(self) -> dict[str, Batch]:
+        """Name -> part, of those that there are."""
+        parts = {"private": self.private, "auxiliary": self.auxiliary, "test": self.test, "validation": self.validation}
+        return {name: part for name, part in parts.items() if part is not None}
 
 
-def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int) -> dict[str, int]:
-    """How many images `split` puts into each part, without taking one.
+def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validation: int = 0) -> dict[str, int]:
+    """How many images `split` puts into each part that is asked for, without taking one.
 
     Raises:
         DataError: if the pool has not even one image for each part.
@@ -49,26 +56,27 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int) -> dict
     >>> part_sizes(LfwSubset().open(None, download=False, train_images=1), private=2500, auxiliary=2000, test=500)
     {'private': 100, 'auxiliary': 80, 'test': 20}
     """
-    own_test = pools.test is not None
-    wished = [private, auxiliary] if own_test else [private, auxiliary, test]
-    available = len(pools.train)
-    total = sum(wished)
-    sizes = [count * min(available, total) // total for count in wished]  # in integers: 50 * 0.58 is below 29
-    if min(sizes) < 1:
-        raise DataError(f"{available} images are too few for the asked parts {wished}; bring more images")
+    wished = {"private": private, "auxiliary": auxiliary}
+    wished |= {"test": test} if pools.test is None else {}
+    wished |= {"validation": validation} if validation else {}
+    available, total = len(pools.train), sum(wished.values())
+    sizes = {part: count * min(available, total) // total for part, count in wished.items()}  # 50 * 0.58 is below 29
+    if min(sizes.values()) < 1:
+        asked = list(wished.values())
+        raise DataError(f"{available} images are too few for the asked parts {asked}; bring more images")
     if pools.test is not None:
         if not len(pools.test):
             raise DataError("the official test set has no image; bring its files")
-        sizes.append(min(test, len(pools.test)))
-    return dict(zip(("private", "auxiliary", "test"), sizes, strict=True))
+        sizes["test"] = min(test, len(pools.test))
+    return sizes
 
 
-def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int) -> Splits:
-    """Draw the three parts.
+def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0) -> Splits:
+    """Draw the parts.
 
-    Rows are shuffled by `numpy.random.default_rng(seed).permutation`; private images are taken from its front,
-    auxiliary ones from its end, test ones from the official test set or, where there is none, from just before the
-    auxiliary ones. A pool that is too small is shared out in the asked proportions.
+    Rows are shuffled by `numpy.random.default_rng(seed).permutation`. Private images are taken from its front,
+    validation ones from behind them, auxiliary ones from its end. Test images come from the official test set or, where
+    there is none, from just before the auxiliary ones. A pool that is too small is shared out in the asked proportions.
 
     Args:
         pools: the opened dataset.
@@ -76,11 +84,12 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int) -
         auxiliary: wished number of auxiliary images, ≥ 1.
         test: wished number of test images, ≥ 1.
         seed: of the permutation.
+        validation: wished number of validation images, ≥ 0.
 
     Raises:
         DataError: if the pool has not even one image for each part.
     """
-    sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test)
+    sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
     order = np.random.default_rng(seed).permutation(len(pools.train))
     end = len(order) - sizes["auxiliary"]
     if pools.test is None:
@@ -88,13 +97,15 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int) -
     else:
         test_order = np.random.default_rng(seed).permutation(len(pools.test))
         test_batch = pools.test.take(test_order[: sizes["test"]])
+    front, behind = sizes["private"], sizes["private"] + sizes.get("validation", 0)
     found = Splits(
-        private=pools.train.take(order[: sizes["private"]]),
+        private=pools.train.take(order[:front]),
         auxiliary=pools.train.take(order[end:]),
         test=test_batch,
         classes=pools.classes,
+        validation=pools.train.take(order[front:behind]) if validation else None,
     )
-    for part in (found.private, found.auxiliary, found.test):
+    for part in found.parts.values():
         if int(part.y.max()) >= pools.classes:
             raise DataError(
                 f"label {int(part.y.max())} is none of the {pools.classes} classes 0 to {pools.classes - 1}; number "

@@ -2,7 +2,8 @@
 
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.edge import ClientForward, Clients
-from privkit.training.loop import Trained, evaluate, release_count, train
+from privkit.training.evaluate import evaluate
+from privkit.training.loop import Trained, release_count, train
 from privkit.training.protocol import PROTOCOLS, SplitProtocol
 from privkit.training.round import Round, split_round
 from privkit.training.spec import OptimizerSpec, TrainingSpec

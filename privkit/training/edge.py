@@ -131,7 +131,7 @@ class Clients(nn.Module):
 
         Raises:
             UsageError: if the group cannot be filled, the defense cannot take what the lower segment gives, or the
-                segment cannot be evaluated for many clients at once.
+                segment fails on images of the dataset's shape.
         """
         protocol = protocol or SplitProtocol()
         protocol.check_group(defense.name, defense.group)
@@ -176,6 +176,7 @@ class Clients(nn.Module):
         records = domain.zeros(self.protocol.active * each).unflatten(0, (-1, each))
         try:
             with seeded(torch.device("cpu"), 0):
+                self.lowers.settle(records)
                 labels = torch.zeros(records.shape[:2], dtype=torch.int64)
                 self.release(records, labels, Generator().manual_seed(0))
         except (ValueError, UsageError) as error:
@@ -185,7 +186,7 @@ class Clients(nn.Module):
                 raise
             reason = " ".join(str(error).split())[:200]
             raise UsageError(
-                f"the lower segment cannot be evaluated for {self.lowers.copies} clients at once (torch.func.vmap): "
+                f"the lower segment fails for {self.lowers.copies} clients, together and one after another: "
                 f"{type(error).__name__}: {reason}"
             ) from None
         self.train(training)

@@ -15,12 +15,13 @@ from privkit.domains.base import Batch
 from privkit.domains.images.augment import augment
 from privkit.domains.partition import ClientPartition, Iid, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import TrainingDiverged, UsageError
-from privkit.metrics.classification import Proportion, accuracy
 from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.distributed import average_gradients, processes
 from privkit.training.edge import Clients
+from privkit.training.evaluate import evaluate
+from privkit.training.losses import with_loss
 from privkit.training.optimizers import optimizer_of, schedule_of
 from privkit.training.private import check_private, private_gradients, private_updates
 from privkit.training.protocol import SplitProtocol
@@ -31,20 +32,44 @@ COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it 
 
 
 @dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """A defended model as it was after an epoch.
+
+    Attributes:
+        number: of the epoch, counted from 1.
+        edge: the clients' weights, as a state dictionary.
+        upper: the server's.
+    """
+
+    number: int
+    edge: dict[str, Tensor]
+    upper: dict[str, Tensor]
+
+
+def _copied(module: nn.Module) -> dict[str, Tensor]:
+    """Its weights and buffers, which training then leaves alone."""
+    return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A defended model.
+    """A defended model after its last epoch.
 
     Attributes:
         edge: the clients' lower segments and their defense.
         upper: the server's segment; of standalone clients, theirs, stacked.
         curve: mean training loss of each epoch.
         release_count: how often the run released what belongs to one record or client.
+        validation: accuracy, MCC and AUC of each epoch on validation images; empty without them.
+        best: the epoch that did best on validation images; None without them.
     """
 
     edge: Clients
     upper: nn.Module
     curve: tuple[float, ...]
     release_count: ReleaseCount
+    validation: tuple[dict[str, float], ...] = ()
+    best: Epoch | None = None
 
 
 def release_count(
@@ -113,6 +138,7 @@ def train(
     shares: ClientPartition | None = None,
     checkpoint: Checkpoint | None = None,
     play: Callable[..., Round] = split_round,
+    validation: Batch | None = None,
 ) -> Trained:
     """Train both sides on the private images.
 
@@ -133,6 +159,8 @@ def train(
         shares: which images belong to which client; None for equal parts at random.
         checkpoint: where to save after an epoch and to report progress.
         play: what a round is; `privkit.wire.transcript.Recorder` remembers what crossed the wire.
+        validation: images on which every epoch is measured, so that the best one can be kept beside the last; they
+            change no weight and no draw.
 
     Raises:
         UsageError: if there are fewer images than a round takes, or a batch is too small for the defense.
@@ -171,16 +199,20 @@ def train(
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
+    with_loss(upper, spec.loss)
     weights = shares.weights.to(device, torch.float32)
     everyone = torch.ones(1, device=device)
     curve: list[float] = []
+    measured: list[dict[str, float]] = []
+    best: Epoch | None = None
     saved = checkpoint.load()
     if saved is not None:
         edge.load_state_dict(saved["edge"])
         upper.load_state_dict(saved["upper"])
         for part, state in zip(stateful, saved["optimizers"], strict=True):
             part.load_state_dict(state)
-        curve = list(saved["curve"])
+        curve, measured = list(saved["curve"]), list(saved["validation"])
+        best = None if saved["best"] is None else Epoch(**saved["best"])
     for epoch in range(len(curve), epochs):
         edge.train()
         upper.train()
@@ -223,12 +255,19 @@ def train(
         every = torch.stack(losses)
         _check_finite(every, groups, [*edge.parameters(), *upper.parameters()], epoch * steps, total)
         curve.append(every.mean().item())
+        if validation is not None:
+            found = evaluate(edge, upper, validation, batch_size=batch, seed=seed, stage=("validation", epoch))
+            measured.append(found.numbers())
+            if best is None or measured[-1].get(spec.best_by, 0.0) > measured[best.number - 1].get(spec.best_by, 0.0):
+                best = Epoch(number=epoch + 1, edge=_copied(edge), upper=_copied(upper))
         checkpoint.save(
             {
                 "edge": edge.state_dict(),
                 "upper": upper.state_dict(),
                 "optimizers": [part.state_dict() for part in stateful],
                 "curve": curve,
+                "validation": measured,
+                "best": None if best is None else vars(best),
             }
         )
         checkpoint.report(epoch + 1, epochs, curve[-1])
@@ -236,6 +275,8 @@ def train(
         edge=edge.eval(),
         upper=upper.eval(),
         curve=tuple(curve),
+        validation=tuple(measured),
+        best=best,
         release_count=release_count(edge, spec, shares, epochs=epochs),
     )
 
@@ -293,32 +334,3 @@ def _check_finite(losses: Tensor, groups: list[Tensor], weights: list[nn.Paramet
     else:
         return
     raise TrainingDiverged(f"{what}; lower learning_rate (the last finite state is kept)")
-
-
-@torch.no_grad()
-def evaluate(edge: Clients, upper: nn.Module, test: Batch, *, batch_size: int, seed: int) -> Proportion:
-    """Test accuracy through the defended release, in whole batches, with an exact interval.
-
-    With n clients, each test image goes through one of their lower segments, in turn: the mean over clients.
-
-    Raises:
-        UsageError: if there are fewer test images than a round takes.
-    """
-    clients = edge.lowers.copies
-    count = len(test) // (clients * batch_size) * clients * batch_size
-    if count == 0:
-        raise UsageError(
-            f"batch_size={batch_size} of {clients} clients is more than the {len(test)} test images; lower it"
-        )
-    edge.eval()
-    upper.eval()
-    device = test.x.device
-    draws = Generator(device).manual_seed(derive(seed, "test"))
-    correct = torch.zeros((), dtype=torch.int64, device=device)
-    with seeded(device, derive(seed, "test", "module")):
-        for part in torch.arange(count, device=device).view(-1, clients, batch_size):
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                smashed = edge.infer(test.x[part], test.y[part], draws)
-                logits = upper(smashed if edge.protocol.upper == "own" else smashed.flatten(0, 1))
-            correct += (logits.flatten(0, -2).argmax(1) == test.y[part].flatten()).sum()
-    return accuracy(int(correct), count)

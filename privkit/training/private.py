@@ -24,6 +24,10 @@ NOT_ALONE = (
     "the updates of the lower segments are noisy, but the smashed data are not covered: the server's gradients carry "
     "them into the updates of other records, so noisy updates alone prove nothing"
 )
+CHOSEN = (
+    "the best epoch was chosen by what a lower segment trained on raw data gives, and no noise covers that choice; use "
+    "keep=last, freeze_lower=true or private=true"
+)
 
 
 def check_private(edge: Clients, spec: TrainingSpec, world: int = 1) -> None:
@@ -120,18 +124,21 @@ def private_updates(spec: TrainingSpec, steps: int, smallest: int) -> PrivateUpd
     return PrivateUpdates(noise_multiplier=spec.noise / (2 * copies), steps=steps)
 
 
-def with_updates(certificate: Certificate, release_count: ReleaseCount) -> Certificate:
-    """The certificate with what noisy updates of the lower segments cost by themselves, if there are any.
+def of_run(certificate: Certificate, release_count: ReleaseCount, spec: TrainingSpec) -> Certificate:
+    """A receipt's certificate with what the way of training adds to it or takes from it.
 
-    `updates_epsilon` is the ε of the updates alone for one record, replace-one, at the same δ, given everything that
-    the server sees; it is no claim for a run whose smashed data are not covered.
+    Noisy updates add `updates_epsilon`: the ε of the updates alone for one record, replace-one, at the same δ, given
+    everything that the server sees. It is no claim for a run whose smashed data are not covered. Choosing the best
+    epoch of a lower segment that was trained on raw data takes the claim away.
     """
     updates = release_count.lower_model
+    proven = certificate.kind == "differential_privacy" and certificate.covers == "release"
+    if proven and spec.keep == "best" and updates == "trained":
+        return Certificate(kind="nothing", statement=f"nothing is proven: {CHOSEN}", source="by definition")
     if not isinstance(updates, PrivateUpdates):
         return certificate
     alone = gaussian.epsilon(release_count.delta, sqrt(updates.steps) / updates.noise_multiplier)
     numbers = {"updates_epsilon": float(alone), "updates_of_one_record": float(updates.steps)}
-    proven = certificate.kind == "differential_privacy" and certificate.covers == "release"
     return replace(
         certificate,
         lower=None,  # the charge of the updates is not shown to be attained

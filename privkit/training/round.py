@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.utils._pytree import tree_map
 
 from privkit.defenses.base import Release
 from privkit.training.edge import ClientForward, Clients
+from privkit.training.losses import message_losses, own_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,22 +71,13 @@ def split_round(
     return Round(losses=losses.detach(), sent=sent, cut_gradient=gradient)
 
 
-def message_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy [M] of logits [M·B, L] or [M, B, L] against labels [M, B] or, mixed, [M, B, L]."""
-    logits = logits.reshape(-1, logits.shape[-1]).float()
-    if len(labels) == 1:
-        return nn.functional.cross_entropy(logits, labels.flatten(0, 1)).unsqueeze(0)
-    losses = nn.functional.cross_entropy(logits, labels.flatten(0, 1), reduction="none")
-    return losses.view(len(labels), -1).mean(1)
-
-
 def _together(upper: nn.Module, release: Release, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """One backward pass of all messages; losses [M] and the gradient of each message's own loss at the cut."""
     arrived = release.smashed.detach().requires_grad_()
     with torch.autocast(arrived.device.type, torch.bfloat16, enabled=arrived.device.type == "cuda"):
         clone = arrived.clone()
-        logits = upper(clone) if weights is None else upper(clone.flatten(0, 1))
-    losses = message_losses(logits, release.labels)
+        outputs = tree_map(_rows, upper(clone)) if weights is None else upper(clone.flatten(0, 1))
+    losses = message_losses(outputs, release.labels, own_loss(upper))
     (losses.sum() if weights is None else (weights * losses).sum()).backward()
     gradient = arrived.grad
     assert gradient is not None
@@ -112,6 +105,11 @@ def message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
     if shares is None:
         return present.sum(1) / present.sum()
     return torch.where(present, shares[groups.clamp(min=0)], 0).sum(1)
+
+
+def _rows(output: Tensor) -> Tensor:
+    """[n, B, ...] -> [n·B, ...]."""
+    return output.flatten(0, 1)
 
 
 def _as(weights: Tensor, like: Tensor) -> Tensor:

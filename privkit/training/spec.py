@@ -110,6 +110,11 @@ class TrainingSpec(OptimizerSpec):
         private: train the lower segments by DP-SGD: each client clips the gradient of every record and adds noise to
             their sum. Needs `clip` and `noise`.
         clip: of DP-SGD, the largest norm C of one record's gradient, > 0.
+        loss: "cross_entropy", or "multi_label" for binary cross-entropy of every label; an upper segment with a `loss`
+            of its own keeps that (`privkit.training.losses.OwnLoss`).
+        keep: which epoch's model is measured on the test images and attacked: the "last", or the "best" on the
+            validation images of the budget. Both are stored.
+        best_by: what makes an epoch the best: "accuracy", "mcc" or "auc"; of equal ones the first.
         noise: of DP-SGD, the noise's standard deviation over C, > 0 (opacus' noise_multiplier).
 
     Source: batch 50 of Yao et al., patch shuffling, §V-A.1; Abadi et al. 2016 (DP-SGD). The default optimizer and
@@ -127,6 +132,9 @@ class TrainingSpec(OptimizerSpec):
     private: bool = False
     clip: float | None = None
     noise: float | None = None
+    loss: Literal["cross_entropy", "multi_label"] = "cross_entropy"
+    keep: Literal["last", "best"] = "last"
+    best_by: Literal["accuracy", "mcc", "auc"] = "accuracy"
     upper_optimizer: Literal["adamw", "adam", "sgd"] | None = None
     upper_learning_rate: float | None = None
     upper_momentum: float | None = None

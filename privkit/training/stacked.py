@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map
+
+from privkit.out_of_memory import ran_out
 
 
 class Stacked(nn.Module):
@@ -19,9 +22,12 @@ class Stacked(nn.Module):
     evaluated as the module itself would be, bit for bit.
 
     Args:
-        module: what is copied; all copies start equal. It must run under `torch.func.vmap` if n > 1: no control flow
-            that depends on values.
+        module: what is copied; all copies start equal. It may return one tensor or several.
         copies: n ≥ 1.
+
+    Attributes:
+        batched: whether copies are evaluated together, by `torch.func.vmap`; else they run one after another.
+        by_record: what `records` yields while it is open.
 
     >>> linear = Stacked(nn.Linear(3, 2), 4)
     >>> linear(torch.rand(4, 5, 3)).shape, linear.module.weight.shape
@@ -31,6 +37,7 @@ class Stacked(nn.Module):
     def __init__(self, module: nn.Module, copies: int) -> None:
         super().__init__()
         self.copies = copies
+        self.batched = True
         self.by_record: dict[str, Tensor] | None = None
         self.module = deepcopy(module)  # its own parameters become the stack, so that their names stay
         for part in self.module.modules():
@@ -58,10 +65,33 @@ class Stacked(nn.Module):
             state = {name: stack[rows] for name, stack in state.items()}
         elif self.copies == 1:
             one = {name: value.squeeze(0) for name, value in state.items()}
-            return functional_call(self.module, one, (inputs.squeeze(0),)).unsqueeze(0)
+            return tree_map(lambda part: part.unsqueeze(0), functional_call(self.module, one, (inputs.squeeze(0),)))
+        if not self.batched:
+            each = [{name: stack[number] for name, stack in state.items()} for number in range(len(inputs))]
+            outputs = [functional_call(self.module, s, (x,)) for s, x in zip(each, inputs, strict=True)]
+            return tree_map(lambda *parts: torch.stack(parts), *outputs)
         call = torch.func.vmap(lambda s, x: functional_call(self.module, s, (x,)), randomness="different")
         with _batched_attention(inputs):
             return call(state, inputs)
+
+    @torch.no_grad()
+    def settle(self, inputs: Tensor) -> None:
+        """Find out whether the copies can be evaluated together; if not, they run one after another from now on.
+
+        A recurrent layer is one that cannot. Modules that fail either way raise what they raise alone.
+
+        Args:
+            inputs: [n, B, ...], of which nothing is kept.
+        """
+        if self.copies == 1:
+            return
+        try:
+            self(inputs)
+        except Exception as error:
+            if ran_out(error):
+                raise
+            self.batched = False
+            self(inputs)
 
     @contextmanager
     def records(self) -> Iterator[dict[str, Tensor]]:

@@ -75,7 +75,7 @@ def test_every_model_goes_through_a_round(model: str) -> None:
     data = Batch(x=torch.rand(4, *shape, generator=draws), y=torch.arange(4), ids=torch.arange(4))
     trained = train(edge, built.upper, data, TrainingSpec(batch_size=2), epochs=1, seed=0)
     assert all(value == value for value in trained.curve)
-    assert evaluate(edge, built.upper, data, batch_size=2, seed=0).n == 4
+    assert evaluate(edge, built.upper, data, batch_size=2, seed=0).accuracy.n == 4
 
 
 @pytest.mark.parametrize("attack", sorted(set(table("attacks")) - {"mean_image", "mid_grey"}))

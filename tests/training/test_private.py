@@ -22,7 +22,7 @@ from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
 from privkit.training import Clients, SplitProtocol, TrainingSpec, split_round, train
 from privkit.training.loop import release_count
-from privkit.training.private import clipped_sums, private_gradients, with_updates
+from privkit.training.private import clipped_sums, of_run, private_gradients
 
 SHAPE = (1, 4, 4)
 SPEC = TrainingSpec(batch_size=6, private=True, clip=1.0, noise=1.0)
@@ -175,7 +175,7 @@ def test_releases_and_updates_have_one_epsilon() -> None:
     receipt = edge.release(data.x.unsqueeze(0), data.y.unsqueeze(0), Generator().manual_seed(0)).receipt
     updates = PrivateUpdates(noise_multiplier=2.0, steps=4)
     run = ReleaseCount(rounds=40, epochs=5, batch_size=6, lower_model=updates)
-    found = with_updates(receipt.certificate(run), run)
+    found = of_run(receipt.certificate(run), run, SPEC)
     assert (found.kind, found.unit, found.relation) == ("differential_privacy", "record", "replace_one")
     frozen = receipt.certificate(replace(run, lower_model="frozen"))
     assert max(frozen.epsilon, found.quantities["updates_epsilon"]) < found.epsilon
@@ -191,7 +191,7 @@ def test_noisy_updates_alone_prove_nothing() -> None:
     edge, data = clients(nn.Sequential(nn.Flatten(), nn.Linear(16, 5))), images(6)
     receipt = edge.release(data.x.unsqueeze(0), data.y.unsqueeze(0), Generator().manual_seed(0)).receipt
     run = ReleaseCount(lower_model=PrivateUpdates(noise_multiplier=2.0, steps=4))
-    found = with_updates(receipt.certificate(run), run)
+    found = of_run(receipt.certificate(run), run, SPEC)
     assert found.kind == "nothing"
     assert any("noisy updates alone prove nothing" in sentence for sentence in found.assumptions)
     assert found.quantities["updates_epsilon"] == pytest.approx(4.3772, abs=1e-4)  # four steps of μ = 1/2

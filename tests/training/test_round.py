@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.defenses.base import Defense
+from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.shuffled_cutmix import ShuffledCutMix
@@ -346,14 +347,14 @@ def test_labels_outside_the_classes_are_refused() -> None:
         train(edge, upper, data, TrainingSpec(batch_size=20), epochs=1, seed=0)
 
 
-def test_segments_that_cannot_be_stacked_are_refused_before_training() -> None:
-    class Branching(nn.Module):
+def test_segments_that_fail_are_refused_before_training() -> None:
+    class OneAtATime(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x if x.sum() > 0 else -x
+            return x.view(1, -1, *x.shape[1:]).squeeze(0) if len(x) == 1 else x.view(1)
 
-    Clients.build(Branching(), NoDefense(), IMAGES, classes=10, seed=0)  # one client may do as it likes
-    with pytest.raises(UsageError, match="cannot be evaluated for 3 clients at once"):
-        Clients.build(Branching(), NoDefense(), IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=3))
+    Clients.build(OneAtATime(), NoDefense(), IMAGES, classes=10, seed=0)  # one client is tried with one image alone
+    with pytest.raises(UsageError, match="fails for 3 clients, together and one after another: RuntimeError"):
+        Clients.build(OneAtATime(), BatchShuffle(), IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=3))
 
 
 class Normed(nn.Module):

@@ -1,0 +1,58 @@
+"""How well a defended model solves its task, on images that no side was trained on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, nn
+
+from privkit.domains.base import Batch
+from privkit.errors import UsageError
+from privkit.metrics.classification import TaskScores, task_scores
+from privkit.seeds import derive
+from privkit.torch_utils.seeded import seeded
+from privkit.training.edge import Clients
+from privkit.training.losses import class_scores
+
+
+@torch.no_grad()
+def evaluate(
+    edge: Clients,
+    upper: nn.Module,
+    images: Batch,
+    *,
+    batch_size: int,
+    seed: int,
+    stage: tuple[str | int, ...] = ("test",),
+) -> TaskScores:
+    """Accuracy, MCC and AUC through the defended release, in whole batches.
+
+    With n clients, each image goes through one of their lower segments, in turn: the mean over clients.
+
+    Args:
+        edge: the clients.
+        upper: the server's segment; its first output holds the scores of the classes.
+        images: on the edge's device; what does not fill a last round is left out.
+        batch_size: images a client and round.
+        seed: of the defense's draws.
+        stage: names these draws, apart from those of other stages.
+
+    Raises:
+        UsageError: if there are fewer images than a round takes.
+    """
+    clients = edge.lowers.copies
+    count = len(images) // (clients * batch_size) * clients * batch_size
+    if count == 0:
+        raise UsageError(
+            f"batch_size={batch_size} of {clients} clients is more than the {len(images)} {stage[0]} images; lower it"
+        )
+    edge.eval()
+    upper.eval()
+    device, scores = images.x.device, []
+    draws = Generator(device).manual_seed(derive(seed, *stage))
+    with seeded(device, derive(seed, *stage, "module")):
+        for part in torch.arange(count, device=device).view(-1, clients, batch_size):
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                smashed = edge.infer(images.x[part], images.y[part], draws)
+                outputs = class_scores(upper(smashed if edge.protocol.upper == "own" else smashed.flatten(0, 1)))
+            scores.append(outputs.flatten(0, -2))
+    return task_scores(torch.cat(scores).double().cpu().numpy(), images.y[:count].cpu().numpy())

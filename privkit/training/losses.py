@@ -1,0 +1,97 @@
+"""The server's loss: one value a record, of one output or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
+
+from privkit.training.stacked import Stacked
+
+Outputs = Any
+"""What an upper segment returns: a tensor [rows, L], or a tuple, list or dictionary of tensors [rows, ...]."""
+
+
+class OwnLoss(Protocol):
+    """An upper segment with a loss of its own, for example over several heads.
+
+    Its `forward` may return several tensors in a tuple or list, the first of them the scores of the classes, from which
+    accuracy, MCC and AUC are computed.
+    """
+
+    def loss(self, outputs: Outputs, labels: Tensor) -> Tensor:
+        """The loss of each record.
+
+        Args:
+            outputs: what `forward` returned for these rows.
+            labels: int64 [rows]; float [rows, L] where a defense mixed or noised them, or where a record has several.
+
+        Returns:
+            [rows].
+        """
+        ...
+
+
+def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy with logits, the mean over labels: each label is a question of its own.
+
+    Args:
+        logits: [rows, L].
+        labels: float [rows, L] of several labels a record, or int64 [rows] of one.
+
+    >>> import torch
+    >>> multi_label(torch.zeros(2, 3), torch.tensor([0, 2]))
+    tensor([0.6931, 0.6931])
+    """
+    targets = labels if labels.ndim == 2 else one_hot(labels, logits.shape[-1])
+    return binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none").mean(1)
+
+
+def with_loss(upper: nn.Module, name: str) -> nn.Module:
+    """The upper segment with the loss that the user named, if it brings none of its own."""
+    if name == "multi_label" and own_loss(upper) is None:
+        upper.loss = multi_label  # type: ignore[assignment]
+    return upper
+
+
+def own_loss(upper: nn.Module) -> Callable[[Outputs, Tensor], Tensor] | None:
+    """The `loss` of an upper segment, behind an adapter and in a stack, too; None for cross-entropy."""
+    if callable(own := getattr(upper, "loss", None)):
+        return own  # type: ignore[no-any-return]
+    if isinstance(upper, nn.Sequential) and len(upper):
+        return own_loss(upper[-1])
+    return own_loss(upper.module) if isinstance(upper, Stacked) else None
+
+
+def class_scores(outputs: Outputs) -> Tensor:
+    """The scores of the classes: the output, or the first of several."""
+    if isinstance(outputs, Mapping):
+        outputs = list(outputs.values())
+    return outputs[0] if isinstance(outputs, tuple | list) else outputs
+
+
+def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Tensor], Tensor] | None = None) -> Tensor:
+    """The loss of each message, [M], the mean over its records.
+
+    Args:
+        outputs: of M·B rows.
+        labels: [M, B] or, mixed or several a record, [M, B, L].
+        own: the upper segment's; None for cross-entropy.
+
+    Raises:
+        ValueError: if the upper segment's own loss does not give one value a record.
+    """
+    rows = labels.flatten(0, 1)
+    if own is not None:
+        losses = own(outputs, rows).float()
+        if losses.shape != rows.shape[:1]:
+            raise ValueError(
+                f"the upper segment's loss must give one value a record, shape {[len(rows)]}, got {list(losses.shape)}"
+            )
+        return losses.view(len(labels), -1).mean(1)
+    logits = class_scores(outputs).float()
+    if len(labels) == 1:
+        return cross_entropy(logits, rows).unsqueeze(0)
+    return cross_entropy(logits, rows, reduction="none").view(len(labels), -1).mean(1)
