@@ -300,6 +300,9 @@ def _flat(row: Row) -> dict[str, object]:
     flat |= {f"{name}_images": count for name, count in row.images.items()}
     if row.accuracy:
         flat |= {"accuracy": row.accuracy.value, "accuracy_low": row.accuracy.low, "accuracy_high": row.accuracy.high}
+    flat |= {f"task_{name}": value for name, value in row.task.items()}
+    if row.best_epoch:
+        flat |= {"kept": row.kept, "best_epoch": row.best_epoch}
     named = {"": row.recovers, **{f"{_column(name)}_": metrics for name, metrics in row.floors.items()}}
     for prefix, alignments in named.items():
         for alignment, metrics in alignments.items():
