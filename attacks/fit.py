@@ -139,7 +139,7 @@ class Learner:
     def step(self, loss: Tensor) -> None:
         """One step down the gradient of a loss."""
         self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._optimizer.step()
         self._schedule.step()
 

@@ -69,7 +69,8 @@ def weight_gradients(lower: nn.Module, images: Tensor, arrived: Tensor) -> Tenso
         raise NotApplicable("the lower segment has no weights, so that no gradient of them tells anything")
 
     def inner(state: dict[str, Tensor], image: Tensor, back: Tensor) -> Tensor:
-        return (functional_call(lower, state, (image.unsqueeze(0),)).flatten() * back).sum()
+        released: Tensor = functional_call(lower, state, (image.unsqueeze(0),))
+        return (released.flatten() * back).sum()
 
     each = vmap(grad(inner), (None, 0, 0), chunk_size=AT_ONCE)(weights, images, arrived.to(images.device))
     return torch.cat([part.flatten(1) for part in each.values()], 1).to(arrived.device)

@@ -119,10 +119,10 @@ class Critic(nn.Module):
     def forward(self, released: Tensor, labels: Tensor | None = None) -> Tensor:
         """Scores [N]; a label of −1 adds nothing."""
         features = self.body(released)
-        scores = self.head(features).squeeze(1)
+        scores: Tensor = self.head(features).squeeze(1)
         if self.by_label is None or labels is None:
             return scores
-        own = self.by_label(features).gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1)
+        own: Tensor = self.by_label(features).gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1)
         return scores + own * (labels >= 0)
 
 
@@ -219,7 +219,8 @@ class _Residual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(kinked(self.first(kinked(x))))
+        change: Tensor = self.second(kinked(self.first(kinked(x))))
+        return x + change
 
 
 class _Kink(nn.Module):
@@ -245,7 +246,7 @@ class _Grid(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         side = isqrt(x.shape[1])
-        return x.transpose(1, 2).unflatten(2, (side, side))
+        return x.transpose(1, 2).reshape(len(x), -1, side, side)
 
 
 class _Rows(nn.Module):

@@ -190,9 +190,9 @@ class Server:
     def _examined(self) -> tuple[Tensor, ...]:
         """The held-out images; for a defense that works on whole rounds, the last one filled up from the start."""
         if self.imitate is None:
-            return self.held_out.split(DECODED_AT_ONCE)
+            return torch.split(self.held_out, DECODED_AT_ONCE)
         rows = torch.arange(-(-len(self.held_out) // self.round_size) * self.round_size) % len(self.held_out)
-        return self.held_out[rows.to(self.held_out.device)].split(self.round_size)
+        return torch.split(self.held_out[rows.to(self.held_out.device)], self.round_size)
 
     @torch.no_grad()
     def decoded(self, views: Sequence[View]) -> Tensor:

@@ -46,7 +46,8 @@ def gradient_penalty(critic: Callable[[Tensor], Tensor], points: Tensor, norm: N
     """
     points = points.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(critic(points).sum(), points, create_graph=True)
-    return (row_norms(gradient, norm) - 1).square().mean()
+    penalty: Tensor = (row_norms(gradient, norm) - 1).square().mean()
+    return penalty
 
 
 def row_norms(gradient: Tensor, norm: Norm) -> Tensor:
@@ -56,13 +57,13 @@ def row_norms(gradient: Tensor, norm: Norm) -> Tensor:
     >>> row_norms(gradient, "full").tolist(), row_norms(gradient, "channel").tolist()
     ([5.0], [[3.0, 4.0]])
     """
-    if norm == "full":
-        return torch.linalg.vector_norm(gradient.flatten(1), dim=1)
-    if norm != "channel":
+    if norm not in ("full", "channel"):
         raise ValueError(f"norm must be full or channel, got {norm!r}")
-    if gradient.ndim == 2:
+    if norm == "channel" and gradient.ndim == 2:
         return gradient.abs()
-    return torch.linalg.vector_norm(gradient, dim=1 if gradient.ndim == 3 else (2, 3))
+    axes = (2, 3) if norm == "channel" and gradient.ndim == 4 else 1
+    norms: Tensor = torch.linalg.vector_norm(gradient.flatten(1) if norm == "full" else gradient, dim=axes)
+    return norms
 
 
 def kinked(x: Tensor) -> Tensor:

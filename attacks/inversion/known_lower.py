@@ -45,7 +45,8 @@ def mix(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
         weights = nn.functional.interpolate(grid, size=(height, width), mode="nearest").unflatten(0, (n, k))
     else:
         weights = share.reshape(n, k, *[1] * (smashed.ndim - 1))
-    return (members * weights).sum(1)
+    mixture: Tensor = (members * weights).sum(1)
+    return mixture
 
 
 def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int]) -> None:

@@ -43,7 +43,8 @@ def regressed(lower: nn.Module, own: Tensor, smashed: Tensor) -> Tensor:
     gram = away @ away.T
     gram.diagonal().add_(RIDGE * gram.diagonal().mean().clamp_min(1e-12))
     weights = torch.linalg.solve(gram, own.flatten(1) - own.flatten(1).mean(0))
-    return ((wanted @ away.T @ weights).view(-1, *own.shape[1:]) + own.mean(0)).clamp(0, 1)
+    images: Tensor = ((wanted @ away.T @ weights).view(-1, *own.shape[1:]) + own.mean(0)).clamp(0, 1)
+    return images
 
 
 def mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:

@@ -186,7 +186,7 @@ def _classes(upper: nn.Module, rows: Tensor, *labels: Tensor | None) -> int:
     """Number of classes of the server's segment, which must read the rows and know the labels."""
     try:
         with torch.no_grad():
-            logits = upper(rows[:2])
+            logits: Tensor = upper(rows[:2])
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise NotApplicable(f"the server's segment does not read rows of {list(rows.shape[1:])}: {reason}") from None

@@ -111,7 +111,8 @@ class Drawer(nn.Module):
         hidden = self.body(as_maps(rows, self.geometry))
         down, across = (a - b for a, b in zip(self.geometry.image_shape[1:], hidden.shape[2:], strict=True))
         around = (across // 2, across - across // 2, down // 2, down - down // 2)  # negative where there is too much
-        return self.leave(functional.pad(hidden, around)) + 0.5
+        images: Tensor = self.leave(functional.pad(hidden, around)) + 0.5
+        return images
 
 
 class Judge(nn.Module):
@@ -155,10 +156,11 @@ class Judge(nn.Module):
     def forward(self, rows: Tensor, labels: Tensor | None) -> Tensor:
         """[N]; labels int64 [N], read where the judge was built for them."""
         features = self.body((as_maps(rows, self.geometry) - self.mean) / self.deviation)
-        score = self.score(features).squeeze(1)
+        score: Tensor = self.score(features).squeeze(1)
         if self.of_label is None or labels is None:
             return score
-        return score + (self.of_label(labels) * features).mean(1)
+        own: Tensor = (self.of_label(labels) * features).mean(1)
+        return score + own
 
 
 def _ladder(geometry: MapGeometry) -> tuple[tuple[int, int], list[int]]:

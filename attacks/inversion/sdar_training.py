@@ -181,7 +181,8 @@ class SDARTraining:
 
     def _decode(self, rows: Tensor, labels: Tensor | None) -> Tensor:
         """Images of releases."""
-        return self.parts["decoder"](self._told(rows, labels))
+        images: Tensor = self.parts["decoder"](self._told(rows, labels))
+        return images
 
     @torch.no_grad()
     def held_out(self) -> float:

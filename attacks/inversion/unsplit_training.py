@@ -79,7 +79,7 @@ class Alternation:
                 number = step % len(self._parts)
                 self._on_clone.zero_grad(set_to_none=True)
                 error = self._error(self._parts[number], self.images[number].detach()).mean()
-                error.backward()  # type: ignore[no-untyped-call]
+                error.backward()
                 self._on_clone.step()
 
     def _objective(self, part: View, images: Tensor, unit: Tensor) -> Tensor:

@@ -167,13 +167,11 @@ class WhiteBox:
             state["curves"].append(curve)
             state["fit"] = None
         sizes = [len(chunk.smashed) for chunk in chunks]
-        curve = [
-            sum(n * x for n, x in zip(sizes, e, strict=True)) / sum(sizes) for e in zip(*state["curves"], strict=True)
-        ]
+        epochs = zip(*state["curves"], strict=True)
+        curve = tuple(sum(n * x for n, x in zip(sizes, each, strict=True)) / sum(sizes) for each in epochs)
         guesses = torch.cat(state["images"])
-        return Reconstruction(
-            images=guesses.repeat(len(views), 1, 1, 1) if self.same_victims else guesses, curve=tuple(curve)
-        )
+        guesses = guesses.repeat(len(views), 1, 1, 1) if self.same_victims else guesses
+        return Reconstruction(images=guesses, curve=curve)
 
     def _check(self, views: Sequence[View]) -> None:
         """Refuse what no choice of fields could attack."""

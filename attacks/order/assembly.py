@@ -120,7 +120,7 @@ def assemble(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.
     """
     polished = [_polish(puzzles, start, rng, 10) for start in starts]
     scores = np.stack([puzzles.score(at) for at in polished])
-    at = np.stack(polished)[scores.argmax(0), np.arange(scores.shape[1])]
+    at: Places = np.stack(polished)[scores.argmax(0), np.arange(scores.shape[1])]
     best, waited = scores.max(0), np.zeros(len(at), np.int64)
     active = np.arange(len(at))
     for _ in range(kicks):

@@ -187,7 +187,8 @@ def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Ar
     values, truth = _checked(scores, positive, 0.5)
     if not 0 < truth.sum() < truth.size:
         raise ValueError("roc_points needs examples of both kinds, positive and negative")
-    return roc_curve(truth, values)
+    false, true, thresholds = roc_curve(truth, values)
+    return false, true, thresholds
 
 
 def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *, confidence: float = 0.95) -> Rate:

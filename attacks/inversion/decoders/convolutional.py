@@ -51,7 +51,8 @@ class Convolutions(Decoder):
         """Images [N, C, H, W], centred on 0.5 and not clamped."""
         hidden = self.first(as_maps(release, self.geometry))
         hidden = functional.interpolate(hidden, self.geometry.image_shape[1:], mode="bilinear")
-        return self.second(functional.relu(hidden)) + 0.5
+        images: Tensor = self.second(functional.relu(hidden)) + 0.5
+        return images
 
 
 class Hourglass(nn.Module):
@@ -87,7 +88,8 @@ class Hourglass(nn.Module):
             equal = levels.pop()
             hidden = functional.interpolate(hidden, equal.shape[2:], mode="nearest")
             hidden = up(torch.cat([hidden, equal], 1) if self.skips else hidden)
-        return self.leave(hidden)
+        images: Tensor = self.leave(hidden)
+        return images
 
 
 def halvings(image_shape: tuple[int, int, int]) -> int:
@@ -112,7 +114,8 @@ class Residual(nn.Module):
 
     def forward(self, picture: Tensor) -> Tensor:
         """[N, width, H, W], likewise."""
-        return picture + self.second(functional.gelu(self.first(functional.gelu(picture))))
+        change: Tensor = self.second(functional.gelu(self.first(functional.gelu(picture))))
+        return picture + change
 
 
 class Pyramid(nn.Module):
@@ -135,7 +138,8 @@ class Pyramid(nn.Module):
         picture = self.before(picture)
         if self.below is not None:
             picture = picture + functional.interpolate(self.below(picture), picture.shape[2:], mode="nearest")
-        return self.after(picture)
+        images: Tensor = self.after(picture)
+        return images
 
 
 class Autoencoder(Decoder):

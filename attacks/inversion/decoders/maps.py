@@ -65,7 +65,7 @@ class MapGeometry:
 def as_maps(release: Tensor, geometry: MapGeometry) -> Tensor:
     """Feature maps [N, D, h, w] of a release; tokens are laid out row by row."""
     if release.ndim == 3:
-        return release.transpose(1, 2).unflatten(2, (geometry.rows, geometry.columns))
+        return release.transpose(1, 2).reshape(len(release), -1, geometry.rows, geometry.columns)
     return release.reshape(len(release), geometry.channels, geometry.rows, geometry.columns)
 
 

@@ -49,7 +49,8 @@ class UNet(Decoder):
 
     def forward(self, release: Tensor) -> Tensor:
         """Images [N, C, H, W], centred on 0.5 and not clamped."""
-        return self.body(self.paint(release)) + 0.5
+        images: Tensor = self.body(self.paint(release)) + 0.5
+        return images
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
         """Mean absolute error; see `Decoder.objective`."""
