@@ -40,7 +40,7 @@ def steps(mechanism: SplitMechanism) -> Steps:
 
 def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
     """What one round releases, and in how many rounds; several answers or epochs count as they compose."""
-    rounds, noise, rate = mechanism.composed_rounds, mechanism.noise, mechanism.sampling.rate
+    rounds, noise, sampling = mechanism.composed_rounds, mechanism.noise, mechanism.sampling
     if isinstance(answered := mechanism.smashed, Categories):
         one = RandomizedAnswer(noise=noise.smashed, classes=answered.classes)
         return one, answered.answers * mechanism.rounds * mechanism.releases
@@ -56,12 +56,13 @@ def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
     if noise.law == "laplace":
         worst = Known not in (type(mechanism.smashed), type(mechanism.labels))  # their sum need not fit one coordinate
         single = bool(laplace_shift(mechanism)[1])
-        return LaplaceRelease(parts=laplace_parts(mechanism), rate=rate, single=single, worst=worst), rounds
+        return LaplaceRelease(parts=laplace_parts(mechanism), rate=sampling.rate, single=single, worst=worst), rounds
     law = mechanism.shift()
     if law.constant is None:
-        return PublicMixture(law=law, rate=rate), rounds
-    sampled: Sampling = "poisson" if isinstance(mechanism.sampling, Poisson) else "without_replacement"
-    return GaussianRelease(mu=law.constant, sampling=sampled if rate < 1 else "every_round", rate=rate), rounds
+        return PublicMixture(law=law, rate=sampling.rate), rounds
+    kind: Sampling = "poisson" if isinstance(sampling, Poisson) else "without_replacement"
+    rate = sampling.rate
+    return GaussianRelease(mu=law.constant, sampling=kind if rate < 1 else "every_round", rate=rate), rounds
 
 
 def updates(mechanism: SplitMechanism) -> Steps:
@@ -72,9 +73,9 @@ def updates(mechanism: SplitMechanism) -> Steps:
 
 def private_updates(updates: PrivateUpdates) -> tuple[Step, int]:
     """One noisy update, and how many there are; its neighbors need not be the worst of the releases, too."""
-    sampling: Sampling = "without_replacement" if updates.rate < 1 else "every_round"
-    mu = 1 / updates.noise_multiplier
-    return GaussianRelease(mu=mu, sampling=sampling, rate=updates.rate, worst=False), updates.steps
+    kind: Sampling = "without_replacement" if updates.rate < 1 else "every_round"
+    one = GaussianRelease(mu=1 / updates.noise_multiplier, sampling=kind, rate=updates.rate, worst=False)
+    return one, updates.steps
 
 
 def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:

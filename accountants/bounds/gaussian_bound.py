@@ -54,8 +54,8 @@ def gaussian_bound(steps: Steps) -> GaussianBound | None:
     1.0
     """
     shifts = [step.shift(count) for step, count in steps]
-    if not max(shifts) < inf:
+    mu = shifts[0] if len(shifts) == 1 else sqrt(sum([shift**2 for shift in shifts]))
+    if mu == inf:
         return None
-    remark = "".join(dict.fromkeys(step.remark for step, _ in steps))
-    mu = shifts[0] if len(shifts) == 1 else sqrt(sum(shift**2 for shift in shifts))
+    remark = "".join(dict.fromkeys([step.remark for step, _ in steps]))
     return GaussianBound(mu=mu, method=f"exact Gaussian profile{remark}", exact=not remark)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Self
 
 import numpy as np
@@ -74,14 +75,13 @@ class RenyiBound(Bound):
 
     @classmethod
     def epsilons(cls, bounds: Sequence[Self], deltas: Array) -> list[Limit]:
-        found = _best(bounds, lambda orders, rdp, rows: renyi.canonne(orders, rdp, deltas[rows, None]))
-        return [Limit(value=max(0.0, one.value), order=one.order, at_edge=one.at_edge) for one in found]
+        return _best(bounds, lambda orders, rdp, rows: renyi.canonne(orders, rdp, deltas[rows, None]), least=0.0)
 
     def epsilon(self, delta: float) -> Limit:
         return self.epsilons([self], np.array([delta]))[0]
 
     def log_delta(self, epsilon: float) -> Limit:
-        return _best([self], lambda orders, rdp, rows: renyi.log_delta(orders, rdp, epsilon))[0]
+        return _best([self], lambda orders, rdp, rows: renyi.log_delta(orders, rdp, epsilon), least=-inf)[0]
 
 
 def renyi_bound(steps: Steps) -> RenyiBound:
@@ -90,22 +90,25 @@ def renyi_bound(steps: Steps) -> RenyiBound:
     >>> renyi_bound([(GaussianRelease(mu=0.1, sampling="poisson", rate=0.5), 4)]).orders[-1]
     64.0
     """
+    how, sources = dict.fromkeys([step.how for step, _ in steps]), dict.fromkeys([step.source for step, _ in steps])
     return RenyiBound(
         steps=steps,
-        orders=min((step.orders for step, _ in steps), key=len),
-        method="Rényi composition" + "".join(dict.fromkeys(step.how for step, _ in steps)),
-        source="; ".join([*dict.fromkeys(step.source for step, _ in steps), CONVERSION]),
+        orders=min([step.orders for step, _ in steps], key=len),
+        method="".join(("Rényi composition", *how)),
+        source="; ".join((*sources, CONVERSION)),
     )
 
 
-def _best(bounds: Sequence[RenyiBound], convert: Callable[[Array, Array, list[int]], Array]) -> list[Limit]:
-    """The smallest converted value of each bound over their common orders."""
+def _best(
+    bounds: Sequence[RenyiBound], convert: Callable[[Array, Array, list[int]], Array], *, least: float
+) -> list[Limit]:
+    """The smallest converted value of each bound over their common orders, at least `least`."""
     orders, rows = bounds[0].orders, list(range(len(bounds)))
     values, best, edge = _smallest(bounds, orders, convert, rows)
     if orders is SAMPLED_ORDERS and (far := np.flatnonzero(best == orders[-1]).tolist()):  # few, and worth their time
         values[far], best[far], edge[far] = _smallest(bounds, HIGH_ORDERS, convert, far)
         edge[far] &= best[far] != HIGH_ORDERS[0]
-    found = zip(values.tolist(), best.tolist(), edge.tolist(), strict=True)
+    found = zip(np.maximum(values, least).tolist(), best.tolist(), edge.tolist(), strict=True)
     return [Limit(value=value, order=order, at_edge=at_edge) for value, order, at_edge in found]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -201,7 +202,7 @@ class SplitMechanism:
             return self.participation.epoch_rounds
         return self.rounds if self.joint else 1
 
-    @property
+    @cached_property
     def participation_shows(self) -> bool:
         """Whether somebody may learn who took part: sampling then hides nobody and only makes releases rarer.
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+CERTAIN = np.zeros(1)
+"""Log weight of a law with one point."""
+
 LARGEST_SHIFT = 1e100
 """Sensitivity over noise: nothing is hidden long before, and its square must stay a number."""
 
@@ -133,7 +136,7 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
     """μ of a unit that takes part."""
     whole, label = scaled(mechanism, "l2")
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):  # without credit to masks
-        return ShiftLaw(mu=np.array([sqrt(mechanism.releases * (whole**2 + label**2))]), log_weight=np.zeros(1))
+        return ShiftLaw(mu=np.array([sqrt(mechanism.releases * (whole**2 + label**2))]), log_weight=CERTAIN)
     ratio = mechanism.mixing.ratio
     patches = mechanism.mixing.patches if isinstance(mechanism.mixing, CutMix) else None
     if isinstance(ratio, RealizedRatios):
