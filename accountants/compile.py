@@ -15,7 +15,7 @@ from privkit.accountants.bounds.numerical_composition import composed_bound
 from privkit.accountants.bounds.randomized_response import RandomizedAnswer
 from privkit.accountants.bounds.renyi_composition import curves, renyi_bound
 from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
-from privkit.accountants.bounds.secret_places import SecretPlaces
+from privkit.accountants.bounds.secret_places import SecretPlaces, ToldPlaces
 from privkit.accountants.bounds.step import Step, Steps
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Poisson, PrivateUpdates
@@ -52,7 +52,7 @@ def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
         mu = _patch_shift(mechanism, mask)
         if mechanism.relation == "add_or_remove_one":
             return SecretPlaces(chosen=mask.kept, places=mask.patches, mu=mu, masked=True), rounds
-        return GaussianRelease(mu=mu, told=True), mask.kept * rounds
+        return ToldPlaces(chosen=mask.kept, mu=mu), rounds
     if noise.law == "laplace":
         worst = Known not in (type(mechanism.smashed), type(mechanism.labels))  # their sum need not fit one coordinate
         single = bool(laplace_shift(mechanism)[1])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.bound import Bound, Limit
+from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Steps
 
 Array = NDArray[np.float64]
@@ -23,13 +24,14 @@ class GaussianBound(Bound):
     """One Gaussian release of shift μ ≥ 0."""
 
     mu: float
+    sampling: str | None = None  # bounds of one way of sampling are computed in one pass; None: alone
     method: str = "exact Gaussian profile"
     source: str = BALLE_WANG
     exact: bool = False
 
     @property
     def batch(self) -> Hashable:
-        return self.method
+        return self.sampling or id(self)
 
     @classmethod
     def epsilons(cls, bounds: Sequence[Self], deltas: Array) -> list[Limit]:
@@ -49,7 +51,6 @@ def gaussian_bound(steps: Steps) -> GaussianBound | None:
     Source: Balle and Wang 2018, Theorem 8; shifts compose to the root of their squares' sum (Dong, Roth and Su 2022,
     Corollary 3.3).
 
-    >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> gaussian_bound([(GaussianRelease(mu=0.5), 4)]).mu
     1.0
     """
@@ -58,4 +59,6 @@ def gaussian_bound(steps: Steps) -> GaussianBound | None:
     if mu == inf:
         return None
     remark = "".join(dict.fromkeys([step.remark for step, _ in steps]))
-    return GaussianBound(mu=mu, method=f"exact Gaussian profile{remark}", exact=not remark)
+    first = steps[0][0]
+    sampling = first.sampling if isinstance(first, GaussianRelease) else None
+    return GaussianBound(mu=mu, sampling=sampling, method=f"exact Gaussian profile{remark}", exact=not remark)

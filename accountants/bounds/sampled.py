@@ -37,14 +37,12 @@ class GaussianRelease(Step):
         sampling: who is in a release.
         rate: probability with which a unit is in a release; 1 with "every_round".
         worst: whether some pair of neighbors is known to attain the profile.
-        told: whether the shift charges secrets as if the server knew them, so that a Gaussian is only an upper bound.
     """
 
     mu: float
     sampling: Sampling = "every_round"
     rate: float = 1.0
     worst: bool = True
-    told: bool = False
 
     @property
     def orders(self) -> Array:
@@ -60,7 +58,7 @@ class GaussianRelease(Step):
 
     @property
     def remark(self) -> str:
-        return ", nothing credited to sampling" if self.rate < 1 else ", all secrets told" if self.told else ""
+        return ", nothing credited to sampling" if self.rate < 1 else ""
 
     @property
     def reached(self) -> bool:
@@ -105,8 +103,6 @@ class GaussianRelease(Step):
         )
 
     def pairs(self, count: int) -> Pairs | None:
-        if self.told:
-            return None  # composing what is one Gaussian gains nothing
         if self.sampling == "poisson":
             return [(round_profiles.poisson_gaussian(self.rate, self.mu), count)]
         return [(self._profile, count)]

@@ -90,3 +90,28 @@ class SecretPlaces(Step):
         if self.known:
             found.append((round_profiles.gaussian_profile(self.mu * sqrt(self.known * count)), 1))
         return found or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToldPlaces(Step):
+    """A shift in k secret places, charged as if the server knew them: one Gaussian, since no credit is derived.
+
+    Attributes:
+        chosen: k.
+        mu: shift in one place, ≥ 0.
+
+    Source: derived: joint convexity.
+    """
+
+    chosen: int
+    mu: float
+
+    @property
+    def remark(self) -> str:
+        return ", all secrets told"
+
+    def rdp(self, orders: Array, count: int) -> Array:
+        return gaussian.rdp(orders, self.shift(count))
+
+    def shift(self, count: int) -> float:
+        return sqrt(self.chosen * count) * self.mu

@@ -11,6 +11,7 @@ from scipy.stats import norm
 from privkit.accountants import answer, compile
 from privkit.accountants.bounds.numerical_composition import ComposedBound
 from privkit.accountants.bounds.sampled import GaussianRelease
+from privkit.accountants.bounds.secret_places import ToldPlaces
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
@@ -74,7 +75,7 @@ def test_an_exact_bound_is_below_all_others(name: str) -> None:
         assert len(alone) > 1
         return
     assert len(alone) == 1
-    free = GaussianRelease(mu=0.0, told=True)
+    free = ToldPlaces(chosen=1, mu=0.0)
     others = [one for one in compile.bounds([*run, (free, 1)], tight=False) if not one.exact]
     for delta in (1e-2, 1e-5, 1e-9):
         assert others
