@@ -12,7 +12,7 @@ from typing import Any
 
 import privkit
 from privkit.errors import unknown
-from privkit.registry import TABLES, read_options
+from privkit.registry import TABLES, read_options, read_part, stages_given
 
 SETTINGS = {
     "defense": "defenses",
@@ -55,12 +55,15 @@ def check(settings: Mapping[str, Any]) -> None:
 
 
 def _check_part(setting: str, kind: str, given: Any) -> None:
-    """One part: its name, then its options."""
+    """One part, or the stages of a chain: its name, then its options."""
+    if setting == "defense" and (stages := stages_given(given)) is not None:
+        for stage in stages:
+            _check_part(setting, kind, stage)
+        return
     if isinstance(given, str):
-        name, _, text = given.partition(":")
-        if kind == "models" and "." in name:  # a user's own modules
+        if kind == "models" and "." in given.partition(":")[0]:  # a user's own modules
             return
-        options = read_options(given, text)
+        name, options = read_part(given, placed=setting == "defense")
     elif isinstance(given, Mapping) and isinstance(given.get("name"), str):
         options = dict(given)
         name = options.pop("name")
@@ -74,6 +77,8 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
     elif options:
         if setting == "defense":
             _check_part("protocol", "protocols", options.pop("protocol", None))
+            if options.get("place") is not None and "place" not in (fields(own[name]) or ()):
+                options.pop("place")  # the registry compares it with the one place of the defense
         _check_options(f"{setting} {name}", own[name], options)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from privkit.errors import UsageError
-from privkit.registry import Component, parse, read_options
+from privkit.errors import UsageError, shortened
+from privkit.registry import Component, parse, read_part, stages_given
 
 Part = tuple[Component, tuple[Component, ...]]
 """A protocol, and the defenses under it, the undefended baseline among them."""
@@ -16,19 +16,45 @@ Part = tuple[Component, tuple[Component, ...]]
 def split_protocol(given: Any) -> tuple[Any, Any]:
     """A defense as a user wrote it, without its own protocol; and that protocol, None where it names none.
 
+    A chain has one protocol, which any of its stages may name.
+
+    Raises:
+        UsageError: if two stages of a chain name protocols.
+
     >>> split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
     ({'name': 'dp_cutmixsl', 'sigma': 2}, 'cutmixsl:clients=20')
     >>> split_protocol("patch_shuffle")
     ('patch_shuffle', None)
     """
+    if isinstance(given, Mapping) and "stages" in given:
+        rest, own = split_protocol({key: value for key, value in given.items() if key != "stages"})
+        stages, inner = split_protocol(stages_given({"stages": given["stages"]}))
+        return {**rest, "stages": stages}, own if own is not None else inner
+    if (stages := stages_given(given)) is not None:
+        parts = [split_protocol(stage) for stage in stages]
+        own = [protocol for _, protocol in parts if protocol is not None]
+        if len(own) > 1:
+            raise UsageError(f"a chain runs under one protocol, got {shortened(own)}; name it in one of its stages")
+        return ([stage for stage, _ in parts], own[0]) if own else (given, None)
     if isinstance(given, Mapping):
         options = dict(given)
     elif isinstance(given, str) and "protocol" in given:
-        name, _, text = given.partition(":")
-        options = {"name": name, **read_options(given, text)}
+        name, options = read_part(given, placed=True)
+        options = {"name": name, **options}
     else:
         return given, None
     return (options, options.pop("protocol")) if "protocol" in options else (given, None)
+
+
+def with_protocol(label: str, protocol: str) -> str:
+    """The label of a defense that names its own protocol; in a chain, the first stage names it.
+
+    >>> with_protocol("gaussian_noise:sigma=2.0@mixer+masking", "sl")
+    'gaussian_noise:sigma=2.0,protocol=sl@mixer+masking'
+    """
+    first, *others = stages_given(label) or [label]
+    body, at, place = first.rpartition("@") if "@" in first else (first, "", "")
+    return "+".join([f"{body}{',' if ':' in body else ':'}protocol={protocol}{at}{place}", *others])
 
 
 def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
@@ -55,8 +81,7 @@ def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
         defense = parse("defenses", rest)
         if own is not None:
             under = parse("protocols", own)
-            joint = "," if ":" in defense.label else ":"
-            defense = replace(defense, label=f"{defense.label}{joint}protocol={under.label}")
+            defense = replace(defense, label=with_protocol(defense.label, under.label))
         elif protocol is not None:
             under = parse("protocols", protocol)
         elif defense.name == "none":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -43,14 +43,18 @@ class Component:
         name: in the registry.
         spec: the frozen dataclass instance.
         label: the shortest text that gives it, `name:key=value,…` with only what differs from the default.
+        stages: of a chain of defenses; empty for everything else.
     """
 
     name: str
     spec: Any
     label: str
+    stages: tuple[Component, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Name and every field, defaults included."""
+        """Name and every field, defaults included; of a chain, those of its stages."""
+        if self.stages:
+            return {"name": self.name, "stages": [stage.to_json() for stage in self.stages]}
         return {"name": self.name, **dataclasses.asdict(self.spec)}
 
     def replace(self, **changes: Any) -> Component:
@@ -133,27 +137,36 @@ def _size(spec: Any) -> str:
     return f"{first} ({shown})"
 
 
-def parse(kind: str, given: str | Mapping[str, Any]) -> Component:
+def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Component:
     """Build a component from text or from a TOML table.
 
     Args:
         kind: for example "defenses".
-        given: `name`, `name:key=value,key=value`, or a mapping with a "name" key.
+        given: `name`, `name:key=value,key=value`, or a mapping with a "name" key. Defenses may be a chain: stages
+            joined by `+`, each with its place behind an `@`, a list of stages, or a mapping with "stages".
 
     Raises:
         UsageError: for an unknown name or key (with a suggestion), or a value that is not allowed.
 
     >>> parse("defenses", "batch_shuffle:keep=0.25").spec
     BatchShuffle(keep=0.25, variant='final_shuffle', frozen_block=False)
-    >>> parse("defenses", {"name": "batch_shuffle"}).label
-    'batch_shuffle'
+    >>> parse("defenses", "gaussian_noise:sigma=2+masking@server").label
+    'gaussian_noise:sigma=2.0+masking'
+    >>> parse("defenses", ["gaussian_noise", {"name": "scaling", "place": "client"}]).label
+    'gaussian_noise+scaling@client'
     """
+    if kind == "defenses" and (stages := stages_given(given)) is not None:
+        return _chain([_parsed(kind, stage) for stage in stages])
+    return _parsed(kind, given)
+
+
+def _parsed(kind: str, given: Any) -> Component:
+    """One component that is no chain."""
     singular = {"defenses": "defense"}.get(kind, kind.removesuffix("s"))
     if isinstance(given, str):
-        name, _, text = given.partition(":")
-        if kind == "models" and "." in name:
+        if kind == "models" and "." in given.partition(":")[0]:
             return _imported(given)
-        options = read_options(given, text)
+        name, options = read_part(given, placed=kind == "defenses")
     elif isinstance(given, Mapping):
         options = dict(given)
         name = options.pop("name", None)
@@ -163,14 +176,75 @@ def parse(kind: str, given: str | Mapping[str, Any]) -> Component:
         raise UsageError(f"a {singular} is a name or a table, got {shortened(given)}")
     if name not in table(kind):
         raise unknown(singular, name, table(kind))
-    spec = specify(singular + " " + name, load(table(kind)[name]), options)
     default = load(table(kind)[name])
-    changed = [
-        f"{f.name}={_shown(getattr(spec, f.name))}"
+    if kind == "defenses":
+        options = _placed(name, default, options)
+    spec = specify(singular + " " + name, default, options)
+    changed = {
+        f.name: getattr(spec, f.name)
         for f in dataclasses.fields(spec)
         if getattr(spec, f.name) != getattr(default, f.name, dataclasses.MISSING)
-    ]
-    return Component(name=name, spec=spec, label=":".join(filter(None, [name, ",".join(changed)])))
+    }
+    place = f"@{changed.pop('place')}" if kind == "defenses" and "place" in changed else ""
+    text = ",".join(f"{key}={_shown(value)}" for key, value in changed.items())
+    return Component(name=name, spec=spec, label=":".join(filter(None, [name, text])) + place)
+
+
+def stages_given(given: Any) -> list[Any] | None:
+    """The stages of a chain as a user gave them; None for a single defense.
+
+    >>> stages_given("gaussian_noise:sigma=1e+1+masking:keep=.2@server")
+    ['gaussian_noise:sigma=1e+1', 'masking:keep=.2@server']
+    """
+    if isinstance(given, Mapping) and "stages" in given:
+        if extra := sorted(map(str, given.keys() - {"stages", "name"})):
+            raise UsageError(f"a chain has stages, which have the options; move {', '.join(extra)} to one of them")
+        given = given["stages"]
+        if not isinstance(given, list | tuple):
+            raise UsageError(f"stages is a list of defenses, got {shortened(given)}")
+    if isinstance(given, str):
+        stages = re.split(r"\+(?=[A-Za-z_@]|$)", given)
+        return stages if len(stages) > 1 else None
+    return list(given) if isinstance(given, list | tuple) else None
+
+
+def read_part(given: str, *, placed: bool = False) -> tuple[str, dict[str, Any]]:
+    """Name and options of `name:key=value,…`; with `placed`, an `@place` behind them is the option `place`.
+
+    >>> read_part("masking:keep=.2@client", placed=True)
+    ('masking', {'keep': 0.2, 'place': 'client'})
+    """
+    body, at, place = given.rpartition("@") if placed and "@" in given else (given, "", "")
+    name, _, text = body.partition(":")
+    options = read_options(given, text)
+    return name, options | {"place": place} if at else options
+
+
+def _placed(name: str, default: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Options without the place of a defense that has only one.
+
+    Raises:
+        UsageError: if it cannot run at the place that is given.
+    """
+    if "place" not in options or any(field.name == "place" for field in dataclasses.fields(default)):
+        return options
+    place = options.pop("place")
+    if place != default.place:
+        raise UsageError(f"{name} runs at the {default.place} only, got place={shortened(place)}; leave the place out")
+    return options
+
+
+def _chain(stages: Sequence[Component]) -> Component:
+    """Several defenses as one."""
+    from privkit.defenses.chain import Chain
+
+    if len(stages) == 1:
+        return stages[0]
+    try:
+        spec = Chain(stages=tuple(stage.spec for stage in stages))
+    except ValueError as error:
+        raise UsageError(f"defense {'+'.join(stage.label for stage in stages)}: {error}") from None
+    return Component(name=spec.name, spec=spec, label="+".join(stage.label for stage in stages), stages=tuple(stages))
 
 
 def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import interpolate, pixel_shuffle
 
 from privkit.accountants import validate
-from privkit.defenses.base import Defense, Release
+from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
 from privkit.torch_utils.seeded import seeded
@@ -44,6 +44,7 @@ class Adversarial(Defense):
     """
 
     name: ClassVar[str] = "adv"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"trains"})
     images_only: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 2
 

@@ -12,6 +12,11 @@ from torch import Generator, Tensor, nn
 from privkit.accountants.base import Certificate
 from privkit.accountants.spec.parts import PrivateUpdates
 
+Place = Literal["client", "mixer", "server"]
+"""Who runs a stage. A message goes from its client to a mixer, whom clients trust, and on to the server."""
+
+Effect = Literal["trains", "maps", "clips", "masks", "permutes", "mixes", "noises", "answers", "splits"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
@@ -89,7 +94,11 @@ class Defense(ABC):
 
     Attributes:
         name: its name in the registry.
-        applied_by: who runs it: "client", "mixer" or "server". A server earns no credit for what it does to itself.
+        place: who runs it. A server earns no credit for what it does to itself.
+        effects: what it does, for the claims of a chain: "trains" (a term of the clients' loss; the release stays),
+            "maps" (a fixed function of each image), "clips", "masks", "permutes" (tokens), "mixes" (clients), "noises"
+            (smashed data), "answers" (the gradient that goes back). None, undeclared, can be no part of a chain.
+        over_batch: whether tokens of one image may come to lie in another.
         positions: whether tokens may carry a position embedding when they reach it; where order is the secret, no.
         smallest_batch: images a message below which it does nothing.
         group: k, clients whose smashed data are mixed into one message; 1 mixes nobody with nobody.
@@ -107,7 +116,9 @@ class Defense(ABC):
     """
 
     name: ClassVar[str]
-    applied_by: str = "client"
+    place: Place = "client"
+    effects: ClassVar[frozenset[Effect] | None] = None
+    over_batch: ClassVar[bool] = False
     positions: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 1
     group: int = 1

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from privkit.accountants import validate
 from privkit.accountants.shuffles import permutations
 from privkit.accountants.shuffles.variants import VARIANTS, Variant
-from privkit.defenses.base import Defense, Release, require_tokens, take_rows
+from privkit.defenses.base import Defense, Effect, Release, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows, permutation_rows
 from privkit.defenses.receipts import Permuted
 
@@ -32,6 +32,8 @@ class BatchShuffle(Defense):
     """
 
     name: ClassVar[str] = "batch_shuffle"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"permutes"})
+    over_batch: ClassVar[bool] = True
     positions: ClassVar[bool] = False
     smallest_batch: ClassVar[int] = 2
 

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import interpolate
 
 from privkit.accountants import validate
-from privkit.defenses.base import Defense, Release
+from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.receipts import Nothing
 
 
@@ -29,6 +29,7 @@ class Blur(Defense):
     """
 
     name: ClassVar[str] = "blur"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})
     level = "input"
 
     factor: int = 14

@@ -10,7 +10,8 @@ from privkit.accountants import validate
 from privkit.accountants.spec.parts import UNMIXED, Noise
 from privkit.accountants.spec.sensitivity import Clamp, OneHot
 from privkit.defenses import mixing, noise
-from privkit.defenses.charge import Mixing, Noised, Party
+from privkit.defenses.base import Place
+from privkit.defenses.charge import Mixing, Noised
 
 Pair = tuple[Tensor, Tensor]
 
@@ -24,9 +25,9 @@ class BoundedNoise:
         sigma_labels: σ_y > 0; None for labels without noise.
         bound: Δ > 0.
         site: "client" or "mixer".
-        applied_by: "client", "mixer" or "server".
+        place: "client", "mixer" or "server".
 
-    >>> BoundedNoise(sigma=0, sigma_labels=None, bound=1, site="client", applied_by="client")
+    >>> BoundedNoise(sigma=0, sigma_labels=None, bound=1, site="client", place="client")
     Traceback (most recent call last):
         ...
     ValueError: sigma must be a finite number > 0, got 0
@@ -36,7 +37,7 @@ class BoundedNoise:
     sigma_labels: float | None
     bound: float
     site: str
-    applied_by: Party
+    place: Place
 
     def __post_init__(self) -> None:
         validate.real("sigma", self.sigma, above=0)
@@ -81,8 +82,8 @@ class BoundedNoise:
             ),
             labels=None if self.sigma_labels is None else OneHot(),
             mixing=mix,
-            added_by="client" if self.site == "client" else self.applied_by,
-            mixed_by=self.applied_by,
+            added_by="client" if self.site == "client" else self.place,
+            mixed_by=self.place,
             at_inference=at_inference,
             ratios=ratios,
             counts=counts,

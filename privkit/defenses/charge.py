@@ -13,9 +13,8 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import UNMIXED, CutMix, Mixup, Noise, NoMixing, PrivateUpdates
 from privkit.accountants.spec.sensitivity import ClipSet
-from privkit.defenses.base import ONE_RELEASE, Receipt, ReleaseCount
+from privkit.defenses.base import ONE_RELEASE, Place, Receipt, ReleaseCount
 
-Party = Literal["client", "mixer", "server"]
 Mixing = NoMixing | Mixup | CutMix
 
 WORTH_COMPOSING = 1e3
@@ -62,8 +61,8 @@ class Noised(Receipt):
     labels: ClipSet | None = None
     mixing: Mixing = UNMIXED
     covers: Literal["release", "labels"] = "release"
-    added_by: Party = "client"
-    mixed_by: Party = "mixer"
+    added_by: Place = "client"
+    mixed_by: Place = "mixer"
     at_inference: bool = True
     ratios: Tensor | None = None
     counts: Tensor | None = None

@@ -11,7 +11,7 @@ from privkit.accountants import validate
 from privkit.accountants.spec.mixing import DirichletCounts, FixedCounts
 from privkit.accountants.spec.parts import UNMIXED, CutMix
 from privkit.defenses import masks, mixing
-from privkit.defenses.base import Defense, Release
+from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.bounded_noise import BoundedNoise, seated
 from privkit.defenses.charge import Mixing, Noised, equal_counts
 
@@ -30,7 +30,7 @@ class DpCutMixSl(Defense):
             [0, 1]: give bound=1 at the input layer).
         site: "client" adds the noise before masks (Eq. 5-7, Algorithm 1), "mixer" after them (Eq. 16). On smashed data
             both give one law; on labels the clients' noise shrinks to σ_y²·Σλ_i².
-        applied_by: "mixer", whom the clients trust, or "server", which then gets each client's own message.
+        place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
         patch: side of a position of a feature map or an image; tokens are positions. None is 2 at the input layer.
         level: "smashed", or "input" to mix images.
         published: whether the server learns masks and λ; the proof charges hidden ones as if it did.
@@ -41,6 +41,7 @@ class DpCutMixSl(Defense):
     """
 
     name: ClassVar[str] = "dp_cutmixsl"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"noises", "mixes"})
     noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
     soft_labels: ClassVar[bool] = True
     at_inference = False
@@ -51,7 +52,7 @@ class DpCutMixSl(Defense):
     sigma_labels: float | None = 16 / 255
     bound: float = 0.15
     site: Literal["client", "mixer"] = "client"
-    applied_by: Literal["mixer", "server"] = "mixer"
+    place: Literal["mixer", "server"] = "mixer"
     patch: int | None = None
     level: Literal["smashed", "input"] = "smashed"
     published: bool = True
@@ -60,14 +61,12 @@ class DpCutMixSl(Defense):
     def __post_init__(self) -> None:
         validate.whole("group", self.group)
         validate.fields(self, concentration=mixing.check_concentration(self.concentration))
-        validate.choice("applied_by", self.applied_by, ("mixer", "server"))
+        validate.choice("place", self.place, ("mixer", "server"))
         if self.patch is not None:
             validate.whole("patch", self.patch)
         validate.choice("level", self.level, ("smashed", "input"))
-        if self.level == "input" and self.applied_by == "server":
-            raise ValueError(
-                "level=input with applied_by=server would send the server the images; use applied_by=mixer"
-            )
+        if self.level == "input" and self.place == "server":
+            raise ValueError("level=input with place=server would send the server the images; use place=mixer")
         validate.choice("drawn", self.drawn, ("every_round", "once"))
         self._channel()  # refuses its own
 
@@ -135,7 +134,7 @@ class DpCutMixSl(Defense):
             sigma_labels=self.sigma_labels,
             bound=self.bound,
             site=self.site,
-            applied_by=self.applied_by,
+            place=self.place,
         )
 
     def _law(self, positions: int) -> Mixing:

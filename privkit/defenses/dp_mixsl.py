@@ -11,7 +11,7 @@ from privkit.accountants import validate
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import UNMIXED, Mixup
 from privkit.defenses import masks, mixing
-from privkit.defenses.base import Defense, Release
+from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.bounded_noise import BoundedNoise, seated
 from privkit.defenses.charge import Mixing, Noised
 
@@ -29,7 +29,7 @@ class DpMixSl(Defense):
             [0, 1]: give bound=1 at the input layer).
         site: "mixer" adds the noise once, to the mix (Eq. 15); with "client", each client adds it before (Eq. 5), and
             the mix carries σ²·Σλ_i², which hides less.
-        applied_by: "mixer", whom the clients trust, or "server", which then gets each client's own message.
+        place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
         level: "smashed", or "input" to mix images.
         published: whether the server learns λ; the proof charges hidden ratios as if it did.
         drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
@@ -39,6 +39,7 @@ class DpMixSl(Defense):
     """
 
     name: ClassVar[str] = "dp_mixsl"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"noises", "mixes"})
     noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
     soft_labels: ClassVar[bool] = True
     at_inference = False
@@ -49,7 +50,7 @@ class DpMixSl(Defense):
     sigma_labels: float | None = 16 / 255
     bound: float = 0.15
     site: Literal["client", "mixer"] = "mixer"
-    applied_by: Literal["mixer", "server"] = "mixer"
+    place: Literal["mixer", "server"] = "mixer"
     level: Literal["smashed", "input"] = "smashed"
     published: bool = True
     drawn: Literal["every_round", "once"] = "every_round"
@@ -57,12 +58,10 @@ class DpMixSl(Defense):
     def __post_init__(self) -> None:
         validate.whole("group", self.group)
         validate.fields(self, concentration=mixing.check_concentration(self.concentration))
-        validate.choice("applied_by", self.applied_by, ("mixer", "server"))
+        validate.choice("place", self.place, ("mixer", "server"))
         validate.choice("level", self.level, ("smashed", "input"))
-        if self.level == "input" and self.applied_by == "server":
-            raise ValueError(
-                "level=input with applied_by=server would send the server the images; use applied_by=mixer"
-            )
+        if self.level == "input" and self.place == "server":
+            raise ValueError("level=input with place=server would send the server the images; use place=mixer")
         validate.choice("drawn", self.drawn, ("every_round", "once"))
         self._channel()  # refuses its own
 
@@ -120,7 +119,7 @@ class DpMixSl(Defense):
             sigma_labels=self.sigma_labels,
             bound=self.bound,
             site=self.site,
-            applied_by=self.applied_by,
+            place=self.place,
         )
 
     def _law(self) -> Mixing:

@@ -9,9 +9,9 @@ from torch import Generator, Tensor
 
 from privkit.accountants import validate
 from privkit.defenses import noise
-from privkit.defenses.base import Defense, Release
+from privkit.defenses.base import Defense, Effect, Place, Release
 from privkit.defenses.bounded_noise import BoundedNoise
-from privkit.defenses.charge import Noised, Party
+from privkit.defenses.charge import Noised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,25 +23,26 @@ class DpSl(Defense):
         sigma_labels: standard deviation σ_y > 0 on one-hot labels; None sends them as they are, which is then said.
         bound: Δ > 0. Every coordinate is clamped to [0, Δ] after the position embedding. The paper assumes such a range
             and gives no rule; a model's negative coordinates are lost, and so is their gradient.
-        applied_by: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
+        place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
         at_inference: whether test images get noise, too.
 
     Source: DP-CutMixSL Eq. 14, Table 1 (whose "variance" 16/255 is a standard deviation).
     """
 
     name: ClassVar[str] = "dp_sl"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})
     noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
     soft_labels: ClassVar[bool] = True
 
     sigma: float = 16 / 255
     sigma_labels: float | None = 16 / 255
     bound: float = 0.15
-    applied_by: Party = "client"
+    place: Place = "client"
     at_inference: bool = True
 
     def __post_init__(self) -> None:
         self._channel()  # refuses its own
-        validate.choice("applied_by", self.applied_by, ("client", "mixer", "server"))
+        validate.choice("place", self.place, ("client", "mixer", "server"))
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
@@ -70,7 +71,7 @@ class DpSl(Defense):
         noise.require_one_hot(self.name, labels, tuple(smashed.shape[:2]))
         channel = self._channel()
         noisy, label = channel.before(smashed, labels, generator)
-        receipt = replace(channel.receipt(coordinates, at_inference=self.at_inference), added_by=self.applied_by)
+        receipt = replace(channel.receipt(coordinates, at_inference=self.at_inference), added_by=self.place)
         return Release(smashed=noisy.to(smashed.dtype), labels=label), receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:
@@ -83,5 +84,5 @@ class DpSl(Defense):
             sigma_labels=self.sigma_labels,
             bound=self.bound,
             site="client",
-            applied_by=self.applied_by,
+            place=self.place,
         )

@@ -9,10 +9,9 @@ from torch import Generator, Tensor
 
 from privkit.accountants import validate
 from privkit.accountants.spec.parts import Noise
-from privkit.accountants.spec.sensitivity import Ball, Clamp, ClipSet
 from privkit.defenses import noise
-from privkit.defenses.base import Defense, Release
-from privkit.defenses.charge import Noised, Party
+from privkit.defenses.base import Defense, Effect, Place, Release
+from privkit.defenses.charge import Noised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,7 @@ class GaussianNoise(Defense):
         clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven. 1 changes nothing
             after a Tanh.
         clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
-        applied_by: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
+        place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
         at_inference: whether test images get noise, too.
         noise_in_place: write the noise through `.data` into the client's own tensor, as accurate_sl's released code
             does: the release is the same, but the gradient of a Tanh before it is wrong. For reproduction only.
@@ -33,12 +32,13 @@ class GaussianNoise(Defense):
     """
 
     name: ClassVar[str] = "gaussian_noise"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})
     noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
 
     sigma: float = 0.7
     clip: float | None = 1.0
     clip_by: Literal["coordinate", "image"] = "coordinate"
-    applied_by: Party = "client"
+    place: Place = "client"
     at_inference: bool = True
     noise_in_place: bool = False
 
@@ -47,7 +47,7 @@ class GaussianNoise(Defense):
         if self.clip is not None:
             validate.fields(self, clip=validate.real("clip", self.clip, above=0))
         validate.choice("clip_by", self.clip_by, ("coordinate", "image"))
-        validate.choice("applied_by", self.applied_by, ("client", "mixer", "server"))
+        validate.choice("place", self.place, ("client", "mixer", "server"))
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
@@ -73,11 +73,11 @@ class GaussianNoise(Defense):
         (torch.Size([1, 2, 3, 4]), 'nothing')
         """
         coordinates = noise.require_images(self.name, smashed)
-        noisy = noise.gaussian(self._clipped(smashed), self.sigma, generator).to(smashed.dtype)
+        noisy = noise.gaussian(noise.clipped(smashed, self.clip, self.clip_by), self.sigma, generator).to(smashed.dtype)
         receipt = Noised(
-            clip=self._clip_set(coordinates),
+            clip=noise.clip_set(self.clip, self.clip_by, coordinates),
             noise=Noise(smashed=self.sigma),
-            added_by=self.applied_by,
+            added_by=self.place,
             at_inference=self.at_inference,
         )
         released = noise.overwritten(smashed, noisy) if self.noise_in_place else noisy
@@ -85,20 +85,4 @@ class GaussianNoise(Defense):
 
     def public_transform(self, smashed: Tensor) -> Tensor:
         """Clipped, without noise."""
-        return self._clipped(smashed.unsqueeze(0))[0].to(smashed.dtype)
-
-    def _clipped(self, smashed: Tensor) -> Tensor:
-        """Inside the clip set."""
-        if self.clip is None:
-            return noise.widened(smashed)
-        if self.clip_by == "image":
-            return noise.shrink(smashed, self.clip)
-        return noise.clamp(smashed, -self.clip, self.clip)
-
-    def _clip_set(self, coordinates: int) -> ClipSet | None:
-        """As the accountant knows it."""
-        if self.clip is None:
-            return None
-        if self.clip_by == "image":
-            return Ball(radius=self.clip)
-        return Clamp(low=-self.clip, high=self.clip, dimensions=coordinates)
+        return noise.clipped(smashed.unsqueeze(0), self.clip, self.clip_by)[0].to(smashed.dtype)

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from privkit.accountants import validate
 from privkit.accountants.spec.parts import Noise
 from privkit.accountants.spec.sensitivity import Known
-from privkit.defenses.base import Defense, Release
+from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.charge import Noised
 from privkit.defenses.none import require_messages
 
@@ -35,8 +35,9 @@ class GradPerturb(Defense):
     """
 
     name: ClassVar[str] = "grad_perturb"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"answers"})
     noise_fields: ClassVar[tuple[str, ...]] = ("noise",)
-    applied_by = "server"
+    place = "server"
 
     law: Literal["gaussian", "laplace"] = "gaussian"
     noise: float = 1e-3

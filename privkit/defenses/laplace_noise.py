@@ -9,10 +9,9 @@ from torch import Generator, Tensor
 
 from privkit.accountants import validate
 from privkit.accountants.spec.parts import Noise
-from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses import noise
-from privkit.defenses.base import Defense, Release
-from privkit.defenses.charge import Noised, Party
+from privkit.defenses.base import Defense, Effect, Place, Release
+from privkit.defenses.charge import Noised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +22,7 @@ class LaplaceNoise(Defense):
         scale: b > 0, in units of the smashed data; the standard deviation is √2·b.
         clip: each coordinate is clamped to [−c, c]; None leaves them unbounded, and then nothing is proven. There is no
             L2 clip: a ball of n coordinates is 2√n·c wide in L1, which is what Laplace noise is charged by.
-        applied_by: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
+        place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
         at_inference: whether test images get noise, too.
         noise_in_place: as in `GaussianNoise`; for reproduction only.
 
@@ -31,11 +30,12 @@ class LaplaceNoise(Defense):
     """
 
     name: ClassVar[str] = "laplace_noise"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})
     noise_fields: ClassVar[tuple[str, ...]] = ("scale",)
 
     scale: float = 0.7
     clip: float | None = 1.0
-    applied_by: Party = "client"
+    place: Place = "client"
     at_inference: bool = True
     noise_in_place: bool = False
 
@@ -43,7 +43,7 @@ class LaplaceNoise(Defense):
         validate.fields(self, scale=validate.real("scale", self.scale, above=0))
         if self.clip is not None:
             validate.fields(self, clip=validate.real("clip", self.clip, above=0))
-        validate.choice("applied_by", self.applied_by, ("client", "mixer", "server"))
+        validate.choice("place", self.place, ("client", "mixer", "server"))
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
@@ -68,12 +68,11 @@ class LaplaceNoise(Defense):
         True
         """
         coordinates = noise.require_images(self.name, smashed)
-        clip = self.clip
-        noisy = noise.laplace(self._clipped(smashed), self.scale, generator).to(smashed.dtype)
+        noisy = noise.laplace(noise.clipped(smashed, self.clip, "coordinate"), self.scale, generator).to(smashed.dtype)
         receipt = Noised(
-            clip=None if clip is None else Clamp(low=-clip, high=clip, dimensions=coordinates),
+            clip=noise.clip_set(self.clip, "coordinate", coordinates),
             noise=Noise(law="laplace", smashed=self.scale),
-            added_by=self.applied_by,
+            added_by=self.place,
             at_inference=self.at_inference,
         )
         released = noise.overwritten(smashed, noisy) if self.noise_in_place else noisy
@@ -81,8 +80,4 @@ class LaplaceNoise(Defense):
 
     def public_transform(self, smashed: Tensor) -> Tensor:
         """Clamped, without noise."""
-        return self._clipped(smashed).to(smashed.dtype)
-
-    def _clipped(self, smashed: Tensor) -> Tensor:
-        """Inside the clip set."""
-        return noise.widened(smashed) if self.clip is None else noise.clamp(smashed, -self.clip, self.clip)
+        return noise.clipped(smashed, self.clip, "coordinate").to(smashed.dtype)

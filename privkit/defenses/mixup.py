@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from privkit.accountants import validate
 from privkit.defenses import masks
-from privkit.defenses.base import Defense, Release
+from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.mixing import check_concentration, check_group, dirichlet_ratios, mix, mix_labels, ratio_coins
 from privkit.defenses.receipts import Mixed
 
@@ -31,7 +31,8 @@ class Mixup(Defense):
     """
 
     name: ClassVar[str] = "mixup"
-    applied_by = "mixer"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"mixes"})
+    place = "mixer"
     soft_labels: ClassVar[bool] = True
     at_inference = False
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
+from privkit.accountants.spec.sensitivity import Ball, Clamp, ClipSet
+
 
 def widened(values: Tensor) -> Tensor:
     """At least float32: bfloat16 rounds a bound of 0.15 up by 0.3 %, and its noise has 256 steps a power of two.
@@ -49,6 +51,24 @@ def shrink(smashed: Tensor, radius: float) -> Tensor:
     wide = widened(smashed)
     norm = torch.linalg.vector_norm(wide.flatten(2), dim=2).view(wide.shape[:2] + (1,) * (wide.ndim - 2))
     return wide * (radius / norm.clamp(min=radius))
+
+
+def clipped(smashed: Tensor, bound: float | None, clip_by: str) -> Tensor:
+    """Smashed data [M, B, ...] in the clip set of `clip_set`; only widened if `bound` is None."""
+    if bound is None:
+        return widened(smashed)
+    return shrink(smashed, bound) if clip_by == "image" else clamp(smashed, -bound, bound)
+
+
+def clip_set(bound: float | None, clip_by: str, coordinates: int) -> ClipSet | None:
+    """Where `clipped` puts the smashed data of an image of so many coordinates, as the accountant knows it.
+
+    >>> clip_set(2.0, "image", 100)
+    Ball(radius=2.0, nonnegative=False)
+    """
+    if bound is None:
+        return None
+    return Ball(radius=bound) if clip_by == "image" else Clamp(low=-bound, high=bound, dimensions=coordinates)
 
 
 def simplex(labels: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.defenses.base import Defense, Release
+from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.receipts import Nothing
 
 
@@ -31,6 +31,7 @@ class NoDefense(Defense):
     """
 
     name: ClassVar[str] = "none"
+    effects: ClassVar[frozenset[Effect]] = frozenset()
 
     frozen_block: bool = False
 

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.accountants import validate
-from privkit.defenses.base import Defense, Release
+from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
 
@@ -34,6 +34,7 @@ class NoPeek(Defense):
     """
 
     name: ClassVar[str] = "nopeek"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"trains"})
     images_only: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 2
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.defenses.base import Defense, Release, require_tokens, take_rows
+from privkit.defenses.base import Defense, Effect, Release, require_tokens, take_rows
 from privkit.defenses.receipts import Permuted
 
 
@@ -37,6 +37,7 @@ class PatchShuffle(Defense):
     """
 
     name: ClassVar[str] = "patch_shuffle"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"permutes"})
     positions: ClassVar[bool] = False
 
     frozen_block: bool = False

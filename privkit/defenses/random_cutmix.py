@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Generator, Tensor
 
 from privkit.accountants import validate
-from privkit.defenses.base import Defense, Release
+from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.masks import INPUT_PATCH, check, positions, spread
 from privkit.defenses.mixing import (
     check_concentration,
@@ -40,7 +40,8 @@ class RandomCutMix(Defense):
     """
 
     name: ClassVar[str] = "random_cutmix"
-    applied_by = "mixer"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"mixes"})
+    place = "mixer"
     soft_labels: ClassVar[bool] = True
     at_inference = False
     input_patch: ClassVar[int] = INPUT_PATCH

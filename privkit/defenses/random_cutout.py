@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.accountants import validate
-from privkit.defenses.base import Defense, Release
+from privkit.defenses.base import Defense, Effect, Place, Release
 from privkit.defenses.masks import INPUT_PATCH, check, permutations, positions, spread
 from privkit.defenses.receipts import NOT_DP, Nothing
 
@@ -23,13 +23,14 @@ class RandomCutout(Defense):
         stationary: whether a client has the same mask in every round (message m of M always has mask m).
         mask_seed: of stationary masks; fresh ones come from the round's generator.
         level: "smashed", or "input" to mask images.
+        place: "client", "mixer" or "server", who then masks what it already holds.
         patch: side of a position of a feature map or an image; a token is a position. At the input layer, None is 2.
 
     Source: DP-CutMixSL §3.B, Eq. 4 (patch-wise), "Impact of Mask Stationarity" and, for images, appendix C.
     """
 
     name: ClassVar[str] = "random_cutout"
-    applied_by = "client"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"masks"})
     at_inference = False
     input_patch: ClassVar[int] = INPUT_PATCH
     server_knows: ClassVar[str] = "the server sees which positions are zero, or is told one bit a position"
@@ -38,12 +39,16 @@ class RandomCutout(Defense):
     stationary: bool = False
     mask_seed: int = 0
     level: str = "smashed"
+    place: Place = "client"
     patch: int | None = None
 
     def __post_init__(self) -> None:
         validate.fields(self, payload=validate.real("payload", self.payload, least=0, most=1))
         validate.whole("mask_seed", self.mask_seed, least=0)
         check(self.level, self.patch)
+        validate.choice("place", self.place, ("client", "mixer", "server"))
+        if self.level == "input" and self.place != "client":
+            raise ValueError(f"level=input with place={self.place} would send the images away; use place=client")
 
     @property
     def side(self) -> int | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from privkit.accountants.base import Certificate
 from privkit.accountants.shuffles import certificates
 from privkit.accountants.shuffles.variants import Variant
+from privkit.accountants.spec.sensitivity import ClipSet
 from privkit.defenses.base import ONE_RELEASE, Receipt, ReleaseCount
 
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
@@ -31,6 +32,7 @@ class Nothing(Receipt):
         quantities: named numbers behind the reason.
         assumptions: what else a reader should know, one sentence each.
         source: paper and equation.
+        bound: where each image's smashed data lie for sure; None if nothing bounds them.
         masks: bool [M, T], the positions that each message kept; None without masks.
         stationary: whether every round has these masks.
 
@@ -42,6 +44,7 @@ class Nothing(Receipt):
     quantities: Mapping[str, float] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
     source: str = "by definition"
+    bound: ClipSet | None = None
     masks: Tensor | None = None
     stationary: bool = False
 

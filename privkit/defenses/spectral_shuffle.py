@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.accountants import validate
-from privkit.defenses.base import Defense, Release, require_tokens, take_rows
+from privkit.defenses.base import Defense, Effect, Release, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows
 from privkit.defenses.receipts import Permuted
 from privkit.torch_utils.seeded import seeded
@@ -43,6 +43,7 @@ class SpectralShuffle(Defense):
     """
 
     name: ClassVar[str] = "spectral_shuffle"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"maps", "permutes"})
     positions: ClassVar[bool] = False
 
     where: Literal["embedding", "image"] = "embedding"

@@ -22,6 +22,7 @@ class VanillaCutout(RandomCutout):
         stationary: whether a client has the same box in every round (message m of M always has box m).
         mask_seed: of stationary boxes.
         level: "smashed", or "input" to mask images.
+        place: as for `RandomCutout`.
         patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
             square grid. At the input layer, None is 1.
 

@@ -78,7 +78,9 @@ def ingredients(
 
 
 def _part(kind: str, component: Component) -> Provenance:
-    """Source, plug-in and files of one named part."""
+    """Source, plug-in and files of one named part, or of the stages of a chain."""
+    if component.stages:
+        return _joined(*(_part(kind, stage) for stage in component.stages))
     target = table(kind).get(component.name, "").partition(":")[0]
     found = _code({*_modules(component.spec), *filter(None, [target])})
     plugin = distribution(kind, component.name)

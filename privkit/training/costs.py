@@ -33,7 +33,9 @@ def edge_costs(edge: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_e
     rows = torch.arange(protocol.active * spec.batch_size, device=device).view(protocol.active, -1) % len(private)
     edge.eval()
     with torch.no_grad(), seeded(device, derive(seed, "costs")):
-        sent = edge.release(private.x[rows], private.y[rows], Generator(device).manual_seed(derive(seed, "costs")))
+        sent = edge.release(
+            private.x[rows], private.y[rows], Generator(device).manual_seed(derive(seed, "costs"))
+        ).seen()
     weights = sent.release.weights
     kept = sent.receipt.payload_share  # a shuffle after mixing hides masks, but not from the wire
     if kept is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -9,6 +10,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.defenses.base import Defense, Receipt, Release
+from privkit.defenses.chain import receipt_of, run, sites_of, stages_of
+from privkit.defenses.compile import Step
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
@@ -48,6 +51,8 @@ class ClientForward:
         receipt: what the defense did.
         groups: int64 [M, k], the client on each seat of each message, −1 on an empty seat.
         penalty: [M'], the defense's own term of each client's loss, or None.
+        arrived: what crosses the wire, before the server's own stages; `release` if it has none.
+        arrived_groups: `groups` of what arrived.
     """
 
     smashed: Tensor
@@ -56,21 +61,12 @@ class ClientForward:
     receipt: Receipt
     groups: Tensor
     penalty: Tensor | None
+    arrived: Release
+    arrived_groups: Tensor
 
-    def arrived(self, defense: Defense) -> ClientForward:
-        """What the server gets to see: each client's own message, where it applies the defense to itself."""
-        if defense.applied_by != "server":
-            return self
-        smashed = self.smashed
-        if self.release.apart is not None:
-            seats = self.groups.flatten()
-            seat_of = seats.argsort()[len(seats) - len(smashed) :]  # empty seats, -1, come first
-            smashed = self.release.apart.flatten(0, 1)[seat_of].to(smashed.dtype)
-        return replace(
-            self,
-            release=Release(smashed=smashed, labels=self.labels),
-            groups=torch.arange(len(smashed), device=smashed.device).unsqueeze(1),
-        )
+    def seen(self) -> ClientForward:
+        """What the server gets to see: the messages as they arrive, before what it does to them itself."""
+        return replace(self, release=self.arrived, groups=self.arrived_groups)
 
 
 class Grouping(Protocol):
@@ -200,48 +196,63 @@ class Clients(nn.Module):
             generator: the only source of randomness of groups and defense.
             number: of the round, 0-based.
         """
-        defense, own = self.defense, labels
         groups = torch.arange(len(images), device=images.device).unsqueeze(1)
-        present = None
-        if defense.group > 1:
-            groups = self.protocol.groups(defense.group, number, generator)
-            present = groups >= 0
-        if defense.soft_labels:
+        if self.defense.group > 1:
+            groups = self.protocol.groups(self.defense.group, number, generator)
+        return self._forward(stages_of(self.defense), images, labels, generator, groups)
+
+    def _forward(
+        self, stages: Sequence[Defense], images: Tensor, labels: Tensor, generator: Generator, groups: Tensor
+    ) -> ClientForward:
+        """Stages on images, lower segments, stages on smashed data, the frozen block, and the server's stages."""
+        sites, own = sites_of(stages), labels
+        if any(stage.soft_labels for stage in stages):
             labels = nn.functional.one_hot(labels, self.classes).float()
-        penalty = None
-        if defense.level == "input":
-            if defense.group > 1 and self.lowers.by_record is not None:
-                raise UsageError(
-                    f"{defense.name} mixes images of several clients before one lower segment, so that training cannot "
-                    "be private; use level=smashed, or leave out private=true"
-                )
-            release, receipt = self._defended(_seated(images, groups), _seated(labels, groups), generator, present)
-            smashed = self.lowers(release.smashed, groups[:, 0] if defense.group > 1 else None)
-            release = replace(release, smashed=smashed)
-        else:
-            smashed = self.lowers(images)
-            penalty = defense.penalty(images, smashed, None if self.companion is None else self._companion)
-            if penalty is not None and self.lowers.by_record is not None:
-                raise UsageError(
-                    f"{defense.name} adds a loss over whole batches, of which no record's part is known, so that "
-                    "training cannot be private; leave out private=true, or choose another defense"
-                )
-            release, receipt = self._defended(_seated(smashed, groups), _seated(labels, groups), generator, present)
+        made = Release(smashed=images, labels=labels)
+        made, steps = self._run(sites.images, made, generator, groups)
+        mixing = [stage.name for stage in sites.images if stage.group > 1]
+        if mixing and self.lowers.by_record is not None:
+            raise UsageError(
+                f"{mixing[0]} mixes images of several clients before one lower segment, so that training cannot be "
+                "private; use level=smashed, or leave out private=true"
+            )
+        smashed = self.lowers(made.smashed, groups[:, 0] if mixing else None)
+        penalty = self.defense.penalty(images, smashed, None if self.companion is None else self._companion)
+        if penalty is not None and self.lowers.by_record is not None:
+            raise UsageError(
+                f"{self.defense.name} adds a loss over whole batches, of which no record's part is known, so that "
+                "training cannot be private; leave out private=true, or choose another defense"
+            )
+        made, more = self._run(sites.smashed, replace(made, smashed=smashed), generator, groups)
         if self.block is not None:
-            m, b = release.smashed.shape[:2]
-            release = replace(release, smashed=self.block(release.smashed.flatten(0, 1)).unflatten(0, (m, b)))
+            m, b = made.smashed.shape[:2]
+            made = replace(made, smashed=self.block(made.smashed.flatten(0, 1)).unflatten(0, (m, b)))
+        release, last = self._run(sites.server, replace(made, apart=None) if sites.server else made, generator, groups)
+        mixed = any(stage.group > 1 for stage in (*sites.images, *sites.smashed))
+        arrived_groups = groups if mixed else torch.arange(len(made.smashed), device=images.device).unsqueeze(1)
+        arrived = made if made.labels is not labels else replace(made, labels=own)
+        if sites.server and release.apart is not None:  # clients added noise, then the server mixed
+            seats = groups.flatten()
+            seat_of = seats.argsort()[len(seats) - len(made.smashed) :]  # empty seats, -1, come first
+            arrived = replace(arrived, smashed=release.apart.flatten(0, 1)[seat_of].to(made.smashed.dtype))
         return ClientForward(
-            smashed=smashed, labels=own, release=release, receipt=receipt, groups=groups, penalty=penalty
+            smashed=smashed,
+            labels=own,
+            release=release,
+            receipt=receipt_of((*steps, *more, *last)),
+            groups=groups,
+            penalty=penalty,
+            arrived=arrived if sites.server else release,
+            arrived_groups=arrived_groups if sites.server else groups,
         )
 
-    def _defended(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None
-    ) -> tuple[Release, Receipt]:
-        """The defense's round, with the coins of what it draws once."""
-        kept = {}
-        if self.defense.drawn == "once":
-            kept = {"kept": Generator(smashed.device).manual_seed(derive(self.seed, "ratios"))}
-        return self.defense.apply(smashed, labels, generator, present, **kept)
+    def _run(
+        self, stages: Sequence[Defense], made: Release, generator: Generator, groups: Tensor
+    ) -> tuple[Release, tuple[Step, ...]]:
+        """Stages, with the coins of what is drawn once."""
+        once = any(stage.drawn == "once" for stage in stages)
+        kept = Generator(made.smashed.device).manual_seed(derive(self.seed, "ratios")) if once else None
+        return run(stages, made, generator, groups, kept)
 
     def _companion(self, smashed: Tensor) -> Tensor:
         """Every client's own companion on its own part of [n·B, ...]."""
@@ -250,9 +261,11 @@ class Clients(nn.Module):
 
     def infer(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         """What the server gets of test images, [n, B, ...]; without the defense where that defends training only."""
-        if self.defense.at_inference and self.defense.group == 1:
-            return self.release(images, labels, generator).release.smashed
-        return self.lowers(images)
+        stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
+        if not stages:
+            return self.lowers(images)
+        alone = torch.arange(len(images), device=images.device).unsqueeze(1)
+        return self._forward(stages, images, labels, generator, alone).release.smashed
 
     @torch.no_grad()
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
@@ -270,11 +283,12 @@ class Clients(nn.Module):
 
         The lower segment, what the defense does to every image alone in front of it or behind it, and the frozen block.
         """
-        parts = [self.lowers.copy(number)]
-        if type(self.defense).public_transform is not Defense.public_transform and self.defense.applied_by != "server":
-            parts.insert(0 if self.defense.level == "input" else 1, PublicTransform(self.defense))
-        if self.block is not None:
-            parts.append(self.block)
+        sites = sites_of(stages_of(self.defense))
+        front, behind = (
+            [PublicTransform(s) for s in site if type(s).public_transform is not Defense.public_transform]
+            for site in (sites.images, sites.smashed)
+        )
+        parts = [*front, self.lowers.copy(number), *behind, *filter(None, [self.block])]
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
 
@@ -288,8 +302,3 @@ class PublicTransform(nn.Module):
     def forward(self, smashed: Tensor) -> Tensor:
         """[N, ...] -> [N, ...]."""
         return self.defense.public_transform(smashed)
-
-
-def _seated(values: Tensor, groups: Tensor) -> Tensor:
-    """[n, ...] by groups [M, k] -> [M, k, ...]; unchanged where nobody is mixed. Empty seats hold somebody's values."""
-    return values if groups.shape[1] == 1 else values[groups.clamp(min=0)]

@@ -92,7 +92,7 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
         number: of the round.
         edge: whose defense says whether coins are public, and whether the server applies it to what it already has.
     """
-    sent = sent.arrived(edge.defense)
+    sent = sent.seen()
     smashed, groups, weights = sent.release.smashed, sent.groups, sent.release.weights
     m, b = smashed.shape[:2]
     k = groups.shape[1]

@@ -13,6 +13,8 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.hijack.gan import finite
 from privkit.attacks.hijack.hijack_detection import SplitGuard
+from privkit.defenses.base import Release
+from privkit.defenses.chain import run, sites_of, stages_of
 from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
@@ -109,7 +111,7 @@ class LiveClients:
             back = answer(replace(view, smashed=view.smashed.detach())).detach()
             if back.shape != view.smashed.shape:
                 raise ValueError(f"a gradient at the cut must be {list(view.smashed.shape)}, got {list(back.shape)}")
-            sent = sent.arrived(edge.defense)
+            sent = sent.seen()
             gradient = back.unflatten(0, sent.release.smashed.shape[:2])
             shares = self._shares.weights.to(device, torch.float32)
             weights = message_weights(sent.groups, shares if protocol.active > 1 else shares.new_ones(1))
@@ -165,15 +167,17 @@ def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Ten
         None where the clients do nothing to their smashed data that keeps its shape: images are mixed or defended
         before the lower segments, or it is the server that would apply the defense.
     """
-    defense, messages = edge.defense, edge.protocol.active
-    if defense.group > 1 or defense.level == "input" or defense.applied_by == "server":
+    messages, sites = edge.protocol.active, sites_of(stages_of(edge.defense))
+    if sites.images or not sites.smashed or any(stage.group > 1 for stage in sites.smashed):
         return None
+    soft = any(stage.soft_labels for stage in sites.smashed)
 
     def imitate(smashed: Tensor, draws: Generator) -> Tensor:
         rows = smashed.clone().unflatten(0, (messages, -1))  # a defense may write into what it is given
         labels = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
-        dummies = nn.functional.one_hot(labels, edge.classes).to(rows.dtype) if defense.soft_labels else labels
-        released = defense.apply(rows, dummies, draws)[0].smashed.flatten(0, 1)
+        dummies = nn.functional.one_hot(labels, edge.classes).to(rows.dtype) if soft else labels
+        made, _ = run(sites.smashed, Release(smashed=rows, labels=dummies), draws)
+        released = made.smashed.flatten(0, 1)
         return released if edge.block is None else edge.block(released)
 
     tried = _smashed_like(edge, domain)

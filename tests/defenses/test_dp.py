@@ -159,11 +159,11 @@ def test_noise_on_unbounded_data_proves_nothing(defense: Defense) -> None:
 @pytest.mark.parametrize(
     "defense",
     [
-        GaussianNoise(applied_by="server"),
-        LaplaceNoise(applied_by="server"),
-        DpSl(applied_by="server"),
-        DpMixSl(applied_by="server"),
-        DpCutMixSl(applied_by="server", site="mixer"),
+        GaussianNoise(place="server"),
+        LaplaceNoise(place="server"),
+        DpSl(place="server"),
+        DpMixSl(place="server"),
+        DpCutMixSl(place="server", site="mixer"),
     ],
     ids=lambda d: d.name,
 )
@@ -176,7 +176,7 @@ def test_noise_that_the_server_adds_proves_nothing(defense: Defense) -> None:
 def test_a_server_that_mixes_gets_no_credit_for_mixing_but_the_clients_noise_counts() -> None:
     alone = receipt(DpSl(**NOISY), 4, 2).certificate()
     for kind in (DpMixSl, DpCutMixSl):
-        found = receipt(kind(site="client", applied_by="server", **NOISY), 4, 2).certificate()
+        found = receipt(kind(site="client", place="server", **NOISY), 4, 2).certificate()
         assert found.epsilon == alone.epsilon
         assert any("nothing is credited to mixing" in line for line in found.assumptions)
 
@@ -202,7 +202,7 @@ def test_who_is_trusted_and_what_comes_after_training_are_said() -> None:
     def says(defense: Defense, words: str) -> bool:
         return any(words in line for line in receipt(defense, 4, 2).certificate().assumptions)
 
-    assert says(DpSl(applied_by="mixer"), "a mixer adds the noise in the client's place")
+    assert says(DpSl(place="mixer"), "a mixer adds the noise in the client's place")
     assert not says(DpSl(), "a mixer adds the noise")
     assert says(DpMixSl(), "whoever mixes is trusted")
     assert says(DpMixSl(site="client"), "keep their own noise from the server")

@@ -41,7 +41,7 @@ def seen(defense: Defense, clients: int = 1) -> tuple[torch.Tensor, torch.Tensor
 
 @pytest.mark.parametrize(
     "defense",
-    [GaussianNoise(applied_by="server"), LaplaceNoise(applied_by="server"), DpSl(applied_by="server")],
+    [GaussianNoise(place="server"), LaplaceNoise(place="server"), DpSl(place="server")],
 )
 def test_a_server_sees_what_it_is_trusted_to_noise(defense: Defense) -> None:
     rows, members, mixed = seen(defense)
@@ -56,21 +56,21 @@ def test_a_server_sees_what_it_is_trusted_to_noise(defense: Defense) -> None:
 def test_a_server_that_mixes_gets_every_clients_own_message(kind: Any, clients: int) -> None:
     """Three clients in groups of two leave a seat empty."""
     plain, everybody, _ = seen(NoDefense(), clients)
-    rows, members, mixed = seen(kind(applied_by="server", site="mixer", group=2), clients)
+    rows, members, mixed = seen(kind(place="server", site="mixer", group=2), clients)
     assert torch.equal(rows, plain)
     assert (members.tolist(), mixed) == (everybody.tolist(), 1)
-    faint = kind(applied_by="server", site="client", group=2, sigma=1e-9, sigma_labels=1e-9, bound=0.1)
+    faint = kind(place="server", site="client", group=2, sigma=1e-9, sigma_labels=1e-9, bound=0.1)
     rows, members, _ = seen(faint, clients)
     torch.testing.assert_close(rows, plain.clamp(0, 0.1))
     assert members.tolist() == everybody.tolist()
-    loud = kind(applied_by="server", site="client", group=2, sigma=1.0, bound=0.1)
+    loud = kind(place="server", site="client", group=2, sigma=1.0, bound=0.1)
     assert 0.5 < (seen(loud, clients)[0] - plain.clamp(0, 0.1)).std() < 2
 
 
 @pytest.mark.parametrize("kind", [DpMixSl, DpCutMixSl])
 def test_a_server_cannot_mix_images(kind: Any) -> None:
     with pytest.raises(ValueError, match="would send the server the images"):
-        kind(level="input", applied_by="server")
+        kind(level="input", place="server")
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_the_public_frozen_block_is_a_part_of_what_clients_do() -> None:
         (NoDefense(), 1),
         (DpMixSl(group=2), 2),
         (RandomCutout(level="input"), 1),
-        (GaussianNoise(applied_by="server"), 1),
+        (GaussianNoise(place="server"), 1),
     ],
 )
 def test_nothing_to_imitate(defense: Defense, clients: int) -> None:
@@ -154,7 +154,7 @@ def test_fsha_on_clients_in_which_its_gradient_overflows_goes_back_to_its_last_g
 
 
 def test_a_server_that_applies_the_mixing_itself_gets_and_answers_every_clients_own_message() -> None:
-    clients, upper = live(DpMixSl(group=2, applied_by="server"), clients=2)
+    clients, upper = live(DpMixSl(group=2, place="server"), clients=2)
     seen = []
     clients.round(lambda view: seen.append(view) or view.smashed.sign())  # type: ignore[func-returns-value]
     assert (seen[0].messages, seen[0].mixed, len(seen[0].smashed)) == (2, 1, 16)

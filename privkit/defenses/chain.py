@@ -1,0 +1,229 @@
+"""A chain: defenses as stages, one after the other, each at its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.defenses.base import Defense, Place, Receipt, Release
+from privkit.defenses.compile import ChainReceipt, Step
+from privkit.defenses.rules import check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain(Defense):
+    """Stages in the order in which they are applied; what one releases is what the next is given.
+
+    Attributes:
+        stages: at least two; places never go back from the server to a client, and images come before smashed data.
+
+    Raises:
+        ValueError: if an order cannot run, or would make a claim false (`rules.check`).
+
+    >>> from privkit.defenses.gaussian_noise import GaussianNoise
+    >>> from privkit.defenses.scaling import Scaling
+    >>> Chain(stages=(GaussianNoise(), Scaling())).name
+    'gaussian_noise+scaling'
+    """
+
+    stages: tuple[Defense, ...]
+
+    def __post_init__(self) -> None:
+        check(self.stages)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Names of the stages."""
+        return "+".join(stage.name for stage in self.stages)
+
+    @property
+    def place(self) -> Place:  # type: ignore[override]
+        """Who runs the last stage."""
+        return self.stages[-1].place
+
+    @property
+    def positions(self) -> bool:  # type: ignore[override]
+        """Whether all stages leave the positions of tokens to be seen."""
+        return all(stage.positions for stage in self.stages)
+
+    @property
+    def smallest_batch(self) -> int:  # type: ignore[override]
+        """The most that any stage needs."""
+        return max(stage.smallest_batch for stage in self.stages)
+
+    @property
+    def group(self) -> int:  # type: ignore[override]
+        """k of the stage that mixes."""
+        return max(stage.group for stage in self.stages)
+
+    @property
+    def level(self) -> str:  # type: ignore[override]
+        """ "input", "smashed", or "both" if some stages take images and others what the lower segments make of them."""
+        levels = {stage.level for stage in self.stages}
+        return levels.pop() if len(levels) == 1 else "both"
+
+    @property
+    def images_only(self) -> bool:  # type: ignore[override]
+        """Whether a stage reads images, or changes them."""
+        return any(stage.images_only or stage.level == "input" for stage in self.stages)
+
+    @property
+    def soft_labels(self) -> bool:  # type: ignore[override]
+        """Whether a stage changes labels."""
+        return any(stage.soft_labels for stage in self.stages)
+
+    @property
+    def at_inference(self) -> bool:  # type: ignore[override]
+        """Whether test images pass all stages."""
+        return all(stage.at_inference for stage in self.stages)
+
+    @property
+    def frozen_block(self) -> bool:  # type: ignore[override]
+        """Whether a stage asks for the frozen block; it runs behind the last stage before the server's."""
+        return any(stage.frozen_block for stage in self.stages)
+
+    @property
+    def published(self) -> bool:  # type: ignore[override]
+        """Whether the server learns all coins."""
+        return all(stage.published for stage in self.stages)
+
+    @property
+    def keeps_positions(self) -> bool:  # type: ignore[override]
+        """Whether no stage moves tokens."""
+        return all(stage.keeps_positions for stage in self.stages)
+
+    @property
+    def drawn(self) -> str:  # type: ignore[override]
+        """ "once" if a stage draws its ratios once."""
+        return "once" if any(stage.drawn == "once" for stage in self.stages) else "every_round"
+
+    def noiseless(self) -> Chain:
+        """Every stage with noise too small to matter."""
+        return Chain(stages=tuple(stage.noiseless() for stage in self.stages))
+
+    def public_transform(self, smashed: Tensor) -> Tensor:
+        """What the stages before the server make of each image alone, one after the other."""
+        sites = sites_of(self.stages)
+        for stage in sites.smashed if self.level == "both" else (*sites.images, *sites.smashed):
+            smashed = stage.public_transform(smashed)
+        return smashed
+
+    def apply(
+        self,
+        smashed: Tensor,
+        labels: Tensor,
+        generator: Generator,
+        present: Tensor | None = None,
+        kept: Generator | None = None,
+    ) -> tuple[Release, ChainReceipt]:
+        """All stages at once, without the lower segments that may lie between them.
+
+        Raises:
+            ValueError: if some stages take images and others smashed data: `Clients` runs such a chain.
+        """
+        if self.level == "both":
+            raise ValueError(f"{self.name} takes images and smashed data: run it through Clients, with a lower segment")
+        groups = None
+        if self.group > 1:
+            seats, k = smashed.shape[:2]
+            groups = torch.arange(seats * k, device=smashed.device).view(seats, k)
+            groups = groups if present is None else groups.masked_fill(~present, -1)
+            smashed, labels = smashed.flatten(0, 1), labels.flatten(0, 1)
+        made, steps = run(self.stages, Release(smashed=smashed, labels=labels), generator, groups, kept)
+        return made, ChainReceipt(steps=steps)
+
+    def companion(
+        self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], seed: int
+    ) -> nn.Module | None:
+        """The one stage's that has one."""
+        made = (stage.companion(smashed_shape, image_shape, seed) for stage in self.stages)
+        return next((network for network in made if network is not None), None)
+
+    def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor | None:
+        """Sum of the stages' terms."""
+        terms = [stage.penalty(images, smashed, companion) for stage in self.stages]
+        known = [term for term in terms if term is not None]
+        return torch.stack(known).sum(0) if known else None
+
+    def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
+        """The one stage's that has one."""
+        made = (stage.adapter(smashed_shape, seed) for stage in self.stages)
+        return next((network for network in made if network is not None), None)
+
+    def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
+        """What the stages do to the gradient on its way back, the last stage first."""
+        for stage in reversed(self.stages):
+            gradient = stage.on_gradient(gradient, generator)
+        return gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sites:
+    """The stages of a defense by where they act."""
+
+    images: tuple[Defense, ...]
+    smashed: tuple[Defense, ...]
+    server: tuple[Defense, ...]
+
+
+def stages_of(defense: Defense) -> tuple[Defense, ...]:
+    """The stages of a chain; a single defense is its own."""
+    return defense.stages if isinstance(defense, Chain) else (defense,)
+
+
+def sites_of(stages: Sequence[Defense]) -> Sites:
+    """Stages on images, stages on smashed data before the server holds them, and the server's own."""
+    sent = [stage for stage in stages if stage.place != "server"]
+    return Sites(
+        images=tuple(stage for stage in sent if stage.level == "input"),
+        smashed=tuple(stage for stage in sent if stage.level != "input"),
+        server=tuple(stage for stage in stages if stage.place == "server"),
+    )
+
+
+def run(
+    stages: Sequence[Defense],
+    release: Release,
+    generator: Generator,
+    groups: Tensor | None = None,
+    kept: Generator | None = None,
+) -> tuple[Release, tuple[Step, ...]]:
+    """Apply stages one after the other.
+
+    Args:
+        stages: in order.
+        release: M messages of B images, what the first stage is given.
+        generator: the only source of randomness, on the device of the messages.
+        groups: int64 [M', k], the messages on the seats of each group of the stage that mixes; −1 on an empty seat.
+        kept: of ratios that are drawn once; see `Defense.apply`.
+
+    Returns:
+        The last release, with the product of all public weights, and what each stage did.
+    """
+    steps = []
+    for stage in stages:
+        smashed, labels, weights, present = release.smashed, release.labels, release.weights, None
+        if stage.group > 1:
+            assert groups is not None
+            smashed, labels, present = seated(smashed, groups), seated(labels, groups), groups >= 0
+            weights = None if weights is None else seated(weights, groups).squeeze(2)
+        once = {"kept": kept} if stage.drawn == "once" else {}
+        made, receipt = stage.apply(smashed, labels, generator, present, **once)
+        if weights is not None and stage.keeps_positions:
+            made = replace(made, weights=weights if made.weights is None else weights * made.weights)
+        release = replace(made, apart=release.apart if made.apart is None else made.apart)
+        steps.append(Step(stage=stage, receipt=receipt))
+    return release, tuple(steps)
+
+
+def receipt_of(steps: Sequence[Step]) -> Receipt:
+    """The receipt of one stage, or of a chain."""
+    return steps[0].receipt if len(steps) == 1 else ChainReceipt(steps=tuple(steps))
+
+
+def seated(values: Tensor, groups: Tensor) -> Tensor:
+    """[n, ...] by groups [M, k] -> [M, k, ...]; unchanged if nobody is mixed. Empty seats hold somebody's values."""
+    return values if groups.shape[1] == 1 else values[groups.clamp(min=0)]

@@ -1,0 +1,148 @@
+"""One certificate from the receipts of a chain: what a stage claims stays true behind the others, or is not claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import Tensor
+
+from privkit.accountants.base import Certificate
+from privkit.accountants.spec.parts import NoMixing
+from privkit.accountants.spec.sensitivity import Clamp, ClipSet
+from privkit.defenses.base import ONE_RELEASE, Defense, Receipt, ReleaseCount
+from privkit.defenses.charge import Noised
+from privkit.defenses.receipts import Mixed, Nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One stage and what it did."""
+
+    stage: Defense
+    receipt: Receipt
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainReceipt(Receipt):
+    """What the stages of a chain did, in order."""
+
+    steps: tuple[Step, ...]
+
+    def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
+        """The claim of the whole chain."""
+        return compiled(self.steps, release_count)
+
+    @property
+    def order(self) -> Tensor | None:
+        """The permutation of the chain's one shuffle."""
+        return next((step.receipt.order for step in self.steps if step.receipt.order is not None), None)
+
+    @property
+    def payload_share(self) -> float | None:
+        """Product over the stages before the server."""
+        shares = [step.receipt.payload_share for step in self.steps if step.stage.place != "server"]
+        known = [share for share in shares if share is not None]
+        total = 1.0
+        for share in known:
+            total *= share
+        return total if known else None
+
+
+def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
+    """The certificate of a chain that `rules.check` let pass.
+
+    Noise claims what it claims alone. What comes before it is a random map of each image, or a permutation that iid
+    noise and coordinate-wise clipping commute with; what comes after it is post-processing. A bound by an earlier
+    clip stage counts if only permutations lie between. Mixing before or after noise earns nothing, except inside the
+    one stage whose law was derived. A count of orders stands beside the ε. What a server does to itself earns nothing.
+
+    Args:
+        steps: stages with their receipts, in order.
+        release_count: how often a record or a client is released.
+
+    Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/accounting.md.
+    """
+    earlier = [_own(steps, number, release_count) for number in range(len(steps))]
+    ranked = sorted(range(len(steps)), key=lambda number: (_rank(earlier[number]), number))
+    first = ranked[0]
+    main = earlier[first]
+    if main.kind == "nothing":
+        reasons = [
+            f"{step.stage.name}: {made.statement.removeprefix('nothing is proven: ')}"
+            for step, made in zip(steps, earlier, strict=True)
+        ]
+        main = replace(main, statement=f"nothing is proven: {'; '.join(reasons)}")
+    said, quantities = list(main.assumptions), dict(main.quantities)
+    for number, (step, made) in enumerate(zip(steps, earlier, strict=True)):
+        if number == first:
+            continue
+        said += [line for line in (_beside(step, made, number, first, main), *made.assumptions) if line not in said]
+        quantities = {**made.quantities, **quantities}
+        if made.kind == "differential_privacy":
+            quantities = {f"{made.covers}_epsilon": made.epsilon, **quantities}
+    return replace(main, assumptions=tuple(filter(None, said)), quantities=quantities)
+
+
+def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Certificate:
+    """What one stage claims, with the bound that the stages before it give."""
+    receipt = steps[number].receipt
+    if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
+        receipt = replace(receipt, clip=_tighter(receipt, _bound(steps[:number])))
+    made = receipt.certificate(release_count)
+    if steps[number].stage.place == "server" and made.kind == "nothing" and not isinstance(receipt, Noised):
+        reason = "the server does this to what it already holds, which earns nothing"
+        return replace(made, statement=f"nothing is proven: {reason}", assumptions=(), quantities={})
+    return made
+
+
+def _rank(made: Certificate) -> int:
+    """Differential privacy of the release, then of labels, then a count of orders, then nothing."""
+    if made.kind == "differential_privacy":
+        return 0 if made.covers == "release" else 1
+    return 2 if made.kind == "permutation_count" else 3
+
+
+def _bound(steps: Sequence[Step]) -> ClipSet | None:
+    """The clip set that still holds behind these stages: only permutations keep it, and only those inside an image
+    keep a norm."""
+    bound: ClipSet | None = None
+    for step in steps:
+        effects = step.stage.effects or frozenset()
+        if isinstance(step.receipt, Nothing) and step.receipt.bound is not None:
+            bound = step.receipt.bound
+        elif not effects <= {"trains", "permutes"} or (step.stage.over_batch and not isinstance(bound, Clamp)):
+            bound = None
+    return bound
+
+
+def _tighter(receipt: Noised, bound: ClipSet | None) -> ClipSet | None:
+    """The smaller of two clip sets, both of which hold; None without any."""
+    norm: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
+    sizes: list[tuple[float, ClipSet]] = []
+    for clip in (receipt.clip, bound):
+        if clip is not None:
+            try:
+                sizes.append((clip.sensitivity("replace_one", norm).value, clip))
+            except ValueError:  # a ball has no bound in L1
+                continue
+    return min(sizes, key=lambda pair: pair[0])[1] if sizes else None
+
+
+def _beside(step: Step, made: Certificate, number: int, first: int, main: Certificate) -> str:
+    """What a stage adds to the chain's claim, in a sentence; nothing if the chain claims nothing."""
+    name = step.stage.name
+    if main.kind == "nothing":
+        return ""
+    if made.kind != "nothing":
+        return f"{name} beside it: {made.statement}"
+    if step.stage.place == "server" and not isinstance(step.receipt, Noised):
+        return f"{name} at the server is post-processing and earns nothing"
+    if isinstance(step.receipt, Mixed):
+        return f"{name} mixes clients, for which nothing is credited"
+    if main.kind != "differential_privacy" or main.covers == "labels":
+        return f"{name} changes nothing that is claimed"
+    if isinstance(step.receipt, Nothing) and step.receipt.bound is not None and number < first:
+        return f"{name} bounds the smashed data before the noise"
+    return f"{name} before the noise earns nothing" if number < first else f"{name} after the noise is post-processing"

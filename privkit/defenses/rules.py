@@ -1,0 +1,146 @@
+"""Which stages may follow which: an order in which a claim would be false, or that nobody derived, is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from privkit.defenses.base import Defense, Effect
+
+PLACES = ("client", "mixer", "server")
+
+
+def check(stages: Sequence[Defense]) -> None:
+    """Refuse a chain that cannot run, or whose certificate nobody derived.
+
+    Args:
+        stages: in the order in which they are applied.
+
+    Raises:
+        ValueError: with the first reason.
+
+    >>> from privkit.defenses.gaussian_noise import GaussianNoise
+    >>> check([GaussianNoise(), GaussianNoise(sigma=2.0)])
+    Traceback (most recent call last):
+    ValueError: gaussian_noise and gaussian_noise both add noise to the smashed data: no ε was derived for ...
+    """
+    for reason in _reasons(stages):
+        raise ValueError(reason)
+
+
+def _reasons(stages: Sequence[Defense]) -> Iterator[str]:
+    """Every rule, the simplest first."""
+    if len(stages) < 2:
+        yield "a chain needs at least two stages; name a single defense by itself"
+    yield from _run(stages)
+    yield from _once(stages)
+    yield from _claims(stages)
+
+
+def _run(stages: Sequence[Defense]) -> Iterator[str]:
+    """Whether the stages can be run in this order at all."""
+    for stage in stages:
+        if stage.name == "none":
+            yield "none is the absence of a defense; leave it out of the chain"
+        if stage.effects is None:
+            yield f"{stage.name} declares no `effects`, so no claim of a chain with it can be checked; use it alone"
+        if getattr(stage, "noise_in_place", False):
+            yield f"{stage.name}:noise_in_place=true falsifies the gradient of the stages before it; use it alone"
+    for first, second in pairwise(stages):
+        if PLACES.index(second.place) < PLACES.index(first.place):
+            yield (
+                f"{second.name} runs at the {second.place}, but {first.name} before it runs at the {first.place}; "
+                f"messages go from client to mixer to server: change the order, or the place ({second.name}@…)"
+            )
+        if second.level == "input" != first.level:
+            yield f"{second.name} takes images, but {first.name} before it takes smashed data; put it first"
+        if second.place == "server" == first.place and _by_clients(second):
+            yield f"{second.name}@server:site=client begins at the clients, so no stage at the server can precede it"
+
+
+def _once(stages: Sequence[Defense]) -> Iterator[str]:
+    """Effects that a chain has at most once."""
+    twice: dict[Effect, str] = {
+        "permutes": "permute tokens: nobody counted the orders of two shuffles; use one of them",
+        "mixes": "mix clients, and a round has one set of groups; use one of them",
+        "answers": "change the gradient that goes back: no ε was derived for two of them; use one of them",
+        "splits": "split the release into parts; use one of them",
+    }
+    for effect, reason in twice.items():
+        both = _with(stages, effect)
+        if len(both) > 1:
+            yield f"{both[0].name} and {both[1].name} both {reason}"
+    noisy = [stage for stage in _with(stages, "noises") if _trusted(stage)]
+    if len(noisy) > 1:
+        yield (
+            f"{noisy[0].name} and {noisy[1].name} both add noise to the smashed data: no ε was derived for two noises "
+            "with clipping between them; use one, with the σ that you want"
+        )
+    companions = [stage for stage in stages if type(stage).companion is not Defense.companion]
+    if len(companions) > 1:
+        yield f"{companions[0].name} appears twice, but a client trains one simulated attacker; use it once"
+    levels = {stage.level for stage in _with(stages, "masks", "mixes")}
+    if len(levels) > 1:
+        names = " and ".join(stage.name for stage in _with(stages, "masks", "mixes"))
+        yield f"{names} weigh positions of images and of smashed data, which differ; give them the same level"
+
+
+def _claims(stages: Sequence[Defense]) -> Iterator[str]:
+    """Orders in which what a stage claims by itself would be false."""
+    trusted = [stage for stage in stages if _trusted(stage)]
+    for shuffle in _with(trusted, "permutes"):
+        for other in _with(trusted, "masks"):
+            yield (
+                f"{shuffle.name} counts the orders of all tokens of an image, but {other.name} drops some: the count "
+                f"would be false; mask at the server ({other.name}@server), or use one of them"
+            )
+        for other in _with(trusted, "mixes"):
+            yield (
+                f"{shuffle.name} counts the orders of one image's tokens, but {other.name} mixes several clients' into "
+                "a message: nobody counted those; use shuffled_cutmix, which counts none"
+            )
+    for number, stage in enumerate(stages):
+        if _with([stage], "noises") and _trusted(stage):
+            yield from _noise(stage, stages[:number], stages[number + 1 :])
+        if stage.level == "input" and _with([stage], "noises", "mixes"):
+            for learner in _with(stages, "trains"):
+                yield (
+                    f"{learner.name} trains lower segments on each client's own images, past {stage.name}:level=input: "
+                    "what they learn is not covered; use level=smashed"
+                )
+        for sender in (other for other in stages if _with([stage], "answers") and other.soft_labels):
+            yield (
+                f"{stage.name} protects labels that the server holds, but {sender.name} lets clients send them mixed "
+                "or noised; combine it with a defense of the smashed data alone"
+            )
+
+
+def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) -> Iterator[str]:
+    """Whether the sensitivity that a noise stage is charged with is that of one record."""
+    scattered = [other.name for other in before if other.over_batch]
+    if scattered and getattr(stage, "clip_by", "") == "image" and getattr(stage, "clip", None) is not None:
+        yield (
+            f"{scattered[0]} spreads one image over its batch, so {stage.name}:clip_by=image would bound a row and not "
+            "a record; use clip_by=coordinate, or shuffle after the noise"
+        )
+    late = _with(after, "clips")
+    if late and getattr(stage, "clip", 0) is None and not _with(before, "clips"):
+        yield (
+            f"{late[0].name} after {stage.name} does not bound what the noise hides: the sensitivity is that of the "
+            "data before the noise; put it before"
+        )
+
+
+def _with(stages: Sequence[Defense], *effects: Effect) -> list[Defense]:
+    """The stages that have one of these effects."""
+    return [stage for stage in stages if (stage.effects or frozenset()) & set(effects)]
+
+
+def _by_clients(stage: Defense) -> bool:
+    """Whether clients begin a stage that the server ends: they add the noise, and the server mixes."""
+    return getattr(stage, "site", "") == "client"
+
+
+def _trusted(stage: Defense) -> bool:
+    """Whether a stage acts on smashed data before the server holds them."""
+    return stage.place != "server" or _by_clients(stage)
