@@ -100,9 +100,9 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     """
     delta = validate.delta(release_count.delta)
     if receipt.clip is None:
-        return _nothing("the smashed data have no bound, so that no noise hides one of them; set clip")
+        return nothing("the smashed data have no bound, so that no noise hides one of them; set clip")
     if receipt.added_by == "server":
-        return _nothing("the server adds the noise to smashed data that it already holds")
+        return nothing("the server adds the noise to smashed data that it already holds")
     mixing, said = _credited(receipt, release_count)
     client = release_count.lower_model in ("trained", "averaged")
     try:
@@ -120,7 +120,7 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
         if found.epsilon < WORTH_COMPOSING:
             found = answer.epsilon(mechanism, delta)
     except ValueError as reason:  # the accountant refuses what it has no proof for, and says why
-        return _nothing(str(reason))
+        return nothing(str(reason))
     if found.kind == "nothing":
         return found
     if receipt.added_by == "mixer" and isinstance(mixing, NoMixing):
@@ -139,7 +139,7 @@ def charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     Source: the Gaussian or Laplace mechanism, adaptively composed (accountants); derived for this release.
     """
     if receipt.clip is None:
-        return _nothing(f"no clip= bounds a gradient; {NOT_COVERED}", ends="")
+        return nothing(f"no clip= bounds a gradient; {NOT_COVERED}", ends="")
     released = release_count.rounds * release_count.batch_size * release_count.clients
     mechanism = SplitMechanism(
         smashed=receipt.clip,
@@ -150,7 +150,7 @@ def charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     found = answer.epsilon(mechanism, release_count.delta, tight=False)
     if found.kind == "nothing":
         reason = f"no ε follows from {released} gradients with this noise; {NOT_COVERED}"
-        return replace(_nothing(reason, ends=""), source=found.source)
+        return replace(nothing(reason, ends=""), source=found.source)
     norm: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
     return replace(
         found,
@@ -270,6 +270,6 @@ def _quantities(receipt: Noised) -> dict[str, float]:
     return found
 
 
-def _nothing(reason: str, ends: str = "; no differential privacy") -> Certificate:
+def nothing(reason: str, ends: str = "; no differential privacy") -> Certificate:
     """A certificate that proves nothing and says why."""
     return Certificate(kind="nothing", statement=f"nothing is proven: {reason}{ends}", source="by definition")

@@ -9,10 +9,10 @@ from typing import Literal
 from torch import Tensor
 
 from privkit.accountants.base import Certificate
-from privkit.accountants.spec.parts import NoMixing
+from privkit.accountants.spec.parts import NoMixing, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp, ClipSet
 from privkit.defenses.base import ONE_RELEASE, Defense, Receipt, ReleaseCount
-from privkit.defenses.charge import Noised
+from privkit.defenses.charge import Noised, nothing
 from privkit.defenses.receipts import Mixed, Nothing
 
 
@@ -90,6 +90,12 @@ def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Cer
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
         receipt = replace(receipt, clip=_tighter(receipt, _bound(steps[:number])))
+        mixing = [step.stage.name for step in steps[:number] if step.stage.group > 1]
+        if mixing and isinstance(release_count.lower_model, PrivateUpdates):
+            return nothing(
+                f"{steps[number].stage.name} clips what {mixing[0]} mixed, so that one record moves the gradients of "
+                "others: no bound was derived for noisy updates of the lower segment"
+            )
     made = receipt.certificate(release_count)
     if steps[number].stage.place == "server" and made.kind == "nothing" and not isinstance(receipt, Noised):
         reason = "the server does this to what it already holds, which earns nothing"

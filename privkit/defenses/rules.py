@@ -117,12 +117,15 @@ def _claims(stages: Sequence[Defense]) -> Iterator[str]:
 
 def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) -> Iterator[str]:
     """Whether the sensitivity that a noise stage is charged with is that of one record."""
-    scattered = [other.name for other in before if other.over_batch]
-    if scattered and getattr(stage, "clip_by", "") == "image" and getattr(stage, "clip", None) is not None:
-        yield (
-            f"{scattered[0]} spreads one image over its batch, so {stage.name}:clip_by=image would bound a row and not "
-            "a record; use clip_by=coordinate, or shuffle after the noise"
-        )
+    for number, shuffle in enumerate(before):
+        between = [*before[number + 1 :], stage]
+        norms = [other for other in between if not _by_coordinate(other)]
+        if shuffle.over_batch and norms:
+            what = f"{norms[0].name}:clip_by=image" if getattr(norms[0], "clip_by", "") == "image" else norms[0].name
+            yield (
+                f"{shuffle.name} spreads one image over its batch, so {what} would bound or change a row and not a "
+                f"record; use clip_by=coordinate, or put {shuffle.name} after the noise"
+            )
     late = _with(after, "clips")
     if late and getattr(stage, "clip", 0) is None and not _with(before, "clips"):
         yield (
@@ -134,6 +137,14 @@ def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) 
 def _with(stages: Sequence[Defense], *effects: Effect) -> list[Defense]:
     """The stages that have one of these effects."""
     return [stage for stage in stages if (stage.effects or frozenset()) & set(effects)]
+
+
+def _by_coordinate(stage: Defense) -> bool:
+    """Whether a stage treats each coordinate alone, so that a permutation before it might as well come behind it."""
+    if stage.effects == {"trains"}:
+        return True
+    clips = getattr(stage, "clip_by", "coordinate") == "coordinate" or getattr(stage, "clip", 0) is None
+    return clips and bool((stage.effects or frozenset()) & {"clips", "noises"})
 
 
 def _by_clients(stage: Defense) -> bool:

@@ -1,8 +1,9 @@
 """Chains of defenses: every ordered pair of registered defenses runs with a true certificate, or is refused."""
 
 import json
+from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import permutations, product
 from math import inf
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
 from privkit.accountants.base import Certificate
+from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.config import resolve
 from privkit.defenses import charge
 from privkit.defenses.base import Defense, Release, ReleaseCount
@@ -152,6 +154,26 @@ def test_no_stage_before_noise_moves_a_record_further_than_is_charged(last: Defe
         assert shift(built.stages, 5, norm) <= charged * (1 + 1e-5), built.name
 
 
+@pytest.mark.parametrize(
+    "stages", [t for t in permutations(("clip", "clip:clip_by=image", "batch_shuffle", "mixup"), 2)]
+)
+@pytest.mark.parametrize("last", ["gaussian_noise@mixer", "gaussian_noise:clip=3,clip_by=image@mixer"])
+def test_nor_do_two_stages_before_it(stages: tuple[str, str], last: str) -> None:
+    try:
+        built = chain(*stages, last)
+    except UsageError:
+        return
+    assert isinstance(built, Chain)
+    assert shift(built.stages, 10, 2) <= claim(built, *inputs(built)).quantities["sensitivity_smashed"] * (1 + 1e-5)
+
+
+def test_noisy_updates_behind_a_clipped_mix_are_charged_by_nobody() -> None:
+    updates = replace(RUN, lower_model=PrivateUpdates(noise_multiplier=1.0, steps=3))
+    z, y = inputs(chain("mixup"))
+    assert chain("mixup", "dp_sl@mixer").apply(z, y, generator())[1].certificate(updates).kind == "nothing"
+    assert chain("dp_sl", "mixup").apply(z, y, generator())[1].certificate(updates).kind == "differential_privacy"
+
+
 def test_the_refused_order_would_move_a_record_further_than_is_charged() -> None:
     """The test above has power: a batch shuffle in front of a norm per image breaks the bound of one record."""
     last = GaussianNoise(clip=1.0, clip_by="image")
@@ -163,7 +185,12 @@ REFUSED = [
     ("scaling+gaussian_noise", "gaussian_noise runs at the client, but scaling before it runs at the server"),
     ("gaussian_noise:clip=none+clip", "clip after gaussian_noise does not bound what the noise hides"),
     ("gaussian_noise+laplace_noise", "both add noise to the smashed data: no ε was derived"),
-    ("batch_shuffle+gaussian_noise:clip_by=image", "would bound a row and not a record"),
+    (
+        "batch_shuffle+gaussian_noise:clip_by=image",
+        "gaussian_noise:clip_by=image would bound or change a row and not a record",
+    ),
+    ("batch_shuffle+clip:clip_by=image+gaussian_noise", "clip:clip_by=image would bound or change a row"),
+    ("batch_shuffle+scaling@client+gaussian_noise", "scaling would bound or change a row and not a record"),
     ("patch_shuffle+random_cutout", "counts the orders of all tokens of an image, but random_cutout drops some"),
     ("patch_shuffle+mixup", "mixes several clients' into a message"),
     ("patch_shuffle+batch_shuffle", "nobody counted the orders of two shuffles"),
