@@ -19,6 +19,7 @@ from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import Chain, run, stages_of
 from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.pairing import paired
 from privkit.registry import Component, load, parse, table
@@ -273,7 +274,9 @@ class Patches(nn.Module):
 
 def clients_of(*stages: str, clients: int = 2) -> Clients:
     protocol = SplitProtocol(clients=clients, grouping="random")
-    return Clients.build(Patches(), chain(*stages), (1, 8, 8), classes=CLASSES, seed=0, protocol=protocol).eval()
+    return Clients.build(
+        Patches(), chain(*stages), Images(shape=(1, 8, 8)), classes=CLASSES, seed=0, protocol=protocol
+    ).eval()
 
 
 def test_the_wire_shows_what_arrives_and_not_what_the_server_makes_of_it() -> None:

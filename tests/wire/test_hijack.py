@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import AttackDiverged, Knowledge
 from privkit.attacks.hijack.fsha import FSHA
 from privkit.attacks.hijack.hijack_detection import SplitGuard
-from privkit.audit.goals import images
+from privkit.audit.goals import reconstruct as images
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.dp_mixsl import DpMixSl
