@@ -35,7 +35,7 @@ class Gate:
         bound: a number.
 
     >>> Gate.parse("ssim <= 0.4")
-    Condition(metric='ssim', comparison='<=', bound=0.4)
+    Gate(metric='ssim', comparison='<=', bound=0.4)
     """
 
     metric: str

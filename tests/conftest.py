@@ -37,6 +37,12 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
 
 
 @pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audits without the figures and the page of their report, which take seconds: for tests that read rows."""
+    monkeypatch.setattr("privkit.audit.run.build", lambda folder, *rest: folder / "report" / "index.html")
+
+
+@pytest.fixture
 def privkit_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the command line in an empty folder.
 

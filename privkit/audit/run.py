@@ -80,8 +80,9 @@ def run_audit(
         PrivkitError: with one sentence, for anything that is wrong with the configuration, the data or the folder.
 
     >>> import tempfile
+    >>> small = {"attack": "mean_image", "dataset": "tiny_digits", "budget": "smoke", "threads": 1}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     run = run_audit(defense="patch_shuffle", dataset="tiny_digits", budget="smoke", out=folder + "/run")
+    ...     run = run_audit(defense="patch_shuffle", out=folder + "/run", **small)
     >>> [row.defense for row in run.rows]
     ['none', 'patch_shuffle']
     """
