@@ -1,4 +1,4 @@
-"""Reference values that `privkit doctor` recomputes with the libraries that are installed."""
+"""Reference values that `privkit doctor` recomputes: a file of JSON lines an area, and small evaluators beside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import import_module
 from privkit.accountants.golden.case import Case
 
 AREAS = ("auditing", "gaussian", "mixing", "permutations", "subsampling")
-"""Modules of this folder; each has a tuple `CASES`."""
+"""Modules of this folder; each reads its file into a tuple `CASES`."""
 
 
 def cases() -> Iterator[Case]:

@@ -1,9 +1,12 @@
-"""One reference value and the call that must reproduce it."""
+"""One reference value, and the evaluation that must reproduce it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
 from math import isfinite
 
 
@@ -14,7 +17,7 @@ class Case:
     Attributes:
         id: unique; the name of the case in the reference tables.
         what: the quantity, in words.
-        compute: the call, without arguments.
+        compute: the evaluation, without arguments.
         expected: the reference value.
         rel: relative tolerance.
         abs: absolute tolerance.
@@ -30,10 +33,30 @@ class Case:
     source: str = ""
 
     def check(self) -> tuple[bool, float]:
-        """Whether the call reproduces the value, and what it gave.
+        """Whether the evaluation reproduces the value, and what it gave.
 
         >>> Case(id="x", what="two", compute=lambda: 2.0, expected=2.0).check()
         (True, 2.0)
         """
         found = float(self.compute())
         return isfinite(found) and abs(found - self.expected) <= max(self.abs, self.rel * abs(self.expected)), found
+
+
+def read(package: str, name: str, evaluators: Mapping[str, Callable[..., float]]) -> tuple[Case, ...]:
+    """The cases of a file of JSON lines.
+
+    Args:
+        package: where the file lies.
+        name: of the file. A line has id, what, evaluate (a name of `evaluators`), inputs (its arguments), expected,
+            rel or abs (the tolerance; neither: equal) and source.
+        evaluators: name -> function of the inputs.
+
+    Raises:
+        KeyError: if a line names no evaluator.
+    """
+    cases = []
+    for line in (files(package) / name).read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        compute = partial(evaluators[row.pop("evaluate")], **row.pop("inputs"))
+        cases.append(Case(compute=compute, **row))
+    return tuple(cases)

@@ -16,7 +16,6 @@ from scipy.stats import beta, betabinom, norm
 
 from privkit.accountants import answer
 from privkit.accountants.compile import curve
-from privkit.accountants.golden.gaussian import table_1
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import (
@@ -37,6 +36,7 @@ from privkit.accountants.spec.parts import (
     WithoutReplacement,
 )
 from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Clamp, Known, OneHot, PatchBall
+from privkit.papers.dp_cutmixsl.mechanisms import specification as table_1
 
 Array = NDArray[np.float64]
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from privkit.accountants import answer
 from privkit.accountants.calibration import calibrate
-from privkit.accountants.golden.gaussian import table_1
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Clamp
+from privkit.papers.dp_cutmixsl.mechanisms import specification as table_1
 
 DELTA = 1e-5
 

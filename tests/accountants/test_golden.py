@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from privkit.accountants.golden.case import Case
+from privkit.accountants.golden.case import Case, read
 from privkit.papers import reference_values
 
 CASES = {case.id: case for case in reference_values()}
@@ -49,3 +49,8 @@ def test_every_oracle_is_there_with_its_value_and_tolerance(shared: Path) -> Non
 def _value(oracle: dict[str, Any]) -> float:
     """The number of an oracle, which is named after its kind."""
     return float(oracle[oracle["kind"]])
+
+
+def test_a_line_without_an_evaluator_is_an_error() -> None:
+    with pytest.raises(KeyError, match="epsilon"):
+        read("privkit.accountants.golden", "gaussian.jsonl", {})

@@ -12,7 +12,7 @@ from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoM
 from privkit.accountants.spec.sensitivity import Clamp, OneHot
 from privkit.papers.dp_cutmixsl.claims import corollary_1
 from privkit.papers.dp_cutmixsl.group_size import ORDER
-from privkit.papers.dp_cutmixsl.setting import Mechanism, table_1
+from privkit.papers.dp_cutmixsl.setting import Mechanism, table_1, table_1_value
 
 NAMES: dict[Mechanism, str] = {"dp_sl": "DP-SL", "dp_mixsl": "DP-MixSL", "dp_cutmixsl": "DP-CutMixSL"}
 CONCENTRATION = 2.0
@@ -53,26 +53,41 @@ class Experiment:
 
     def specification(self) -> SplitMechanism:
         """The mechanism as the accountants read it."""
-        setting = table_1(self.name, group=self.group, sigma=self.sigma)
-        ratio = (
+        ratio: FixedRatio | DirichletRatio = (
             DirichletRatio(concentration=CONCENTRATION, clients=self.group)
             if self.drawn
             else FixedRatio.equal(self.group)
         )
-        assert setting.patches is not None
-        mixing = {
+        patches = int(table_1_value("N"))
+        mixing: dict[Mechanism, NoMixing | Mixup | CutMix] = {
             "dp_sl": NoMixing(),
             "dp_mixsl": Mixup(ratio=ratio),
-            "dp_cutmixsl": CutMix(ratio=ratio, patches=setting.patches),
+            "dp_cutmixsl": CutMix(ratio=ratio, patches=patches),
         }
-        return SplitMechanism(
-            smashed=Clamp(low=0, high=setting.clip, dimensions=setting.dimensions),
-            labels=OneHot(),
-            noise=Noise(smashed=self.sigma, labels=self.sigma),
-            lower_model="frozen",
-            mixing=mixing[self.name],
-            participation=EveryRound()
-            if self.drawn
-            else WithoutReplacement(chosen=self.group, clients=setting.clients),
-            rounds=self.rounds,
+        return specification(
+            mixing[self.name], sigma=self.sigma, chosen=None if self.drawn else self.group, rounds=self.rounds
         )
+
+
+def specification(
+    mixing: NoMixing | Mixup | CutMix | None = None,
+    *,
+    sigma: float = 16 / 255,
+    chosen: int | None = None,
+    rounds: int = 1,
+) -> SplitMechanism:
+    """One-hot labels and smashed data of Table 1 under noise; k of its n clients if `chosen` is given, else everyone.
+
+    >>> specification(chosen=2).participation
+    WithoutReplacement(chosen=2, clients=10)
+    """
+    clients = int(table_1_value("n"))
+    return SplitMechanism(
+        smashed=Clamp(low=0, high=table_1_value("Δ"), dimensions=int(table_1_value("D_s"))),
+        labels=OneHot(),
+        noise=Noise(smashed=sigma, labels=sigma),
+        lower_model="frozen",
+        mixing=mixing or NoMixing(),
+        participation=EveryRound() if chosen is None else WithoutReplacement(chosen=chosen, clients=clients),
+        rounds=rounds,
+    )
