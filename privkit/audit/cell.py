@@ -25,6 +25,7 @@ from privkit.run.progress import Progress
 from privkit.run.restart import or_anew
 from privkit.storage import append_line, write_record
 from privkit.training import release_count
+from privkit.training.losses import own_loss
 from privkit.training.private import of_run
 from privkit.wire.channel import record, shared_lower
 
@@ -70,6 +71,7 @@ def run_cell(
     try:
         context = _context(config, cell, seed_data, folder, progress, made_of, base, log)
         base = context.row
+        _can_read_the_server(context)
         ask = load(GOALS[getattr(cell.attack.spec, "goal", "reconstruct")])
         row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
     except NotApplicable as error:
@@ -91,6 +93,18 @@ def run_cell(
     row = row.model_copy(update={"notes": (*seed_data.warnings, *told, *row.notes)})
     log(f"{row.status} {row.reason}".strip())
     return row
+
+
+def _can_read_the_server(context: AttackContext) -> None:
+    """Refuse an attack that computes with the server's segment, if that has another loss than cross-entropy.
+
+    Raises:
+        NotApplicable: with the reason.
+    """
+    if "upper" in known_to(context.attack) and own_loss(context.model.upper) is not None:
+        raise NotApplicable(
+            "it computes cross-entropy with the server's segment, but that has a loss of its own or loss=multi_label"
+        )
 
 
 def _why(context: AttackContext | None) -> str:

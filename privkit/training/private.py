@@ -25,8 +25,8 @@ NOT_ALONE = (
     "them into the updates of other records, so noisy updates alone prove nothing"
 )
 CHOSEN = (
-    "the best epoch was chosen by what a lower segment trained on raw data gives, and no noise covers that choice; use "
-    "keep=last, freeze_lower=true or private=true"
+    "the best epoch was chosen by what networks trained on the protected data give, and no noise covers that choice; "
+    "use keep=last"
 )
 
 
@@ -129,11 +129,12 @@ def of_run(certificate: Certificate, release_count: ReleaseCount, spec: Training
 
     Noisy updates add `updates_epsilon`: the ε of the updates alone for one record, replace-one, at the same δ, given
     everything that the server sees. It is no claim for a run whose smashed data are not covered. Choosing the best
-    epoch of a lower segment that was trained on raw data takes the claim away.
+    epoch takes a claim away if the choice rests on raw data: those of a client that trains without noise, or labels.
     """
     updates = release_count.lower_model
-    proven = certificate.kind == "differential_privacy" and certificate.covers == "release"
-    if proven and spec.keep == "best" and updates == "trained":
+    private = certificate.kind == "differential_privacy"
+    proven = private and certificate.covers == "release"
+    if private and spec.keep == "best" and (updates == "trained" or not proven):
         return Certificate(kind="nothing", statement=f"nothing is proven: {CHOSEN}", source="by definition")
     if not isinstance(updates, PrivateUpdates):
         return certificate

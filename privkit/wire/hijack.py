@@ -22,6 +22,7 @@ from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import Clients
 from privkit.training.loop import learns, round_order
+from privkit.training.losses import message_losses, own_loss
 from privkit.training.optimizers import optimizer_of
 from privkit.training.private import check_private, private_gradients
 from privkit.training.round import message_weights, send_back
@@ -216,7 +217,7 @@ def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpe
     def answer(view: View) -> Tensor:
         arrived = view.smashed.detach().clone().requires_grad_()
         assert view.labels is not None
-        loss = nn.functional.cross_entropy(upper(arrived), view.labels)
+        loss = message_losses(upper(arrived), view.labels.unsqueeze(0), own_loss(upper))[0]
         upper.zero_grad(set_to_none=True)
         loss.backward()
         if optimizer is not None:

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.accountants import answer
+from privkit.accountants.base import Certificate
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp
@@ -226,3 +227,15 @@ def test_what_cannot_be_private_is_refused(lower: nn.Module, defense: Any, count
 def test_half_a_specification_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         TrainingSpec(**options)
+
+
+def test_choosing_the_best_epoch_takes_a_claim_away_unless_noise_covers_the_choice() -> None:
+    proven = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
+    best = TrainingSpec(keep="best")
+    updates = PrivateUpdates(noise_multiplier=2.0, steps=4)
+    kinds = {
+        lower: of_run(proven, ReleaseCount(lower_model=lower), best).kind for lower in ("frozen", "trained", updates)
+    }
+    assert kinds == {"frozen": proven.kind, "trained": "nothing", updates: proven.kind}
+    assert of_run(proven, ReleaseCount(lower_model="trained"), TrainingSpec()) == proven
+    assert of_run(replace(proven, covers="labels"), ReleaseCount(), best).kind == "nothing"

@@ -13,6 +13,7 @@ from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.audit.goals.canaries_sent import Sending
 from privkit.audit.goals.context import AttackContext
 from privkit.defenses.base import Defense
+from privkit.training.losses import own_loss
 from privkit.wire.transcript import Recorder
 
 
@@ -25,6 +26,8 @@ def gradients(context: AttackContext, coins: Tensor, draws: Generator) -> Sendin
         NotApplicable: if a row has several labels.
     """
     edge, victims = context.model.edge, context.seed_data.victims
+    if own_loss(context.model.upper) is not None:
+        raise NotApplicable("canaries on=gradient compute cross-entropy, but the server has a loss of its own")
     if edge.defense.group > 1:
         raise NotApplicable("canaries on=gradient asks for one label a row, and mixed rows have several")
     step = torch.randint(1, max(2, edge.classes), (len(victims),), generator=draws).to(victims.y.device)

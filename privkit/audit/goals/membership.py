@@ -15,6 +15,7 @@ from privkit.domains.partition import rounds_an_epoch
 from privkit.reports.schema import Check, Row
 from privkit.seeds import derive
 from privkit.training.loop import round_order
+from privkit.training.losses import class_scores
 
 CONTROL_CANDIDATES, CONTROL_CLASSES = 400, 4
 EXACT = "donot_use_mm_for_euclid_dist"  # a product of matrices rounds the distance of an image to itself above 0
@@ -120,7 +121,7 @@ def _predict(context: AttackContext, model: DefendedModel) -> Predict:
         logits = []
         for part in asked.view(-1, edge.lowers.copies, size // edge.lowers.copies, *images.shape[1:]):
             labels = torch.zeros(part.shape[:2], dtype=torch.int64, device=images.device)
-            logits.append(model.upper(edge.infer(part, labels, draws).flatten(0, 1)).float())
+            logits.append(class_scores(model.upper(edge.infer(part, labels, draws).flatten(0, 1))).float())
         return torch.cat(logits)[: len(images)]
 
     return predict
