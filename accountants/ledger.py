@@ -44,15 +44,15 @@ class BudgetSpent(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class PrivacyBudget:
     """What a run may spend.
 
     Attributes:
         epsilon: ε > 0, in nats.
         delta: δ in (0, 1).
 
-    >>> Budget(epsilon=8, delta=1e-5)
-    Budget(epsilon=8, delta=1e-05)
+    >>> PrivacyBudget(epsilon=8, delta=1e-5)
+    PrivacyBudget(epsilon=8, delta=1e-05)
     """
 
     epsilon: float
@@ -117,9 +117,11 @@ class Ledger:
     4.3772
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, budget: Budget | None = None, tight: bool = False) -> None:
-        if budget is not None and not isinstance(budget, Budget):
-            raise ValueError(f"budget must be a Budget(epsilon=…, delta=…) or None, got {budget!r}")
+    def __init__(
+        self, path: str | os.PathLike[str], *, budget: PrivacyBudget | None = None, tight: bool = False
+    ) -> None:
+        if budget is not None and not isinstance(budget, PrivacyBudget):
+            raise ValueError(f"budget must be a PrivacyBudget(epsilon=…, delta=…) or None, got {budget!r}")
         self.path, self.budget, self.tight, self.rounds = Path(path), budget, tight, 0
         self._counts: dict[SplitMechanism, tuple[int, int]] = {}
         self._total = np.zeros(1 + USUAL_ORDERS.size)
@@ -277,7 +279,7 @@ class Ledger:
             lost = np.where(self._total >= cost, self._total - total + cost, cost - total + self._total)
         self._total, self._rest = total, self._rest + np.where(np.isfinite(total), lost, 0.0)
 
-    def _afford(self, one: SplitMechanism, rounds: int, budget: Budget) -> None:
+    def _afford(self, one: SplitMechanism, rounds: int, budget: PrivacyBudget) -> None:
         """Refuse what exceeds the budget; the better bounds are asked before a refusal only."""
         total = self._total + self._rest
         cost = ledger_cost.cost(one, *ledger_cost.counted(one, rounds))

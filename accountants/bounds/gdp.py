@@ -17,7 +17,8 @@ from scipy.special import ndtr, ndtri, ndtri_exp
 
 from privkit.accountants import validate
 from privkit.accountants.base import Certificate
-from privkit.accountants.bounds import gaussian, pld
+from privkit.accountants.bounds import gaussian
+from privkit.accountants.bounds.fft_composition import compose
 from privkit.accountants.bounds.loss_distribution import Pair, Profile, directions, grid_interval
 
 Array = NDArray[np.float64]
@@ -207,19 +208,19 @@ def _composed(
     d = grid_interval(checked, tail, interval)
     parts = directions(checked, d, tail)
     # A composition keeps its digits around the ε or δ that it is tilted to: each ε is served by the sharpest of five.
-    sides = [[pld.compose(one, epsilon=0.0)] for one in parts]
+    sides = [[compose(one, epsilon=0.0)] for one in parts]
 
     def delta(epsilon: float) -> float:
         return max(min(side, key=lambda one: one.slack(epsilon)).delta(epsilon) for side in sides)
 
     last = floor / 100 * max(delta(0.0), 1e-10)  # small shifts reach the floor where δ is far below it
     for one, side in zip(parts, sides, strict=True):
-        side.append(pld.compose(one, delta=last))
+        side.append(compose(one, delta=last))
     largest = max(side[-1].epsilon(last) for side in sides)
     if largest == inf:
         raise ValueError(f"δ does not fall below {last:g}: a loss is infinite with a larger probability")
     for one, side in zip(parts, sides, strict=True):
-        side += [pld.compose(one, epsilon=share * largest) for share in (1 / 8, 1 / 4, 1 / 2)]
+        side += [compose(one, epsilon=share * largest) for share in (1 / 8, 1 / 4, 1 / 2)]
     return delta, max(largest, d)
 
 

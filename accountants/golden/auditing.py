@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from privkit.accountants.auditing import empirical
+from privkit.accountants.auditing import many_runs, rates
+from privkit.accountants.auditing.one_run import epsilon_one_run
 from privkit.accountants.bounds import gdp
 from privkit.accountants.golden.case import read
 
@@ -23,17 +24,17 @@ def _scores() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 def auroc() -> float:
     """Area under the ROC curve's convex hull."""
-    return empirical.auroc(*_scores(), convex_hull=True)
+    return rates.auroc(*_scores(), convex_hull=True)
 
 
 def clopper_pearson(**options: Any) -> float:
     """ε at δ = 0 and confidence 0.95."""
-    return empirical.epsilon_clopper_pearson(*_scores(), confidence=0.95, delta=0.0, **options).epsilon
+    return many_runs.epsilon_clopper_pearson(*_scores(), confidence=0.95, delta=0.0, **options).epsilon
 
 
 def one_run() -> float:
     """ε at δ = 1e-5 and confidence 0.95."""
-    return empirical.epsilon_one_run(*_scores(), confidence=0.95, delta=1e-5, correction="as_published").epsilon
+    return epsilon_one_run(*_scores(), confidence=0.95, delta=1e-5, correction="as_published").epsilon
 
 
 def published_mu(rate: float, sigma: float, rounds: int) -> float:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.empirical import EmpiricalBound, ceiling_one_run, epsilon_one_run
-from privkit.accountants.auditing.gdp_one_run import ceiling_one_run_gdp, epsilon_one_run_gdp
+from privkit.accountants.auditing.base import EmpiricalBound
+from privkit.accountants.auditing.one_run import ceiling_one_run, epsilon_one_run
+from privkit.accountants.auditing.one_run_gdp import ceiling_one_run_gdp, epsilon_one_run_gdp
 from privkit.accountants.base import Certificate
 
 EXACT_GAUSSIAN = "exact Gaussian profile"

@@ -95,11 +95,10 @@ def epsilon(
 
     def told() -> Iterator[BudgetRow]:
         nonlocal last
-        for budget in budgets(
-            tables.read([given] if table is None else _loaded(table), delta), tight=not fast, compare=compare
-        ):
-            last = budget.certificate
-            yield budget.row
+        entries = tables.read([given] if table is None else _loaded(table), delta)
+        for row, certificate in budgets(entries, tight=not fast, compare=compare):
+            last = certificate
+            yield row
 
     def counted() -> Iterator[BudgetRow]:
         for row in _write(told(), out, compare):

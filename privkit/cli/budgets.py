@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from privkit.accountants import answer
@@ -17,21 +16,8 @@ CHUNK = 2_000
 """Rows that are computed in one vectorised pass."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """One row of a parameter table, accounted for.
-
-    Attributes:
-        row: for reports.
-        certificate: with all assumptions; None where the row was refused.
-    """
-
-    row: BudgetRow
-    certificate: Certificate | None = None
-
-
-def budgets(entries: Iterable[Entry], *, tight: bool, compare: bool) -> Iterator[Budget]:
-    """One budget an entry, in order; what cannot be computed becomes a row with its error, and the others go on.
+def budgets(entries: Iterable[Entry], *, tight: bool, compare: bool) -> Iterator[tuple[BudgetRow, Certificate | None]]:
+    """A report's row and its certificate for each entry, in order; a refused entry becomes a row with its error.
 
     Args:
         entries: rows of a parameter table.
@@ -40,7 +26,7 @@ def budgets(entries: Iterable[Entry], *, tight: bool, compare: bool) -> Iterator
 
     >>> from privkit.accountants import table
     >>> entries = table.read([{"mechanism": "gaussian", "sensitivity": 1, "sigma": 1}, {"mechanism": "dp_sl"}], 1e-5)
-    >>> [budget.row.status for budget in budgets(entries, tight=False, compare=False)]
+    >>> [row.status for row, _ in budgets(entries, tight=False, compare=False)]
     ['ok', 'error']
     """
     iterator = iter(entries)
@@ -67,13 +53,13 @@ def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]
         return found
 
 
-def _row(entry: Entry, found: Certificate | str, compare: bool) -> Budget:
+def _row(entry: Entry, found: Certificate | str, compare: bool) -> tuple[BudgetRow, Certificate | None]:
     """A certificate, or why there is none, as a row of a report."""
     kind = str(entry.cells.get("mechanism") or "")
     if isinstance(found, str) or entry.mechanism is None or entry.delta is None:
         error = str(found).removeprefix(f"{entry.where}: ")
         row = BudgetRow(row=entry.row, name=entry.name, mechanism=kind, status="error", error=error, sound=False)
-        return Budget(row=row)
+        return row, None
     published, objection = None, ""
     notes = warnings(entry.mechanism, entry.delta)
     if compare:
@@ -99,4 +85,4 @@ def _row(entry: Entry, found: Certificate | str, compare: bool) -> Budget:
         objection=objection,
         notes=notes,
     )
-    return Budget(row=row, certificate=found)
+    return row, found

@@ -24,7 +24,7 @@ from scipy.stats import norm
 from privkit.accountants import answer, ledger_cost
 from privkit.accountants.bounds.step import USUAL_ORDERS
 from privkit.accountants.compile import curve
-from privkit.accountants.ledger import Budget, BudgetSpent, Ledger
+from privkit.accountants.ledger import BudgetSpent, Ledger, PrivacyBudget
 from privkit.accountants.ledger_file import LedgerError
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio, RealizedRatios
@@ -236,7 +236,7 @@ def test_a_random_allocation_is_charged_epoch_by_epoch(path: Path) -> None:
             ledger.charge(epoch, rounds=15)
         ledger.charge(replace(epoch, rounds=10))
         assert ledger.epsilon(1e-5).epsilon == pytest.approx(both, rel=1e-12)
-    with Ledger(path, budget=Budget(epsilon=both * 1.01, delta=1e-5)) as ledger:
+    with Ledger(path, budget=PrivacyBudget(epsilon=both * 1.01, delta=1e-5)) as ledger:
         assert ledger.epsilon(1e-5).epsilon == pytest.approx(both, rel=1e-12)
         with pytest.raises(BudgetSpent) as spent:
             ledger.charge(epoch, rounds=50)
@@ -276,7 +276,7 @@ def test_many_charges_compute_each_curve_once(path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(ledger_cost.compiled, "releases", counted)
     ledger_cost.unit_cost.cache_clear()
-    with Ledger(path, budget=Budget(epsilon=500, delta=DELTA)) as book:
+    with Ledger(path, budget=PrivacyBudget(epsilon=500, delta=DELTA)) as book:
         for number in range(3000):
             book.charge(SAMPLED if number % 2 else LABELED, note=str(number))
         live = book.epsilon(DELTA).epsilon
@@ -323,7 +323,7 @@ def test_thousands_of_nats_and_nothing_at_all(path: Path) -> None:
 def test_a_budget_is_never_exceeded_and_a_refusal_leaves_no_trace(
     which: list[SplitMechanism], rounds: int, limit: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path, budget = tmp_path_factory.mktemp("budget") / "l", Budget(epsilon=limit, delta=DELTA)
+    path, budget = tmp_path_factory.mktemp("budget") / "l", PrivacyBudget(epsilon=limit, delta=DELTA)
     with Ledger(path, budget=budget) as book:
         for one in which:
             before, spent = path.read_bytes(), book.epsilon(DELTA).epsilon
@@ -339,7 +339,7 @@ def test_a_budget_is_never_exceeded_and_a_refusal_leaves_no_trace(
 
 
 def test_the_sentence_of_a_refusal(path: Path) -> None:
-    with Ledger(path, budget=Budget(epsilon=8.0, delta=DELTA)) as book:
+    with Ledger(path, budget=PrivacyBudget(epsilon=8.0, delta=DELTA)) as book:
         book.charge(spec(1.0))
         with pytest.raises(BudgetSpent, match=r"from 4\.377 to .* budget of 8.*at most 1 of them, add noise") as caught:
             book.charge(spec(1.0), rounds=5)
@@ -357,7 +357,7 @@ def test_a_refusal_asks_the_exact_profile_first(path: Path) -> None:
     orders = USUAL_ORDERS
     renyi = (curve(one, orders) + np.log1p(-1 / orders) - (log(DELTA) + np.log(orders)) / (orders - 1)).min()
     assert limit < min(renyi, exact(1.0))
-    with Ledger(path, budget=Budget(epsilon=limit, delta=DELTA)) as book:
+    with Ledger(path, budget=PrivacyBudget(epsilon=limit, delta=DELTA)) as book:
         book.charge(one)
         assert book.epsilon(DELTA).epsilon == limit
         with pytest.raises(BudgetSpent):
@@ -367,7 +367,9 @@ def test_a_refusal_asks_the_exact_profile_first(path: Path) -> None:
 def test_a_tight_budget_lets_more_rounds_through(path: Path) -> None:
     left = {}
     for tight in (False, True):
-        with Ledger(path.with_name(f"tight_{tight}"), budget=Budget(epsilon=1.0, delta=DELTA), tight=tight) as book:
+        with Ledger(
+            path.with_name(f"tight_{tight}"), budget=PrivacyBudget(epsilon=1.0, delta=DELTA), tight=tight
+        ) as book:
             with pytest.raises(BudgetSpent) as caught:
                 book.charge(POISSON, rounds=5000)
             left[tight] = caught.value.left
@@ -377,7 +379,7 @@ def test_a_tight_budget_lets_more_rounds_through(path: Path) -> None:
 
 def test_a_smaller_budget_on_reopening_refuses_at_once(path: Path) -> None:
     filled(path)
-    with Ledger(path, budget=Budget(epsilon=0.01, delta=DELTA)) as book, pytest.raises(BudgetSpent) as caught:
+    with Ledger(path, budget=PrivacyBudget(epsilon=0.01, delta=DELTA)) as book, pytest.raises(BudgetSpent) as caught:
         book.charge(spec())
     assert caught.value.left == 0
 
@@ -708,9 +710,9 @@ def test_lists_in_a_specification_are_refused(path: Path) -> None:
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), True, "8", None])
 def test_bad_budgets_and_deltas(path: Path, bad: Any) -> None:
     with pytest.raises(ValueError, match="epsilon must be"):
-        Budget(epsilon=bad, delta=DELTA)
+        PrivacyBudget(epsilon=bad, delta=DELTA)
     with pytest.raises(ValueError, match="delta must be"):
-        Budget(epsilon=8, delta=bad)
+        PrivacyBudget(epsilon=8, delta=bad)
     with Ledger(path) as book:
         with pytest.raises(ValueError, match="delta must be"):
             book.epsilon(bad)
@@ -721,7 +723,7 @@ def test_bad_budgets_and_deltas(path: Path, bad: Any) -> None:
 
 @pytest.mark.parametrize("bad", [8.0, (8.0, 1e-5), "8"])
 def test_a_budget_is_a_budget(path: Path, bad: Any) -> None:
-    with pytest.raises(ValueError, match="Budget"):
+    with pytest.raises(ValueError, match="PrivacyBudget"):
         Ledger(path, budget=bad)
 
 

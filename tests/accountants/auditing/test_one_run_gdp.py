@@ -5,8 +5,8 @@ import pytest
 from scipy.optimize import linprog
 from scipy.stats import norm
 
-from privkit.accountants.auditing.empirical import epsilon_one_run
-from privkit.accountants.auditing.gdp_one_run import ceiling_one_run_gdp, epsilon_one_run_gdp, rejected
+from privkit.accountants.auditing.one_run import epsilon_one_run
+from privkit.accountants.auditing.one_run_gdp import ceiling_one_run_gdp, epsilon_one_run_gdp, rejected
 from privkit.accountants.bounds import gaussian
 
 

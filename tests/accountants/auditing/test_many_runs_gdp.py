@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binom, norm
 
-from privkit.accountants.auditing.empirical import epsilon_clopper_pearson
-from privkit.accountants.auditing.gdp_many_runs import ceiling_many_runs, mu_many_runs
+from privkit.accountants.auditing.many_runs import epsilon_clopper_pearson
+from privkit.accountants.auditing.many_runs_gdp import ceiling_many_runs, mu_many_runs
 from privkit.accountants.bounds import gaussian
 
 CONFIDENCE = 0.9

@@ -6,7 +6,8 @@ from numpy.typing import ArrayLike
 from scipy.special import bdtr, ndtr, ndtri
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.empirical import ALONE, NEIGHBORS, UNLIKELY_COINS, EmpiricalBound
+from privkit.accountants.auditing.base import EmpiricalBound
+from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, UNLIKELY_COINS
 from privkit.accountants.auditing.score_cuts import scores
 from privkit.accountants.bounds import gaussian
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binom, binomtest
 
-from privkit.accountants.auditing import empirical
-from privkit.accountants.auditing.empirical import Correction
+from privkit.accountants.auditing import base, many_runs, one_run, rates, score_cuts
+from privkit.accountants.auditing.base import Correction
 from privkit.accountants.auditing.score_cuts import Cuts
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.golden.auditing import CASES
@@ -27,7 +27,7 @@ Draw = Callable[[np.random.Generator, NDArray[np.bool_]], Array]
 REPETITIONS = 500
 INTEGERS = st.lists(st.integers(-3, 3), min_size=1, max_size=12)
 FLOATS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
-BOUNDS: list[Callable[..., empirical.EmpiricalBound]] = [empirical.epsilon_clopper_pearson, empirical.epsilon_one_run]
+BOUNDS: list[Callable[..., base.EmpiricalBound]] = [many_runs.epsilon_clopper_pearson, one_run.epsilon_one_run]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
@@ -106,7 +106,7 @@ def failures(draw: Draw, epsilon: float, size: int, bound: Callable[[Array, Arra
 @pytest.mark.parametrize("threshold", [None, 0.5, 1.5])
 def test_error_rates_are_sound(draw: Draw, epsilon: float, delta: float, threshold: float | None, size: int) -> None:
     def bound(members: Array, others: Array) -> float:
-        return empirical.epsilon_clopper_pearson(
+        return many_runs.epsilon_clopper_pearson(
             members, others, confidence=0.6, delta=delta, threshold=threshold
         ).epsilon
 
@@ -117,7 +117,7 @@ def test_error_rates_are_sound(draw: Draw, epsilon: float, delta: float, thresho
 @pytest.mark.parametrize(("guesses", "size"), [(None, 40), (None, 300), ((5, 5), 300), ((20, 20), 40), ((10, 0), 300)])
 def test_one_run_is_sound(draw: Draw, epsilon: float, delta: float, guesses: tuple[int, int] | None, size: int) -> None:
     def bound(members: Array, others: Array) -> float:
-        return empirical.epsilon_one_run(members, others, confidence=0.6, delta=delta, guesses=guesses).epsilon
+        return one_run.epsilon_one_run(members, others, confidence=0.6, delta=delta, guesses=guesses).epsilon
 
     assert not exceeds(failures(draw, epsilon, size, bound, one_run=True), 0.6)
 
@@ -127,7 +127,7 @@ def test_one_run_spends_nearly_the_whole_error_probability() -> None:
 
     def bound(members: Array, others: Array) -> float:
         half = (members.size + others.size) // 2
-        return empirical.epsilon_one_run(members, others, confidence=0.6, delta=0.0, guesses=(half, half)).epsilon
+        return one_run.epsilon_one_run(members, others, confidence=0.6, delta=0.0, guesses=(half, half)).epsilon
 
     def scores(rng: np.random.Generator, coins: NDArray[np.bool_]) -> Array:
         right = rng.random(coins.size) < 1 / (1 + np.exp(-1.0))
@@ -143,7 +143,7 @@ def test_the_simulation_would_catch_a_missing_correction() -> None:
 
     def greedy(members: Array, others: Array) -> float:
         return max(
-            empirical.epsilon_clopper_pearson(members, others, confidence=0.6, delta=0.0, threshold=t).epsilon
+            many_runs.epsilon_clopper_pearson(members, others, confidence=0.6, delta=0.0, threshold=t).epsilon
             for t in np.quantile(np.concatenate([members, others]), np.linspace(0.01, 0.99, 40))
         )
 
@@ -152,7 +152,7 @@ def test_the_simulation_would_catch_a_missing_correction() -> None:
 
 def test_the_simulation_would_catch_a_missing_delta() -> None:
     def no_delta(members: Array, others: Array) -> float:
-        return empirical.epsilon_one_run(members, others, confidence=0.6, delta=0.0, guesses=(5, 5)).epsilon
+        return one_run.epsilon_one_run(members, others, confidence=0.6, delta=0.0, guesses=(5, 5)).epsilon
 
     assert exceeds(failures(name_and_shame(0.5, 0.02), 0.5, 600, no_delta, one_run=True), 0.6)
 
@@ -164,7 +164,7 @@ def test_limits_at_ranks_are_exact(size: int) -> None:
 
     cuts = Cuts.at_ranks(np.arange(size, dtype=np.float64), np.arange(size, dtype=np.float64))
     for alarms in cuts.alarms[: cuts.alarms.size // 2].tolist():
-        limit = float(empirical.upper(alarms, size, 0.1))
+        limit = float(score_cuts.upper(alarms, size, 0.1))
         assert beta.sf(limit, alarms + 1, size - alarms) == pytest.approx(0.1, rel=1e-9)
 
 
@@ -177,7 +177,7 @@ def test_error_rates_find_a_planted_leak(leak: float, share: float) -> None:
     coins = np.arange(40_000) % 2 == 0
     for draw in (randomized_response(leak), laplace(leak)):
         scores = draw(rng, coins)
-        found = empirical.epsilon_clopper_pearson(scores[coins], scores[~coins], confidence=0.95, delta=1e-6)
+        found = many_runs.epsilon_clopper_pearson(scores[coins], scores[~coins], confidence=0.95, delta=1e-6)
         assert share * leak < found.epsilon < leak
         assert found.threshold is not None
 
@@ -190,7 +190,7 @@ def test_one_run_finds_a_planted_leak(leak: float, share: float) -> None:
     speaks = rng.random(coins.size) < 0.5
     told = np.where(randomized_response(leak)(rng, coins) > 0, 1.0, -1.0)
     scores = np.where(speaks, told, 0.0) + 0.01 * rng.random(coins.size)
-    found = empirical.epsilon_one_run(scores[coins], scores[~coins], confidence=0.95, delta=1e-7)
+    found = one_run.epsilon_one_run(scores[coins], scores[~coins], confidence=0.95, delta=1e-7)
     assert share * leak < found.epsilon < leak
     assert found.guesses is not None
     assert sum(found.guesses) < 25_000
@@ -215,8 +215,8 @@ def test_proven_corrections_are_no_weaker_than_the_published_one_on_the_referenc
 @given(members=INTEGERS, others=INTEGERS)
 def test_auroc_by_counting_pairs(members: list[int], others: list[int]) -> None:
     wins = sum((a > b) + (a == b) / 2 for a in members for b in others)
-    assert empirical.auroc(members, others) == pytest.approx(wins / len(members) / len(others), abs=1e-12)
-    assert empirical.auroc(others, members) == pytest.approx(1 - empirical.auroc(members, others), abs=1e-12)
+    assert rates.auroc(members, others) == pytest.approx(wins / len(members) / len(others), abs=1e-12)
+    assert rates.auroc(others, members) == pytest.approx(1 - rates.auroc(members, others), abs=1e-12)
 
 
 @given(members=INTEGERS, others=INTEGERS)
@@ -237,9 +237,9 @@ def test_convex_hull_by_all_chords(members: list[int], others: list[int]) -> Non
 
     nodes = np.arange(len(others) + 1) / len(others)
     expected = float(np.trapezoid([best(float(x)) for x in nodes], nodes))
-    found = empirical.auroc(members, others, convex_hull=True)
+    found = rates.auroc(members, others, convex_hull=True)
     assert found == pytest.approx(expected, abs=1e-9)
-    assert found >= max(0.5, empirical.auroc(members, others)) - 1e-12
+    assert found >= max(0.5, rates.auroc(members, others)) - 1e-12
 
 
 def exact_limit(successes: int, trials: int, error: float, side: str) -> float:
@@ -259,13 +259,13 @@ def test_a_fixed_threshold_by_its_definition(
         numerator = exact_limit(hits, of, error, "low") - delta
         if numerator > 0:
             expected = max(expected, log(numerator / exact_limit(false, among, error, "high")))
-    found = empirical.epsilon_clopper_pearson(members, others, confidence=0.7, delta=delta, threshold=threshold)
+    found = many_runs.epsilon_clopper_pearson(members, others, confidence=0.7, delta=delta, threshold=threshold)
     assert found.epsilon == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 @given(members=FLOATS, others=FLOATS, rate=st.floats(0, 0.99))
 def test_true_positive_rate_by_trying_every_threshold(members: list[float], others: list[float], rate: float) -> None:
-    found = empirical.true_positive_rate(members, others, rate, confidence=0.9)
+    found = rates.true_positive_rate(members, others, rate, confidence=0.9)
     cuts = [t for t in [*(np.nextafter(b, inf) for b in others)] if sum(b >= t for b in others) <= rate * len(others)]
     hits = sum(a >= min(cuts) for a in members)
     assert found.value == hits / len(members)
@@ -289,7 +289,7 @@ def test_p_value_by_its_definition(data: st.DataObject, asked: int, spare: int, 
     correct = data.draw(st.integers(1, asked))
     delta = data.draw(st.sampled_from([0.0, 1e-6, 1e-3, 0.05]))
     expected = p_value(epsilon, correct, asked, asked + spare, delta)
-    found = empirical._p_value(epsilon, correct, asked, asked + spare, delta)
+    found = one_run._p_value(epsilon, correct, asked, asked + spare, delta)
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-14)
 
 
@@ -299,7 +299,7 @@ def test_one_run_bound_is_where_the_p_value_crosses(data: st.DataObject, asked: 
     wrong = data.draw(st.integers(0, asked // 3))
     members, others = [1.0] * (asked - wrong) + [0.0] * 5, [1.0] * wrong + [0.0] * (asked - 2 * wrong + 5)
     guesses = (asked, 0)
-    found = empirical.epsilon_one_run(members, others, confidence=0.95, delta=delta, guesses=guesses)
+    found = one_run.epsilon_one_run(members, others, confidence=0.95, delta=delta, guesses=guesses)
     canaries = len(members) + len(others)
     if found.epsilon > 0:
         assert p_value(found.epsilon - 1e-7, asked - wrong, asked, canaries, delta) <= 0.05
@@ -320,7 +320,7 @@ def test_guesses_do_not_depend_on_who_is_a_member(scores: list[int], data: st.Da
     bottom = data.draw(st.integers(0, len(scores) - top))
     coins = np.array(data.draw(st.lists(st.booleans(), min_size=len(scores), max_size=len(scores))))
     values = np.array(scores, float)
-    found = empirical._trial(np.sort(values[coins]), np.sort(values[~coins]), top, bottom)
+    found = one_run._trial(np.sort(values[coins]), np.sort(values[~coins]), top, bottom)
     high = [s for s in scores if sum(other >= s for other in scores) <= top]
     low = [s for s in scores if sum(other <= s for other in scores) <= bottom]
     assert found.asked == (len(high), len(low))
@@ -338,7 +338,7 @@ def test_laws_of_error_rates(
     ins = np.array(members) + shift
 
     def bound(a: Any, b: Any, confidence: float = 0.5, delta: float = 1e-3) -> float:
-        found = empirical.epsilon_clopper_pearson(a, b, confidence=confidence, delta=delta, correction=correction)
+        found = many_runs.epsilon_clopper_pearson(a, b, confidence=confidence, delta=delta, correction=correction)
         return found.epsilon
 
     base, rng = bound(ins, others), np.random.default_rng(seed)
@@ -360,7 +360,7 @@ def test_laws_of_one_run(scores: list[float], shift: float, seed: int) -> None:
     ins, others, rng = np.array(scores[:half]) + shift, np.array(scores[half:]), np.random.default_rng(seed)
 
     def bound(a: Any, b: Any, confidence: float = 0.5, delta: float = 1e-3) -> float:
-        return empirical.epsilon_one_run(a, b, confidence=confidence, delta=delta).epsilon
+        return one_run.epsilon_one_run(a, b, confidence=confidence, delta=delta).epsilon
 
     base = bound(ins, others)
     assert bound(rng.permutation(ins), rng.permutation(others)) == base
@@ -369,15 +369,15 @@ def test_laws_of_one_run(scores: list[float], shift: float, seed: int) -> None:
     assert bound([ranks[s] for s in ins.tolist()], [ranks[s] for s in others.tolist()]) == base
     assert bound(ins, others, delta=0.1) <= base + 1e-12
     if base > 0:
-        fixed = empirical.epsilon_one_run(ins, others, confidence=0.9, delta=1e-3, guesses=(half, len(scores) - half))
-        looser = empirical.epsilon_one_run(ins, others, confidence=0.5, delta=1e-3, guesses=(half, len(scores) - half))
+        fixed = one_run.epsilon_one_run(ins, others, confidence=0.9, delta=1e-3, guesses=(half, len(scores) - half))
+        looser = one_run.epsilon_one_run(ins, others, confidence=0.5, delta=1e-3, guesses=(half, len(scores) - half))
         assert fixed.epsilon <= looser.epsilon
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
 @pytest.mark.parametrize("scores", [([1], [0]), ([0], [1]), ([3] * 20, [3] * 20), ([1, 2], [0])])
 def test_too_little_to_say_anything(
-    bound: Callable[..., empirical.EmpiricalBound], scores: tuple[list[int], list[int]]
+    bound: Callable[..., base.EmpiricalBound], scores: tuple[list[int], list[int]]
 ) -> None:
     found = bound(*scores, confidence=0.95, delta=1e-5)
     assert found.epsilon == 0
@@ -388,16 +388,16 @@ def test_too_little_to_say_anything(
 @pytest.mark.parametrize(
     ("bound", "delta", "low", "high"),
     [
-        (empirical.epsilon_clopper_pearson, 0.0, 8, 10),
-        (empirical.epsilon_clopper_pearson, 0.5, 8, 10),
-        (empirical.epsilon_clopper_pearson, 0.999, 1, 3),
-        (empirical.epsilon_one_run, 0.0, 9, 11),
-        (empirical.epsilon_one_run, 1e-5, 4, 5),  # 2mδ = 2: a guess may be right for free
-        (empirical.epsilon_one_run, 0.5, 0, 0),
+        (many_runs.epsilon_clopper_pearson, 0.0, 8, 10),
+        (many_runs.epsilon_clopper_pearson, 0.5, 8, 10),
+        (many_runs.epsilon_clopper_pearson, 0.999, 1, 3),
+        (one_run.epsilon_one_run, 0.0, 9, 11),
+        (one_run.epsilon_one_run, 1e-5, 4, 5),  # 2mδ = 2: a guess may be right for free
+        (one_run.epsilon_one_run, 0.5, 0, 0),
     ],
 )
 def test_perfect_attacks_stay_finite(
-    bound: Callable[..., empirical.EmpiricalBound], delta: float, low: float, high: float
+    bound: Callable[..., base.EmpiricalBound], delta: float, low: float, high: float
 ) -> None:
     found = bound(np.arange(50_000) + 1e9, np.arange(50_000), confidence=0.95, delta=delta)
     assert low <= found.epsilon <= high
@@ -405,11 +405,11 @@ def test_perfect_attacks_stay_finite(
 
 def test_bounds_carry_what_they_rest_on() -> None:
     members, others = np.arange(100) + 80.0, np.arange(100)
-    fixed = empirical.epsilon_clopper_pearson(members, others, confidence=0.9, delta=1e-5, threshold=100.0)
+    fixed = many_runs.epsilon_clopper_pearson(members, others, confidence=0.9, delta=1e-5, threshold=100.0)
     assert (fixed.confidence, fixed.delta, fixed.threshold) == (0.9, 1e-5, 100.0)
     assert any("fixed before the scores were seen" in line for line in fixed.assumptions)
     assert any("independent draws" in line for line in fixed.assumptions)
-    run = empirical.epsilon_one_run(members, others, confidence=0.9, delta=1e-5, guesses=(50, 50))
+    run = one_run.epsilon_one_run(members, others, confidence=0.9, delta=1e-5, guesses=(50, 50))
     assert run.guesses == (50, 50)
     assert any("fixed before the coins were known" in line for line in run.assumptions)
     assert any("fair coin" in line for line in run.assumptions)
@@ -418,10 +418,10 @@ def test_bounds_carry_what_they_rest_on() -> None:
 # Bad input
 
 FUNCTIONS: list[Callable[[Any, Any], object]] = [
-    empirical.auroc,
-    lambda a, b: empirical.true_positive_rate(a, b, 0.1),
-    lambda a, b: empirical.epsilon_clopper_pearson(a, b, confidence=0.9, delta=0.0),
-    lambda a, b: empirical.epsilon_one_run(a, b, confidence=0.9, delta=0.0),
+    rates.auroc,
+    lambda a, b: rates.true_positive_rate(a, b, 0.1),
+    lambda a, b: many_runs.epsilon_clopper_pearson(a, b, confidence=0.9, delta=0.0),
+    lambda a, b: one_run.epsilon_one_run(a, b, confidence=0.9, delta=0.0),
 ]
 
 
@@ -479,25 +479,25 @@ def test_refuses_bad_levels(bound: Callable[..., object], options: dict[str, Any
 @pytest.mark.parametrize("threshold", [nan, inf, True, "1"])
 def test_refuses_bad_thresholds(threshold: Any) -> None:
     with pytest.raises(ValueError, match="threshold"):
-        empirical.epsilon_clopper_pearson([1.0], [0.0], confidence=0.9, delta=0.0, threshold=threshold)
+        many_runs.epsilon_clopper_pearson([1.0], [0.0], confidence=0.9, delta=0.0, threshold=threshold)
 
 
 @pytest.mark.parametrize("guesses", [(0, 0), (2, 1), (-1, 2), (1.0, 0), (True, 0), (1,), [1, 0], 1, "ab"])
 def test_refuses_bad_guesses(guesses: Any) -> None:
     with pytest.raises(ValueError, match="guesses"):
-        empirical.epsilon_one_run([1.0], [0.0], confidence=0.9, delta=0.0, guesses=guesses)
+        one_run.epsilon_one_run([1.0], [0.0], confidence=0.9, delta=0.0, guesses=guesses)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, nan, True])
 def test_refuses_bad_rates(rate: Any) -> None:
     with pytest.raises(ValueError, match="false_positive_rate"):
-        empirical.true_positive_rate([1.0], [0.0], rate)
+        rates.true_positive_rate([1.0], [0.0], rate)
 
 
 def test_one_run_refuses_canaries_without_coins() -> None:
     """Guessing "member" every time is right in nine of ten without any leak."""
     with pytest.raises(ValueError, match="fair coins: 900 members of 1000"):
-        empirical.epsilon_one_run([0.0] * 900, [0.0] * 100, confidence=0.95, delta=0.0)
+        one_run.epsilon_one_run([0.0] * 900, [0.0] * 100, confidence=0.95, delta=0.0)
 
 
 @pytest.mark.parametrize("guesses", [None, (20, 20), (60, 60), (0, 40)])
@@ -507,27 +507,27 @@ def test_no_scores_show_more_than_the_ceiling(guesses: tuple[int, int] | None) -
     for trial in range(40):
         coins = draws.random(120) < 0.5
         scores = np.round(4 * coins + draws.normal(size=120) * (trial % 4) / 2, trial % 3)
-        bound = empirical.epsilon_one_run(scores[coins], scores[~coins], confidence=0.95, delta=1e-5, guesses=guesses)
-        most = empirical.ceiling_one_run(
+        bound = one_run.epsilon_one_run(scores[coins], scores[~coins], confidence=0.95, delta=1e-5, guesses=guesses)
+        most = one_run.ceiling_one_run(
             int(coins.sum()), int((~coins).sum()), confidence=0.95, delta=1e-5, guesses=guesses
         )
         assert bound.epsilon <= most * (1 + 1e-12)
-    perfect = empirical.epsilon_one_run(
+    perfect = one_run.epsilon_one_run(
         np.arange(60) + 60, np.arange(60), confidence=0.95, delta=1e-5, guesses=guesses
     ).epsilon
     assert perfect == pytest.approx(
-        empirical.ceiling_one_run(60, 60, confidence=0.95, delta=1e-5, guesses=guesses), rel=1e-9
+        one_run.ceiling_one_run(60, 60, confidence=0.95, delta=1e-5, guesses=guesses), rel=1e-9
     )
 
 
 @pytest.mark.parametrize(("canaries", "most"), [(50, 2.167), (200, 3.494), (500, 4.336), (1000, 4.868)])
 def test_ceilings_of_usual_numbers_of_canaries(canaries: int, most: float) -> None:
     half = canaries // 2
-    assert empirical.ceiling_one_run(half, half, confidence=0.95, delta=1e-5) == pytest.approx(most, abs=1e-3)
+    assert one_run.ceiling_one_run(half, half, confidence=0.95, delta=1e-5) == pytest.approx(most, abs=1e-3)
 
 
 def test_one_run_says_that_both_relations_are_covered_and_that_rows_stand_alone() -> None:
-    found = empirical.epsilon_one_run(np.arange(50) + 50.0, np.arange(50), confidence=0.95, delta=1e-5)
+    found = one_run.epsilon_one_run(np.arange(50) + 50.0, np.arange(50), confidence=0.95, delta=1e-5)
     told = " ".join(found.assumptions)
     assert "under add-or-remove" in told
     assert "under replace-one" in told

@@ -1,0 +1,218 @@
+"""A lower bound on ε from the guesses of one run with many canaries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, exp, inf, log2, sqrt
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import bdtr, bdtrc
+
+from privkit.accountants import validate
+from privkit.accountants.auditing.base import FRONTIER, Correction, EmpiricalBound, levels
+from privkit.accountants.auditing.score_cuts import Array, Cuts, halved, lower, scores
+
+UNLIKELY_COINS = 1e-9
+"""Probability under fair coins below which `epsilon_one_run` refuses a split into members and non-members."""
+NEIGHBORS = (
+    "what is sent with a canary in and with it out are neighbors of the relation that is claimed: under add-or-remove "
+    "nothing takes its place, under replace-one a counterpart that was fixed before the coins"
+)
+"""Both relations are covered: the proof turns one coin, and asks only that the two sides of it are neighbors."""
+ALONE = "the confidence is that of this bound alone: of twenty bounds at 95 % one may be expected to fail"
+"""What no bound of one run can say of many."""
+
+
+def epsilon_one_run(
+    in_scores: ArrayLike,
+    out_scores: ArrayLike,
+    *,
+    confidence: float,
+    delta: float,
+    guesses: tuple[int, int] | None = None,
+    correction: Correction = "proven",
+) -> EmpiricalBound:
+    """Lower bound on ε from one run with many canaries, each a member by its own fair coin; the attack may abstain.
+
+    The highest scores are guessed "member", the lowest "non-member", and the attack abstains on the rest. Scores that
+    tie at the border are abstained on, so that the guesses depend on the pooled scores alone (where many tie, add noise
+    to them first). With v of r guesses right and q = e^ε/(1+e^ε), (ε, δ)-DP is rejected where
+    P[B ≥ v] + 2mδ·max_i P[v−i ≤ B < v]/i, B ~ Binomial(r, q), is at most the error probability; m counts all canaries.
+
+    Args:
+        in_scores: [n] scores of the canaries that were members, finite.
+        out_scores: [k] scores of the canaries that were not, finite.
+        confidence: in (0, 1).
+        delta: in [0, 1).
+        guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known. Left out, numbers
+            m/2^j are tried on either side and on both, and the error probability is divided by how many those are
+            (about 3·log2(m)), which is proven, since they depend on m only.
+        correction: "as_published" is what the reference library does: "member" guesses only, above each corner of the
+            ROC curve's convex hull, their number as the divisor; `sound` is False.
+
+    Raises:
+        ValueError: if an argument is out of range, scores are empty, NaN, infinite or booleans, more guesses are asked
+            for than there are canaries, or the split is one that fair coins give with probability below 1e-9.
+
+    Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
+
+    >>> leak = epsilon_one_run(range(100, 200), range(100), confidence=0.95, delta=1e-5, guesses=(50, 50))
+    >>> round(leak.epsilon, 4)
+    3.4875
+    """
+    members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
+    error, d = levels(confidence, delta)
+    validate.choice("correction", correction, ("proven", "as_published"))
+    canaries = members.size + others.size
+    if (odds := float(2 * bdtr(min(members.size, others.size), canaries, 0.5))) < UNLIKELY_COINS:
+        raise ValueError(
+            f"one-run auditing needs canaries that were included by fair coins: {members.size} members of {canaries} "
+            f"canaries have probability {odds:.1g}"
+        )
+    objection, assumed = "", "the numbers of guesses were fixed before the coins were known"
+    if guesses is not None:
+        trials = [_trial(members, others, *_numbers(guesses, canaries))]
+    elif correction == "proven":
+        family = _family(canaries, error)
+        trials, error = [_trial(members, others, *numbers) for numbers in family], error / len(family)
+        assumed = f"the {len(family)} numbers of guesses that were tried depend on the number of canaries only"
+    else:
+        cuts = Cuts.of(members, others).hull()
+        right = members.size - cuts.missed
+        trials = [
+            _Trial(correct=int(v), asked=(int(v + f), 0), threshold=float(t))
+            for v, f, t in zip(right, cuts.alarms, cuts.thresholds, strict=True)
+        ]
+        error, objection, assumed = error / len(trials), FRONTIER, "the number of guesses was chosen from these scores"
+    epsilon, best = _largest(trials, canaries, d, error)
+    return EmpiricalBound(
+        epsilon=epsilon,
+        delta=d,
+        confidence=float(confidence),
+        threshold=best.threshold if best else None,
+        guesses=best.asked if best else None,
+        method="binomial test of the guesses of one run"
+        + ("" if guesses is not None else f", error probability divided by {len(trials)}"),
+        assumptions=(
+            "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack "
+            "did not see; every canary is scored, those on which the attack abstains included",
+            NEIGHBORS,
+            assumed,
+            ALONE,
+        ),
+        sound=not objection,
+        objection=objection,
+        source="Steinke, Nasr and Jagielski 2023, Theorem 5.2",
+    )
+
+
+def ceiling_one_run(
+    members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int] | None = None
+) -> float:
+    """The largest bound that `epsilon_one_run` can give with so many canaries, whatever they score: all guesses right.
+
+    A claim that is not below it cannot be refuted, and that it stands says nothing.
+
+    Args:
+        members: canaries that were members, ≥ 1.
+        others: canaries that were not, ≥ 1.
+        confidence: in (0, 1).
+        delta: in [0, 1).
+        guesses: as there.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Source: the same theorem; no score makes more guesses right than there are members above and others below.
+
+    >>> round(ceiling_one_run(100, 100, confidence=0.95, delta=1e-5), 2)
+    3.49
+    """
+    error, d = levels(confidence, delta)
+    a, b = validate.whole("members", members), validate.whole("others", others)
+    family = _family(a + b, error) if guesses is None else [_numbers(guesses, a + b)]
+    trials = []
+    for top, bottom in family:
+        asked = (min(top, a), min(bottom, b))
+        trials.append(_Trial(correct=sum(asked), asked=asked, threshold=None))
+    return _largest(trials, a + b, d, error / len(family))[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    """How many of the guesses were right."""
+
+    correct: int
+    asked: tuple[int, int]  # "member", "non-member"
+    threshold: float | None  # of the "member" guesses
+
+
+def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
+    """Guess at most `top` highest scores "member" and `bottom` lowest "non-member"; ties at a border are left out."""
+    pooled = np.sort(np.concatenate([members, others]))
+    # The score just outside either group; what equals it is abstained on.
+    under = pooled[-top - 1] if top < pooled.size else -inf
+    over = pooled[bottom] if bottom < pooled.size else inf
+    high = [int(x.size - np.searchsorted(x, under, "right")) if top else 0 for x in (members, others)]
+    low = [int(np.searchsorted(x, over, "left")) if bottom else 0 for x in (members, others)]
+    threshold = float(pooled[pooled.size - sum(high)]) if sum(high) else None
+    return _Trial(correct=high[0] + low[1], asked=(sum(high), sum(low)), threshold=threshold)
+
+
+def _family(canaries: int, error: float) -> list[tuple[int, int]]:
+    """Numbers of guesses that are tried: m/2^j on either side and on both, where so few could ever reject ε = 0."""
+    fewest = log2(1 / error)
+    sizes = [size for size in halved(canaries).tolist() if size >= fewest] or [canaries]
+    halves = [size for size in sizes if 2 * size <= canaries]
+    return [(size, 0) for size in sizes] + [(0, size) for size in sizes] + [(size, size) for size in halves]
+
+
+def _largest(trials: list[_Trial], canaries: int, delta: float, error: float) -> tuple[float, _Trial | None]:
+    """Largest rejected ε over all trials, and the trial that rejects it."""
+    best, found = 0.0, None
+    for trial in sorted(trials, key=lambda trial: -lower(trial.correct, max(1, sum(trial.asked)), error)):
+
+        def rejected(epsilon: float, trial: _Trial = trial) -> bool:
+            return _p_value(epsilon, trial.correct, sum(trial.asked), canaries, delta) <= error
+
+        if 2 * trial.correct <= sum(trial.asked) or not rejected(best):
+            continue
+        # Where 2mδ > 1, the p-value need not increase with ε. Its smaller form, with P[F = i] summing to at most 1,
+        # does, so whatever is rejected lies below a valid bound.
+        low, high = best, max(1.0, 2 * best)
+        while rejected(high):
+            low, high = high, 2 * high
+        while high - low > 1e-13 * high:
+            middle = (low + high) / 2
+            if middle in (low, high):
+                break
+            low, high = (middle, high) if rejected(middle) else (low, middle)
+        if low > best:
+            best, found = low, trial
+    return best, found
+
+
+def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: float) -> float:
+    """P[B ≥ v] + 2mδ·max_i P[v−i ≤ B < v]/i, at most 1."""
+    q = 1 / (1 + exp(-epsilon))
+    tail = float(bdtrc(correct - 1, asked, q)) if correct else 1.0
+    if delta == 0 or correct == 0:
+        return tail
+    # Beyond a window with P[window] = w over i₀ values, 1/i is below w/i₀ as soon as i > i₀/w: no need to look there.
+    first = min(correct, max(1, ceil(correct - asked * q + 3 * sqrt(asked * q * (1 - q)))))
+    mass = float(bdtrc(correct - first - 1, asked, q)) - tail if first < correct else 1 - tail
+    last = correct if mass <= 0 else min(correct, ceil(first / mass))
+    width = np.arange(1, last + 1)
+    above = np.where(width < correct, bdtrc(np.maximum(correct - width - 1, 0), asked, q), 1.0)
+    return min(1.0, tail + 2 * canaries * delta * float(np.max((above - tail) / width)))
+
+
+def _numbers(guesses: tuple[int, int], canaries: int) -> tuple[int, int]:
+    """Numbers of guesses, at least one and together no more than canaries."""
+    if not isinstance(guesses, tuple) or len(guesses) != 2:
+        raise ValueError(f'guesses must be two whole numbers ("member", "non-member"), got {guesses!r}')
+    top, bottom = (validate.whole("guesses", number, least=0) for number in guesses)
+    if not 1 <= top + bottom <= canaries:
+        raise ValueError(f"guesses must sum to 1..{canaries} (the number of canaries), got {guesses!r}")
+    return top, bottom

@@ -1,0 +1,254 @@
+"""Privacy losses composed by one FFT, exponentially tilted so that a δ of 1e-30 keeps its digits.
+
+A bound on rounding and truncation is added to δ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, exp, expm1, floor, inf, log, log1p, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.accountants.bounds.loss_distribution import LARGEST_GRID, GridTooLarge, Parts, dot, moments
+
+Array = NDArray[np.float64]
+
+UNSEEN = 4e-261
+"""Above e^−600: what all masses below that can add to δ."""
+
+LOST = 1e-14
+"""Tilted mass that may fall outside the window of a composition; it is added to δ."""
+
+SPARED = 7.0
+"""Nats by which that mass may weigh more than at the best tilt: windows of smaller tilts are shorter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComposedLosses:
+    """Composed losses inside a window that holds all but a bounded part of the tilted mass."""
+
+    interval: float
+    lowest: int
+    masses: Array  # of the composition itself, no longer tilted
+    above: Array  # sums of the masses from each node on
+    infinity: float
+    top: int  # the largest loss that is finite, in nodes
+    tilt: float
+    cumulant: float
+    noise: float  # tilted mass that rounding and truncation may have moved
+    rounding: float  # relative, of all masses together; added to them
+
+    def slack(self, epsilon: float) -> float:
+        """What that mass can change in δ(ε): nothing beyond ε weighs more than e^{K − λε}."""
+        return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700)) + UNSEEN
+
+    def plain(self, epsilon: float) -> float:
+        """Σ (1 − e^{ε − loss}) over larger losses inside the window."""
+        first = max(0, floor(epsilon / self.interval) + 1 - self.lowest)
+        if first >= self.masses.size:
+            return 0.0
+        gap = exp(max(epsilon - (self.lowest + first) * self.interval, -700))
+        return max(0.0, float(self.above[first]) - min(gap, 1.0) * self.discounted(first))
+
+    def discounted(self, first: int) -> float:
+        """Σ e^{first − loss} over nodes from `first` on."""
+        if self.masses.size * self.interval < 600:
+            return float(self._discounted[first]) * exp(first * self.interval)
+        size = min(self.masses.size - first, ceil(70 / self.interval) + 1)  # the factor is below 1e-30 from there on
+        return dot(self.masses[first : first + size], np.exp(-self.interval * np.arange(size)))
+
+    @cached_property
+    def _discounted(self) -> Array:
+        """Σ e^{−loss} from each node on, the loss counted from the first node."""
+        discount = np.exp(-self.interval * np.arange(self.masses.size))
+        discount *= self.masses
+        return np.cumsum(discount[::-1])[::-1]
+
+    def delta(self, epsilon: float) -> float:
+        """Upper bound on δ(ε)."""
+        if epsilon >= self.top * self.interval:
+            return min(1.0, self.infinity)
+        return min(1.0, self.plain(epsilon) + self.infinity + self.slack(epsilon))
+
+    def crossing(self, too_large: Callable[[float], bool]) -> int | None:
+        """First node ≥ 0 of the window where δ is not too large, by bisection; None where it always is."""
+        low, high = max(self.lowest, 0) - 1, max(self.lowest + self.masses.size, 1)
+        if too_large(high * self.interval):  # a δ below the noise of the transform: only the largest loss is left
+            return None if too_large(max(self.top, high) * self.interval) else self.top
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if too_large(middle * self.interval) else (low, middle)
+        return high
+
+    def epsilon(self, target: float) -> float:
+        """Smallest ε ≥ 0 whose upper bound on δ is at most the target; solved inside the last cell."""
+        node = self.crossing(lambda epsilon: self.delta(epsilon) > target)
+        if node is None:
+            return inf
+        if node <= max(self.lowest, 0):
+            return node * self.interval
+        first, d = node - self.lowest, self.interval
+        if first >= self.masses.size:
+            return node * d
+        above = float(self.above[first]) + self.infinity + self.slack((node - 1) * d) - target
+        below = self.discounted(first)
+        inside = log(above / below) if above > 0 and below > 0 else 0.0
+        return node * d + min(max(inside, -d), 0.0)
+
+    def lower_epsilon(self, target: float) -> float:
+        """A node where δ of the grid's distribution surely exceeds the target; −inf where none is found."""
+        scale = (1 - self.rounding) ** 2
+        node = self.crossing(lambda epsilon: self.plain(epsilon) * scale - self.slack(epsilon) > target)
+        return -inf if node is None or node <= max(self.lowest, 0) else (node - 1) * self.interval
+
+
+def compose(parts: Parts, *, delta: float | None = None, epsilon: float | None = None) -> ComposedLosses:
+    """Convolve all parts, tilted to where δ or ε lies; less where the window would start beyond the answer.
+
+    Args:
+        parts: of one direction, on one grid, from `directions`.
+        delta: in (0, 1); this or ε.
+        epsilon: ε ≥ 0.
+
+    Raises:
+        ValueError: (`GridTooLarge`) if the window would have too many nodes.
+    """
+    tilt = _tilt(parts, delta, epsilon)
+    composed = _tilted_composition(parts, tilt)
+    target = 1.0 if delta is None else delta
+    while composed.lowest > 0 and (
+        composed.lowest * composed.interval > epsilon
+        if epsilon is not None
+        else composed.delta(composed.lowest * composed.interval) <= target
+    ):
+        if tilt < 1e-9:
+            break
+        tilt /= 4
+        composed = _tilted_composition(parts, tilt)
+    return composed
+
+
+def _tilted_composition(parts: Parts, tilt: float) -> ComposedLosses:
+    """Convolve all parts under a tilt, inside a window that holds nearly all of the tilted mass."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    d = parts[0][0].interval
+    rounds = sum(count for _, count in parts)
+    cumulant = _cumulant(parts, tilt)
+    low, high, tilted = _window(parts, tilt, cumulant)
+    if high - low > LARGEST_GRID:
+        raise GridTooLarge(high - low, d)
+    size = next_fast_len(high - low + 1, real=True)
+    transform = np.ones(size // 2 + 1, complex)
+    for (_, count), masses in zip(parts, tilted, strict=True):
+        folded = np.zeros(size * ceil(masses.size / size))
+        folded[: masses.size] = masses
+        transform *= _power(rfft(folded.reshape(-1, size).sum(0)), count)
+    start = (low - sum(count * part.lowest for part, count in parts)) % size
+    composed = np.roll(irfft(transform, size), -start)[: high - low + 1]
+    losses = (low + np.arange(composed.size)) * d
+    # Rounding moves at most this much in the 2-norm; the weights e^{−λ·loss} beyond ε sum up as a geometric series.
+    weight = 1 / sqrt(max(-expm1(-2 * tilt * d), 1 / composed.size))
+    rounding = (rounds + 30) * np.finfo(float).eps * sqrt(dot(composed, composed)) * weight
+    each = 1e-11 + 1e-14 * rounds
+    untilted = cumulant - tilt * losses
+    masses = np.maximum(composed, 0) * np.exp(np.clip(untilted, -600, 700)) * (1 + each)
+    masses[untilted < -600] = 0.0  # below 1e-260: `UNSEEN` stands for all of them
+    return ComposedLosses(
+        interval=d,
+        lowest=low,
+        masses=masses,
+        above=np.cumsum(masses[::-1])[::-1],
+        infinity=-expm1(sum(count * log1p(-min(part.infinity, 1 - 1e-16)) for part, count in parts)),
+        top=sum(count * (part.lowest + part.masses.size - 1) for part, count in parts),
+        tilt=tilt,
+        cumulant=cumulant,
+        noise=2 * LOST + rounding,
+        rounding=each,
+    )
+
+
+def _cumulant(parts: Parts, tilt: float) -> float:
+    """Σ_k T_k·ln E e^{λ·loss_k}."""
+    total = 0.0
+    for part, count in parts:
+        exponents = tilt * part.losses
+        exponents += part.log_masses  # a mass may be tiny and its weight huge: their product is what counts
+        peak = float(exponents.max())
+        exponents -= peak
+        np.maximum(exponents, -300, out=exponents)  # results below 1e-308 cost a hundred times as much
+        total += count * (peak + log(float(np.exp(exponents, out=exponents).sum())))
+    return float(total)
+
+
+def _tilt(parts: Parts, delta: float | None, epsilon: float | None) -> float:
+    """Tilt λ > 0 that makes the bound of Chernoff nearly the smallest: tilted mass then lies where it counts."""
+    variance = sum(count * moments(part.masses, part.losses)[1] for part, count in parts)
+
+    def weight(tilt: float) -> float:
+        """ln of what tilted mass can weigh in δ(0): E e^{λ·loss} times the smallest c, 1 − e^{−y} ≤ c·e^{λy}, y > 0."""
+        return _cumulant(parts, tilt) + tilt * log(tilt) - (1 + tilt) * log1p(tilt)
+
+    surprise = 12.0 if delta is None else -log(delta)
+    center = log(sqrt(2 * max(surprise, 1e-3) / max(variance, 1e-30)))
+    sharpest = -log(parts[0][0].interval)  # what differs by less than the interval is not told apart
+    ends = min(center, sharpest) - 8, min(center + 8, sharpest), 0.2
+    if epsilon is None:
+        tilt, answer = _smallest(lambda tilt: (weight(tilt) + surprise) / tilt, *ends)
+    else:
+        tilt, answer = _smallest(lambda tilt: weight(tilt) - tilt * epsilon, *ends)[0], epsilon
+    allowed = weight(tilt) - tilt * answer + SPARED
+    less = [tilt / 1.5**n for n in range(1, 5)]
+    return next((one * 1.5 for one in less if weight(one) - one * answer > allowed), less[-1])
+
+
+def _smallest(function: Callable[[float], float], low: float, high: float, width: float) -> tuple[float, float]:
+    """Where a function with one valley is smallest, and that value: golden section on the logarithm of its argument."""
+    ratio = (sqrt(5) - 1) / 2
+    left, right = high - ratio * (high - low), low + ratio * (high - low)
+    at_left, at_right = function(exp(left)), function(exp(right))
+    while high - low > width:
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - ratio * (high - low)
+            at_left = function(exp(left))
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + ratio * (high - low)
+            at_right = function(exp(right))
+    return (exp(left), at_left) if at_left < at_right else (exp(right), at_right)
+
+
+def _power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
+    """values^count by squaring; numpy's general complex power is ten times slower."""
+    found, square = np.ones_like(values), values.copy()
+    while count:
+        if count & 1:
+            found *= square
+        count >>= 1
+        if count:
+            square *= square
+    return found
+
+
+def _window(parts: Parts, tilt: float, cumulant: float) -> tuple[int, int, list[Array]]:
+    """Nodes outside which the tilted composition has at most `LOST` mass on either side, and the tilted parts."""
+    tilted, variance = [], 0.0
+    for part, count in parts:
+        exponents = tilt * part.losses + part.log_masses
+        exponents -= exponents.max()
+        masses = np.where(exponents > -600, np.exp(np.maximum(exponents, -600)), 0.0)
+        tilted.append(masses / masses.sum())
+        variance += count * moments(tilted[-1], part.losses)[1]
+    scale, unlikely = log(sqrt(-2 * log(LOST) / max(variance, 1e-30))), -log(LOST)
+    _, above = _smallest(lambda s: (_cumulant(parts, tilt + s) - cumulant + unlikely) / s, scale - 4, scale + 2, 0.2)
+    _, below = _smallest(lambda s: (_cumulant(parts, tilt - s) - cumulant + unlikely) / s, scale - 6, scale + 4, 0.2)
+    d = parts[0][0].interval
+    lowest = sum(count * part.lowest for part, count in parts)
+    highest = sum(count * (part.lowest + part.masses.size - 1) for part, count in parts)
+    low, high = max(floor(-below / d), lowest), min(ceil(above / d), highest)
+    return low, max(high, low), tilted
