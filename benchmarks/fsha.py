@@ -47,11 +47,11 @@ class Options:
     Attributes:
         epochs: hundreds of rounds.
         width: of the server's networks; the authors' 64.
-        blocks: of the critic; the authors' 6.
+        blocks: of the discriminator; the authors' 6.
         client_width: of a client by level; the authors' 64.
         client_rate: the clients' Adam; the authors' 1e-5.
         warm_up: rounds before wrong labels count.
-        labels: keep labels from the critic.
+        labels: keep labels from the discriminator.
     """
 
     part: Literal["mnist", "noise", "absent", "speed", "noticed"]
@@ -69,8 +69,8 @@ class Options:
     penalty: Literal["full", "channel"] = "full"
     penalty_weight: float | None = None
     learning_rate: float | None = None
-    critic_rate: float | None = None
-    critic_steps: int = 1
+    discriminator_rate: float | None = None
+    discriminator_steps: int = 1
     sigma: float = 0.7
     policy: Literal["fast", "average", "voting"] = "voting"
     warm_up: int = 100
@@ -259,7 +259,7 @@ def speed(given: Options) -> None:
     x = images[: given.batch] * 2 - 1
     z = torch.randn_like(lower(x).detach())
     networks = build(tuple(z.shape[1:]), SHAPE, given.width, blocks=given.blocks or BLOCKS[given.recipe])
-    pilot, decoder, critic = (n.to(device) for n in (networks.pilot, networks.decoder, networks.critic))
+    pilot, decoder, discriminator = (n.to(device) for n in (networks.pilot, networks.decoder, networks.discriminator))
 
     def wait() -> None:
         if device.type == "cuda":
@@ -273,12 +273,12 @@ def speed(given: Options) -> None:
 
     def penalty() -> None:
         points = between(z, z.flip(0), Generator(device).manual_seed(0))
-        gradient_penalty(critic, points).backward()
+        gradient_penalty(discriminator, points).backward()
 
     parts: dict[str, Callable[[], object]] = {
         "client": lambda: lower(x).backward(z),
         "pilot and decoder": lambda: decoder(pilot(x)).square().mean().backward(),
-        "critic on both releases": lambda: critic(torch.cat([z, z]).requires_grad_()).mean().backward(),
+        "discriminator on both releases": lambda: discriminator(torch.cat([z, z]).requires_grad_()).mean().backward(),
         "penalty": penalty,
     }
     server = FSHA(recipe=given.recipe, width=given.width, blocks=given.blocks)
@@ -399,8 +399,8 @@ def main(given: Options) -> None:
         "penalty",
         "penalty_weight",
         "learning_rate",
-        "critic_rate",
-        "critic_steps",
+        "discriminator_rate",
+        "discriminator_steps",
         "blocks",
     )
     attack = FSHA(**{name: getattr(given, name) for name in options})

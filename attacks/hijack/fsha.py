@@ -28,7 +28,7 @@ CONTROL_EPOCHS, CONTROL_WIDTH = 5, 8
 EPOCHS = {"strong": 5, "released": 100}
 WIDTHS = {"strong": 16, "released": 64}
 RATES = {"strong": 1e-3, "released": 1e-5}
-CRITIC_RATES = {"strong": 1e-3, "released": 1e-4}
+DISCRIMINATOR_RATES = {"strong": 1e-3, "released": 1e-4}
 PENALTY_WEIGHTS = {"strong": 10.0, "released": 500.0}
 BLOCKS = {"strong": 2, "released": 6}
 BETAS = {"strong": (0.5, 0.9), "released": (0.9, 0.999)}
@@ -36,7 +36,7 @@ BETAS = {"strong": (0.5, 0.9), "released": (0.9, 0.999)}
 
 @dataclass(frozen=True, kw_only=True)
 class FSHA:
-    """Feature-space hijacking: an auto-encoder on the server's images, and a critic that pulls the clients to it.
+    """Feature-space hijacking: the server trains an auto-encoder, and a discriminator pulls the clients to it.
 
     Attributes:
         recipe: "strong" (some hundred rounds on a CPU) or "released" (the authors' 10,000 rounds, no use of labels, a
@@ -46,11 +46,12 @@ class FSHA:
         penalty: "full", the gradient penalty's L2 norm over a whole release, or "channel", as in the authors' release.
         penalty_weight: > 0; 10 and, as the authors', 500.
         learning_rate: of Adam on pilot and decoder, > 0; 1e-3 and 1e-5.
-        critic_rate: of Adam on the critic, > 0; 1e-3 (with betas .5 and .9) and 1e-4.
-        critic_steps: of the critic in a round, ≥ 1, each with fresh images of the server's; the authors take one.
+        discriminator_rate: of Adam on the discriminator, > 0; 1e-3 (with betas .5 and .9) and 1e-4.
+        discriminator_steps: of the discriminator in a round, ≥ 1, each with fresh images of the server's; the authors
+            take one.
         width: channels of the first convolution, ≥ 1; 16 and 64.
-        blocks: of the critic, ≥ 1, each of two convolutions; 2 and, as the authors', 6, which are most of what a round
-            costs.
+        blocks: of the discriminator, ≥ 1, each of two convolutions; 2 and, as the authors', 6, which are most of what a
+            round costs.
         end: of the pilot, "linear", "relu" or "tanh": what the clients' lower segments end in, which the architecture
             tells. Left out, it is the range that all releases before the attack lie in; the authors' is linear.
         noise: standard deviation ≥ 0 of Gaussian noise that the server adds to its pilot's releases, for clients that
@@ -59,12 +60,12 @@ class FSHA:
         keep: probability in (0, 1] with which each number of the pilot's noised releases is kept and not set to 0, for
             clients that mask so themselves.
 
-    The strong recipe gives the critic the labels that travel with the releases, where the server's own images have
-    labels, too.
+    If the server's own images have labels, the strong recipe gives the discriminator the labels that travel with the
+    releases.
 
     A tenth of the server's images is held out: the curve is the MSE of the auto-encoder on them on [0, 1], never of
-    the clients' images, so `converged` says nothing of the critic. The server's images may lack a class. Views of mixed
-    images are refused.
+    the clients' images, so `converged` says nothing of the discriminator. The server's images may lack a class. Views
+    of mixed images are refused.
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the Tiger", §4 and the authors' released settings, with
     the penalty of Gulrajani et al. 2017, Eq. 3.
@@ -80,8 +81,8 @@ class FSHA:
     penalty: Norm = "full"
     penalty_weight: float | None = None
     learning_rate: float | None = None
-    critic_rate: float | None = None
-    critic_steps: int = 1
+    discriminator_rate: float | None = None
+    discriminator_steps: int = 1
     width: int | None = None
     blocks: int | None = None
     end: End | None = None
@@ -97,11 +98,11 @@ class FSHA:
             raise ValueError(f"end must be one of linear, relu, tanh, or left out, got {self.end!r}")
         if self.epochs is not None and self.epochs < 0:
             raise ValueError(f"epochs must be a whole number >= 0, or left out for the recipe's, got {self.epochs}")
-        for name in ("penalty_weight", "learning_rate", "critic_rate"):
+        for name in ("penalty_weight", "learning_rate", "discriminator_rate"):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be a finite number > 0, or left out for the recipe's, got {value}")
-        for name in ("critic_steps", "width", "blocks"):
+        for name in ("discriminator_steps", "width", "blocks"):
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise ValueError(f"{name} must be a whole number >= 1, got {count}")
@@ -179,8 +180,8 @@ class FSHA:
             penalty=self.penalty,
             penalty_weight=self.penalty_weight or PENALTY_WEIGHTS[self.recipe],
             learning_rate=self.learning_rate or RATES[self.recipe],
-            critic_rate=self.critic_rate or CRITIC_RATES[self.recipe],
-            critic_steps=self.critic_steps,
+            discriminator_rate=self.discriminator_rate or DISCRIMINATOR_RATES[self.recipe],
+            discriminator_steps=self.discriminator_steps,
             betas=BETAS[self.recipe],
             width=self.width or WIDTHS[self.recipe],
             blocks=self.blocks or BLOCKS[self.recipe],

@@ -1,4 +1,4 @@
-"""Pilot, decoder and critic of feature-space hijacking, shaped by the release of any cut."""
+"""Pilot, decoder and discriminator of feature-space hijacking, shaped by the release of any cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.hijack.gan import kinked
 
-SMALL_SIDE = 4  # of the maps on which the critic's residual blocks work, and before a pilot's vector
+SMALL_SIDE = 4  # of the maps on which the discriminator's residual blocks work, and before a pilot's vector
 
 End = Literal["linear", "relu", "tanh"]
 
@@ -23,12 +23,12 @@ class Networks:
     Attributes:
         pilot: images [N, C, H, W] in [-1, 1] -> what a client of the server's own liking would release.
         decoder: releases -> images in [-1, 1].
-        critic: releases, and labels int64 [N] or None (−1: unknown) -> scores [N].
+        discriminator: releases, and labels int64 [N] or None (−1: unknown) -> scores [N].
     """
 
     pilot: nn.Module
     decoder: nn.Module
-    critic: Critic
+    discriminator: Discriminator
 
 
 def build(
@@ -46,20 +46,20 @@ def build(
         image: (C, H, W) of the private images.
         width: channels of the first convolution, ≥ 1; later ones have up to four times as many. The authors have 64.
         end: what ends the pilot; theirs is linear.
-        classes: labels that the critic tells apart, or 0.
-        blocks: of the critic, ≥ 1; of linear layers for vectors, of which half as many do.
+        classes: labels that the discriminator tells apart, or 0.
+        blocks: of the discriminator, ≥ 1; of linear layers for vectors, of which half as many do.
 
     Raises:
         NotApplicable: if tokens form no square.
 
     Source: the authors' networks by split level: linear strided convolutions, transposed convolutions with tanh end,
-    and a critic of six residual blocks without normalization; the stages follow the sizes of image and cut, so that on
-    3×32×32 images the cuts 64×16², 128×8² and 256×4² have their own.
+    and a discriminator of six residual blocks without normalization; the stages follow the sizes of image and cut, so
+    that on 3×32×32 images the cuts 64×16², 128×8² and 256×4² have their own.
 
     >>> import torch
     >>> networks = build((256, 4, 4), (3, 32, 32), 8)
     >>> releases = networks.pilot(torch.zeros(2, 3, 32, 32))
-    >>> releases.shape, networks.decoder(releases).shape, networks.critic(releases).shape
+    >>> releases.shape, networks.decoder(releases).shape, networks.discriminator(releases).shape
     (torch.Size([2, 256, 4, 4]), torch.Size([2, 3, 32, 32]), torch.Size([2]))
     """
     maps = _maps(released)
@@ -68,9 +68,9 @@ def build(
     networks = Networks(
         pilot=_pilot(released, maps, image, sides, widths, end),
         decoder=_decoder(released, maps, image, sides, widths, 4 * width),
-        critic=Critic(released, width, classes, blocks),
+        discriminator=Discriminator(released, width, classes, blocks),
     )
-    for network in (networks.pilot, networks.decoder, networks.critic):
+    for network in (networks.pilot, networks.decoder, networks.discriminator):
         for layer in network.modules():
             if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
                 nn.init.xavier_uniform_(layer.weight)  # what the authors' framework does by itself
@@ -79,10 +79,10 @@ def build(
     return networks
 
 
-class Critic(nn.Module):
+class Discriminator(nn.Module):
     """Scores releases: how much one looks like a client's rather than the pilot's.
 
-    With classes, it scores a release together with its label (a projection critic).
+    With classes, it scores a release together with its label (a projection discriminator).
 
     Source: Miyato and Koyama 2018, "cGANs with projection discriminator", Eq. 3, for the labels.
     """

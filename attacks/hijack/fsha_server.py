@@ -24,15 +24,15 @@ class Settings:
 
     Attributes:
         end: of the pilot; None is the range of the first release.
-        labels: whether the critic is given them.
+        labels: whether the discriminator is given them.
         epoch: rounds between two snapshots.
     """
 
     penalty: Norm
     penalty_weight: float
     learning_rate: float
-    critic_rate: float
-    critic_steps: int
+    discriminator_rate: float
+    discriminator_steps: int
     betas: tuple[float, float]
     width: int
     blocks: int
@@ -85,8 +85,8 @@ class Server:
             network.to(auxiliary.device)
         own = [*self.networks.pilot.parameters(), *self.networks.decoder.parameters()]
         self.on_images = torch.optim.Adam(own, lr=settings.learning_rate, fused=True)
-        self.on_critic = torch.optim.Adam(
-            self.networks.critic.parameters(), lr=settings.critic_rate, betas=settings.betas, fused=True
+        self.on_discriminator = torch.optim.Adam(
+            self.networks.discriminator.parameters(), lr=settings.discriminator_rate, betas=settings.betas, fused=True
         )
 
     def epoch(self, number: int) -> float:
@@ -103,7 +103,7 @@ class Server:
 
     def answer(self, view: View, draws: Generator) -> Tensor:
         """One step of all three networks; the gradient at the cut of what the clients are made to minimize."""
-        pilot, decoder, critic = self.networks.pilot, self.networks.decoder, self.networks.critic
+        pilot, decoder, discriminator = self.networks.pilot, self.networks.decoder, self.networks.discriminator
         if view.mixed > 1 or view.smashed.shape[1:] != self.form:
             raise NotApplicable(
                 f"fsha was given views of {list(self.form)}, one image a row, but the clients train in rounds of "
@@ -111,31 +111,31 @@ class Server:
             )
         real, told = view.smashed.detach().clone().requires_grad_(), told_by(view)
         count = len(real)
-        for step in range(self.settings.critic_steps):
+        for step in range(self.settings.discriminator_steps):
             rows, labels = self._drawn(count, told, draws)
             images = self.images[rows]
-            last = step == self.settings.critic_steps - 1
+            last = step == self.settings.discriminator_steps - 1
             with torch.set_grad_enabled(last):
                 made = self._sent(pilot(images), draws)
             fake = made.detach()
-            # one pass and one backward give the critic's gradient and, with its sign turned, the clients'
-            scores = critic(torch.cat([real, fake]), None if labels is None else labels.repeat(2))
+            # one pass and one backward give the discriminator's gradient and, with its sign turned, the clients'
+            scores = discriminator(torch.cat([real, fake]), None if labels is None else labels.repeat(2))
             wanted = scores[count:].mean() - scores[:count].mean()
             points = between(real.detach(), fake, draws)
-            steep = gradient_penalty(lambda x, y=labels: critic(x, y), points, self.settings.penalty)  # type: ignore[misc]
+            steep = gradient_penalty(lambda x, y=labels: discriminator(x, y), points, self.settings.penalty)  # type: ignore[misc]
             real.grad = None
-            self.on_critic.zero_grad(set_to_none=True)
+            self.on_discriminator.zero_grad(set_to_none=True)
             (wanted + self.settings.penalty_weight * steep).backward()
             if not last:
                 self._go_on(wanted, steep)
-                self.on_critic.step()
+                self.on_discriminator.step()
         self.on_images.zero_grad(set_to_none=True)
         error = (decoder(made) - images).square().mean()
         error.backward()
         assert real.grad is not None
         gradient = -real.grad
         self._go_on(wanted, steep, error, gradient)
-        self.on_critic.step()
+        self.on_discriminator.step()
         self.on_images.step()
         return gradient
 
@@ -201,14 +201,18 @@ class Server:
         return torch.cat([self.networks.decoder(part).float() / 2 + 0.5 for part in parts]).clamp(0, 1)
 
     def _networks(self) -> dict[str, nn.Module]:
-        return {"pilot": self.networks.pilot, "decoder": self.networks.decoder, "critic": self.networks.critic}
+        return {
+            "pilot": self.networks.pilot,
+            "decoder": self.networks.decoder,
+            "discriminator": self.networks.discriminator,
+        }
 
     def _parts(self) -> dict[str, Any]:
         """All that has a state."""
         return {
             **self._networks(),
             "on_images": self.on_images,
-            "on_critic": self.on_critic,
+            "on_discriminator": self.on_discriminator,
             "clients": self.clients,
         }
 
@@ -248,7 +252,7 @@ def told_by(view: View) -> Tensor | None:
 
 
 def range_of(released: Tensor) -> End:
-    """The range that all releases lie in, so that a critic cannot tell by it."""
+    """The range that all releases lie in, so that a discriminator cannot tell by it."""
     if released.min() >= 0:
         return "relu"
     return "tanh" if released.abs().max() <= 1 else "linear"

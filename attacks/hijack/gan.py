@@ -1,4 +1,4 @@
-"""What adversarial training shares: the Wasserstein critic's gradient penalty, and whether numbers are still finite."""
+"""What adversarial training shares: the gradient penalty of a Wasserstein discriminator, and a test of finiteness."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def between(real: Tensor, fake: Tensor, generator: Generator) -> Tensor:
     return torch.lerp(fake, real, weight.to(real.dtype))
 
 
-def gradient_penalty(critic: Callable[[Tensor], Tensor], points: Tensor, norm: Norm = "full") -> Tensor:
-    """Mean squared distance from 1 of the norm of the critic's gradient; a scalar to be minimized by the critic.
+def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, norm: Norm = "full") -> Tensor:
+    """Mean squared distance from 1 of the norm of the discriminator's gradient, a part of its loss; a scalar.
 
-    A critic whose activations are `kinked` costs a third less here than one with torch's.
+    A discriminator whose activations are `kinked` costs a third less here than one with torch's.
 
     Args:
-        critic: rows [N, ...] -> scores [N] or [N, 1], each a function of its own row.
+        discriminator: rows [N, ...] -> scores [N] or [N, 1], each a function of its own row.
         points: where it is taken, [N, C, H, W] (maps), [N, T, D] (tokens) or [N, D] (vectors).
         norm: "full", the L2 norm over a whole row, as in the source; or "channel", an L2 norm over the places of each
             channel (of a vector, each coordinate's own size), as the FSHA authors' release has it.
@@ -45,7 +45,7 @@ def gradient_penalty(critic: Callable[[Tensor], Tensor], points: Tensor, norm: N
     16.0
     """
     points = points.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(critic(points).sum(), points, create_graph=True)
+    (gradient,) = torch.autograd.grad(discriminator(points).sum(), points, create_graph=True)
     penalty: Tensor = (row_norms(gradient, norm) - 1).square().mean()
     return penalty
 

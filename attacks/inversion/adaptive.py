@@ -219,8 +219,8 @@ class _Plan:
             tokens, certain = pooled(passes, self.copies)
         else:
             messages = torch.stack([_messages(x, same[0].messages) for x in passes])
-            found = intersected(messages, passes.shape[1] // same[0].messages, self.copies)
-            tokens, certain = found.tokens, found.support
+            intersection = intersected(messages, passes.shape[1] // same[0].messages, self.copies)
+            tokens, certain = intersection.tokens, intersection.support
         return torch.cat([tokens, certain.unsqueeze(2)], 2)
 
 
@@ -242,8 +242,8 @@ def _in_order(answer: QueryResult, images: int) -> View:
 def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:
     """Each round permutes the previous round's rows; all rounds on the channel axis, [N, T, R·D]."""
     n, t, d = tokens.shape
-    found = [tokens]
+    permuted = [tokens]
     for _ in range(rounds - 1):
         order = torch.rand(n, t, generator=coins, device=tokens.device).argsort(1)
-        found.append(found[-1].gather(1, order.unsqueeze(2).expand(-1, -1, d)))
-    return torch.cat(found, 2)
+        permuted.append(permuted[-1].gather(1, order.unsqueeze(2).expand(-1, -1, d)))
+    return torch.cat(permuted, 2)

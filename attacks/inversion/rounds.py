@@ -59,10 +59,10 @@ def masked(views: Sequence[View]) -> bool:
     Raises:
         NotApplicable: if some were and others were not.
     """
-    found = [view.weights is not None for view in views]
-    if any(found) and not all(found):
+    public = [view.weights is not None for view in views]
+    if any(public) and not all(public):
         raise NotApplicable("rounds are put together where masks are public in all passes or in none")
-    return all(found)
+    return all(public)
 
 
 def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:

@@ -28,26 +28,26 @@ PUBLISHED_STEPS, PUBLISHED_BATCH = 20_000, 128  # of the authors' released scrip
 
 @dataclass(frozen=True, kw_only=True)
 class SDAR:
-    """A simulator of the client, kept honest by the server's own segment and by a judge, and a decoder of both.
+    """A simulator of the client, kept honest by the server's own segment and by a discriminator, and a decoder of both.
 
     The simulator sends the adversary's images to releases that the server's frozen segment classifies rightly and that
-    a judge cannot tell from the recorded ones; the decoder draws the adversary's images from them, and a second judge
-    compares what it draws from the recorded releases with the adversary's images. No query is made, and nothing is
-    sent: clients cannot notice.
+    a discriminator cannot tell from the recorded ones. The decoder draws the adversary's images from them, and a second
+    discriminator compares what it draws from the recorded releases with the adversary's images. No query is made, and
+    nothing is sent: clients cannot notice.
 
     Attributes:
         epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes half the budget's.
         simulator: "generic" (convolutions, which know of the client's architecture only the form of the release), or
             "known" (the client's architecture with weights of one's own, drawn anew as UnSplit does; needs `lower`).
         learning_rate: of Adam on simulator and decoder, > 0.
-        judge_rate: of Adam on both judges, > 0.
-        lambda1: weight ≥ 0 of the judge's part beside the cross-entropy in the simulator's objective.
-        lambda2: weight ≥ 0 of the other judge's part beside the mean squared error in the decoder's.
+        discriminator_rate: of Adam on both discriminators, > 0.
+        lambda1: weight ≥ 0 of the discriminator's part beside the cross-entropy in the simulator's objective.
+        lambda2: weight ≥ 0 of the other discriminator's part beside the mean squared error in the decoder's.
         flip: share in [0, 1) of the auxiliary labels that are drawn anew in each step, against overfitting.
         width: channels of the first layers, ≥ 1.
         batch: images in a step, ≥ 2.
 
-    Where int labels travel with the releases, judges and decoder are told them, as in the paper. A tenth of the
+    Where int labels travel with the releases, discriminators and decoder are told them, as in the paper. A tenth of the
     auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It tells how well the
     simulator can be decoded, not how true it is to the client.
 
@@ -65,7 +65,7 @@ class SDAR:
     epochs: int | None = None
     simulator: Literal["generic", "known"] = "generic"
     learning_rate: float = 1e-3
-    judge_rate: float = 1e-3
+    discriminator_rate: float = 1e-3
     lambda1: float = 0.3
     lambda2: float = 1e-3
     flip: float = 0.0
@@ -79,7 +79,7 @@ class SDAR:
             raise ValueError(
                 f"epochs must be a whole number >= 0, or left out for half the budget's, got {self.epochs}"
             )
-        for name in ("learning_rate", "judge_rate"):
+        for name in ("learning_rate", "discriminator_rate"):
             rate = getattr(self, name)
             if not (isfinite(rate) and rate > 0):
                 raise ValueError(f"{name} must be a finite number > 0, got {rate}")

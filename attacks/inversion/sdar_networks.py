@@ -1,4 +1,4 @@
-"""SDAR's networks: a stand-in for a client of unknown architecture, a decoder, and the judge of what the two give."""
+"""SDAR's networks: a stand-in for a client of unknown architecture, a decoder, and a discriminator."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Simulator(nn.Module):
         return maps if self.form == 4 else maps.flatten(2).transpose(1, 2) if self.form == 3 else maps.flatten(1)
 
 
-class Drawer(nn.Module):
+class Decoder(nn.Module):
     """Convolutions from releases back to images, the simulator's steps in reverse.
 
     No layer normalizes: simulated and recorded releases have other statistics, and must be read by the same function.
@@ -85,7 +85,7 @@ class Drawer(nn.Module):
 
     Source: privkit's own.
 
-    >>> Drawer(torch.rand(5, 8, 12, 12), (1, 28, 28), width=4)(torch.rand(2, 8, 12, 12)).shape
+    >>> Decoder(torch.rand(5, 8, 12, 12), (1, 28, 28), width=4)(torch.rand(2, 8, 12, 12)).shape
     torch.Size([2, 1, 28, 28])
     """
 
@@ -115,19 +115,20 @@ class Drawer(nn.Module):
         return images
 
 
-class Judge(nn.Module):
+class Discriminator(nn.Module):
     """One number a row: the more, the more the row looks recorded (or, of images, like the adversary's own).
 
     Args:
-        rows: as they will come, [N, T, D], [N, D, h, w] or [N, D]; what is judged is measured in their deviations.
+        rows: as they will come, [N, T, D], [N, D, h, w] or [N, D]; what it scores is measured in their deviations.
         image_shape: (C, H, W) of the private images.
         width: channels of the first layer.
-        classes: number of labels that are told to the judge with each row; 0 for none.
+        classes: number of labels that are told to the discriminator with each row; 0 for none.
 
     Source: Zhu et al., SDAR: two discriminators, told the labels; a projection tells them here, after Miyato and
     Koyama 2018, "cGANs with projection discriminator".
 
-    >>> Judge(torch.rand(5, 16, 9), (1, 8, 8), width=4, classes=3)(torch.rand(2, 16, 9), torch.tensor([0, 2])).shape
+    >>> discriminator = Discriminator(torch.rand(5, 16, 9), (1, 8, 8), width=4, classes=3)
+    >>> discriminator(torch.rand(2, 16, 9), torch.tensor([0, 2])).shape
     torch.Size([2])
     """
 
@@ -154,7 +155,7 @@ class Judge(nn.Module):
         self.of_label = nn.Embedding(classes, 4 * channels) if classes else None
 
     def forward(self, rows: Tensor, labels: Tensor | None) -> Tensor:
-        """[N]; labels int64 [N], read where the judge was built for them."""
+        """[N]; labels int64 [N], read where the discriminator was built for them."""
         features = self.body((as_maps(rows, self.geometry) - self.mean) / self.deviation)
         score: Tensor = self.score(features).squeeze(1)
         if self.of_label is None or labels is None:
@@ -187,10 +188,10 @@ def _primes(number: int) -> list[int]:
     >>> _primes(28)
     [2, 2, 7]
     """
-    found, factor = [], 2
+    factors, factor = [], 2
     while number > 1:
         while number % factor == 0:
-            found.append(factor)
+            factors.append(factor)
             number //= factor
         factor += 1
-    return found
+    return factors

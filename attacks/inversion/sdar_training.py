@@ -1,4 +1,4 @@
-"""SDAR's training: simulator, decoder and two judges learn in turn, and can be put away after each epoch."""
+"""SDAR's training: simulator, decoder and two discriminators learn in turn, and can be put away after each epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from privkit.attacks.base import AttackDiverged
-from privkit.attacks.inversion.sdar_networks import Drawer, Judge, Simulator
+from privkit.attacks.inversion.sdar_networks import Decoder, Discriminator, Simulator
 from privkit.attacks.inversion.unsplit_training import fresh
 from privkit.torch_utils.seeded import seeded
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BETAS = (0.5, 0.999)
 CHUNK = 1_000
-SUREST = -60.0  # score of a fake, beyond which float32 loses what is left of a judge's gradient
+SUREST = -60.0  # score of a fake, beyond which float32 loses what is left of a discriminator's gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +67,9 @@ class SDARTraining:
             simulator = Simulator(rows.cpu(), shape, width=width) if known is None else fresh(known, root)
             parts = {
                 "simulator": simulator.requires_grad_(),  # a client's copy may come frozen
-                "decoder": Drawer(self._told(rows[:1], data.labels).cpu(), shape, width=width),
-                "releases": Judge(rows.cpu(), shape, width=width, classes=told),
-                "images": Judge(images.cpu(), shape, width=width, classes=told),
+                "decoder": Decoder(self._told(rows[:1], data.labels).cpu(), shape, width=width),
+                "releases": Discriminator(rows.cpu(), shape, width=width, classes=told),
+                "images": Discriminator(images.cpu(), shape, width=width, classes=told),
             }
         for name, part in parts.items():
             if name != "simulator" or known is None:  # a foreign module may count on the order of its weights
@@ -77,7 +77,9 @@ class SDARTraining:
         self.parts = {name: part.to(device) for name, part in parts.items()}
         rates = {"simulator": attack.learning_rate, "decoder": attack.learning_rate}
         self.optimizers = {
-            name: torch.optim.Adam(part.parameters(), lr=rates.get(name, attack.judge_rate), betas=BETAS, fused=True)
+            name: torch.optim.Adam(
+                part.parameters(), lr=rates.get(name, attack.discriminator_rate), betas=BETAS, fused=True
+            )
             for name, part in self.parts.items()
             if list(part.parameters())
         }
@@ -117,18 +119,18 @@ class SDARTraining:
         """One step of the four: each sees the others as they were before it, and learns alone."""
         attack, count = self.attack, len(rows)
         simulated = self._sent(self.parts["simulator"](images), draws)
-        judging, fooled, push = self._judged("releases", rows, theirs, simulated.detach(), labels)
+        adversarial, fooled, push = self._discriminate("releases", rows, theirs, simulated.detach(), labels)
         classified = functional.cross_entropy(self.given.upper(simulated.clone()), labels)  # it may work in place
         towards = (simulated * (attack.lambda1 * push)).sum()
         self._learn("simulator", classified + towards)
-        total = classified.detach() + attack.lambda1 * fooled + judging
+        total = classified.detach() + attack.lambda1 * fooled + adversarial
 
         both = None if theirs is None else torch.cat([theirs, labels])
         drawn, own = self._decode(torch.cat([rows, simulated.detach()]), both).split([count, len(images)])
-        judging, fooled, push = self._judged("images", images, labels, drawn.detach(), theirs)
+        adversarial, fooled, push = self._discriminate("images", images, labels, drawn.detach(), theirs)
         error = functional.mse_loss(own, images)
         self._learn("decoder", error + (drawn * (attack.lambda2 * push)).sum())
-        return total + error.detach() + attack.lambda2 * fooled + judging
+        return total + error.detach() + attack.lambda2 * fooled + adversarial
 
     def _sent(self, simulated: Tensor, draws: Generator) -> Tensor:
         """What the clients' defense would make of it, as part of a whole round."""
@@ -144,19 +146,19 @@ class SDARTraining:
             weights = list(self.parts[name].parameters())
             self._go(name, torch.autograd.grad(loss, weights, allow_unused=True))
 
-    def _judged(
+    def _discriminate(
         self, name: str, real: Tensor, of_real: Tensor | None, fake: Tensor, of_fake: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of a judge; its logistic loss, the loss of whoever fools it, and that one's gradient at `fake`.
+        """One step of a discriminator; its logistic loss, its opponent's loss, and the opponent's gradient at `fake`.
 
-        A judge looks at each row alone, so that one backward pass serves both: at the row of score s the gradient of
-        softplus(-s) is that of softplus(s), times -exp(-s).
+        A discriminator looks at each row alone, so that one backward pass serves both: at the row of score s the
+        gradient of softplus(-s) is that of softplus(s), times -exp(-s).
         """
-        judge, fake = self.parts[name], fake.requires_grad_()
+        discriminator, fake = self.parts[name], fake.requires_grad_()
         labels = None if of_real is None or of_fake is None else torch.cat([of_real, of_fake])
-        true, false = judge(torch.cat([real, fake]), labels).split([len(real), len(fake)])
+        true, false = discriminator(torch.cat([real, fake]), labels).split([len(real), len(fake)])
         loss = functional.softplus(-true).mean() + functional.softplus(false).mean()
-        *gradients, slope = torch.autograd.grad(loss, [*judge.parameters(), fake], allow_unused=True)
+        *gradients, slope = torch.autograd.grad(loss, [*discriminator.parameters(), fake], allow_unused=True)
         self._go(name, gradients)
         assert slope is not None
         sign = -torch.exp(-false.detach().clamp_min(SUREST)).view(-1, *[1] * (fake.ndim - 1))

@@ -133,5 +133,5 @@ def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = N
     one_hot = torch.eye(logits.shape[1], device=at.device, dtype=logits.dtype)
     tried = one_hot.unsqueeze(1) if labels is None else one_hot[labels.to(at.device)]
     back = logits.detach().softmax(1).unsqueeze(0) - tried
-    (found,) = torch.autograd.grad(logits, at, back, is_grads_batched=True)
-    return found.flatten(2).to(smashed.device)
+    (gradients,) = torch.autograd.grad(logits, at, back, is_grads_batched=True)
+    return gradients.flatten(2).to(smashed.device)

@@ -50,26 +50,26 @@ def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
     trust = np.where(used, np.maximum(lead, 1e-3) ** power, 0.0)
     step = np.array([[1.0, 0.0], [0.0, 1.0]])
     weight, slack = trust, 2.0
-    found = np.zeros((m, s, 2))
+    coordinates = np.zeros((m, s, 2))
     while slack > 0.02:
         total = weight.sum(1)
         laplacian = -(total + total.transpose(0, 2, 1))
         laplacian[:, np.arange(s), np.arange(s)] = 1e-6 - laplacian.sum(2)
         pull = (weight.sum(2) - weight.sum(3)).transpose(0, 2, 1) @ step
-        found = np.linalg.solve(laplacian, pull)
-        column, row = (found[:, None, :, axis] - found[:, :, None, axis] for axis in (0, 1))
+        coordinates = np.linalg.solve(laplacian, pull)
+        column, row = (coordinates[:, None, :, axis] - coordinates[:, :, None, axis] for axis in (0, 1))
         stretched = np.stack(
             [np.maximum(np.abs(column - across), np.abs(row - down)) for across, down in step], 1
         )  # [M, 2, S, S]
         weight = trust * (slack / (slack + stretched)) ** (1 if slack > 0.5 else 2)
         slack *= 0.8
-    return found
+    return coordinates
 
 
-def _arrange(puzzles: Puzzles, found: Array) -> Places:
+def _arrange(puzzles: Puzzles, coordinates: Array) -> Places:
     """The places nearest to the coordinates, the median piece in the middle."""
     frame: Frame = puzzles.frame
     grid = np.stack([np.arange(frame.places) % frame.columns, np.arange(frame.places) // frame.columns], 1)
-    centered = found - np.median(found, 1, keepdims=True) + grid.mean(0)
+    centered = coordinates - np.median(coordinates, 1, keepdims=True) + grid.mean(0)
     away = np.abs(centered[:, :, None] - grid).sum(3)
     return assign(-np.minimum(away, FAR))

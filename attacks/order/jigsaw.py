@@ -14,7 +14,7 @@ from privkit.attacks.base import Arrangement, Knowledge, NoSession, Reconstructi
 from privkit.attacks.fit import Stage, fit
 from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens, rows_a_message
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork
-from privkit.attacks.order.piece_solver import Eyes, Solver
+from privkit.attacks.order.piece_solver import Solver, TokenDecoder
 from privkit.attacks.order.piece_training import PieceTraining, member_losses, member_steps, piece_losses, piece_steps
 from privkit.torch_utils.seeded import seeded
 
@@ -132,14 +132,14 @@ class Jigsaw:
         )
         keep = found if self.keep is None else self.keep
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order
-        eyes = Eyes.fitted(own, patches, geometry)
+        decoder = TokenDecoder.fitted(own, patches, geometry)
         del patches
         features = geometry.token_dim + geometry.patch_dim
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
             network = PieceNetwork(features, geometry.tokens, self.width).to(device)
             members = MemberNetwork(features, self.width).to(device)
 
-        pieces, edges = eyes.shown(own)
+        pieces, edges = decoder.looked_up(own)
         draws, count = Generator().manual_seed(seeds[0]), len(own)
         trainings: dict[str, PieceTraining] = {}
         if self.pairs == "learned" and not in_order:
@@ -153,7 +153,7 @@ class Jigsaw:
             stage = Stage(session, state, slot, number * self.epochs, total)
             fit(training, self.epochs, stage, objective="jigsaw: the training loss")
         return Solver(
-            eyes=eyes,
+            decoder=decoder,
             network=network if self.pairs == "learned" else None,
             members=members if mixes else None,
             keep=keep,

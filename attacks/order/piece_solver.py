@@ -27,8 +27,8 @@ JOINT_KICKS = 0.25  # kicks on a whole message cost more, and start from solved 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eyes:
-    """What the adversary sees in a token.
+class TokenDecoder:
+    """Decodes a token of the release into the patch behind it, and into what the solver compares.
 
     Attributes:
         decode: from a token to its patch.
@@ -43,7 +43,7 @@ class Eyes:
     scale: Tensor
 
     @classmethod
-    def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry) -> Eyes:
+    def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry) -> TokenDecoder:
         """Learn from own tokens [N, T, D] and the patches behind them [N, T, P]."""
         decode, n = Ridge.fit(own, patches), own.shape[0] * own.shape[1]
         scale = (decode.scale - 1e-8) * (n / (n - 1)) ** 0.5 + 1e-8  # of a sample
@@ -53,7 +53,7 @@ class Eyes:
         """Standardized tokens beside decoded patches around mid-grey, [N, T, F]."""
         return torch.cat([(tokens - self.mean) / self.scale, 4 * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
 
-    def shown(self, own: Tensor) -> tuple[Rows, Rows]:
+    def looked_up(self, own: Tensor) -> tuple[Rows, Rows]:
         """`features` and `edges` of rows of own tokens [N, T, D]; looked up where the tables are small."""
         n, t, d = own.shape
 
@@ -75,7 +75,7 @@ class Solver:
     """Puts the tokens of a view in order.
 
     Attributes:
-        eyes: fitted to own tokens.
+        decoder: fitted to own tokens.
         network: learned compatibility, or None for border pixels alone.
         members: says whose token it is; None where images are not mixed.
         keep: share of tokens that stay in their image's row for certain.
@@ -84,7 +84,7 @@ class Solver:
         in_order: whether the adversary's own tokens came back in order, so that there is nothing to solve.
     """
 
-    eyes: Eyes
+    decoder: TokenDecoder
     network: PieceNetwork | None
     members: MemberNetwork | None
     keep: float
@@ -106,21 +106,21 @@ class Solver:
         if self.members is not None and size > 1:
             return torch.cat([self._message(part, self.members, rng) for part in tokens.split(size)])
         row = torch.arange(len(tokens)) % size
-        return self._images(tokens, rng) + self.eyes.geometry.tokens * row.unsqueeze(1)
+        return self._images(tokens, rng) + self.decoder.geometry.tokens * row.unsqueeze(1)
 
     def picture(self, view: View, source: Tensor) -> Tensor:
         """Images [N, C, H, W] from decoded patches put where `source` says."""
-        patches = self.eyes.decode(as_tokens(view.smashed).float()).clamp(0, 1)
+        patches = self.decoder.decode(as_tokens(view.smashed).float()).clamp(0, 1)
         placed = put(patches, source, rows_a_message(view))
-        return unpatchify(placed, self.eyes.geometry.patch, self.eyes.geometry.image_shape)
+        return unpatchify(placed, self.decoder.geometry.patch, self.decoder.geometry.image_shape)
 
     @torch.no_grad()
     def _scores(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Log-odds of places [N, K, T] and pairs [N, 2, K, K]."""
-        edges, t = self.eyes.edges(tokens), self.eyes.geometry.tokens
+        edges, t = self.decoder.edges(tokens), self.decoder.geometry.tokens
         if self.network is None:
             return torch.zeros(len(tokens), tokens.shape[1], t), log_odds(SHARPNESS * edges).cpu()
-        places, pairs = self.network(self.eyes.features(tokens), edges)
+        places, pairs = self.network(self.decoder.features(tokens), edges)
         return (places.log_softmax(2) + log(t)).cpu(), log_odds(pairs).cpu()
 
     def _images(self, tokens: Tensor, rng: np.random.Generator) -> Tensor:
@@ -130,7 +130,7 @@ class Solver:
     def _message(self, tokens: Tensor, members: MemberNetwork, rng: np.random.Generator) -> Tensor:
         """Place of each token of a message among the places of all its images, int64 [B, T]."""
         b, t, _ = tokens.shape
-        taken, chances = assign_members(members, self.eyes.features(tokens), self.keep)
+        taken, chances = assign_members(members, self.decoder.features(tokens), self.keep)
         everything = tokens.reshape(1, b * t, -1)
         within = self._search(*self._scores(everything[0][taken]), 1, [], self.kicks, rng)
         at = np.take_along_axis(taken.cpu().numpy(), within, 1).reshape(1, -1)
@@ -151,7 +151,7 @@ class Solver:
         rng: np.random.Generator,
     ) -> Places:
         """The piece in each place, [M, S]."""
-        side = isqrt(self.eyes.geometry.tokens)
+        side = isqrt(self.decoder.geometry.tokens)
         frame = Frame(rows=side, columns=side, pictures=pictures)
         puzzles = Puzzles(unary=places.double().numpy(), pairs=pairs.double().numpy(), frame=frame)
         return assemble(puzzles, begin or starts(puzzles), kicks, rng)

@@ -100,8 +100,8 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
         taken, _ = nearest(predicted / spread, tokens[:few] / spread)
         forward = Ridge.fit(contents[:few], _taken(tokens[:few], taken), 1e-3)
         predicted = forward(contents[:few])
-    found = [nearest((forward(x) / spread)[None], (z / spread)[None]) for x, z in zip(contents, tokens, strict=True)]
-    taken, sure = (torch.cat(parts) for parts in zip(*found, strict=True))
+    matches = [nearest((forward(x) / spread)[None], (z / spread)[None]) for x, z in zip(contents, tokens, strict=True)]
+    taken, sure = (torch.cat(parts) for parts in zip(*matches, strict=True))
     return _taken(tokens, taken).view(m, b, t, d), own_share(taken, sure, t), own_share(taken, sure, 1)
 
 
@@ -137,8 +137,8 @@ def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     >>> nearest(offer.flip(1) + 0.1, offer)[1].tolist()
     [[True, False, False, True]]
     """
-    found = [_nearest(*pair) for pair in zip(predicted, tokens, strict=True)]  # a message at a time: K² numbers each
-    return torch.stack([taken for taken, _ in found]), torch.stack([sure for _, sure in found])
+    matches = [_nearest(*pair) for pair in zip(predicted, tokens, strict=True)]  # a message at a time: K² numbers each
+    return torch.stack([taken for taken, _ in matches]), torch.stack([sure for _, sure in matches])
 
 
 def _nearest(guess: Tensor, offer: Tensor) -> tuple[Tensor, Tensor]:

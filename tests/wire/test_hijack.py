@@ -102,7 +102,7 @@ def test_nothing_to_imitate(defense: Defense, clients: int) -> None:
 
 
 def test_fsha_hands_the_pilot_over_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the whole attack, on clients that shuffle: critic and decoder see no token at its place."""
+    """Through the whole attack, on clients that shuffle: discriminator and decoder see no token at its place."""
     monkeypatch.setattr("privkit.attacks.hijack.fsha.ROUNDS_AN_EPOCH", 2)
     clients, _ = live(PatchShuffle(), clients=2)
     imitate, moved = imitated(edge_of(PatchShuffle(), 2)[0], IMAGES), []

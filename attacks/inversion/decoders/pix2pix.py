@@ -1,4 +1,4 @@
-"""pix2pix: a U-Net from the release, laid out as a picture, to the image, and the patch critic that may judge it."""
+"""pix2pix: a U-Net from the release, laid out as a picture, to the image, and a patch discriminator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privkit.attacks.inversion.decoders.convolutional import CONVOLUTIONAL_RATE,
 from privkit.attacks.inversion.decoders.maps import MapGeometry, Painter, convolution
 
 L1_WEIGHT = 100.0
-"""Weight of the absolute error against the critic's loss: pix2pix's default."""
+"""Weight of the absolute error against the discriminator's loss: pix2pix's default."""
 
 
 class UNet(Decoder):
@@ -58,10 +58,10 @@ class UNet(Decoder):
 
 
 class Pix2Pix(UNet):
-    """The U-Net and a critic of its pictures.
+    """The U-Net and a discriminator of its pictures.
 
-    The critic sees the picture alone and judges overlapping pieces. Generator and critic move together: both gradients
-    come from one backward pass, the generator's through a critic whose weights are held fixed.
+    The discriminator sees the picture alone and judges overlapping pieces. Generator and discriminator move together:
+    both gradients come from one backward pass, the generator's through a discriminator whose weights are held fixed.
 
     Source: Isola et al. 2017, §3; the attacker of Yao et al., patch shuffling, Table IX.
 
@@ -72,7 +72,7 @@ class Pix2Pix(UNet):
 
     def __init__(self, geometry: MapGeometry, *, width: int | None = None, depth: int | None = None) -> None:
         super().__init__(geometry, width=width, depth=depth)
-        self.critic = nn.Sequential(
+        self.discriminator = nn.Sequential(
             convolution(geometry.image_shape[0], self.width, stride=2),
             convolution(self.width, 2 * self.width, stride=2),
             nn.Conv2d(2 * self.width, 1, 3, padding=1),
@@ -81,13 +81,15 @@ class Pix2Pix(UNet):
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
         """Absolute error and both sides of the game, in one scalar; see `Decoder.objective`."""
         drawn = self(release).float()
-        held = {name: weight.detach() for name, weight in self.critic.named_parameters()}
-        praise = _cross_entropy(functional_call(self.critic, held, (drawn,)), real=True)
-        lesson = _cross_entropy(self.critic(truth), real=True) + _cross_entropy(self.critic(drawn.detach()), real=False)
+        held = {name: weight.detach() for name, weight in self.discriminator.named_parameters()}
+        praise = _cross_entropy(functional_call(self.discriminator, held, (drawn,)), real=True)
+        lesson = _cross_entropy(self.discriminator(truth), real=True) + _cross_entropy(
+            self.discriminator(drawn.detach()), real=False
+        )
         return functional.l1_loss(drawn, truth) + (praise + 0.5 * lesson) / L1_WEIGHT
 
 
 def _cross_entropy(verdict: Tensor, *, real: bool) -> Tensor:
-    """Mean cross-entropy of a critic's logits against "real" or "made up"."""
+    """Mean cross-entropy of a discriminator's logits against "real" or "made up"."""
     goal = torch.full_like(verdict, float(real))
     return functional.binary_cross_entropy_with_logits(verdict, goal)

@@ -200,11 +200,11 @@ def _relations(geometry: Geometry) -> Tensor:
     """Relations [R, T, T] of places to start from: right, left, below, above, the same image, and small random ones."""
     rows = geometry.image_shape[1] // geometry.patch
     place = torch.arange(geometry.tokens).view(rows, -1)
-    found = 0.05 * torch.randn(RELATIONS, *[geometry.tokens] * 2)
+    relations = 0.05 * torch.randn(RELATIONS, *[geometry.tokens] * 2)
     neighbors = ((place[:, 1:], place[:, :-1]), (place[1:], place[:-1]))
-    found[:5] = 0
+    relations[:5] = 0
     for axis, (far, near) in enumerate(neighbors):
-        found[2 * axis, far.flatten(), near.flatten()] = 1
-        found[2 * axis + 1, near.flatten(), far.flatten()] = 1
-    found[4] = 1 / geometry.tokens
-    return found
+        relations[2 * axis, far.flatten(), near.flatten()] = 1
+        relations[2 * axis + 1, near.flatten(), far.flatten()] = 1
+    relations[4] = 1 / geometry.tokens
+    return relations

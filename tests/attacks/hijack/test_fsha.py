@@ -92,7 +92,7 @@ def test_a_diverging_round_is_named_and_the_last_good_state_is_kept(hijack: Any,
     assert bad.kept is not None
     assert len(bad.kept["curve"]) == 1
     assert clients.done == 10
-    for name in ("pilot", "decoder", "critic"):
+    for name in ("pilot", "decoder", "discriminator"):
         for key, weight in good.kept["training"][name].items():
             assert torch.equal(weight, bad.kept["training"][name][key])
     for key, weight in good.kept["training"]["clients"]["lower"].items():
@@ -203,8 +203,8 @@ def test_views_that_cannot_be_attacked(hijack: Any, views: list[View], says: str
         ("penalty_weight", 0.0),
         ("penalty_weight", math.inf),
         ("learning_rate", -1.0),
-        ("critic_rate", math.nan),
-        ("critic_steps", 0),
+        ("discriminator_rate", math.nan),
+        ("discriminator_steps", 0),
         ("width", 0),
         ("noise", -0.1),
         ("keep", 0.0),

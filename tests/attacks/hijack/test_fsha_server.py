@@ -23,37 +23,41 @@ def test_weights_that_are_not_finite_make_no_snapshot(hijack: Any) -> None:
     server = Server(hijack.one._settings(), clients.views()[0], clients, hijack.known(clients), hijack.own, 0)
     server.examine()
     with torch.no_grad():
-        next(server.networks.critic.parameters()).view(-1)[0] = math.nan
+        next(server.networks.discriminator.parameters()).view(-1)[0] = math.nan
     with pytest.raises(AttackDiverged, match="weight"):
         server.examine()
 
 
-def test_the_answer_is_the_gradient_of_the_critics_mean_score(hijack: Any) -> None:
+def test_the_answer_is_the_gradient_of_the_discriminators_mean_score(hijack: Any) -> None:
     clients = hijack.client()
     view = clients.views()[0]
     server = Server(hijack.one._settings(), view, clients, hijack.known(clients), hijack.own, 0)
-    critic = server.networks.critic
+    discriminator = server.networks.discriminator
     released = view.smashed.clone().requires_grad_()
-    critic(released).mean().backward()
+    discriminator(released).mean().backward()
     assert released.grad is not None
     answer = server.answer(view, Generator().manual_seed(0))
     torch.testing.assert_close(answer, released.grad)
 
 
-def test_the_critics_loss_against_its_definition(hijack: Any) -> None:
+def test_the_discriminators_loss_against_its_definition(hijack: Any) -> None:
     clients = hijack.client()
     view = replace(clients.views()[0], labels=None)
     server = Server(hijack.one._settings(), view, clients, hijack.known(clients), hijack.own, 0)
-    critic, pilot = server.networks.critic, server.networks.pilot
+    discriminator, pilot = server.networks.discriminator, server.networks.pilot
     draws = Generator().manual_seed(4)
     rows = torch.randint(len(server.images), (50,), generator=draws)
     fake = pilot(server.images[rows]).detach()
     points = between(view.smashed, fake, draws).requires_grad_()
-    (slope,) = torch.autograd.grad(critic(points).sum(), points, create_graph=True)
-    loss = critic(fake).mean() - critic(view.smashed).mean() + 10 * (slope.flatten(1).norm(dim=1) - 1).square().mean()
-    expected = torch.autograd.grad(loss, list(critic.parameters()), allow_unused=True)
+    (slope,) = torch.autograd.grad(discriminator(points).sum(), points, create_graph=True)
+    loss = (
+        discriminator(fake).mean()
+        - discriminator(view.smashed).mean()
+        + 10 * (slope.flatten(1).norm(dim=1) - 1).square().mean()
+    )
+    expected = torch.autograd.grad(loss, list(discriminator.parameters()), allow_unused=True)
     server.answer(view, Generator().manual_seed(4))
-    for weight, gradient in zip(critic.parameters(), expected, strict=True):
+    for weight, gradient in zip(discriminator.parameters(), expected, strict=True):
         torch.testing.assert_close(weight.grad, gradient, rtol=1e-4, atol=1e-6)
 
 
@@ -78,8 +82,8 @@ def test_networks_fit_any_cut(released: tuple[int, ...], image: tuple[int, int, 
     made = networks.pilot(torch.rand(2, *image))
     assert made.shape == (2, *released)
     assert networks.decoder(made).shape == (2, *image)
-    assert networks.critic(made, torch.tensor([-1, 2])).shape == (2,)
-    assert networks.critic(made, torch.tensor([-1, 2]))[0] == networks.critic(made)[0]
+    assert networks.discriminator(made, torch.tensor([-1, 2])).shape == (2,)
+    assert networks.discriminator(made, torch.tensor([-1, 2]))[0] == networks.discriminator(made)[0]
 
 
 def test_pilots_end_in_the_range_of_the_release() -> None:
@@ -139,6 +143,9 @@ def test_the_released_recipe_is_the_authors(hijack: Any) -> None:
     clients = hijack.client()
     view = replace(clients.views()[0], smashed=clients.views()[0].smashed.abs(), labels=hijack.labels[:50])
     server = Server(FSHA(recipe="released", width=2)._settings(), view, clients, hijack.known(clients), hijack.own, 0)
-    assert [group["lr"] for o in (server.on_images, server.on_critic) for group in o.param_groups] == [1e-5, 1e-4]
+    assert [group["lr"] for o in (server.on_images, server.on_discriminator) for group in o.param_groups] == [
+        1e-5,
+        1e-4,
+    ]
     assert (server.settings.penalty_weight, server.labels, module.EPOCHS["released"]) == (500.0, None, 100)
     assert not any(isinstance(layer, nn.ReLU) for layer in server.networks.pilot.modules())

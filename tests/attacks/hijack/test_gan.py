@@ -12,12 +12,12 @@ from privkit.attacks.hijack.gan import Norm, between, gradient_penalty, kinked
 
 @pytest.mark.parametrize("shape", [(3, 2, 4, 4), (3, 4, 6), (3, 5)])
 @pytest.mark.parametrize("norm", ["full", "channel"])
-def test_the_penalty_against_differences_of_the_critic(shape: tuple[int, ...], norm: Norm) -> None:
+def test_the_penalty_against_differences_of_the_discriminator(shape: tuple[int, ...], norm: Norm) -> None:
     draws = Generator().manual_seed(0)
     points = torch.randn(shape, generator=draws, dtype=torch.float64)
     weight = torch.randn(7, points[0].numel(), generator=draws, dtype=torch.float64)
 
-    def critic(x: Tensor) -> Tensor:
+    def discriminator(x: Tensor) -> Tensor:
         return torch.tanh(x.flatten(1) @ weight.T).sum(1)
 
     step, total, count = 1e-6, 0.0, 0
@@ -27,7 +27,7 @@ def test_the_penalty_against_differences_of_the_critic(shape: tuple[int, ...], n
             up, down = row.clone(), row.clone()
             up[place] += step
             down[place] -= step
-            slope[place] = (critic(up[None]) - critic(down[None])).item() / (2 * step)
+            slope[place] = (discriminator(up[None]) - discriminator(down[None])).item() / (2 * step)
         if norm == "full":
             norms = [math.sqrt(sum(v * v for v in slope.flatten().tolist()))]
         elif row.ndim == 3:
@@ -37,7 +37,7 @@ def test_the_penalty_against_differences_of_the_critic(shape: tuple[int, ...], n
         else:
             norms = [abs(v) for v in slope.tolist()]
         total, count = total + sum((n - 1) ** 2 for n in norms), count + len(norms)
-    assert gradient_penalty(critic, points, norm).item() == pytest.approx(total / count, rel=1e-6)
+    assert gradient_penalty(discriminator, points, norm).item() == pytest.approx(total / count, rel=1e-6)
 
 
 def test_the_cheap_kink_has_the_values_and_all_gradients_of_relu() -> None:

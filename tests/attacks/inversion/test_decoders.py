@@ -159,26 +159,28 @@ def test_releases_that_no_map_decoder_can_read() -> None:
 
 
 def test_both_players_learn_and_each_only_its_own_part() -> None:
-    """The critic's verdict moves the generator, and only the lesson moves the critic."""
+    """The discriminator's verdict moves the generator, and only the lesson moves the discriminator."""
     images = VICTIMS[:4]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         game = Pix2Pix(MapGeometry.of(images, (1, 8, 8)), width=4)
         alone = UNet(MapGeometry.of(images, (1, 8, 8)), width=4)
-    alone.load_state_dict({name: value for name, value in game.state_dict().items() if not name.startswith("critic")})
+    alone.load_state_dict(
+        {name: value for name, value in game.state_dict().items() if not name.startswith("discriminator")}
+    )
     game.objective(images, images).backward()
     alone.objective(images, images).backward()
     leave, plain = game.body.leave.weight.grad, alone.body.leave.weight.grad
     assert leave is not None
     assert plain is not None
     assert not torch.allclose(leave, plain)
-    critic = [weight.grad for weight in game.critic.parameters()]
+    discriminator = [weight.grad for weight in game.discriminator.parameters()]
     game.zero_grad()
     drawn = game(images).detach()
     bce = nn.functional.binary_cross_entropy_with_logits
-    real, fake = game.critic(images), game.critic(drawn)
+    real, fake = game.discriminator(images), game.discriminator(drawn)
     (0.005 * (bce(real, torch.ones_like(real)) + bce(fake, torch.zeros_like(fake)))).backward()
-    for weight, gradient in zip(game.critic.parameters(), critic, strict=True):
+    for weight, gradient in zip(game.discriminator.parameters(), discriminator, strict=True):
         torch.testing.assert_close(weight.grad, gradient, atol=1e-7, rtol=1e-3)
 
 

@@ -200,7 +200,7 @@ def test_a_divergence_stops_it_with_the_last_good_state_kept(memory: Any) -> Non
 
 @pytest.mark.parametrize("told", [True, False], ids=["labels", "no labels"])
 def test_a_step_gives_every_part_the_gradient_of_its_own_loss_at_the_weights_before_it(told: bool) -> None:
-    """One pass through each judge serves it and whoever fools it; here each loss is written out and differentiated."""
+    """One pass through a discriminator serves it and its opponent; here each loss is written out and differentiated."""
     views, knowledge = case("tokens")
     views = views if told else [replace(v, labels=None) for v in views]
     training = SDARTraining(SDAR(width=4, lambda1=0.3, lambda2=0.5), SDAR()._data(views, knowledge), 0)
@@ -268,7 +268,7 @@ def test_bad_specifications() -> None:
         {"epochs": -1},
         {"simulator": "copy"},
         {"learning_rate": 0.0},
-        {"judge_rate": float("inf")},
+        {"discriminator_rate": float("inf")},
         {"lambda1": -0.1},
         {"lambda2": float("nan")},
         {"width": 0},

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Generator
 
-from privkit.attacks.inversion.sdar_networks import Drawer, Judge, Simulator
+from privkit.attacks.inversion.sdar_networks import Decoder, Discriminator, Simulator
 
 
 @pytest.mark.parametrize(
@@ -15,8 +15,8 @@ def test_networks_for_every_form(form: tuple[int, ...], shape: tuple[int, int, i
     rows = torch.rand(form, generator=Generator().manual_seed(0))
     images = torch.rand(2, *shape)
     assert Simulator(rows, shape, width=4)(images).shape == (2, *form[1:])
-    assert Drawer(rows, shape, width=4)(rows).shape == (6, *shape)
-    assert Judge(rows, shape, width=4, classes=3)(rows, torch.arange(6) % 3).shape == (6,)
+    assert Decoder(rows, shape, width=4)(rows).shape == (6, *shape)
+    assert Discriminator(rows, shape, width=4, classes=3)(rows, torch.arange(6) % 3).shape == (6,)
 
 
 def test_a_simulator_keeps_below_a_clamp_that_it_saw() -> None:
