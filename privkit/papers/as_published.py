@@ -54,7 +54,9 @@ def as_published(
     if has_secrets(mechanism):
         raise ValueError("the papers have no formula for random allocation, hidden masks or randomized response")
     if mechanism.rounds > 1:
-        raise ValueError("the papers' formulas are for one release; compose them with published theorem_a7")
+        raise ValueError(
+            "the papers' formulas are for one release; compose them with Theorem A.7 (`accurate_sl.composition`)"
+        )
     if mechanism.lower_model != "frozen":
         raise ValueError(
             "the papers' formulas cover releases alone and leave out noisy updates of the lower model: use the sound "

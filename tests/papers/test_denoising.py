@@ -410,22 +410,6 @@ def test_two_equal_rows_have_no_error() -> None:
 # Simulation
 
 
-def test_simulated_slope_agrees_with_quadrature_of_two_and_of_three_classes() -> None:
-    weights, features = layer_of(7, 2, 5)
-    noise = Noise(law="gaussian", scale=0.8)
-    value, error = simulation.loss_slope(weights, features, 1, noise)
-    assert abs(value - denoising_softmax.loss_slope(weights, features, 1, 0.8)) < 4 * error
-    three, pair = layer_of(8, 3, 2)
-    node, mass = np.polynomial.hermite_e.hermegauss(80)  # three classes of two features: a grid over both noises
-    noisy = pair + 0.8 * np.stack(np.meshgrid(node, node, indexing="ij"), axis=-1)
-    logits = noisy @ three.T
-    soft = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-    slope = ((soft - np.eye(3)[2]) * logits).sum(axis=-1)
-    expected = mass @ slope @ mass / mass.sum() ** 2
-    value, error = simulation.loss_slope(three, pair, 2, noise)
-    assert abs(value - expected) < 4 * error
-
-
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 def test_linear_curves_lie_on_the_closed_form(law: str) -> None:
     setting = Settings(law=law, rows=4, columns=6, draws=20_000, points=6, seed=3)  # type: ignore[arg-type]
@@ -604,8 +588,6 @@ def test_refuses_the_rest_with_a_sentence() -> None:
         denoising_softmax.softmax_loss_gap([[1.0], [2.0], [3.0]], [1.0], 0, 1.0)
     with pytest.raises(ValueError, match="label must be"):
         denoising_softmax.softmax_loss_gap([[1.0], [2.0]], [1.0], 2, 1.0)
-    with pytest.raises(ValueError, match="label must be"):
-        simulation.loss_slope([[1.0], [2.0]], [1.0], 2, UNIT_NOISE)
     with pytest.raises(ValueError, match="mask must be one of"):
         denoising_softmax.log_exp_sum_squared([[1.0]], [1.0], 0.5, UNIT_NOISE, mask="rows")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="log_mean_square must be >="):

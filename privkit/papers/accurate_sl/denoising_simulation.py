@@ -21,11 +21,11 @@ from typing import Literal
 
 import numpy as np
 from numpy.random import Generator, default_rng
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
 from privkit.accountants import validate
-from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
+from privkit.papers.accurate_sl.denoising import Noise
 
 Array = NDArray[np.float64]
 
@@ -184,34 +184,6 @@ def best_scales(settings: Settings, scale: float) -> Array:
         weight = (batch.weights**2).sum(axis=(1, 2))
         found.append(signal / (signal + noise.variance * weight))  # `denoising.best_scale` for all layers at once
     return np.concatenate(found)
-
-
-def loss_slope(
-    weights: ArrayLike, features: ArrayLike, label: int, noise: Noise, *, draws: int = 100_000, seed: int = 0
-) -> tuple[float, float]:
-    """E⟨s(z̃) − y*, z̃⟩ for any number of classes, and its standard error; > 0 if and only if some λ < 1 helps.
-
-    Args:
-        weights: M [m, n].
-        features: X [n].
-        label: the true class, 0 to m − 1.
-        noise: Gaussian or Laplace.
-        draws: ≥ 2.
-        seed: of numpy's default generator.
-
-    Source: derived; `denoising_softmax.loss_slope` integrates it for two classes.
-
-    >>> value, error = loss_slope([[20, 3], [20, 0]], [0, 1], 0, Noise(law="gaussian", scale=0.0866))
-    >>> value < -5 * error
-    True
-    """
-    LinearLayer.of(weights, features)  # refuses what is no layer
-    m, x = np.asarray(weights, float), np.asarray(features, float)
-    true = validate.whole("label", label, least=0, most=len(m) - 1)
-    count, generator = validate.whole("draws", draws, least=2), default_rng(validate.whole("seed", seed, least=0))
-    logits = (x + noise.scale * _unit_noise(generator, noise.law, (count, len(x)))) @ m.T
-    slopes = (softmax(logits, axis=1) * logits).sum(axis=1) - logits[:, true]
-    return float(slopes.mean()), float(slopes.std(ddof=1) / count**0.5)
 
 
 @dataclass(frozen=True, kw_only=True)

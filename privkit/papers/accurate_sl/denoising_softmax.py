@@ -149,7 +149,7 @@ def loss_slope(weights: ArrayLike, features: ArrayLike, label: int, sigma: float
     """E⟨s(z̃) − y*, z̃⟩ with z̃ = M(X + Z), the slope of λ ↦ E L(λz̃) at λ = 1; two classes, by quadrature.
 
     Scaling by a λ just below 1 lowers the mean cross-entropy if and only if this is positive; E L is convex in λ, so
-    where it is not, no λ < 1 helps. `denoising_simulation.loss_slope` draws it for any number of classes.
+    where it is not, no λ < 1 helps.
 
     Args:
         weights: M [2, n].
