@@ -1,12 +1,12 @@
-"""The attack contract: what an adversary may hold, and what it returns. The truth is not among it."""
+"""The attack contract: what an adversary observes, how an attack is mounted, and what it returns; never the truth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Generic, Never, Protocol, TypeVar
 
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 
 class NotApplicable(Exception):
@@ -85,76 +85,23 @@ class TrainingClients(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Knowledge:
-    """What the adversary has beside its views; None means that it does not have it.
+class Observation:
+    """What every adversary holds when its attack begins; each goal adds what else there may be for it.
 
     Attributes:
-        image_shape: (C, H, W) of the private images; public by the model's architecture.
-        batch_size: images a round, over all clients, which the server sees anyway.
-        auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
-        auxiliary_labels: their labels, int64 [M].
-        query: runs the clients' *defended* lower segments on one round of the adversary's images (black box).
-        lower: a client's lower segment itself (white box).
-        upper: the server's segment, which a server has: smashed data -> logits [N, L].
-        clients: the clients in training from their start, for an attack that takes training over.
-        imitate: what the clients' defense makes of one round of smashed data [N, ...] by its public law, with coins of
-            the adversary's own; differentiable, and shaped like them.
+        image_shape: of one private record, (C, H, W) of images; public by the model's architecture.
+        batch_size: records a round, over all clients, which the server sees anyway.
+        views: the recorded rounds, pass after pass.
     """
 
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     batch_size: int
-    auxiliary: Tensor | None = None
-    auxiliary_labels: Tensor | None = None
-    query: Query | None = None
-    lower: nn.Module | None = None
-    upper: nn.Module | None = None
-    clients: TrainingClients | None = None
-    imitate: Callable[[Tensor, Generator], Tensor] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reconstruction:
-    """Guesses at the private images.
-
-    Attributes:
-        images: float32 [N·k, C, H, W] in [0, 1]; row n·k + i is the guess at the i-th image in the n-th released row,
-            views concatenated.
-        curve: the attack's own objective on held-out *auxiliary* images after each epoch (MSE on [0, 1], lower is
-            a stronger attack); empty for attacks that learn nothing.
-        arrangement: the order that the images were put together by, from attacks that undo a shuffle; rows are the
-            released rows, views concatenated.
-    """
-
-    images: Tensor
-    curve: tuple[float, ...] = ()
-    arrangement: Arrangement | None = None
-
-    @property
-    def converged(self) -> bool | None:
-        """Whether the curve improved by less than 5 % in its last quarter and ends within 5 % of its best epoch.
-
-        None without enough epochs. A curve that rises again, as an overfitted decoder's does, has not converged.
-
-        Source: privkit's own sanity gate. A decaying learning rate flattens every curve at its end, so a passed
-        gate is necessary for convergence, not sufficient.
-
-        >>> import torch
-        >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(1.0, 0.5, 0.4, 0.39)).converged
-        True
-        >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(1.0, 0.5, 0.4, 0.3)).converged
-        False
-        >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(0.1, 0.2, 0.3, 0.4)).converged
-        False
-        """
-        if len(self.curve) < 4:
-            return None
-        before = self.curve[-1 - len(self.curve) // 4]
-        return 0.95 * before < self.curve[-1] <= 1.05 * min(self.curve)
+    views: Sequence[View] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """One score an example, for attacks that answer a yes-or-no question (is the label 1? was it a member?).
+    """One score an example, for goals that ask yes or no (is the label 1? was it a member?).
 
     Attributes:
         values: float [N]; higher means "yes".
@@ -163,18 +110,6 @@ class Scores:
 
     values: Tensor
     examples: Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arrangement:
-    """A guess at the order that a shuffle took away.
-
-    Attributes:
-        source: int64 [N, T]; released token t of row n is guessed to have been token source % T of image source // T,
-            images counted from 0 within its message of `batch_size` rows.
-    """
-
-    source: Tensor
 
 
 class Session(Protocol):
@@ -214,38 +149,98 @@ class NoSession:
         """Stay silent."""
 
 
-class Attack(Protocol):
-    """One attack: a frozen specification with a single method.
+Held = TypeVar("Held", bound=Observation, contravariant=True)
+Output = TypeVar("Output", covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mounting(Generic[Held, Output]):
+    """How an attack wants to be mounted by whoever measures it.
 
     Attributes:
-        name: its name in the registry.
-        needs: fields of the knowledge without which it cannot be mounted.
-
-    More are looked for where an attack has them: `uses`, fields of the knowledge that make it stronger, but which it
-    can do without; `start`, the same attack with nothing learned and nothing searched, where `epochs=0` is not that;
-    `short_of_published`, a sentence where it is mounted below its published strength; `passes`, how often the same
-    victims must have crossed the wire (views are then those of pass after pass; 1 without it), and `asks`: "images"
-    (without it), "labels", "members" or "canaries", the question that its `Scores` answer. One that trains for `epochs`
-    says `budgeted` where None stands for what a run's budget allows (True, or a share of it), not for its own number;
-    `control_epochs` where it needs so many to win where winning is easy, or `control`, the specification that does; and
-    `control_side` where images of so many pixels a side are enough to show it.
+        passes: how often the attacked images cross the wire for it, ≥ 1.
+        budget_share: share of a run's epochs for attacks that its field `epochs` waits for; 0 if it has its own number.
+        start: the same attack with nothing learned and nothing searched; None if it has no such start, or is it.
+        control: from the training steps of one epoch, the specification that stands for it in control experiments; None
+            for the attack itself.
+        control_side: pixels a side that are enough for its controls; None for the images as they are.
+        ignores_views: whether it is a constant guess, which needs no controls.
+        shadow_models: models of the attacked one's kind that it has trained.
+        short_of_published: a sentence, if it is mounted below its published strength.
     """
 
-    name: ClassVar[str]
-    needs: ClassVar[frozenset[str]]
+    passes: int = 1
+    budget_share: float = 0.0
+    start: Attack[Held, Output] | None = None
+    control: Callable[[int], Attack[Held, Output]] | None = None
+    control_side: int | None = None
+    ignores_views: bool = False
+    shadow_models: int = 0
+    short_of_published: str = ""
 
-    def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
-    ) -> Reconstruction | Scores:
-        """Attack the views; the same generator state gives the same bits on the same CPU."""
+
+class Attack(Protocol[Held, Output]):
+    """One attack: a frozen dataclass that declares what it needs and how it is mounted, with a single method."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+        ...
+
+    @property
+    def goal(self) -> str:
+        """What it is after, one of `privkit.attacks.goals.GOALS`."""
+        ...
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Fields of the observation without which it cannot be mounted."""
+        ...
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """Fields that make it stronger, but that it can do without."""
+        ...
+
+    @property
+    def mounting(self) -> Mounting[Held, Output]:
+        """How it wants to be mounted."""
+        ...
+
+    def run(self, observation: Held, generator: Generator, session: Session | None = None) -> Output:
+        """Attack what was observed; the same generator state gives the same bits on the same CPU.
+
+        Args:
+            observation: what the adversary holds.
+            generator: a CPU generator, the only source of randomness.
+            session: where a long attack saves itself and reports its progress.
+
+        Raises:
+            NotApplicable: if it cannot be mounted on this observation.
+            AttackDiverged: if its own training is not finite; the last good state is kept.
+        """
         ...
 
 
-def known_to(attack: Attack) -> frozenset[str]:
-    """Fields of the knowledge that an attack declares: an audit hands over no others."""
-    return attack.needs | getattr(attack, "uses", frozenset())
+AnyAttack = Attack[Never, object]
+"""An attack on any goal, for code that mounts it and does not run it."""
 
 
-def missing(attack: Attack, knowledge: Knowledge) -> list[str]:
-    """Names of what the attack needs and the adversary lacks; a non-empty answer makes a cell `not_applicable`."""
-    return sorted(need for need in attack.needs if getattr(knowledge, need, None) is None)
+def known_to(attack: AnyAttack) -> frozenset[str]:
+    """Fields of the observation that an attack declares: an audit hands over no others."""
+    return attack.needs | attack.uses
+
+
+def lacking(attack: AnyAttack, observation: Observation) -> list[str]:
+    """Names of what the attack needs and the adversary does not have."""
+    return sorted(need for need in attack.needs if getattr(observation, need) is None)
+
+
+def require(attack: AnyAttack, observation: Observation) -> None:
+    """Refuse an adversary that lacks what the attack needs.
+
+    Raises:
+        NotApplicable: it names what is missing.
+    """
+    if missing := lacking(attack, observation):
+        raise NotApplicable(f"{attack.name} needs {' and '.join(missing)}, which this adversary does not have")

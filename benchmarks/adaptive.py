@@ -12,7 +12,7 @@ mounts a black-box attack, retrained against the edge of that moment, after each
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import process_time
 from typing import Any, Literal
 
@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Knowledge, Query, QueryResult, View
+from privkit.attacks.base import Query, QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.adaptive import Adaptive
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.floors import MeanImage
@@ -129,7 +130,9 @@ def rounds(given: Options, images: Tensor) -> None:
             rows = []
             for seed in given.seeds:
                 query = edge_query(component.spec, given.patch, given.cut, seed)
-                knowledge = Knowledge(image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=query)
+                knowledge = ImageObservation(
+                    image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=query
+                )
                 draws, start = Generator().manual_seed(1_000 + seed), process_time()
                 views = [query(part, draws).view for _ in range(max(1, passes)) for part in victims.split(given.batch)]
                 attack: Any = MeanImage()
@@ -137,7 +140,7 @@ def rounds(given: Options, images: Tensor) -> None:
                     attack = BlackBox(decoder=decoder, epochs=given.epochs)  # type: ignore[arg-type]
                 elif passes:
                     attack = Adaptive(combine=combine, passes=passes, decoder=decoder, epochs=given.epochs)  # type: ignore[arg-type]
-                found = attack.run(views, knowledge, Generator().manual_seed(seed))
+                found = attack.run(replace(knowledge, views=views), Generator().manual_seed(seed))
                 rows.append([process_time() - start, *scores(found.images, victims)])
             print(f"| {component.label} | {combine} | {decoder} | {passes} | {cells(rows, (0, 4, 3))} |", flush=True)
 
@@ -222,11 +225,11 @@ def adv(given: Options, images: Tensor, labels: Tensor) -> None:
                 side.load_state_dict(state)
                 side.eval()
             right = evaluate(edge, upper, test, batch_size=given.batch, seed=seed).accuracy
-            knowledge = Knowledge(
+            knowledge = ImageObservation(
                 image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=black_box_query(edge)
             )
             views, start = record(edge, victims, batch_size=given.batch, seed=seed).views, process_time()
-            found = BlackBox(epochs=given.epochs).run(views, knowledge, Generator().manual_seed(seed))
+            found = BlackBox(epochs=given.epochs).run(replace(knowledge, views=views), Generator().manual_seed(seed))
             rows[stage].append([100 * right.value, process_time() - start, *scores(found.images, victims.x)])
             print(f"seed {seed}, {stage} epochs: {rows[stage][-1]}", flush=True)
     floor = scores(own.mean(0).expand_as(victims.x), victims.x)

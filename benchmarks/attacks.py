@@ -8,14 +8,15 @@ variation, nothing else), through a frozen convolution to 8×12×12. Medians ove
 The step of FSHA is timed by `benchmarks/run.py fsha --part speed`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter, process_time
 
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, View
+from privkit.attacks.base import View
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.image_fit import STEPS_AN_EPOCH
 from privkit.attacks.inversion.white_box import WhiteBox
 
@@ -44,11 +45,11 @@ def client(device: torch.device) -> nn.Module:
 
 def milliseconds(lower: nn.Module, smashed: Tensor, apart: bool) -> float:
     """Of an image and step."""
-    knowledge = Knowledge(image_shape=SHAPE, batch_size=IMAGES, lower=lower)
+    knowledge = ImageObservation(image_shape=SHAPE, batch_size=IMAGES, lower=lower)
     clock = perf_counter if smashed.is_cuda else process_time
     start = clock()
     for part in smashed.split(1 if apart else IMAGES):
-        ATTACK.run([View(round=0, smashed=part)], knowledge, Generator().manual_seed(0))
+        ATTACK.run(replace(knowledge, views=[View(round=0, smashed=part)]), Generator().manual_seed(0))
     if smashed.is_cuda:
         torch.cuda.synchronize()
     return 1e3 * (clock() - start) / len(smashed) / STEPS_AN_EPOCH

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, NoSession, View
+from privkit.attacks.base import NoSession, View
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import BLOCKS, FSHA, ROUNDS_AN_EPOCH
 from privkit.attacks.hijack.fsha_networks import build
 from privkit.attacks.hijack.fsha_server import Server
@@ -202,12 +203,12 @@ def attacked(given: Options, seed: int, attack: FSHA, data: Sequence[Tensor], de
     private, labels, own, own_labels = data
     lower = client(given.level, seed, given.client_width, given.part == "noise").to(given.device)
     victims = Victims(lower, private, labels, private[: given.victims], given, seed, defended)
-    known = Knowledge(
+    known = ImageObservation(
         image_shape=SHAPE, batch_size=given.batch, auxiliary=own, auxiliary_labels=own_labels, clients=victims
     )
     views = [View(round=v.round, smashed=v.smashed, labels=None) for v in victims.views()]
     first = View(round=0, smashed=views[0].smashed, labels=labels[:250] if given.labels else None)
-    return attack.run([first, *views[1:]], known, Generator().manual_seed(seed), Progress()).images
+    return attack.run(replace(known, views=[first, *views[1:]]), Generator().manual_seed(seed), Progress()).images
 
 
 def scores(guess: Tensor, truth: Tensor) -> str:
@@ -282,7 +283,7 @@ def speed(given: Options) -> None:
         "penalty": penalty,
     }
     server = FSHA(recipe=given.recipe, width=given.width, blocks=given.blocks)
-    known = Knowledge(image_shape=SHAPE, batch_size=given.batch, auxiliary=images, clients=victims)
+    known = ImageObservation(image_shape=SHAPE, batch_size=given.batch, auxiliary=images, clients=victims)
     whole = Server(server._settings(), View(round=0, smashed=z), victims, known, images, 0)
     draws = Generator(device).manual_seed(0)
     times: dict[str, list[float]] = {name: [] for name in ("step", *parts)}
@@ -338,8 +339,8 @@ def noticed(given: Options, attack: FSHA, data: Sequence[Tensor]) -> None:
                 train(victims, given, seed, given.epochs * ROUNDS_AN_EPOCH)
             else:
                 views = [replace(view, labels=labels[:250]) for view in victims.views()]
-                knowledge = Knowledge(image_shape=SHAPE, batch_size=given.batch, auxiliary=own, clients=victims)
-                attack.run(views, replace(knowledge, auxiliary_labels=known), Generator().manual_seed(seed))
+                knowledge = ImageObservation(image_shape=SHAPE, batch_size=given.batch, auxiliary=own, clients=victims)
+                attack.run(replace(knowledge, auxiliary_labels=known, views=views), Generator().manual_seed(seed))
             score = np.mean(guard.scores[10:])
             print(f"| {name} | {seed} | {guard.policy} | {score:.3f} | {guard.noticed} |", flush=True)
 

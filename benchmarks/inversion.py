@@ -10,14 +10,15 @@ between them. The seed draws the client's weights and the attack. MSE on [0, 1];
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, QueryResult, View
+from privkit.attacks.base import QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.domains.images.embedded import Digits
@@ -109,9 +110,9 @@ def decoders(args: Options) -> None:
         for seed in args.seeds:
             lower = client(seed, args.relu)
             view = View(round=0, smashed=lower(private[: args.victims]))
-            knowledge = Knowledge(image_shape=SHAPE, batch_size=ROUND, auxiliary=own, query=asked(lower))
+            knowledge = ImageObservation(image_shape=SHAPE, batch_size=ROUND, auxiliary=own, query=asked(lower))
             began = time.process_time()
-            guess = attack.run([view], knowledge, Generator().manual_seed(seed)).images
+            guess = attack.run(replace(knowledge, views=[view]), Generator().manual_seed(seed)).images
             found.append(reported(name, seed, time.process_time() - began, guess, private[: args.victims]))
         print(f"{name:24} mean     MSE {np.mean(found):.5f}, of {len(found)} seeds at most {max(found):.5f}")
 
@@ -125,10 +126,12 @@ def white_box(args: Options) -> None:
     for name, attack in WHITE_BOXES.items():
         for seed in args.seeds:
             lower = client(seed, args.relu)
-            knowledge = Knowledge(image_shape=SHAPE, batch_size=ROUND, auxiliary=own, query=asked(lower), lower=lower)
+            knowledge = ImageObservation(
+                image_shape=SHAPE, batch_size=ROUND, auxiliary=own, query=asked(lower), lower=lower
+            )
             views = [View(round=0, smashed=lower(victims))]
             began = time.process_time()
-            guess = attack.run(views, knowledge, Generator().manual_seed(seed)).images
+            guess = attack.run(replace(knowledge, views=views), Generator().manual_seed(seed)).images
             reported(name, seed, time.process_time() - began, guess, victims)
 
 

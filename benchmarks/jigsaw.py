@@ -12,7 +12,7 @@ dependence, and what tokens score that are left where they came.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, QueryResult, View
+from privkit.attacks.base import QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.assembly import Frame, Puzzles, assemble
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.order.coordinates import starts
@@ -161,7 +162,7 @@ def tokens(args: Options) -> None:
 
         view, truth = release(victims, Generator().manual_seed(seed))
         known = nn.Sequential(lower, PublicTransform(defense))  # the edge in order: a transform is public
-        knowledge = Knowledge(
+        knowledge = ImageObservation(
             image_shape=shape,
             batch_size=args.batch,
             auxiliary=auxiliary,
@@ -170,10 +171,10 @@ def tokens(args: Options) -> None:
         )
         attack = Jigsaw(pairs=args.pairs, epochs=args.epochs, kicks=args.kicks)
         began = time.process_time()
-        found = attack.run([view], knowledge, Generator().manual_seed(seed + 1))
+        found = attack.run(replace(knowledge, views=[view]), Generator().manual_seed(seed + 1))
         seconds = time.process_time() - began
-        assert found.arrangement is not None
-        scores = arrangement_scores(found.arrangement.source, truth, batch=args.batch)
+        assert found.permutation is not None
+        scores = arrangement_scores(found.permutation.source, truth, batch=args.batch)
         error, floor = (
             (guess - victims).square().mean().item() for guess in (found.images, auxiliary.mean(0, keepdim=True))
         )

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.labels.label_leak import LabelKnowledge, LabelLeak
+from privkit.attacks.goals.labels import LabelObservation
+from privkit.attacks.labels.label_leak import LabelLeak
 from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, roc_points
 from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.defenses.base import Defense
@@ -93,7 +94,7 @@ def scored(recorder: Recorder, edge: Clients, images: Tensor) -> Iterator[tuple[
     labels = kept.labels.view(CLIENTS, -1)
     for client, view in enumerate(kept.received):
         asked = {"own": labels[client], "peer": labels[1 - client]}
-        held = LabelKnowledge(
+        held = LabelObservation(
             image_shape=SHAPE, batch_size=labels.numel(), lower=edge.lowers.copy(client), auxiliary=images[client]
         )
         everything = torch.arange(len(asked["own"]))
@@ -110,7 +111,12 @@ def scored(recorder: Recorder, edge: Clients, images: Tensor) -> Iterator[tuple[
                     if target == "own":  # whoever knows its own labels need not ask for them
                         continue
                     knowledge = replace(held, known_rows=everything, known_labels=asked["own"])
-                yield name, target, attack.run([view], knowledge, Generator()).values[judged], truth[judged]
+                yield (
+                    name,
+                    target,
+                    attack.run(replace(knowledge, views=[view]), Generator()).values[judged],
+                    truth[judged],
+                )
 
 
 def run(

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Knowledge, Query, QueryResult, View
+from privkit.attacks.base import Query, QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.scores.image import mse, ssim
@@ -66,14 +67,14 @@ def views_of(images: Tensor, query: Query, batch: int, seed: int) -> list[View]:
     return [replace(query(part, draws).view, round=number) for number, part in enumerate(images.split(batch))]
 
 
-def seconds_an_epoch(attack: BlackBox, views: list[View], knowledge: Knowledge) -> float:
+def seconds_an_epoch(attack: BlackBox, views: list[View], knowledge: ImageObservation) -> float:
     """CPU seconds of one epoch, from a tenth of the images; the first run warms up."""
     assert knowledge.auxiliary is not None
     part = knowledge.auxiliary[: max(4 * knowledge.batch_size, len(knowledge.auxiliary) // 10)]
     for epochs in (0, 1):
         start = process_time()
         short = replace(attack, epochs=epochs)
-        short.run(views[:1], replace(knowledge, auxiliary=part), Generator().manual_seed(0))
+        short.run(replace(knowledge, auxiliary=part, views=views[:1]), Generator().manual_seed(0))
     return (process_time() - start) * len(knowledge.auxiliary) / len(part)
 
 
@@ -99,7 +100,9 @@ def main(given: Options) -> None:
             rows: list[list[float]] = []
             for seed in given.seeds:
                 query = defended(defense, given.patch, given.cut, seed)
-                knowledge = Knowledge(image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=query)
+                knowledge = ImageObservation(
+                    image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=query
+                )
                 messages = {what: views_of(x, query, given.batch, seed) for what, x in judged.items()}
                 views = messages["unseen"] + messages["learned from"]
                 attack: Any = MeanImage()
@@ -108,7 +111,7 @@ def main(given: Options) -> None:
                     attack = BlackBox(decoder=name, augment=given.augment)  # type: ignore[arg-type]
                     epochs = max(1, round(budget / seconds_an_epoch(attack, views, knowledge)))
                     attack, start = replace(attack, epochs=epochs), process_time()
-                guess = attack.run(views, knowledge, Generator().manual_seed(seed)).images.numpy()
+                guess = attack.run(replace(knowledge, views=views), Generator().manual_seed(seed)).images.numpy()
                 row = [process_time() - start, float(epochs)]
                 for truth, part in zip(judged.values(), np.split(guess, [given.victims]), strict=True):
                     row += [float(f(truth.numpy(), part, data_range=1.0).mean()) for f in (ssim, mse)]

@@ -8,14 +8,15 @@ scored on the same victims. SDAR has recorded 1,000 releases, the victims' among
 images; UnSplit owns no image and is given the client's architecture. Nobody makes a query.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import process_time
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Attack, Knowledge, View
+from privkit.attacks.base import Attack, View
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.unsplit import UnSplit
@@ -79,16 +80,16 @@ def main(options: Options) -> None:
             right = upper(lower(auxiliary)).argmax(1) == auxiliary_labels
         recorded = [View(round=0, smashed=smashed, labels=labels[: options.recorded])]
         victims = [View(round=0, smashed=smashed[: options.victims], labels=labels[: options.victims])]
-        passive = Knowledge(
+        passive = ImageObservation(
             image_shape=(1, 28, 28),
             batch_size=64,
             auxiliary=auxiliary,
             auxiliary_labels=auxiliary_labels,
             upper=upper,
         )
-        architecture = Knowledge(image_shape=(1, 28, 28), batch_size=64, lower=lower)
+        architecture = ImageObservation(image_shape=(1, 28, 28), batch_size=64, lower=lower)
         truth = images[: options.victims].numpy()
-        mounted: list[tuple[str, Attack, list[View], Knowledge]] = [
+        mounted: list[tuple[str, Attack, list[View], ImageObservation]] = [
             ("mean image", MeanImage(), victims, passive),
             (f"SDAR, {options.epochs} epochs", SDAR(epochs=options.epochs), recorded, passive),
             ("SDAR, untrained", SDAR(epochs=0), victims, passive),
@@ -96,7 +97,7 @@ def main(options: Options) -> None:
         ]
         for name, attack, views, knowledge in mounted:
             start = process_time()
-            found = attack.run(views, knowledge, Generator().manual_seed(seed)).images[: options.victims]  # type: ignore[union-attr]
+            found = attack.run(replace(knowledge, views=views), Generator().manual_seed(seed)).images[: options.victims]  # type: ignore[union-attr]
             spent = process_time() - start
             guess = found.numpy()
             error, likeness = mse(truth, guess, data_range=1.0).mean(), ssim(truth, guess, data_range=1.0).mean()

@@ -18,6 +18,7 @@ from privkit.registry import Component, parse, read_options, specify, table
 from privkit.toml_text import TomlError, parse_toml, read_text
 
 if TYPE_CHECKING:
+    from privkit.attacks.base import AnyAttack
     from privkit.reports.gate import Gate
     from privkit.training.spec import TrainingSpec
 
@@ -330,11 +331,20 @@ def _auxiliary(given: Any, dataset: Component) -> str:
 
 
 def _budgeted(attack: Component, budget: Budget) -> Component:
-    """Give an attack its share of the budget's epochs, unless it named its own."""
-    share = float(getattr(attack.spec, "budgeted", 0))
-    if share and attack.spec.epochs is None:
-        return attack.replace(epochs=ceil(share * budget.attack_epochs))
-    return attack
+    """Check what an attack declares, and give it its share of the budget's epochs, unless it named its own.
+
+    Raises:
+        UsageError: if a plug-in's attack lacks something of the contract.
+    """
+    from privkit.attacks.declaration import check_declared
+
+    spec: AnyAttack = attack.spec
+    try:
+        check_declared(spec)
+    except TypeError as error:
+        raise UsageError(f"attack {attack.name}: {error}; repair the package that brings it") from None
+    share = spec.mounting.budget_share
+    return attack.replace(epochs=ceil(share * budget.attack_epochs)) if share else attack
 
 
 def _budget(given: Any) -> tuple[str, Budget]:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import ClassVar, Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
-from privkit.attacks.base import (
-    Knowledge,
-    NotApplicable,
-    Reconstruction,
-    Session,
-    View,
-    missing,
-)
+from privkit.attacks.base import Mounting, NotApplicable, Session
 from privkit.attacks.fit import fit
+from privkit.attacks.goals.reconstruct import (
+    ImageMounting,
+    ImageObservation,
+    Reconstruction,
+    check,
+    check_one_form,
+    check_unmixed,
+)
 from privkit.attacks.hijack.fsha_networks import End
 from privkit.attacks.hijack.fsha_server import Server, Settings
 from privkit.attacks.hijack.gan import Norm
@@ -56,7 +56,7 @@ class FSHA:
             tells. Left out, it is the range that all releases before the attack lie in; the authors' is linear.
         noise: standard deviation ≥ 0 of Gaussian noise that the server adds to its pilot's releases, for clients that
             add such noise themselves: the decoder then learns to denoise. With this or `keep`, what the server knows of
-            the defense (`Knowledge.imitate`, through which the pilot's releases go otherwise) is left out.
+            the defense (`ImageObservation.imitate`, through which the pilot's releases go otherwise) is left out.
         keep: probability in (0, 1] with which each number of the pilot's noised releases is kept and not set to 0, for
             clients that mask so themselves.
 
@@ -72,9 +72,9 @@ class FSHA:
     """
 
     name: ClassVar[str] = "fsha"
+    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "clients"})
     uses: ClassVar[frozenset[str]] = frozenset({"auxiliary_labels", "imitate"})
-    control_side: ClassVar[int] = 8
 
     recipe: Literal["strong", "released"] = "strong"
     epochs: int | None = None
@@ -112,28 +112,32 @@ class FSHA:
             raise ValueError(f"keep must be a probability in (0, 1], got {self.keep}")
 
     @property
-    def control(self) -> FSHA:
-        """What is mounted in its control experiments: narrow, since their clients are small, and long enough to win."""
-        return replace(self, epochs=CONTROL_EPOCHS, width=min(CONTROL_WIDTH, self.width or WIDTHS[self.recipe]))
+    def mounting(self) -> ImageMounting:
+        """Narrow in its controls, whose clients are small, and long enough to win there.
+
+        >>> FSHA().mounting.short_of_published
+        '500 rounds at width 16 with 2 blocks, where the authors take 10,000 at 64 with 6: not the published strength'
+        """
+        width = min(CONTROL_WIDTH, self.width or WIDTHS[self.recipe])
+        return Mounting(
+            start=None if self.epochs == 0 else replace(self, epochs=0),
+            control=lambda steps: replace(self, epochs=CONTROL_EPOCHS, width=width),
+            control_side=8,
+            short_of_published=self._short_of_published(),
+        )
 
     def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         """Take the training over, then decode what the clients release.
 
-        Args:
-            views: what the clients released of the attacked images before the attack; they give the form of a release,
-                and at `epochs` 0 are what is decoded.
-            knowledge: needs `auxiliary` and `clients`; the strong recipe uses `auxiliary_labels`, both `imitate`.
-            generator: a CPU generator, the only source of randomness beside the clients' own.
-            session: where to save after each epoch and to report progress.
-
         Raises:
-            NotApplicable: if knowledge is lacking, images are mixed, tokens form no square grid, or the auxiliary
-                images are of another shape or fewer than a round's.
+            NotApplicable: if something that it needs is lacking, images are mixed, tokens form no square grid, or the
+                auxiliary images are of another shape or fewer than a round's.
             AttackDiverged: if a loss or the clients' gradient is not finite; session and clients are then left as they
                 were after the last whole epoch.
 
+        >>> from privkit.attacks.base import View
         >>> views = [View(round=0, smashed=torch.rand(2, 16))]
         >>> class Idle:
         ...     def round(self, answer): answer(views[0])
@@ -141,30 +145,35 @@ class FSHA:
         ...     def state_dict(self): return {}
         ...     def load_state_dict(self, state): pass
         >>> own = torch.rand(20, 1, 8, 8)
-        >>> knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=2, auxiliary=own, clients=Idle())
-        >>> FSHA(epochs=1, width=2).run(views, knowledge, Generator().manual_seed(0)).images.shape
+        >>> observation = ImageObservation(
+        ...     views=views, image_shape=(1, 8, 8), batch_size=2, auxiliary=own, clients=Idle()
+        ... )
+        >>> FSHA(epochs=1, width=2).run(observation, Generator().manual_seed(0)).images.shape
         torch.Size([2, 1, 8, 8])
         """
-        lacking = missing(self, knowledge)
-        if lacking or knowledge.auxiliary is None or knowledge.clients is None:
-            raise NotApplicable(f"fsha needs {' and '.join(lacking)}, which this adversary does not have")
-        self._check(views, knowledge, knowledge.auxiliary)
-        auxiliary = knowledge.auxiliary.to(views[0].smashed.device)
+        views = observation.views
+        check(self, observation)
+        assert observation.auxiliary is not None
+        assert observation.clients is not None
+        check_unmixed(self, views)
+        check_one_form(self, views)
+        if len(observation.auxiliary) < max(2, observation.batch_size):
+            raise NotApplicable(
+                f"fsha sets as many images of its own against the {observation.batch_size} of a round and holds a "
+                f"tenth out: it needs at least {max(2, observation.batch_size)} auxiliary images, got "
+                f"{len(observation.auxiliary)}"
+            )
+        auxiliary = observation.auxiliary.to(views[0].smashed.device)
         root = int(torch.randint(2**48, (1,), generator=generator))
-        server = Server(self._settings(), views[0], knowledge.clients, knowledge, auxiliary, root)
+        server = Server(self._settings(), views[0], observation.clients, observation, auxiliary, root)
         epochs = EPOCHS[self.recipe] if self.epochs is None else self.epochs
         if epochs == 0:
             return Reconstruction(images=server.decoded(views))
         curve = fit(server, epochs, session, objective="fsha: the held-out error")
-        return Reconstruction(images=server.decoded(knowledge.clients.views()), curve=curve)
+        return Reconstruction(images=server.decoded(observation.clients.views()), curve=curve)
 
-    @property
-    def short_of_published(self) -> str:
-        """What falls short of the authors' settings, as a sentence; empty where nothing does.
-
-        >>> FSHA().short_of_published
-        '500 rounds at width 16 with 2 blocks, where the authors take 10,000 at 64 with 6: not the published strength'
-        """
+    def _short_of_published(self) -> str:
+        """What falls short of the authors' settings, as a sentence; empty if nothing does."""
         epochs, own = EPOCHS[self.recipe] if self.epochs is None else self.epochs, self._settings()
         theirs = (EPOCHS["released"], WIDTHS["released"], BLOCKS["released"])
         if all(a >= b for a, b in zip((epochs, own.width, own.blocks), theirs, strict=True)):
@@ -191,25 +200,3 @@ class FSHA:
             labels=self.recipe == "strong",
             epoch=ROUNDS_AN_EPOCH,
         )
-
-    def _check(self, views: Sequence[View], knowledge: Knowledge, auxiliary: Tensor) -> None:
-        """Refuse what no field could attack."""
-        if any(view.mixed > 1 for view in views):
-            raise NotApplicable(
-                f"each released row holds {max(view.mixed for view in views)} images, but fsha decodes one a row"
-            )
-        if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] for view in views):
-            raise NotApplicable("fsha needs views of one form: attack views of different forms one by one")
-        if tuple(auxiliary.shape[1:]) != knowledge.image_shape:
-            raise NotApplicable(
-                f"auxiliary images are {list(auxiliary.shape[1:])}, the private ones {list(knowledge.image_shape)}: "
-                "bring auxiliary data of the same shape"
-            )
-        labels = knowledge.auxiliary_labels
-        if labels is not None and len(labels) != len(auxiliary):
-            raise NotApplicable(f"there are {len(labels)} auxiliary labels for {len(auxiliary)} auxiliary images")
-        if len(auxiliary) < max(2, knowledge.batch_size):
-            raise NotApplicable(
-                f"fsha sets as many images of its own against the {knowledge.batch_size} of a round and holds a tenth "
-                f"out: it needs at least {max(2, knowledge.batch_size)} auxiliary images, got {len(auxiliary)}"
-            )

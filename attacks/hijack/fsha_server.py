@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, TrainingClients, View
+from privkit.attacks.base import AttackDiverged, NotApplicable, TrainingClients, View
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha_networks import End, Networks, build
 from privkit.attacks.hijack.gan import Norm, between, finite, gradient_penalty
 from privkit.torch_utils.seeded import seeded
@@ -50,7 +51,7 @@ class Server:
         settings: of `FSHA`.
         view: a release before the attack.
         clients: in training; the server leads them.
-        knowledge: the rest of what the server knows.
+        observation: the rest of what the server knows.
         auxiliary: [N, C, H, W] in [0, 1], on the device of the release.
         root: seed of weights and draws.
     """
@@ -60,22 +61,22 @@ class Server:
         settings: Settings,
         view: View,
         clients: TrainingClients,
-        knowledge: Knowledge,
+        observation: ImageObservation,
         auxiliary: Tensor,
         root: int,
     ) -> None:
         self.settings, self.now, self.root, self.form = settings, 0, root, view.smashed.shape[1:]
         self.clients = clients
         by_hand = settings.noise > 0 or settings.keep < 1
-        self.imitate, self.round_size = None if by_hand else knowledge.imitate, knowledge.batch_size
+        self.imitate, self.round_size = None if by_hand else observation.imitate, observation.batch_size
         held_out = max(1, len(auxiliary) // 10)
         self.images, self.held_out = auxiliary[:-held_out] * 2 - 1, auxiliary[-held_out:]
-        labels = knowledge.auxiliary_labels if settings.labels else None
+        labels = observation.auxiliary_labels if settings.labels else None
         self.labels = None if labels is None else ByLabel(labels[:-held_out].to(auxiliary.device))
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
             self.networks: Networks = build(
                 tuple(self.form),
-                knowledge.image_shape,
+                observation.image_shape,
                 settings.width,
                 settings.end or range_of(view.smashed),
                 0 if self.labels is None else len(self.labels.counts),

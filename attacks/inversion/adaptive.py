@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Knowledge, NotApplicable, QueryResult, Reconstruction, Session, View, missing
+from privkit.attacks.base import Mounting, NotApplicable, QueryResult, Session, View
+from privkit.attacks.goals.control import CONTROL_STEPS
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.decoders import DECODERS
 from privkit.attacks.inversion.decoders.mae import scaled_size
@@ -61,7 +64,7 @@ class Adaptive:
     """
 
     name: ClassVar[str] = "adaptive"
-    budgeted: ClassVar[bool] = True
+    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
     uses: ClassVar[frozenset[str]] = frozenset()
 
@@ -84,23 +87,27 @@ class Adaptive:
         if self.align is not None and self.combine not in ("auto", "average"):
             raise ValueError(f"align is about combine=average, got combine={self.combine}; leave it out")
 
+    @property
+    def mounting(self) -> ImageMounting:
+        """The passes that it puts together, and otherwise as `BlackBox`."""
+        return Mounting(
+            passes=self.passes,
+            budget_share=1.0 if self.epochs is None else 0.0,
+            start=None if self.epochs == 0 else replace(self, epochs=0),
+            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
+        )
+
     def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         """Combine the passes, train the decoder on own images combined likewise, and decode.
-
-        Args:
-            views: the recorded messages, pass after pass.
-            knowledge: needs `auxiliary` and `query`.
-            generator: a CPU generator, the only source of randomness.
-            session: where to save after each epoch and to report progress.
 
         Returns:
             One guess for each row of a single pass.
 
         Raises:
-            NotApplicable: if knowledge or auxiliary images are lacking, the views are no passes of the same form, rows
-                are mixed, or the combination needs tokens, and there are none, too many, or masked ones.
+            NotApplicable: if something that it needs is lacking, the views are no passes of the same form, rows are
+                mixed, or the combination needs tokens, and there are none, too many, or masked ones.
             AttackDiverged: if the held-out error is not finite.
 
         >>> from privkit.attacks.patches import patchify
@@ -109,18 +116,18 @@ class Adaptive:
         ...     return QueryResult(view=View(round=0, smashed=tokens), members=torch.arange(len(images)).unsqueeze(1))
         >>> victims, draws = torch.rand(10, 1, 8, 8), torch.Generator().manual_seed(0)
         >>> views = [query(victims, draws).view for _ in range(2)]
-        >>> knowledge = Knowledge(
-        ...     image_shape=(1, 8, 8), batch_size=10, auxiliary=torch.rand(40, 1, 8, 8), query=query
+        >>> observation = ImageObservation(
+        ...     views=views, image_shape=(1, 8, 8), batch_size=10, auxiliary=torch.rand(40, 1, 8, 8), query=query
         ... )
-        >>> Adaptive(passes=2, epochs=1).run(views, knowledge, torch.Generator().manual_seed(0)).images.shape
+        >>> Adaptive(passes=2, epochs=1).run(observation, torch.Generator().manual_seed(0)).images.shape
         torch.Size([10, 1, 8, 8])
         """
-        lacking = missing(self, knowledge)
-        if lacking or knowledge.query is None:
-            raise NotApplicable(f"adaptive needs {' and '.join(lacking)}, which this adversary does not have")
-        rounds, query, device = by_round(views, self.passes), knowledge.query, views[0].smashed.device
-        own, held_out = divided(knowledge, device)
-        size = knowledge.batch_size
+        views = observation.views
+        check(self, observation)
+        assert observation.query is not None
+        rounds, query, device = by_round(views, self.passes), observation.query, views[0].smashed.device
+        own, held_out = divided(observation, device)
+        size = observation.batch_size
         if own is None or held_out is None:
             raise NotApplicable(
                 f"adaptive trains on messages as large as the victim's ({size} images) and holds one out: it needs at "
@@ -148,7 +155,7 @@ class Adaptive:
             width=scaled_size(channels)[0] if name in SCALED else None,
             depth=scaled_size(channels)[1] if name == "mae" else None,
         )
-        return attack.run(combined, replace(knowledge, query=asked), generator, session)
+        return attack.run(replace(observation, views=combined, query=asked), generator, session)
 
     def _plan(self, once: list[View], again: list[View]) -> _Plan:
         """How to combine, from messages of own images that were sent twice."""

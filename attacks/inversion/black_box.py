@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, isfinite
 from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import (
-    Knowledge,
-    NotApplicable,
-    Reconstruction,
-    Session,
-    View,
-    missing,
-)
+from privkit.attacks.base import Mounting, NotApplicable, Session
 from privkit.attacks.fit import fit
+from privkit.attacks.goals.control import CONTROL_STEPS
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.decoder_training import Augment, DecoderTraining
 from privkit.attacks.inversion.decoders import DECODERS, build, checked_width
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.mixed_releases import per_member
-from privkit.attacks.inversion.rounds import check_numbers
 from privkit.torch_utils.seeded import seeded
 
 
@@ -52,7 +45,7 @@ class BlackBox:
     """
 
     name: ClassVar[str] = "black_box"
-    budgeted: ClassVar[bool] = True
+    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
     uses: ClassVar[frozenset[str]] = frozenset()
 
@@ -80,20 +73,23 @@ class BlackBox:
             if size is not None and size < 1:
                 raise ValueError(f"{name} must be a whole number >= 1, or left out for the model's size, got {size}")
 
+    @property
+    def mounting(self) -> ImageMounting:
+        """Short training in its controls; a share of the budget unless it has epochs of its own."""
+        return Mounting(
+            budget_share=1.0 if self.epochs is None else 0.0,
+            start=None if self.epochs == 0 else replace(self, epochs=0),
+            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
+        )
+
     def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         """Train the decoder and decode every view.
 
-        Args:
-            views: the recorded messages; all are decoded by the same network.
-            knowledge: needs `auxiliary` and `query`.
-            generator: a CPU generator, the only source of randomness.
-            session: where to save after each epoch and to report progress.
-
         Raises:
-            NotApplicable: if knowledge is lacking, the release is empty or holds NaN or infinity, the tokens form no
-                grid or the auxiliary images are too few.
+            NotApplicable: if something that it needs is lacking, the release is empty or holds NaN or infinity, the
+                tokens form no grid or the auxiliary images are too few.
             AttackDiverged: if what the decoder draws is not finite or far from any image; the last good state is saved.
 
         >>> from privkit.attacks.base import QueryResult
@@ -103,25 +99,22 @@ class BlackBox:
         ...     members = torch.arange(len(images)).unsqueeze(1)
         ...     return QueryResult(view=View(round=0, smashed=cells(images)), members=members)
         >>> view = query(torch.rand(10, 1, 8, 8), torch.Generator()).view
-        >>> knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=10, auxiliary=aux, query=query)
-        >>> BlackBox(epochs=1).run([view], knowledge, torch.Generator().manual_seed(0)).images.shape
+        >>> observation = ImageObservation(
+        ...     views=[view], image_shape=(1, 8, 8), batch_size=10, auxiliary=aux, query=query
+        ... )
+        >>> BlackBox(epochs=1).run(observation, torch.Generator().manual_seed(0)).images.shape
         torch.Size([10, 1, 8, 8])
         """
+        views = observation.views
         if self.epochs is None:
             raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
-        lacking = missing(self, knowledge)
-        if lacking or knowledge.auxiliary is None or knowledge.query is None:
-            raise NotApplicable(f"black_box needs {' and '.join(lacking)}, which this adversary does not have")
-        check_numbers(views)
+        check(self, observation)
+        assert observation.auxiliary is not None
+        assert observation.query is not None
         device = views[0].smashed.device
-        auxiliary = knowledge.auxiliary.to(device)
-        if tuple(auxiliary.shape[1:]) != knowledge.image_shape:
-            raise NotApplicable(
-                f"auxiliary images are {list(auxiliary.shape[1:])}, the private ones {list(knowledge.image_shape)}: "
-                "bring auxiliary data of the same shape"
-            )
+        auxiliary = observation.auxiliary.to(device)
         auxiliary = auxiliary[: ceil(self.fraction * len(auxiliary))]
-        batch = knowledge.batch_size
+        batch = observation.batch_size
         if len(auxiliary) < 2 * batch:
             raise NotApplicable(
                 f"black_box trains on messages as large as the victim's ({batch} images) and holds one out: it needs "
@@ -131,11 +124,11 @@ class BlackBox:
         root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: draws of the modules themselves
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
             decoder = build(
-                self.decoder, per_member(views[0]), knowledge.image_shape, width=self.width, depth=self.depth
+                self.decoder, per_member(views[0]), observation.image_shape, width=self.width, depth=self.depth
             ).to(device)
         training = DecoderTraining(
             decoder,
-            knowledge.query,
+            observation.query,
             auxiliary[:-held_out],
             auxiliary[-held_out:],
             batch=batch,

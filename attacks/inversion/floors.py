@@ -9,7 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Generator
 
-from privkit.attacks.base import Knowledge, NotApplicable, Reconstruction, Session, View
+from privkit.attacks.base import Mounting, Session, View, require
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 
 
 def victims(views: Sequence[View]) -> int:
@@ -25,19 +26,24 @@ class MidGrey:
     """
 
     name: ClassVar[str] = "mid_grey"
+    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset()
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)
 
     def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         """Ignore the views.
 
         >>> views = [View(round=0, smashed=torch.zeros(2, 4, 8))]
-        >>> MidGrey().run(views, Knowledge(image_shape=(1, 3, 3), batch_size=2), torch.Generator()).images.unique()
+        >>> observation = ImageObservation(views=views, image_shape=(1, 3, 3), batch_size=2)
+        >>> MidGrey().run(observation, torch.Generator()).images.unique()
         tensor([0.5000])
         """
+        views = observation.views
         device = views[0].smashed.device
-        return Reconstruction(images=torch.full((victims(views), *knowledge.image_shape), 0.5, device=device))
+        return Reconstruction(images=torch.full((victims(views), *observation.image_shape), 0.5, device=device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +54,24 @@ class MeanImage:
     """
 
     name: ClassVar[str] = "mean_image"
+    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)
 
     def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         """Ignore the views.
 
         >>> views = [View(round=0, smashed=torch.zeros(2, 4, 8))]
-        >>> knowledge = Knowledge(image_shape=(1, 3, 3), batch_size=2, auxiliary=torch.ones(5, 1, 3, 3))
-        >>> MeanImage().run(views, knowledge, torch.Generator()).images.shape
+        >>> own = torch.ones(5, 1, 3, 3)
+        >>> observation = ImageObservation(views=views, image_shape=(1, 3, 3), batch_size=2, auxiliary=own)
+        >>> MeanImage().run(observation, torch.Generator()).images.shape
         torch.Size([2, 1, 3, 3])
         """
-        if knowledge.auxiliary is None:
-            raise NotApplicable("mean_image needs auxiliary images")
-        mean = knowledge.auxiliary.mean(0, keepdim=True).to(views[0].smashed.device)
+        views = observation.views
+        require(self, observation)
+        assert observation.auxiliary is not None
+        mean = observation.auxiliary.mean(0, keepdim=True).to(views[0].smashed.device)
         return Reconstruction(images=mean.repeat(victims(views), 1, 1, 1))

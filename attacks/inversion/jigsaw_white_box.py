@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import (
-    Arrangement,
-    Knowledge,
-    NoSession,
-    NotApplicable,
-    QueryResult,
-    Reconstruction,
-    Session,
-    View,
-    missing,
-)
+from privkit.attacks.base import Mounting, NoSession, QueryResult, Session
 from privkit.attacks.fit import Stage
+from privkit.attacks.goals.order import Permutation
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.jigsaw import Jigsaw
@@ -47,9 +38,9 @@ class JigsawWhiteBox:
     """
 
     name: ClassVar[str] = "jigsaw_white_box"
+    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "lower"})
     uses: ClassVar[frozenset[str]] = frozenset({"query"})
-    control_epochs: ClassVar[int] = 1
 
     pairs: Literal["learned", "edges"] = "learned"
     keep: float | None = None
@@ -65,9 +56,12 @@ class JigsawWhiteBox:
         _ = self.jigsaw, self.white_box  # each checks its own fields
 
     @property
-    def start(self) -> JigsawWhiteBox:
-        """The same with nothing learned, nothing searched and nothing optimized."""
-        return replace(self, pieces_epochs=0, kicks=0, epochs=0)
+    def mounting(self) -> ImageMounting:
+        """It starts with nothing learned, nothing searched and nothing optimized."""
+        return Mounting(
+            start=None if self.epochs == 0 else replace(self, pieces_epochs=0, kicks=0, epochs=0),
+            control=lambda steps: replace(self, epochs=1),
+        )
 
     @property
     def jigsaw(self) -> Jigsaw:
@@ -80,47 +74,45 @@ class JigsawWhiteBox:
         return WhiteBox(epochs=self.epochs, total_variation=self.total_variation, l2=self.l2, order="known")
 
     def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         """Solve, put back, invert.
 
-        Args:
-            views: the recorded rounds, all of one form; each message of a round is solved apart.
-            knowledge: needs `lower` and `auxiliary`; a `query` tells whether images are mixed, where `keep` is None.
-            generator: a CPU generator, the only source of randomness.
-            session: where to save and to report progress, half by half.
-
         Returns:
-            The white box's images and curve, with the jigsaw's `arrangement`.
+            The white box's images and curve, with the jigsaw's `permutation`.
 
         Raises:
             NotApplicable: as `Jigsaw` and `WhiteBox` do.
             AttackDiverged: likewise.
 
+        >>> from privkit.attacks.base import View
         >>> from privkit.attacks.patches import patchify
         >>> class Cells(torch.nn.Module):
         ...     def forward(self, x):
         ...         return patchify(x, 4)
         >>> images = torch.rand(22, 1, 8, 8, generator=Generator().manual_seed(0))
-        >>> knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=2, auxiliary=images[2:], lower=Cells())
         >>> view = View(round=0, smashed=patchify(images[:2], 4).flip(1))
+        >>> observation = ImageObservation(
+        ...     views=[view], image_shape=(1, 8, 8), batch_size=2, auxiliary=images[2:], lower=Cells()
+        ... )
         >>> attack = JigsawWhiteBox(pieces_epochs=1, kicks=2, epochs=1)
-        >>> attack.run([view], knowledge, Generator().manual_seed(0)).images.shape
+        >>> attack.run(observation, Generator().manual_seed(0)).images.shape
         torch.Size([2, 1, 8, 8])
         """
-        lacking = missing(self, knowledge)
-        if lacking or knowledge.lower is None or knowledge.auxiliary is None:
-            raise NotApplicable(f"jigsaw_white_box needs {' and '.join(lacking)}, which this adversary does not have")
-        session, device, own = session or NoSession(), views[0].smashed.device, knowledge.auxiliary
-        lower = frozen(knowledge.lower, device)
-        check_release(lower, views[0], knowledge.image_shape)
-        knowledge = replace(knowledge, lower=lower)
+        views = observation.views
+        check(self, observation)
+        assert observation.lower is not None
+        assert observation.auxiliary is not None
+        session, device, own = session or NoSession(), views[0].smashed.device, observation.auxiliary
+        lower = frozen(observation.lower, device)
+        check_release(lower, views[0], observation.image_shape)
+        observation = replace(observation, lower=lower)
         saved = session.load() or {"sources": []}
 
-        ask, batch = knowledge.query, knowledge.batch_size
+        ask, batch = observation.query, observation.batch_size
         tries = ask is not None and len(own) >= 4 * batch  # the white box tries its priors on the last round of them
-        learned = replace(knowledge, auxiliary=own[:-batch]) if tries else knowledge
-        solver = self.jigsaw.learn(views, learned, generator, session, saved)
+        learned = replace(observation, auxiliary=own[:-batch], auxiliary_labels=None) if tries else observation
+        solver = self.jigsaw.learn(learned, generator, session, saved)
         for number in range(len(saved["sources"]), len(views)):
             saved["sources"].append(solver.solve(views[number], 1 + number))
             session.save(saved)
@@ -131,6 +123,6 @@ class JigsawWhiteBox:
             answer = ask(images, draws)
             return replace(answer, view=restored(answer.view, solver.solve(answer.view, 0)))
 
-        second = replace(knowledge, query=query if tries else None)
-        found = self.white_box.run(placed, second, generator, Stage(session, saved, "white_box"))
-        return replace(found, arrangement=Arrangement(source=torch.cat(saved["sources"]).to(device)))
+        second = replace(observation, views=placed, query=query if tries else None)
+        found = self.white_box.run(second, generator, Stage(session, saved, "white_box"))
+        return replace(found, permutation=Permutation(source=torch.cat(saved["sources"]).to(device)))

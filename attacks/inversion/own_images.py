@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from privkit.attacks.base import Knowledge, NotApplicable, QueryResult
+from privkit.attacks.base import QueryResult
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.own_tokens import KEEPS_ALL, rows_a_message, shares_kept
 
 RIDGE = 1e-3
@@ -13,16 +14,11 @@ TOKENS_IN_ORDER = 1_024  # of a message, up to which an order over all of them i
 RIDGE_IMAGES = 2_000  # the dual form solves as many equations
 
 
-def divided(knowledge: Knowledge, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
     """The adversary's images: those that it learns from, and one round of others that it tries choices on."""
-    if knowledge.auxiliary is None or len(knowledge.auxiliary) < 2:
+    if observation.auxiliary is None or len(observation.auxiliary) < 2:
         return None, None
-    images, batch = knowledge.auxiliary.to(device), knowledge.batch_size
-    if tuple(images.shape[1:]) != knowledge.image_shape:
-        raise NotApplicable(
-            f"auxiliary images are {list(images.shape[1:])}, the private ones {list(knowledge.image_shape)}: "
-            "bring auxiliary data of the same shape"
-        )
+    images, batch = observation.auxiliary.to(device), observation.batch_size
     return (
         (images[:-batch], images[-batch:]) if len(images) >= 2 * batch and len(images) - batch >= 2 else (images, None)
     )

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import (
-    Knowledge,
-    NotApplicable,
-    Reconstruction,
-    Session,
-    View,
-    missing,
-)
+from privkit.attacks.base import Mounting, NotApplicable, Session, View
 from privkit.attacks.fit import fit
+from privkit.attacks.goals.reconstruct import (
+    ImageMounting,
+    ImageObservation,
+    Reconstruction,
+    check,
+    check_one_form,
+    check_unmixed,
+)
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.sdar_training import AttackData, SDARTraining
 
 SMALLEST = 10
+CONTROL_EPOCHS = 10
 PUBLISHED_STEPS, PUBLISHED_BATCH = 20_000, 128  # of the authors' released script
 
 
@@ -56,11 +58,8 @@ class SDAR:
     """
 
     name: ClassVar[str] = "sdar"
+    goal: ClassVar[str] = "reconstruct"
     uses: ClassVar[frozenset[str]] = frozenset({"imitate"})
-    budgeted: ClassVar[float] = 0.5  # an epoch costs twice and more what another attack's does
-    control_epochs: ClassVar[int] = 10
-    control_side: ClassVar[int] = 8
-    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "auxiliary_labels", "upper"})
 
     epochs: int | None = None
     simulator: Literal["generic", "known"] = "generic"
@@ -93,71 +92,72 @@ class SDAR:
             raise ValueError(f"width must be a whole number >= 1, got {self.width}")
         if self.batch < 2:
             raise ValueError(f"batch must be a whole number >= 2, got {self.batch}")
-        if self.simulator == "known":
-            object.__setattr__(self, "needs", self.needs | {"lower"})
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Labeled images and the server's segment; `lower` for its architecture, if the simulator is "known"."""
+        own = frozenset({"auxiliary", "auxiliary_labels", "upper"})
+        return own | {"lower"} if self.simulator == "known" else own
+
+    @property
+    def mounting(self) -> ImageMounting:
+        """Half the budget's epochs, since one costs twice what another attack's does."""
+        taken = "half the budget's" if self.epochs is None else f"{self.epochs:,}"
+        return Mounting(
+            budget_share=0.5 if self.epochs is None else 0.0,
+            start=None if self.epochs == 0 else replace(self, epochs=0),
+            control=lambda steps: replace(self, epochs=CONTROL_EPOCHS),
+            control_side=8,
+            short_of_published=f"{taken} epochs on the recorded releases of trained clients, where the authors' attack "
+            f"takes {PUBLISHED_STEPS:,} steps of {PUBLISHED_BATCH} images along with training: "
+            "not the published strength",
+        )
 
     def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         """Learn from every view and decode it.
 
-        Args:
-            views: the recorded messages, all of one form and unmixed.
-            knowledge: needs `auxiliary`, `auxiliary_labels` and `upper`, and `lower` for its architecture alone where
-                the simulator is "known"; with `imitate`, what the simulator sends is defended as the clients' is.
-            generator: a CPU generator, the only source of randomness.
-            session: where to save after each epoch and to report progress.
-
         Raises:
-            NotApplicable: if knowledge is lacking or does not fit the views, or rows hold several images.
+            NotApplicable: if something that it needs is lacking or does not fit the views, or rows hold several images.
             AttackDiverged: if a part of the training is not finite; the last good state is saved.
 
         >>> views = [View(round=0, smashed=torch.rand(6, 16), labels=torch.tensor([0, 1, 2] * 2))]
-        >>> knowledge = Knowledge(
-        ...     image_shape=(1, 8, 8), batch_size=6, auxiliary=torch.rand(40, 1, 8, 8),
+        >>> observation = ImageObservation(
+        ...     views=views, image_shape=(1, 8, 8), batch_size=6, auxiliary=torch.rand(40, 1, 8, 8),
         ...     auxiliary_labels=torch.arange(40) % 3, upper=nn.Linear(16, 3),
         ... )
-        >>> SDAR(epochs=1, batch=6).run(views, knowledge, torch.Generator().manual_seed(0)).images.shape
+        >>> SDAR(epochs=1, batch=6).run(observation, torch.Generator().manual_seed(0)).images.shape
         torch.Size([6, 1, 8, 8])
         """
         if self.epochs is None:
             raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
         root = int(torch.randint(2**48, (1,), generator=generator))
-        training = SDARTraining(self, self._data(views, knowledge), root)
+        training = SDARTraining(self, self._data(observation), root)
         curve = fit(training, self.epochs, session, objective="sdar: the held-out error")
         return Reconstruction(images=training.guess(), curve=curve)
 
-    @property
-    def short_of_published(self) -> str:
-        """What falls short of the authors' experiments, as a sentence."""
-        taken = "half the budget's" if self.epochs is None else f"{self.epochs:,}"
-        return (
-            f"{taken} epochs on the recorded releases of trained clients, where the authors' attack takes "
-            f"{PUBLISHED_STEPS:,} steps of {PUBLISHED_BATCH} images along with training: not the published strength"
-        )
-
-    def _data(self, views: Sequence[View], knowledge: Knowledge) -> AttackData:
+    def _data(self, observation: ImageObservation) -> AttackData:
         """What the training works on, checked."""
-        lacking = missing(self, knowledge)
-        if lacking or knowledge.auxiliary is None or knowledge.auxiliary_labels is None or knowledge.upper is None:
-            raise NotApplicable(f"sdar needs {' and '.join(lacking)}, which this adversary does not have")
+        check(self, observation)
+        assert observation.auxiliary is not None
+        assert observation.auxiliary_labels is not None
+        assert observation.upper is not None
+        views = observation.views
+        check_unmixed(self, views)
+        check_one_form(self, views)
         rows, labels = _recorded(views)
-        own, own_labels = knowledge.auxiliary.to(rows.device), knowledge.auxiliary_labels.to(rows.device)
-        if tuple(own.shape[1:]) != knowledge.image_shape:
-            raise NotApplicable(
-                f"auxiliary images are {list(own.shape[1:])}, the private ones {list(knowledge.image_shape)}: "
-                "bring auxiliary data of the same shape"
-            )
+        own, own_labels = observation.auxiliary.to(rows.device), observation.auxiliary_labels.to(rows.device)
         if own_labels.shape != own.shape[:1] or own_labels.is_floating_point():
             raise NotApplicable(f"sdar needs a whole-number label for each of the {len(own)} auxiliary images")
         if len(own) < SMALLEST:
             raise NotApplicable(f"sdar holds a tenth of the auxiliary images out: it needs {SMALLEST}, got {len(own)}")
-        upper = frozen(knowledge.upper, rows.device)
+        upper = frozen(observation.upper, rows.device)
         classes = _classes(upper, rows, own_labels, labels)
         lower = None
-        if self.simulator == "known" and knowledge.lower is not None:
-            lower = knowledge.lower
-            check_release(frozen(lower, rows.device), views[0], knowledge.image_shape)
+        if self.simulator == "known" and observation.lower is not None:
+            lower = observation.lower
+            check_release(frozen(lower, rows.device), views[0], observation.image_shape)
         return AttackData(
             rows=rows,
             labels=labels,
@@ -166,18 +166,13 @@ class SDAR:
             upper=upper,
             classes=classes,
             lower=lower,
-            imitate=knowledge.imitate,
-            round_size=knowledge.batch_size,
+            imitate=observation.imitate,
+            round_size=observation.batch_size,
         )
 
 
 def _recorded(views: Sequence[View]) -> tuple[Tensor, Tensor | None]:
     """Rows of all views, and their labels where they travel as whole numbers."""
-    first = views[0]
-    if any(v.mixed > 1 for v in views):
-        raise NotApplicable(f"sdar decodes one image a row, but each released row holds {first.mixed}")
-    if any(v.smashed.shape[1:] != first.smashed.shape[1:] for v in views):
-        raise NotApplicable("sdar needs views of one form: attack views of different forms one by one")
     labels = [v.labels for v in views if v.labels is not None and not v.labels.is_floating_point()]
     return torch.cat([v.smashed for v in views]).float(), torch.cat(labels) if len(labels) == len(views) else None
 

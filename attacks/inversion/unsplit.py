@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
+from math import ceil, isfinite
 from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, nn
 
-from privkit.attacks.base import Knowledge, NotApplicable, Reconstruction, Session, View, missing
+from privkit.attacks.base import Mounting, NotApplicable, Session
 from privkit.attacks.fit import fit
+from privkit.attacks.goals.control import CONTROL_STEPS
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
 from privkit.attacks.inversion.known_lower import check_release
 from privkit.attacks.inversion.rounds import chunks_of
 from privkit.attacks.inversion.unsplit_training import Alternation, Recipe, fresh
@@ -47,8 +48,9 @@ class UnSplit:
     """
 
     name: ClassVar[str] = "unsplit"
-    budgeted: ClassVar[float] = 0.5  # an epoch costs twice and more what another attack's does
+    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"lower"})
+    uses: ClassVar[frozenset[str]] = frozenset()
 
     recipe: Literal["reduced", "released"] = "reduced"
     epochs: int | None = None
@@ -71,68 +73,71 @@ class UnSplit:
         if self.parallel < 1:
             raise ValueError(f"parallel must be a whole number >= 1, got {self.parallel}")
 
+    @property
+    def mounting(self) -> ImageMounting:
+        """Half the budget's epochs, since one costs twice what another attack's does."""
+        return Mounting(
+            budget_share=0.5 if self.epochs is None else 0.0,
+            start=None if self.epochs == 0 else replace(self, epochs=0),
+            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
+            short_of_published=self._short_of_published(),
+        )
+
     def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         """Guess every image of every view with one clone.
-
-        Args:
-            views: the recorded messages, all of one form.
-            knowledge: needs `lower`, of which the architecture is used.
-            generator: a CPU generator, the only source of randomness.
-            session: where to save after each alternation and to report progress.
 
         Raises:
             NotApplicable: without the architecture, if it does not give what was released, or for mixed images whose
                 weights are hidden.
             AttackDiverged: if the objective is not finite.
 
+        >>> from privkit.attacks.base import View
         >>> views = [View(round=0, smashed=torch.rand(3, 16))]
         >>> lower = nn.Sequential(nn.Flatten(), nn.Linear(16, 16))
-        >>> knowledge = Knowledge(image_shape=(1, 4, 4), batch_size=3, lower=lower)
-        >>> UnSplit(epochs=1).run(views, knowledge, Generator().manual_seed(0)).images.shape
+        >>> observation = ImageObservation(views=views, image_shape=(1, 4, 4), batch_size=3, lower=lower)
+        >>> UnSplit(epochs=1).run(observation, Generator().manual_seed(0)).images.shape
         torch.Size([3, 1, 4, 4])
         """
-        return self.steal(views, knowledge, generator, session)[0]
+        return self.steal(observation, generator, session)[0]
 
     def steal(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> tuple[Reconstruction, nn.Module]:
         """What `run` gives, and with it the stolen segment: images [N, C, H, W] -> releases, in evaluation mode.
 
         It has the client's architecture and weights of the attack's own: true to the client in what it releases, as far
         as the recorded releases tell, and not in its weights.
         """
-        lacking = missing(self, knowledge)
-        if lacking or knowledge.lower is None:
-            raise NotApplicable(f"unsplit needs {' and '.join(lacking)}, which this adversary does not have")
+        views = observation.views
+        check(self, observation)
+        assert observation.lower is not None
         first = views[0]
-        if any(v.smashed.shape[1:] != first.smashed.shape[1:] or v.mixed != first.mixed for v in views):
-            raise NotApplicable("unsplit needs views of one form: attack views of different forms one by one")
+        check_one_form(self, views)
         if first.mixed > 1 and any(v.weights is None for v in views):
             raise NotApplicable(f"each released row holds {first.mixed} images with hidden weights")
         device = first.smashed.device
         root = int(torch.randint(2**48, (1,), generator=generator))
-        clone = fresh(knowledge.lower, root).to(device)
+        clone = fresh(observation.lower, root).to(device)
         with seeded(device, root):
-            check_release(clone, first, knowledge.image_shape)
+            check_release(clone, first, observation.image_shape)
         recipe = Recipe(
             steps=PHASE_STEPS[self.recipe],
             learning_rate=self.learning_rate or INPUT_RATES[self.recipe],
             total_variation=self.total_variation,
             l2=L2[self.recipe] if self.l2 is None else self.l2,
         )
-        training = Alternation(clone, chunks_of(views, self.parallel), knowledge.image_shape, recipe, root)
+        training = Alternation(clone, chunks_of(views, self.parallel), observation.image_shape, recipe, root)
         epochs = EPOCHS[self.recipe] if self.epochs is None else self.epochs
         curve = fit(training, epochs, session, objective="unsplit: the objective")
         images = torch.cat([x.detach() for x in training.images]).clamp(0, 1)
         return Reconstruction(images=images, curve=curve), clone
 
-    @property
-    def short_of_published(self) -> str:
-        """What falls short of the authors' settings, as a sentence; empty where nothing does.
+    def _short_of_published(self) -> str:
+        """What falls short of the authors' settings, as a sentence; empty if nothing does.
 
-        >>> UnSplit(epochs=40).short_of_published
+        >>> UnSplit(epochs=40).mounting.short_of_published
         '40 alternations of 25 + 25 steps, where the authors take 1,000 of 100 + 100: not the published strength'
         """
         epochs, steps = EPOCHS[self.recipe] if self.epochs is None else self.epochs, PHASE_STEPS[self.recipe]

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, NoSession, NotApplicable, Reconstruction, Session, View, missing
+from privkit.attacks.base import Mounting, NoSession, NotApplicable, Session, View
 from privkit.attacks.fit import Stage, fit
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, Problem
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.own_images import divided, mixes_images, regressed, released_by
-from privkit.attacks.inversion.rounds import averaged, check_numbers, chunks_of
+from privkit.attacks.inversion.rounds import averaged, chunks_of
 from privkit.attacks.order.own_tokens import rows_a_message
 from privkit.attacks.order.place_model import PlaceModel
 
@@ -72,9 +73,9 @@ class WhiteBox:
     """
 
     name: ClassVar[str] = "white_box"
+    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"lower"})
     uses: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
-    control_epochs: ClassVar[int] = 1
 
     recipe: Literal["strong", "released"] = "strong"
     epochs: int | None = None
@@ -113,17 +114,18 @@ class WhiteBox:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be a whole number >= 1, got {getattr(self, name)}")
 
+    @property
+    def mounting(self) -> ImageMounting:
+        """A hundred steps are enough for its controls."""
+        return Mounting(
+            start=None if self.epochs == 0 else replace(self, epochs=0),
+            control=lambda steps: replace(self, epochs=1),
+        )
+
     def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         """Optimize a guess at every image of every view.
-
-        Args:
-            views: the recorded messages, all of one form.
-            knowledge: needs `lower`; `auxiliary` gives starts and the likely places of tokens, and with `query` the
-                order and the weight of total variation are chosen on the adversary's own images.
-            generator: a CPU generator, the only source of randomness.
-            session: where to save after each epoch and to report progress.
 
         Raises:
             NotApplicable: without the lower segment, if it does not give what was released, for NaN in the release,
@@ -133,26 +135,25 @@ class WhiteBox:
         >>> lower = nn.Flatten()
         >>> secret = torch.rand(3, 1, 4, 4, generator=Generator().manual_seed(1))
         >>> views = [View(round=0, smashed=lower(secret))]
-        >>> knowledge = Knowledge(image_shape=(1, 4, 4), batch_size=3, lower=lower)
-        >>> guess = WhiteBox(total_variation=0.0).run(views, knowledge, Generator().manual_seed(0)).images
+        >>> observation = ImageObservation(views=views, image_shape=(1, 4, 4), batch_size=3, lower=lower)
+        >>> guess = WhiteBox(total_variation=0.0).run(observation, Generator().manual_seed(0)).images
         >>> (guess - secret).abs().mean() < 0.01
         tensor(True)
         """
-        lacking = missing(self, knowledge)
-        if lacking or knowledge.lower is None:
-            raise NotApplicable(f"white_box needs {' and '.join(lacking)}, which this adversary does not have")
+        views = observation.views
+        check(self, observation)
+        assert observation.lower is not None
         session, device = session or NoSession(), views[0].smashed.device
         root = int(torch.randint(2**48, (1,), generator=generator))
-        lower = frozen(knowledge.lower, device)
-        check_numbers(views)
-        check_release(lower, views[0], knowledge.image_shape)
+        lower = frozen(observation.lower, device)
+        check_release(lower, views[0], observation.image_shape)
         self._check(views)
 
-        own, tried = divided(knowledge, device)
+        own, tried = divided(observation, device)
         learned = _Own(lower, own)
         state = session.load() or {"chosen": None, "images": [], "curves": [], "fit": None}
         if state["chosen"] is None:
-            state["chosen"] = self._chosen(lower, views, knowledge, learned, tried, root)
+            state["chosen"] = self._chosen(lower, views, observation, learned, tried, root)
         order, *priors = state["chosen"]
         method = self._method(order)
         attacked = [averaged(views, align=order == "shuffled")] if self.same_victims else list(views)
@@ -160,7 +161,7 @@ class WhiteBox:
         total = len(chunks) * method.epochs
         unit = _variance(attacked)
         for index in range(len(state["images"]), len(chunks)):
-            problem = self._problem(chunks[index], knowledge, learned, order, unit)
+            problem = self._problem(chunks[index], observation, learned, order, unit)
             stage = Stage(session, state, "fit", index * method.epochs, total)
             images, curve = self._best(lower, problem, method, (priors[0], priors[1]), root + 1 + index, stage)
             state["images"].append(images)
@@ -202,10 +203,10 @@ class WhiteBox:
             order=order,
         )
 
-    def _problem(self, view: View, knowledge: Knowledge, learned: _Own, order: str, unit: Tensor) -> Problem:
+    def _problem(self, view: View, observation: ImageObservation, learned: _Own, order: str, unit: Tensor) -> Problem:
         """Rows to be attacked, with their starts and the likely places of their tokens."""
         k, smashed = view.mixed, view.smashed
-        start = torch.full((len(smashed) * k, *knowledge.image_shape), 0.5, device=smashed.device)
+        start = torch.full((len(smashed) * k, *observation.image_shape), 0.5, device=smashed.device)
         wish = self.start or ("learned" if self.recipe == "strong" else "grey")
         places = None
         if wish == "zero":
@@ -253,7 +254,7 @@ class WhiteBox:
         self,
         lower: nn.Module,
         views: Sequence[View],
-        knowledge: Knowledge,
+        observation: ImageObservation,
         learned: _Own,
         tried: Tensor | None,
         root: int,
@@ -269,14 +270,14 @@ class WhiteBox:
         near = near if self.l2 is None else (self.l2,)
         weights = list(product(smooth, near))
         method = self._method(orders[0])
-        if len(orders) * len(weights) == 1 or tried is None or knowledge.query is None or method.epochs == 0:
+        if len(orders) * len(weights) == 1 or tried is None or observation.query is None or method.epochs == 0:
             given = zip((self.total_variation, self.l2), usual, strict=True)
             first, second = (own_weight if field is None else field for field, own_weight in given)
             return orders[0], first, second
         candidates = [(order, *pair) for order in orders for pair in weights]
         draws = Generator(tried.device).manual_seed(root)
         with torch.no_grad():
-            answers = [knowledge.query(tried, draws) for _ in (views if self.same_victims else views[:1])]
+            answers = [observation.query(tried, draws) for _ in (views if self.same_victims else views[:1])]
         members, errors = answers[0].members, []
 
         def tried_on(order: str, weights: list[tuple[float, float]]) -> list[float]:
@@ -285,7 +286,7 @@ class WhiteBox:
             )
             view = view if order == "batch" else chunks_of([view], CALIBRATION_ROWS)[0]
             self._check([view])
-            problem = self._problem(view, knowledge, learned, order, _variance([view])).repeated(len(weights))
+            problem = self._problem(view, observation, learned, order, _variance([view])).repeated(len(weights))
             pairs = torch.tensor(weights, device=tried.device).repeat_interleave(len(view.smashed), 0)
             short = replace(self._method(order), epochs=min(method.epochs, CALIBRATION_EPOCHS))
             seat = members[: len(view.smashed)].flatten()

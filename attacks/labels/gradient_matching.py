@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -10,7 +9,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, NotApplicable, Scores, Session, View
+from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
+from privkit.attacks.goals.labels import LabelObservation
 from privkit.attacks.returned import gradients
 
 
@@ -25,7 +25,7 @@ class GradientMatching:
             a view.
         epoch: of training, whose rounds an audit hands over, from 0, or from the end: -1 is the last.
 
-    The surrogate is `Knowledge.upper`, in evaluation mode. With the server's own weights the attack is exact; a
+    The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact; a
     freshly drawn one of the same architecture is UnSplit's setting, where it works at the last layer alone, and labels
     may come out permuted.
 
@@ -35,6 +35,8 @@ class GradientMatching:
     name: ClassVar[str] = "gradient_matching"
     goal: ClassVar[str] = "labels"
     needs: ClassVar[frozenset[str]] = frozenset({"upper"})
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[Mounting[LabelObservation, Scores]] = Mounting()
 
     positive: int = 1
     distance: Literal["mse", "cosine"] = "mse"
@@ -49,27 +51,19 @@ class GradientMatching:
         if self.message is not None and self.message < 1:
             raise ValueError(f"message must be a whole number >= 1, or left out for a view's rows, got {self.message}")
 
-    def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
-    ) -> Scores:
+    def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
         """Score every row: how much nearer the positive label's gradient is than the nearest other's.
-
-        Args:
-            views: those without `cut_gradient` are left out.
-            knowledge: a `LabelKnowledge` with `upper`.
-            generator: unused; nothing is drawn.
-            session: unused; nothing takes long.
 
         Raises:
             NotApplicable: without a gradient or a surrogate, for mixed rows, or for a label that the surrogate lacks.
         """
-        found, examples = self.distances(views, knowledge)
+        found, examples = self.distances(observation)
         if self.positive >= found.shape[1]:
             raise NotApplicable(f"the surrogate knows labels 0..{found.shape[1] - 1}, not positive={self.positive}")
         others = torch.arange(found.shape[1], device=found.device) != self.positive
         return Scores(values=found[:, others].amin(1) - found[:, self.positive], examples=examples)
 
-    def distances(self, views: Sequence[View], knowledge: Knowledge) -> tuple[Tensor, Tensor]:
+    def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
         """Distance of every row's gradient to each candidate's; the smallest is the guessed label.
 
         Returns:
@@ -78,18 +72,18 @@ class GradientMatching:
         Raises:
             NotApplicable: see `run`.
 
+        >>> from privkit.attacks.base import View
         >>> upper = nn.Linear(3, 4)
         >>> z, labels = torch.rand(5, 3, requires_grad=True), torch.tensor([3, 1, 0, 2, 1])
         >>> nn.functional.cross_entropy(upper(z), labels).backward()
         >>> views = [View(round=0, smashed=z.detach(), cut_gradient=z.grad)]
-        >>> from privkit.attacks.labels.label_leak import LabelKnowledge
-        >>> knowledge = LabelKnowledge(image_shape=(1, 3, 3), batch_size=5, upper=upper)
-        >>> GradientMatching().distances(views, knowledge)[0].argmin(1).equal(labels)
+        >>> observation = LabelObservation(views=views, image_shape=(1, 3, 3), batch_size=5, upper=upper)
+        >>> GradientMatching().distances(observation)[0].argmin(1).equal(labels)
         True
         """
-        upper = getattr(knowledge, "upper", None)
+        views, upper = observation.views, observation.upper
         if upper is None:
-            raise NotApplicable("gradient_matching needs the upper segment or a surrogate of it (Knowledge.upper)")
+            raise NotApplicable("gradient_matching needs `upper`, the server's segment or a surrogate of it")
         received, numbers, examples = gradients(self.name, views)
         if any(view.mixed > 1 for view in views):
             raise NotApplicable("gradient_matching tries one label a row, and mixed rows have several")

@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, NotApplicable, Scores, Session, View
+from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
+from privkit.attacks.goals.labels import LabelObservation
 from privkit.attacks.returned import gradients, weight_gradients
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelKnowledge(Knowledge):
-    """What an adversary who asks for labels may have beside.
-
-    Attributes:
-        known_rows: int64 [K], rows of the views (concatenated) whose labels the adversary knows, as a client knows its
-            own; None if it knows none.
-        known_labels: int64 [K], those labels.
-
-    For a client, `upper` is a surrogate.
-    """
-
-    known_rows: Tensor | None = None
-    known_labels: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        if (self.known_rows is None) != (self.known_labels is None):
-            raise ValueError("known_rows and known_labels go together: give both, or neither")
-        if self.known_rows is not None and self.known_labels is not None:
-            shapes = [list(self.known_rows.shape), list(self.known_labels.shape)]
-            if self.known_rows.ndim != 1 or shapes[0] != shapes[1] or not len(self.known_rows):
-                raise ValueError(f"known_rows and known_labels must both be [K] with K >= 1, got shapes {shapes}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +43,8 @@ class LabelLeak:
 
     name: ClassVar[str] = "label_leak"
     goal: ClassVar[str] = "labels"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[Mounting[LabelObservation, Scores]] = Mounting()
 
     score: Literal["norm", "cosine"] = "norm"
     reference: Literal["mean", "labeled"] = "mean"
@@ -87,30 +64,31 @@ class LabelLeak:
         if self.positive < 0:
             raise ValueError(f"positive must be a label >= 0, got {self.positive}")
 
-    def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
-    ) -> Scores:
-        """Score every row of every view that a gradient came back for.
+    @property
+    def needs(self) -> frozenset[str]:
+        """Known labels for a labeled reference or to take its own part off; own images and segment at="lower"."""
+        known = {"known_rows", "known_labels"} if self.reference == "labeled" or self.less_own else set()
+        return frozenset(known | ({"lower", "auxiliary"} if self.at == "lower" else set()))
 
-        Args:
-            views: of one round or many; those without `cut_gradient` are left out.
-            knowledge: a `LabelKnowledge` for reference="labeled"; `lower` and `auxiliary` for at="lower".
-            generator: unused; nothing is drawn.
-            session: unused; nothing takes long.
+    def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
+        """Score every row of every view that a gradient came back for.
 
         Returns:
             Scores with `examples` counted through the rows of all views.
 
         Raises:
-            NotApplicable: if no view holds a gradient, or the knowledge is missing.
+            NotApplicable: if no view holds a gradient, or what it needs is missing.
 
+        >>> from privkit.attacks.base import View
         >>> views = [View(round=0, smashed=torch.zeros(2, 2), cut_gradient=torch.tensor([[3.0, 4.0], [0.0, 1.0]]))]
-        >>> LabelLeak().run(views, Knowledge(image_shape=(1, 3, 3), batch_size=2), Generator()).values.tolist()
+        >>> observation = LabelObservation(views=views, image_shape=(1, 3, 3), batch_size=2)
+        >>> LabelLeak().run(observation, Generator()).values.tolist()
         [5.0, 1.0]
         """
+        views = observation.views
         rows, rounds, examples = gradients(self.name, views)
         if self.at == "lower":
-            lower, images = knowledge.lower, knowledge.auxiliary
+            lower, images = observation.lower, observation.auxiliary
             if lower is None or images is None:
                 raise NotApplicable("label_leak at=lower needs the lower segment and the client's own images")
             total = sum(len(view.smashed) for view in views)
@@ -121,9 +99,9 @@ class LabelLeak:
             rows = weight_gradients(lower, images[examples.to(images.device)], rows)
         direction = None
         if self.score == "cosine" and self.reference == "labeled":
-            direction = self._labeled(nn.functional.normalize(rows, dim=1), examples, knowledge)
+            direction = self._labeled(nn.functional.normalize(rows, dim=1), examples, observation)
         if self.less_own:
-            rows = rows - _own_part(rows, rounds, examples, knowledge)
+            rows = rows - _own_part(rows, rounds, examples, observation)
         if self.score == "norm":
             return Scores(values=rows.norm(dim=1), examples=examples)
         unit = nn.functional.normalize(rows, dim=1)
@@ -131,11 +109,11 @@ class LabelLeak:
             direction = nn.functional.normalize(_means(rows, rounds), dim=1)
         return Scores(values=(unit * direction).sum(1), examples=examples)
 
-    def _labeled(self, unit: Tensor, examples: Tensor, knowledge: Knowledge) -> Tensor:
+    def _labeled(self, unit: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
         """Unit direction from what is known to be negative to what is known to be positive."""
-        known, labels = getattr(knowledge, "known_rows", None), getattr(knowledge, "known_labels", None)
+        known, labels = observation.known_rows, observation.known_labels
         if known is None or labels is None:
-            raise NotApplicable("label_leak reference=labeled needs some rows with known labels (LabelKnowledge)")
+            raise NotApplicable("label_leak reference=labeled needs some rows with known labels (LabelObservation)")
         known, labels = known.to(unit.device), labels.to(unit.device)
         yes = labels == self.positive
         sides = [unit[torch.isin(examples, known[chosen])] for chosen in (yes, ~yes)]
@@ -155,11 +133,11 @@ def _means(rows: Tensor, groups: Tensor) -> Tensor:
     return (sums / torch.bincount(groups, minlength=count).clamp_min(1).unsqueeze(1))[groups]
 
 
-def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, knowledge: Knowledge) -> Tensor:
+def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
     """For each row, the mean over its round of the rows whose known label is its own."""
-    known, labels = getattr(knowledge, "known_rows", None), getattr(knowledge, "known_labels", None)
+    known, labels = observation.known_rows, observation.known_labels
     if known is None or labels is None or not bool(torch.isin(examples, known.to(examples.device)).all()):
-        raise NotApplicable("label_leak less_own needs the own label of every row (LabelKnowledge)")
+        raise NotApplicable("label_leak less_own needs the own label of every row (LabelObservation)")
     own = (
         labels.new_zeros(int(max(known.max(), examples.max())) + 1).scatter(0, known, labels).to(rows.device)[examples]
     )

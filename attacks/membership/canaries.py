@@ -10,7 +10,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Knowledge, NotApplicable, Scores, Session, View
+from privkit.attacks.base import Mounting, NotApplicable, Scores, Session, View
+from privkit.attacks.goals.distinguish import CanaryObservation
 from privkit.attacks.returned import gradients
 
 
@@ -81,23 +82,6 @@ def contained(observed: Tensor, candidates: Tensor, sigma: float) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CanaryKnowledge(Knowledge):
-    """Canaries that the adversary had inserted or not, by coins that it does not see.
-
-    Attributes:
-        rows: int64 [R, K], the row of the views (concatenated) in which canary i, or its counterpart, was sent the r-th
-            time.
-        present: float [K, ...], or [R, K, ...] where it differs from time to time: what the row would hold without
-            noise, with the canary: clamped or clipped smashed data, or the gradient that is sent for it.
-        absent: the same with its counterpart (another record, or the other label).
-    """
-
-    rows: Tensor | None = None
-    present: Tensor | None = None
-    absent: Tensor | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Canaries:
     """Scores for the one-run auditor: a canary's likelihood ratio, summed over the times that it was sent.
 
@@ -111,6 +95,8 @@ class Canaries:
     name: ClassVar[str] = "canaries"
     goal: ClassVar[str] = "distinguish"
     needs: ClassVar[frozenset[str]] = frozenset({"rows", "present", "absent"})
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[Mounting[CanaryObservation, Scores]] = Mounting()
 
     on: Literal["smashed", "gradient"] = "smashed"
     sigma: float = 1.0
@@ -120,37 +106,29 @@ class Canaries:
             raise ValueError(f"on must be smashed or gradient, got {self.on!r}")
         _check_sigma(self.sigma)
 
-    def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
-    ) -> Scores:
+    def run(self, observation: CanaryObservation, generator: Generator, session: Session | None = None) -> Scores:
         """Score every canary.
-
-        Args:
-            views: of one round or many.
-            knowledge: a `CanaryKnowledge`.
-            generator: unused; nothing is drawn.
-            session: unused; nothing takes long.
 
         Returns:
             One score a canary; `examples` counts canaries.
 
         Raises:
-            NotApplicable: without canaries, if a canary's row is in no view, or no gradient came back for it.
+            NotApplicable: if a canary's row is in no view, or no gradient came back for it.
 
         >>> views = [View(round=0, smashed=torch.tensor([[0.9], [0.1]]))]
-        >>> known = CanaryKnowledge(
+        >>> observation = CanaryObservation(
+        ...     views=views,
         ...     image_shape=(1, 1, 1),
         ...     batch_size=2,
         ...     rows=torch.arange(2).view(1, 2),
         ...     present=torch.ones(2, 1),
         ...     absent=torch.zeros(2, 1),
         ... )
-        >>> [round(value, 3) for value in Canaries().run(views, known, Generator()).values.tolist()]
+        >>> [round(value, 3) for value in Canaries().run(observation, Generator()).values.tolist()]
         [0.4, -0.4]
         """
-        rows, present, absent = (getattr(knowledge, name, None) for name in ("rows", "present", "absent"))
-        if rows is None or present is None or absent is None:
-            raise NotApplicable("canaries needs rows, present and absent (CanaryKnowledge): which canaries, and where")
+        views = observation.views
+        rows, present, absent = observation.rows, observation.present, observation.absent
         values, at = _observed(views, self.on)
         place = torch.full((sum(len(view.smashed) for view in views),), -1, device=at.device)
         place[at] = torch.arange(len(at), device=at.device)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Knowledge, NoSession, NotApplicable, Scores, Session, View, missing
+from privkit.attacks.base import Mounting, NoSession, NotApplicable, Scores, Session
+from privkit.attacks.goals.membership import MembershipObservation
 
 FEWEST_SHADOWS = 2  # on either side, below which nothing can be compared
 
@@ -18,23 +19,6 @@ Predict = Callable[[Tensor], Tensor]
 
 Fit = Callable[[Tensor, Tensor, Generator], Predict]
 """Images, labels and draws in, a model of the attacked one's kind that was trained on them out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MembershipKnowledge(Knowledge):
-    """Whom the adversary asks about, and the attacked model.
-
-    Attributes:
-        candidates: images [N, C, H, W]; which of them are members is the question.
-        candidate_labels: int64 [N].
-        predict: the attacked model.
-        fit: trains shadow models.
-    """
-
-    candidates: Tensor | None = None
-    candidate_labels: Tensor | None = None
-    predict: Predict | None = None
-    fit: Fit | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,40 +47,38 @@ class MemberInference:
         if self.shadows < 2 * FEWEST_SHADOWS or self.shadows % 2:
             raise ValueError(f"shadows must be an even number >= {2 * FEWEST_SHADOWS}, got {self.shadows}")
 
-    def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
-    ) -> Scores:
+    @property
+    def uses(self) -> frozenset[str]:
+        """Shadow models, if it compares with them."""
+        return frozenset({"fit"} if self.score == "lira" else ())
+
+    @property
+    def mounting(self) -> Mounting[MembershipObservation, Scores]:
+        """The shadow models that it has trained."""
+        return Mounting(shadow_models=self.shadows if self.score == "lira" else 0)
+
+    def run(self, observation: MembershipObservation, generator: Generator, session: Session | None = None) -> Scores:
         """Score every candidate, higher for a member.
 
-        Args:
-            views: unused: the attacked model is asked, not listened to.
-            knowledge: a `MembershipKnowledge`; `fit` for "lira".
-            generator: draws the shadow models' halves and seeds.
-            session: keeps the shadow models that are finished.
+        The views do not matter: the attacked model is asked.
 
         Raises:
-            NotApplicable: if knowledge is lacking.
+            NotApplicable: for "lira" without a way to train shadow models.
 
-        >>> known = MembershipKnowledge(
+        >>> observation = MembershipObservation(
         ...     image_shape=(1, 1, 1),
         ...     batch_size=2,
         ...     candidates=torch.tensor([[2.0], [0.0]]).view(2, 1, 1, 1),
         ...     candidate_labels=torch.tensor([1, 1]),
         ...     predict=lambda x: torch.cat([-x.flatten(1), x.flatten(1)], 1),
         ... )
-        >>> MemberInference().run([], known, Generator()).values.argmax().item()
+        >>> MemberInference().run(observation, Generator()).values.argmax().item()
         0
         """
-        lacking = missing(self, knowledge)
-        if lacking or not isinstance(knowledge, MembershipKnowledge):
-            raise NotApplicable(f"member_inference needs {' and '.join(lacking)}, which this adversary does not have")
-        images, labels, predict = knowledge.candidates, knowledge.candidate_labels, knowledge.predict
-        assert images is not None
-        assert labels is not None
-        assert predict is not None
+        images, labels, predict = observation.candidates, observation.candidate_labels, observation.predict
         if self.score == "loss":
             return loss_threshold(torch.nn.functional.cross_entropy(predict(images), labels, reduction="none"))
-        if knowledge.fit is None:
+        if observation.fit is None:
             raise NotApplicable("member_inference score=lira needs to train shadow models of the attacked one's kind")
         session, n = session or NoSession(), len(images)
         ranks = torch.rand(self.shadows, n, generator=generator).argsort(0)
@@ -106,7 +88,7 @@ class MemberInference:
         shadow: list[Tensor] = [] if saved is None else list(saved["shadow"])
         for number in range(len(shadow), self.shadows):
             own = members[number]
-            model = knowledge.fit(images[own], labels[own], Generator().manual_seed(seeds[number]))
+            model = observation.fit(images[own], labels[own], Generator().manual_seed(seeds[number]))
             shadow.append(confidence(model(images), labels))
             session.save({"shadow": shadow})
             session.report(number + 1, self.shadows, shadow[-1][own].mean().item())

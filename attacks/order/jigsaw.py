@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Generator
 
-from privkit.attacks.base import Arrangement, Knowledge, NoSession, Reconstruction, Session, View
+from privkit.attacks.base import Mounting, NoSession, Session
 from privkit.attacks.fit import Stage, fit
+from privkit.attacks.goals.control import CONTROL_STEPS
+from privkit.attacks.goals.order import Permutation
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens, rows_a_message
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork
 from privkit.attacks.order.piece_solver import Solver, TokenDecoder
@@ -47,6 +50,7 @@ class Jigsaw:
     """
 
     name: ClassVar[str] = "jigsaw"
+    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"query"})  # a lower segment, too, where a caller by hand gives one
 
@@ -68,39 +72,40 @@ class Jigsaw:
             raise ValueError(f"width must be a positive multiple of 4, got {self.width}")
 
     @property
-    def start(self) -> Jigsaw:
-        """The same with nothing learned and nothing searched."""
-        return replace(self, epochs=0, kicks=0)
+    def mounting(self) -> ImageMounting:
+        """It starts with nothing learned and nothing searched."""
+        return Mounting(
+            start=None if self.epochs == 0 else replace(self, epochs=0, kicks=0),
+            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
+        )
 
     def run(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         """Learn from auxiliary images, then solve every view.
 
-        Args:
-            views: the recorded rounds; each message of a round is solved apart.
-            knowledge: needs `auxiliary`, and `lower` or `query`.
-            generator: a CPU generator, the only source of randomness.
-            session: where to save after each epoch and each view, and to report progress.
-
         Returns:
-            The decoded patches in their guessed places, with the `arrangement`.
+            The decoded patches in their guessed places, with the `permutation`.
 
         Raises:
-            NotApplicable: if knowledge or auxiliary images are lacking, several images share a row, or the release is
-                no square grid of at least 4 tokens over patches of at least 2 pixels a side.
+            NotApplicable: if auxiliary images, or a way to see their tokens, are lacking, several images share a row,
+                or the release is no square grid of at least 4 tokens over patches of at least 2 pixels a side.
             AttackDiverged: if the training loss is not finite.
 
+        >>> from privkit.attacks.base import View
         >>> from privkit.attacks.patches import patchify
         >>> cells = lambda x: patchify(x, 4)
-        >>> knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=2, auxiliary=torch.rand(20, 1, 8, 8), lower=cells)
         >>> view = View(round=0, smashed=cells(torch.rand(2, 1, 8, 8)))
-        >>> Jigsaw(epochs=1, kicks=2).run([view], knowledge, torch.Generator().manual_seed(0)).arrangement.source.shape
+        >>> observation = ImageObservation(
+        ...     views=[view], image_shape=(1, 8, 8), batch_size=2, auxiliary=torch.rand(20, 1, 8, 8), lower=cells
+        ... )
+        >>> Jigsaw(epochs=1, kicks=2).run(observation, torch.Generator().manual_seed(0)).permutation.source.shape
         torch.Size([2, 4])
         """
+        views = observation.views
         session = session or NoSession()
         state = session.load() or {"sources": []}
-        solver = self.learn(views, knowledge, generator, session, state)
+        solver = self.learn(observation, generator, session, state)
         for number in range(len(state["sources"]), len(views)):
             state["sources"].append(solver.solve(views[number], 1 + number))
             session.save(state)
@@ -110,25 +115,26 @@ class Jigsaw:
         device = views[0].smashed.device
         images = [solver.picture(view, source) for view, source in zip(views, state["sources"], strict=True)]
         source = torch.cat(state["sources"]).to(device)
-        return Reconstruction(images=torch.cat(images), arrangement=Arrangement(source=source))
+        return Reconstruction(images=torch.cat(images), permutation=Permutation(source=source))
 
     def learn(
-        self, views: Sequence[View], knowledge: Knowledge, generator: Generator, session: Session, state: dict[str, Any]
+        self, observation: ImageObservation, generator: Generator, session: Session, state: dict[str, Any]
     ) -> Solver:
         """What `run` does before it solves: learn from auxiliary images, or take what a killed attack had learned.
 
         Args:
-            views: as in `run`.
-            knowledge: as in `run`.
+            observation: as in `run`.
             generator: as in `run`.
             session: where the state is saved after each epoch.
             state: of the whole attack; what each network learns is saved in it.
         """
-        geometry = checked_geometry(views, knowledge)
+        check(self, observation)
+        views = observation.views
+        geometry = checked_geometry(observation)
         device, size = views[0].smashed.device, rows_a_message(views[0])
         seeds = torch.randint(2**48, (3,), generator=generator).tolist()
         own, patches, found, in_order = own_tokens(
-            views[0], knowledge, geometry, Generator(device).manual_seed(seeds[1])
+            views[0], observation, geometry, Generator(device).manual_seed(seeds[1])
         )
         keep = found if self.keep is None else self.keep
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Knowledge, NotApplicable, View
+from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.token_contents import match_own_tokens, nearest, own_share
 from privkit.attacks.patches import Geometry, as_tokens, patchify
 
@@ -16,31 +15,25 @@ MATCHED_TOKENS = 16_384  # of a message: a table of all its pairs then takes 1 G
 KEEPS_ALL = 0.97  # an estimated share of kept tokens above which a shuffle is taken not to mix images
 
 
-def checked_geometry(views: Sequence[View], knowledge: Knowledge) -> Geometry:
+def checked_geometry(observation: ImageObservation) -> Geometry:
     """Check what can be checked before any work."""
-    if knowledge.auxiliary is None or (knowledge.lower is None and knowledge.query is None):
+    views, auxiliary = observation.views, observation.auxiliary
+    if auxiliary is None or (observation.lower is None and observation.query is None):
         raise NotApplicable("jigsaw needs auxiliary images, and the lower segment or a query to see their tokens")
     if any(view.mixed > 1 for view in views):
         raise NotApplicable("jigsaw puts whole tokens back, but each released row is a mixture of several images")
-    if not all(bool(view.smashed.isfinite().all()) for view in views):
-        raise NotApplicable("jigsaw needs finite numbers, but the release holds NaN or infinity")
-    geometry = Geometry.of(views[0].smashed, knowledge.image_shape)
+    geometry = Geometry.of(views[0].smashed, observation.image_shape)
     if geometry.tokens < 4 or geometry.patch < 2:
         raise NotApplicable(
             f"jigsaw needs at least 4 tokens of patches of at least 2 pixels a side, got {geometry.tokens} tokens of "
             f"{geometry.patch} pixels"
         )
-    if tuple(knowledge.auxiliary.shape[1:]) != knowledge.image_shape:
-        raise NotApplicable(
-            f"auxiliary images are {list(knowledge.auxiliary.shape[1:])}, the private ones "
-            f"{list(knowledge.image_shape)}: bring auxiliary data of the same shape"
-        )
     size = rows_a_message(views[0])
-    least = max(2 * size, knowledge.batch_size if knowledge.query is not None else 0)
-    if len(knowledge.auxiliary) < least:
+    least = max(2 * size, observation.batch_size if observation.query is not None else 0)
+    if len(auxiliary) < least:
         raise NotApplicable(
             f"jigsaw learns from messages as large as the victim's ({size} images), and a query takes a whole round: "
-            f"it needs at least {least} auxiliary images, got {len(knowledge.auxiliary)}"
+            f"it needs at least {least} auxiliary images, got {len(auxiliary)}"
         )
     return geometry
 
@@ -58,32 +51,32 @@ def rows_a_message(view: View) -> int:
 
 @torch.no_grad()
 def own_tokens(
-    view: View, knowledge: Knowledge, geometry: Geometry, draws: Generator
+    view: View, observation: ImageObservation, geometry: Geometry, draws: Generator
 ) -> tuple[Tensor, Tensor, float, bool]:
     """Tokens [N, T, D] and patches [N, T, P] of own images in order; the share kept, and whether all stay in place."""
-    assert knowledge.auxiliary is not None
+    assert observation.auxiliary is not None
     device, size = view.smashed.device, rows_a_message(view)
-    whole = size if knowledge.query is None else knowledge.batch_size  # a query takes a round
-    if knowledge.query is not None and size * geometry.tokens > MATCHED_TOKENS:
+    whole = size if observation.query is None else observation.batch_size  # a query takes a round
+    if observation.query is not None and size * geometry.tokens > MATCHED_TOKENS:
         raise NotApplicable(
             f"jigsaw compares all pairs of a message's tokens, of which there may be {MATCHED_TOKENS:,}, but a message "
             f"has {size * geometry.tokens:,}: take smaller messages, or give the lower segment and no query"
         )
     held = max(2 * whole, OWN_NUMBERS // (geometry.tokens * (geometry.token_dim + geometry.patch_dim)))
-    images = knowledge.auxiliary[: min(held, len(knowledge.auxiliary)) // whole * whole].to(device)
+    images = observation.auxiliary[: min(held, len(observation.auxiliary)) // whole * whole].to(device)
     patches, rounds = patchify(images, geometry.patch), images.split(whole)
     ordered = None
-    if knowledge.lower is not None:
-        ordered = torch.cat([as_tokens(knowledge.lower(part)).float() for part in images.split(size)])
+    if observation.lower is not None:
+        ordered = torch.cat([as_tokens(observation.lower(part)).float() for part in images.split(size)])
         if ordered.shape[1:] != (geometry.tokens, geometry.token_dim):
             raise NotApplicable(
                 f"the lower segment gives {list(ordered.shape[1:])} tokens, but the release is "
                 f"{[geometry.tokens, geometry.token_dim]}"
             )
-    if knowledge.query is None:
+    if observation.query is None:
         assert ordered is not None
         return ordered, patches, 1.0, False
-    answers = [knowledge.query(part, draws) for part in (rounds[:2] if ordered is not None else rounds)]
+    answers = [observation.query(part, draws) for part in (rounds[:2] if ordered is not None else rounds)]
     rows = torch.cat([answer.members.flatten() + whole * number for number, answer in enumerate(answers)])
     released = torch.cat([as_tokens(answer.view.smashed).float() for answer in answers])
     if len(rows) != len(released) or len(rows) % whole or not ((rows >= 0) & (rows < len(images))).all():

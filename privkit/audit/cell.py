@@ -1,4 +1,4 @@
-"""One cell: train the defended model, record the wire, account for the receipt, and ask the attack's question."""
+"""One cell: train the defended model, record the wire, account for the receipt, and pursue the attack's goal."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from privkit.attacks.base import AttackDiverged, NotApplicable, known_to
+from privkit.attacks.base import AnyAttack, AttackDiverged, NotApplicable, known_to
 from privkit.audit.defended import defended_model
 from privkit.audit.goals import GOALS
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
-from privkit.audit.goals.reconstruct import passes
 from privkit.audit.seed_data import SeedData
 from privkit.config import AuditConfig
 from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, UsageError
@@ -72,7 +71,7 @@ def run_cell(
         context = _context(config, cell, seed_data, folder, progress, made_of, base, log)
         base = context.row
         _can_read_the_server(context)
-        ask = load(GOALS[getattr(cell.attack.spec, "goal", "reconstruct")])
+        ask = load(GOALS[context.attack.goal])
         row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
     except NotApplicable as error:
         row = base.model_copy(update={"status": "not_applicable", "reason": f"{error}{_why(context)}"})
@@ -129,7 +128,9 @@ def _context(
     log: _Log,
 ) -> AttackContext:
     """Train (or load) the defended model and record the wire; the row has what holds whatever an attack finds."""
-    model, times = defended_model(config, cell, seed_data, folder, progress, log), passes(cell.attack.spec)
+    model = defended_model(config, cell, seed_data, folder, progress, log)
+    attack: AnyAttack = cell.attack.spec
+    times = attack.mounting.passes
     recording = record(
         model.edge, seed_data.victims, batch_size=config.training.batch_size, seed=cell.seed, passes=times
     )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator, nn
 
-from privkit.attacks.base import Knowledge, NoSession, NotApplicable, known_to
+from privkit.attacks.base import NoSession, NotApplicable, View, known_to
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.audit.defended import assemble
-from privkit.audit.goals.reconstruct import passes
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, Pools
 from privkit.domains.domain import Domain
@@ -92,14 +91,15 @@ def training_step(config: AuditConfig, defense: Component, pools: Pools, device:
 def attack_on_images(
     config: AuditConfig, defense: Component, attack: Component, pools: Pools, device: torch.device, limit: float
 ) -> Timed:
-    """Time of an attack that asks for images, on one round of victims and a few rounds of auxiliary images.
+    """Time of an attack on images, on one round of victims and a few rounds of auxiliary images.
 
     It is stopped after `limit` seconds, and what is left of it is extrapolated from its epochs.
 
     Raises:
         UsageError: if the attack fails on random images.
     """
-    protocol, spec = config.protocol.spec, attack.spec
+    spec: ImageAttack = attack.spec
+    protocol = config.protocol.spec
     if protocol.upper == "own":
         return Timed(reason="not applicable: standalone clients send nothing")
     a_round = protocol.active * config.training.batch_size
@@ -112,31 +112,39 @@ def attack_on_images(
             view = black_box_query(edge)(images.x[:a_round], Generator(device).manual_seed(0)).view
             for held in (spec.needs, known_to(spec)):  # what it can do without costs time, and is given if it must be
                 with suppress(*([NotApplicable] if held != known_to(spec) else [])):
-                    knowledge = _knowledge(config, edge, upper, images, a_round, held)
+                    views = [view] * spec.mounting.passes
+                    observation = _observed(config, edge, upper, images, a_round, views, held)
                     with watch:
-                        spec.run([view] * passes(spec), knowledge, Generator().manual_seed(0), watch)
+                        spec.run(observation, Generator().manual_seed(0), watch)
                     break
         except NotApplicable as error:
             return Timed(reason=f"not applicable: {error}")
     return watch.timed
 
 
-def _knowledge(
-    config: AuditConfig, edge: Clients, upper: nn.Module, images: Batch, a_round: int, held: frozenset[str]
-) -> Knowledge:
-    """An adversary's knowledge with these fields."""
+def _observed(
+    config: AuditConfig,
+    edge: Clients,
+    upper: nn.Module,
+    images: Batch,
+    a_round: int,
+    views: list[View],
+    held: frozenset[str],
+) -> ImageObservation:
+    """An adversary who holds these fields."""
     channels, height, width = images.x.shape[1:]
-    offered: dict[str, Callable[[], Any]] = {
-        "auxiliary": lambda: images.x,
-        "auxiliary_labels": lambda: images.y,
-        "query": lambda: black_box_query(edge),
-        "lower": lambda: shared_lower(edge) if _one_segment(config) else None,
-        "upper": lambda: upper,
-        "clients": lambda: _clients(config, edge, images, a_round),
-        "imitate": lambda: imitated(edge, images.domain),
-    }
-    given = {name: offered[name]() for name in held if name in offered}
-    return Knowledge(image_shape=(channels, height, width), batch_size=a_round, **given)
+    return ImageObservation(
+        image_shape=(channels, height, width),
+        batch_size=a_round,
+        views=views,
+        auxiliary=images.x if "auxiliary" in held else None,
+        auxiliary_labels=images.y if "auxiliary_labels" in held else None,
+        query=black_box_query(edge) if "query" in held else None,
+        lower=shared_lower(edge) if "lower" in held and _one_segment(config) else None,
+        upper=upper if "upper" in held else None,
+        clients=_clients(config, edge, images, a_round) if "clients" in held else None,
+        imitate=imitated(edge, images.domain) if "imitate" in held else None,
+    )
 
 
 def _one_segment(config: AuditConfig) -> bool:

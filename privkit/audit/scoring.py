@@ -1,4 +1,4 @@
-"""Where truth meets an attack's output, and the only place: alignment, metrics, intervals."""
+"""Where truth meets the guesses of an attack on images: metrics, their intervals, means over seeds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
-from privkit.attacks.scores.image import IMAGE_METRICS, SMALLEST_SSIM_SIDE, Images, Values
+from privkit.attacks.goals import reconstruct
+from privkit.attacks.scores.image import Values
 from privkit.audit.seed_intervals import RANGES, UNBOUNDED, over_values
 from privkit.domains.domain import Domain
 from privkit.domains.tables.domain import Tables
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from privkit.metrics.perception import Perception
 
-DATA_RANGE = 1.0
 HIGHER_IS_CLOSER: dict[str, bool] = {
     "mse": False,
     "psnr": True,
@@ -39,60 +37,18 @@ Scores = dict[str, Values]
 """Metric -> one value an image."""
 
 
-def match(truth: Images, guess: Images, batch_size: int) -> NDArray[np.int64]:
-    """For each image, the row of the guess that the best assignment inside its message gives it.
-
-    A defense that mixes images may move one into another's place; the Hungarian assignment with the smallest total
-    MSE undoes that. It uses the truth, so it is an upper bound on what an adversary could sort out.
-
-    Args:
-        truth: [N, C, H, W].
-        guess: the same shape.
-        batch_size: images a message.
-
-    Returns:
-        int64 [N].
-
-    Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
-
-    >>> truth = np.eye(3, dtype=np.float32).reshape(3, 1, 1, 3)
-    >>> match(truth, truth[[1, 2, 0]], 3)
-    array([2, 0, 1])
-    """
-    chosen = np.empty(len(truth), dtype=np.int64)
-    for start in range(0, len(truth), batch_size):
-        rows = slice(start, start + batch_size)
-        a = truth[rows].reshape(len(truth[rows]), -1).astype(np.float64)
-        b = guess[rows].reshape(len(guess[rows]), -1).astype(np.float64)
-        squared = (a * a).sum(1)[:, None] + (b * b).sum(1) - 2 * a @ b.T
-        chosen[rows] = start + linear_sum_assignment(squared)[1]
-    return chosen
-
-
-def per_example(truth: Images, guess: Images, batch_size: int) -> dict[str, Scores]:
-    """Every image metric, image by image, unaligned and matched; images too small for SSIM get none."""
-    small = min(truth.shape[2:]) < SMALLEST_SSIM_SIDE
-    metrics = {name: metric for name, metric in IMAGE_METRICS.items() if not (small and name == "ssim")}
-    aligned = {"unaligned": guess, "matched": guess[match(truth, guess, batch_size)]}
-    return {
-        alignment: {name: metric(truth, images, data_range=DATA_RANGE) for name, metric in metrics.items()}
-        for alignment, images in aligned.items()
-    }
-
-
 def scored(
     domain: Domain, truth: Tensor, guess: Tensor, batch_size: int, perception: Perception | None = None
 ) -> dict[str, Scores]:
     """Scores of guesses on any device; of images also after matching, and by what a feature network sees of them."""
     if domain.name != "images":
         return {"unaligned": domain.scores(truth, guess)}
-    originals, guesses = truth.cpu().numpy(), guess.cpu().numpy()
-    found = per_example(originals, guesses, batch_size)
+    values = reconstruct.score(truth, guess, batch_size)
     if perception is not None and perception.labels:
-        order = torch.from_numpy(match(originals, guesses, batch_size)).to(guess.device)
-        found["unaligned"] |= perception.scores(truth, guess)
-        found["matched"] |= perception.scores(truth, guess[order])
-    return found
+        order = reconstruct.match(truth.cpu().numpy(), guess.cpu().numpy(), batch_size)
+        values["unaligned"] |= perception.scores(truth, guess)
+        values["matched"] |= perception.scores(truth, guess[torch.from_numpy(order).to(guess.device)])
+    return values
 
 
 def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: float = 0.95) -> Estimate:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from privkit.attacks.base import AnyAttack
 from privkit.audit.scoring import scored, summarise
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, Pool, Pools
@@ -188,7 +189,7 @@ def check_sizes(config: AuditConfig, *, private: int, auxiliary: int, test: int,
     most = {"private images": private, "test images": test, attacked: min(config.budget.victims, source)}
     if validation is not None:
         most["validation images"] = validation
-    if all(hasattr(attack.spec, "epochs") for attack in config.attacks):  # else the others go on
+    if all(_takes_controls(attack.spec) for attack in config.attacks):  # else the others go on
         most[f"a quarter of the {auxiliary} auxiliary images, which the control experiments take"] = auxiliary // 4
     what = min(most, key=lambda part: most[part])
     senders = config.protocol.spec.clients
@@ -201,6 +202,11 @@ def check_sizes(config: AuditConfig, *, private: int, auxiliary: int, test: int,
     raise UsageError(
         f"batch_size={batch}{whose} is more than {most[what]}, {what}; use --training batch_size={works} or less"
     )
+
+
+def _takes_controls(attack: AnyAttack) -> bool:
+    """Whether the controls of an attack take auxiliary images."""
+    return attack.goal == "reconstruct" and not attack.mounting.ignores_views
 
 
 def _auxiliary(config: AuditConfig, splits: Splits, victims: Batch, other: Pool | None, seed: int) -> tuple[Batch, int]:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import torch
 
+from privkit.attacks.base import AnyAttack
+from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.audit.probe import ROUNDS, Timed, attack_on_images, check_shapes, training_step
 from privkit.audit.run import check_batches, default_folder, pick_device
-from privkit.audit.sanity import CONTROL_STEPS
 from privkit.audit.seed_data import open_data
 from privkit.caches import use_own_caches
 from privkit.config import AuditConfig
-from privkit.registry import Component
 from privkit.run.plan import Cell, plan
 from privkit.run.provenance import default_threads
 
@@ -62,7 +62,7 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
     probed = {
         attack.label: attack_on_images(config, baseline, attack, pools, device, limit)
         for attack in config.attacks
-        if _goal(attack) == "reconstruct" and getattr(attack.spec, "epochs", 0) != 0
+        if _trains(attack.spec)
     }
     a_round = config.protocol.spec.active * config.training.batch_size
     victims = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])
@@ -72,7 +72,7 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
         step, timed = steps[cell.defense.label], probed.get(cell.attack.label, Timed())
         hijack = "clients" in cell.attack.spec.needs  # its probe has one round of images
         took = timed.seconds * (max(sizes["private"], sizes["auxiliary"]) / a_round if hijack else larger)
-        took += _replays(cell.attack, config.budget.epochs, victims / a_round, rounds) * step
+        took += _replays(cell.attack.spec, config.budget.epochs, victims / a_round, rounds) * step
         if cell.model_id not in trained:
             trained.add(cell.model_id)
             took += rounds * step
@@ -81,23 +81,22 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
     return cells, controls, any(timed.reason.startswith("at least") for timed in probed.values())
 
 
-def _goal(attack: Component) -> str:
-    """The goal of an attack."""
-    return str(getattr(attack.spec, "goal", "reconstruct"))
+def _trains(attack: AnyAttack) -> bool:
+    """Whether an attack on images has steps to take beyond its start."""
+    return attack.goal == "reconstruct" and attack.mounting.start is not None
 
 
-def _replays(attack: Component, epochs: int, victim_rounds: float, rounds: int) -> float:
+def _replays(attack: AnyAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
     """Training steps that an attack on labels, members or canaries costs.
 
     Labels are asked of the training, which is repeated; members of shadow models; canaries are sent as often as the run
     sends a record, without a step.
     """
-    goal = _goal(attack)
-    if goal == "labels":
+    if attack.goal == "labels":
         return rounds
-    if goal == "membership":
-        return rounds * attack.spec.shadows if getattr(attack.spec, "score", "") == "lira" else 2 * victim_rounds
-    return epochs * victim_rounds / 3 if goal == "distinguish" else 0.0
+    if attack.goal == "membership":
+        return rounds * attack.mounting.shadow_models or 2 * victim_rounds
+    return epochs * victim_rounds / 3 if attack.goal == "distinguish" else 0.0
 
 
 def _said(timed: Timed) -> str:

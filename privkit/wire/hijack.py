@@ -39,7 +39,7 @@ TRIED = 16
 
 
 class LiveClients:
-    """The clients of one run, in training from their start; satisfies `privkit.attacks.base.Clients`.
+    """The clients of one run, in training from their start; satisfies `privkit.attacks.base.TrainingClients`.
 
     Images, orders, defenses, averaging and the clients' optimizer are those of the honest training; the learning rate
     stays at its peak, since nobody knows when a hijack ends. What the server would do to the gradient is left out.
@@ -82,7 +82,7 @@ class LiveClients:
         self._order: Tensor | None = None
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """One round of training; see `privkit.attacks.base.Clients`.
+        """One round of training; see `privkit.attacks.base.TrainingClients`.
 
         Raises:
             AttackDiverged: if what came back overflows on its way through a lower segment; no weight has changed then.
@@ -158,7 +158,7 @@ class LiveClients:
 
 
 def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
-    """What a server that knows the defense's law can do to smashed data of its own; see `Knowledge.imitate`.
+    """What a server that knows the defense's law can do to smashed data of its own; see `ImageObservation.imitate`.
 
     Args:
         edge: its defense and frozen block are public; its lower segments tell the shape alone.

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, Reconstruction, View
+from privkit.attacks.base import View
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.hijack import fsha as module
 from privkit.attacks.hijack.fsha import FSHA
 from privkit.domains.images.embedded import TinyDigits
@@ -121,9 +122,9 @@ class Hijack:
             torch.manual_seed(3)
             return Clients(self, make(), **options)
 
-    def known(self, clients: Any, **changes: Any) -> Knowledge:
+    def known(self, clients: Any, **changes: Any) -> ImageObservation:
         """All that FSHA needs."""
-        own = Knowledge(
+        own = ImageObservation(
             image_shape=(1, 8, 8),
             batch_size=BATCH,
             auxiliary=self.own,
@@ -135,7 +136,7 @@ class Hijack:
     def attacked(self, attack: FSHA, clients: Clients, seed: int = 0, session: Any = None, **changes: Any) -> Any:
         """Run it."""
         views = [replace(view, labels=torch.zeros(50, dtype=torch.int64)) for view in clients.views()]
-        return attack.run(views, self.known(clients, **changes), Generator().manual_seed(seed), session)
+        return attack.run(replace(self.known(clients, **changes), views=views), Generator().manual_seed(seed), session)
 
     def error(self, result: Reconstruction) -> float:
         """MSE of the victims."""

@@ -1,6 +1,7 @@
 """The training loop of all attacks: it goes on after a kill, and a divergence leaves the last good state on disk."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from privkit.attacks.base import AttackDiverged, Knowledge, View
+from privkit.attacks.base import AttackDiverged, View
 from privkit.attacks.fit import Stage, fit
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.sdar_training import SDARTraining
 from privkit.attacks.inversion.unsplit import UnSplit
@@ -19,7 +21,7 @@ from privkit.training import Checkpoint
 pytest_plugins = ["tests.attacks.hijackable"]
 
 VIEW = View(round=0, smashed=torch.rand(12, 16, generator=Generator().manual_seed(0)), labels=torch.arange(12) % 3)
-KNOWN = Knowledge(
+KNOWN = ImageObservation(
     image_shape=(1, 8, 8),
     batch_size=12,
     auxiliary=torch.rand(40, 1, 8, 8, generator=Generator().manual_seed(1)),
@@ -110,7 +112,7 @@ def test_a_passive_attack(attack: Any, tmp_path: Path, monkeypatch: pytest.Monke
     """Two good epochs, and one that leaves every weight broken."""
     whole = memory(until=2)
     with pytest.raises(KeyboardInterrupt):
-        attack.run([VIEW], KNOWN, Generator().manual_seed(0), whole)
+        attack.run(replace(KNOWN, views=[VIEW]), Generator().manual_seed(0), whole)
     calls: list[None] = []
     holder: Any = SDARTraining if isinstance(attack, SDAR) else Alternation
     name = "_learn_all" if isinstance(attack, SDAR) else "_alternate"
@@ -128,7 +130,7 @@ def test_a_passive_attack(attack: Any, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(holder, name, breaking)
     checkpoint = slow(tmp_path / "attack.ckpt")
     with pytest.raises(AttackDiverged, match="nan"):
-        attack.run([VIEW], KNOWN, Generator().manual_seed(0), checkpoint)
+        attack.run(replace(KNOWN, views=[VIEW]), Generator().manual_seed(0), checkpoint)
     assert same(checkpoint.load(), whole.kept)
 
 

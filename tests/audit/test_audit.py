@@ -14,7 +14,8 @@ import torch
 from PIL import Image
 from torch import Generator, nn
 
-from privkit.attacks.base import Knowledge, NotApplicable, Reconstruction, Session, View
+from privkit.attacks.base import NotApplicable, Session, View
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.audit.run import AuditRun, run_audit
 from privkit.audit.seed_data import prepare
 from privkit.cli.estimate import preview
@@ -252,7 +253,7 @@ class Spy:
     seen: ClassVar[list[tuple[Any, ...]]] = []
 
     def run(
-        self, views: Any, knowledge: Knowledge, generator: Generator, session: Session | None = None
+        self, views: Any, knowledge: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         type(self).seen.append((views, knowledge))
         n = sum(len(view.smashed) for view in views)
@@ -331,7 +332,7 @@ def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> No
         model = config.model.spec.build(setting.splits.domain.shape, 10, positions=False, seed=0)
         edge = Clients.build(model.lower, defense, setting.splits.domain, classes=10, seed=0)
         views = record(edge, setting.victims, batch_size=50, seed=0).views
-        knowledge = Knowledge(
+        knowledge = ImageObservation(
             image_shape=setting.splits.domain.shape,
             batch_size=50,
             auxiliary=setting.auxiliary.x,
@@ -341,7 +342,7 @@ def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> No
             setting.victims.x.copy_(torch.rand_like(setting.victims.x))
             setting.splits.private.x.copy_(torch.rand_like(setting.splits.private.x))
         spec = config.attacks[0].spec
-        outputs.append(spec.run(views, knowledge, Generator().manual_seed(0)).images)
+        outputs.append(spec.run(replace(knowledge, views=views), Generator().manual_seed(0)).images)
     assert torch.equal(*outputs)
 
 
@@ -445,7 +446,9 @@ class Refuses:
     name: ClassVar[str] = "refuses"
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    def run(self, views: list[View], knowledge: Knowledge, generator: Generator, session: Any = None) -> Reconstruction:
+    def run(
+        self, views: list[View], knowledge: ImageObservation, generator: Generator, session: Any = None
+    ) -> Reconstruction:
         raise NotApplicable("needs what nobody has")
 
 
@@ -456,7 +459,9 @@ class Crashes:
     name: ClassVar[str] = "crashes"
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    def run(self, views: list[View], knowledge: Knowledge, generator: Generator, session: Any = None) -> Reconstruction:
+    def run(
+        self, views: list[View], knowledge: ImageObservation, generator: Generator, session: Any = None
+    ) -> Reconstruction:
         raise RuntimeError("shapes\ndo not fit")
 
 

@@ -91,11 +91,6 @@ ATTACKS = {
 LARGER = {"jigsaw", "jigsaw_white_box"}
 """Pieces of two pixels, as the small digits have, fit anywhere: no jigsaw wins on them."""
 CHEAP = sorted({"black_box", "canaries", "gradient_matching", "label_leak", "member_inference", "unsplit"})
-KNOWABLE = {"auxiliary", "auxiliary_labels", "query", "lower", "upper", "clients", "rows", "present", "absent"} | {
-    "candidates",
-    "candidate_labels",
-    "predict",
-}
 
 
 def attacked(attacks: list[str], folder: Path, **changes: Any) -> dict[str, Row]:
@@ -130,7 +125,6 @@ def test_every_attack_is_controlled_and_scored(rows: dict[str, Row], attack: str
     assert len(decisive) >= 2
     assert all(decisive.values()), row.gates
     assert row.recovers or row.answers
-    assert load(table("attacks")[attack]).needs <= KNOWABLE
 
 
 def test_an_attack_gives_the_same_row_again_and_in_other_company(rows: dict[str, Row], tmp_path: Path) -> None:

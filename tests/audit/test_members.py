@@ -9,7 +9,8 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Scores
-from privkit.attacks.membership.member_inference import MemberInference, MembershipKnowledge
+from privkit.attacks.goals.membership import MembershipObservation
+from privkit.attacks.membership.member_inference import MemberInference
 from privkit.audit.defended import another, untrained
 from privkit.audit.goals.membership import released
 from privkit.audit.run import run_audit
@@ -81,7 +82,9 @@ def test_candidates_are_mixed_and_only_dealt_images_are_members(tmp_path: Path, 
     dealt = seed_data.splits.private.x[torch.cat([seed_data.shares.of(0), seed_data.shares.of(1)])].flatten(1)
     asked = []
 
-    def oracle(self: Any, views: Any, known: MembershipKnowledge, generator: Generator, session: Any = None) -> Scores:
+    def oracle(
+        self: Any, views: Any, known: MembershipObservation, generator: Generator, session: Any = None
+    ) -> Scores:
         assert known.candidates is not None
         values = (torch.cdist(known.candidates.flatten(1), dealt).amin(1) < 1e-6).float()
         asked.append(values)

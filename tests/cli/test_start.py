@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from privkit.attacks.base import Knowledge, Reconstruction, View
+from privkit.attacks.base import Mounting
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.start import INTERNAL_FAULT
 from privkit.config import resolve
@@ -115,9 +116,12 @@ class Greedy:
     """An attack that asks for a pebibyte."""
 
     name: ClassVar[str] = "greedy"
+    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset()
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)
 
-    def run(self, views: list[View], knowledge: Knowledge, generator: Any, session: Any = None) -> Reconstruction:
+    def run(self, observation: ImageObservation, generator: Any, session: Any = None) -> Reconstruction:
         return Reconstruction(images=torch.empty(2**50))
 
 

@@ -1,5 +1,6 @@
 """The same audit on a CUDA device; skipped where there is none."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,8 @@ def test_dropout_on_the_device_follows_the_seed_and_training_goes_on(
 
 
 def test_a_black_box_is_seeded_on_the_device() -> None:
-    from privkit.attacks.base import Knowledge, QueryResult, View
+    from privkit.attacks.base import QueryResult, View
+    from privkit.attacks.goals.reconstruct import ImageObservation
     from privkit.attacks.inversion.black_box import BlackBox
     from privkit.attacks.patches import patchify
 
@@ -107,9 +109,11 @@ def test_a_black_box_is_seeded_on_the_device() -> None:
         members = torch.arange(len(asked), device="cuda").unsqueeze(1)
         return QueryResult(view=View(round=0, smashed=smashed), members=members)
 
-    knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=20, auxiliary=images[20:], query=query)
+    knowledge = ImageObservation(image_shape=(1, 8, 8), batch_size=20, auxiliary=images[20:], query=query)
     views = [View(round=0, smashed=patchify(images[:20], 2))]
     state = torch.cuda.get_rng_state()
-    first, again = (BlackBox(epochs=2).run(views, knowledge, Generator().manual_seed(0)).curve for _ in range(2))
+    first, again = (
+        BlackBox(epochs=2).run(replace(knowledge, views=views), Generator().manual_seed(0)).curve for _ in range(2)
+    )
     assert again == pytest.approx(first, rel=1e-3)
     assert torch.equal(torch.cuda.get_rng_state(), state)

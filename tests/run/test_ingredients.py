@@ -31,9 +31,9 @@ MODULES = {
     "myattacks.py": "from dataclasses import dataclass\nfrom typing import ClassVar\n\n"
     "from privkit.attacks.inversion.floors import MidGrey\nfrom myconstants import SHADE\n\n\n"
     "@dataclass(frozen=True, kw_only=True)\nclass Shade(MidGrey):\n    name: ClassVar[str] = 'shade'\n\n"
-    "    def run(self, views, knowledge, generator, session=None):\n"
-    "        return type(super().run(views, knowledge, generator))("
-    "images=super().run(views, knowledge, generator).images * 0 + SHADE)\n",
+    "    def run(self, observation, generator, session=None):\n"
+    "        return type(super().run(observation, generator))("
+    "images=super().run(observation, generator).images * 0 + SHADE)\n",
     "myconstants.py": "SHADE = 0.25\n",
     "mydefenses.py": "from dataclasses import dataclass\nfrom typing import ClassVar\n\n"
     "from privkit.defenses.none import NoDefense\n\n\n@dataclass(frozen=True, kw_only=True)\n"

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import AttackDiverged, Knowledge
+from privkit.attacks.base import AttackDiverged
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import FSHA
 from privkit.attacks.hijack.hijack_detection import SplitGuard
-from privkit.audit.goals import reconstruct as images
+from privkit.audit.goals import reconstruct
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.dp_mixsl import DpMixSl
@@ -116,8 +117,8 @@ def test_fsha_hands_the_pilot_over_shuffled(monkeypatch: pytest.MonkeyPatch) -> 
         return found
 
     own = torch.rand(40, *SHAPE, generator=Generator().manual_seed(3))
-    knowledge = Knowledge(image_shape=SHAPE, batch_size=16, auxiliary=own, clients=clients, imitate=watched)
-    FSHA(epochs=1, width=2, blocks=1).run(clients.views(), knowledge, Generator().manual_seed(0))
+    knowledge = ImageObservation(image_shape=SHAPE, batch_size=16, auxiliary=own, clients=clients, imitate=watched)
+    FSHA(epochs=1, width=2, blocks=1).run(replace(knowledge, views=clients.views()), Generator().manual_seed(0))
     assert moved == [True] * 3  # two rounds, and the held-out images
 
 
@@ -146,9 +147,9 @@ def test_fsha_on_clients_in_which_its_gradient_overflows_goes_back_to_its_last_g
 
     monkeypatch.setattr(clients, "round", round)
     own = torch.rand(40, *SHAPE, generator=Generator().manual_seed(3))
-    knowledge = Knowledge(image_shape=SHAPE, batch_size=8, auxiliary=own, clients=clients)
+    knowledge = ImageObservation(image_shape=SHAPE, batch_size=8, auxiliary=own, clients=clients)
     with pytest.raises(AttackDiverged, match="in round 4"):
-        FSHA(epochs=3, width=2, blocks=1).run(clients.views(), knowledge, Generator().manual_seed(0))
+        FSHA(epochs=3, width=2, blocks=1).run(replace(knowledge, views=clients.views()), Generator().manual_seed(0))
     assert clients.state_dict()["number"] == 2
     assert all(bool(view.smashed.isfinite().all()) for view in clients.views())
 
@@ -217,14 +218,14 @@ def test_a_notice_is_held_against_as_much_honest_training(
         return losses
 
     upper = lambda *given: (None, nn.Sequential(nn.Dropout(0.5), edge_of(NoDefense())[1]), None)  # noqa: E731
-    monkeypatch.setattr(images, "_clients", clients)
-    monkeypatch.setattr(images, "untrained", upper)
-    monkeypatch.setattr(images, "serve", counted)
+    monkeypatch.setattr(reconstruct, "_clients", clients)
+    monkeypatch.setattr(reconstruct, "untrained", upper)
+    monkeypatch.setattr(reconstruct, "serve", counted)
     context: Any = SimpleNamespace(config=SimpleNamespace(training=SPEC), cell=SimpleNamespace(seed=0), seed_data=None)
     hijacked = clients(None)
     assert hijacked.guard is not None
     hijacked.guard.scores, hijacked.guard.noticed, hijacked.guard.rounds = [0.1], noticed, rounds
-    assert images.noticed(context, hijacked).endswith(says)
-    images.noticed(context, hijacked)
+    assert reconstruct.noticed(context, hijacked).endswith(says)
+    reconstruct.noticed(context, hijacked)
     assert [count for count, _ in served] == [honest] * 2
     assert served[0][1] == served[1][1]

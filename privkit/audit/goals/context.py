@@ -1,4 +1,4 @@
-"""What every question starts from: the trained model, what crossed its wire, and the row as far as it is known."""
+"""What every goal starts from: the trained model, what crossed its wire, and the row as far as it is known."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import io
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from torch import Generator
+from torch import Generator, Tensor
 
 from privkit.accountants.base import Certificate
-from privkit.attacks.base import NotApplicable, Scores
+from privkit.attacks.base import AnyAttack, NotApplicable, Scores
+from privkit.attacks.goals.control import Control
 from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, tpr_at
 from privkit.audit.defended import DefendedModel
 from privkit.audit.seed_data import SeedData
@@ -44,7 +44,7 @@ class AttackContext:
     Attributes:
         config: of the run.
         cell: of the run.
-        setting: what cells of one seed share.
+        seed_data: what cells of one seed share.
         folder: the run on disk.
         progress: told what happens.
         log: the cell's log.
@@ -70,9 +70,10 @@ class AttackContext:
     row: Row
 
     @property
-    def attack(self) -> Any:
+    def attack(self) -> AnyAttack:
         """The attack's specification."""
-        return self.cell.attack.spec
+        attack: AnyAttack = self.cell.attack.spec
+        return attack
 
     @property
     def round_size(self) -> int:
@@ -94,7 +95,7 @@ class AttackContext:
         """Tell that the attack begins."""
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
-    def controls(self, mount: Callable[[], tuple[Check, ...]]) -> tuple[Check, ...]:
+    def controls(self, mount: Callable[[], tuple[Control, ...]]) -> tuple[Check, ...]:
         """The attack's control experiments, done once a run for every form of a release."""
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form})
@@ -105,12 +106,14 @@ class AttackContext:
         except DamagedFile:
             self.progress.note(f"{path} is damaged; these control experiments are done again")
         self.progress.stage(f"controls of {self.cell.attack.label}", unit="experiments")
-        found = mount()
+        found = tuple(
+            Check(name=control.name, passed=control.passed, detail=control.detail, decisive=True) for control in mount()
+        )
         self.progress.step(len(found), len(found))
         self.folder.write_gates(path, seed, made_of, found)
         return found
 
-    def told(self, scores: Scores, positive: Any, batches: Any = None) -> dict[str, Interval]:
+    def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
         """The row's answers by `told_apart`; the scores are stored for the report's ROC curve and histogram."""
         buffer = io.BytesIO()
         values = scores.values.double().cpu().numpy()
@@ -139,7 +142,7 @@ def must_get_gradients(context: AttackContext) -> None:
         raise NotApplicable("no gradient comes back to a client of its own: its lower segment does not learn")
 
 
-def told_apart(scores: Scores, positive: Any, batches: Any = None) -> dict[str, Interval]:
+def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
     """How well scores tell two kinds of examples apart, as a row's answers.
 
     Args:
@@ -157,33 +160,6 @@ def told_apart(scores: Scores, positive: Any, batches: Any = None) -> dict[str, 
         with suppress(ValueError):  # where no round holds both kinds
             found["auc_per_batch"] = _interval(per_batch_auc(values, truth, batches.cpu().numpy()))
     return found
-
-
-def planted(scores: Scores, positive: Any, noise: Scores, coins: Any) -> tuple[Check, Check]:
-    """The two controls of every attack that scores: a planted leak is found, and pure noise tells nothing."""
-    leak, nothing = (
-        pooled_auc(found.values.double().cpu().numpy(), truth.cpu().numpy())
-        for found, truth in ((scores, positive), (noise, coins))
-    )
-    return (
-        Check(
-            name="wins_on_a_planted_leak",
-            passed=leak.auc >= PLANTED_AUC,
-            detail=f"where the answer is planted the attack's AUC is {leak.auc:.3f}",
-            decisive=True,
-        ),
-        Check(
-            name="fails_on_noise",
-            passed=abs(nothing.auc - 0.5) <= NOISE_AUC,
-            detail=f"on pure noise the attack's AUC is {nothing.auc:.3f}",
-            decisive=True,
-        ),
-    )
-
-
-PLANTED_AUC = 0.9
-NOISE_AUC = 0.1
-"""Controls of scores: at least this area on a planted leak, and at most this far from 1/2 on noise."""
 
 
 def _interval(leak: Leak) -> Interval:

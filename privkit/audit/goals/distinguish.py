@@ -6,16 +6,14 @@ import torch
 from torch import Generator
 
 from privkit.accountants.base import Certificate
-from privkit.attacks.base import NotApplicable, View
-from privkit.attacks.membership.canaries import CanaryKnowledge
+from privkit.attacks.base import NotApplicable
+from privkit.attacks.goals.distinguish import CanaryAttack, CanaryObservation, controls
 from privkit.audit.claims import Audit, audit_one_run, claims_a_curve
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import smashed
-from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send, planted
+from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send
 from privkit.reports.schema import Check, Empirical, Row
 from privkit.seeds import derive
-
-CONTROL_CANARIES, CONTROL_SIZE = 400, 16
 
 
 def ask(context: AttackContext) -> Row:
@@ -24,7 +22,8 @@ def ask(context: AttackContext) -> Row:
     Raises:
         NotApplicable: if nothing is sent or comes back, or the claim is of another kind than these canaries test.
     """
-    attack, seed = context.attack, context.cell.seed
+    attack: CanaryAttack = context.cell.attack.spec
+    seed = context.cell.seed
     must_send(context)
     if attack.on == "gradient":
         must_get_gradients(context)
@@ -35,14 +34,15 @@ def ask(context: AttackContext) -> Row:
     draws = Generator().manual_seed(derive(seed, "canaries"))
     coins = torch.rand(len(context.seed_data.victims), generator=draws) < 0.5
     sending = (smashed if attack.on == "smashed" else gradients)(context, coins, draws)
-    knowledge = CanaryKnowledge(
+    observation = CanaryObservation(
         image_shape=context.seed_data.splits.domain.shape,
         batch_size=context.round_size,
+        views=sending.views,
         rows=sending.rows,
         present=sending.present,
         absent=sending.absent,
     )
-    scores = attack.run(sending.views, knowledge, context.generator())
+    scores = attack.run(observation, context.generator())
     claim = sending.claim
     found = audit_one_run(
         scores.values.cpu().numpy(),
@@ -81,23 +81,3 @@ def judged(found: Audit) -> tuple[Check, ...]:
         return ()
     passed = None if found.idle else not found.refuted
     return (Check(name="claim_stands", passed=passed, detail=found.sentence, decisive=not found.idle),)
-
-
-def controls(attack, seed: int) -> tuple[Check, ...]:  # type: ignore[no-untyped-def]
-    """Canaries that are sent as they are; and rows of pure noise."""
-    draws = Generator().manual_seed(seed)
-    present, absent = torch.randn(2, CONTROL_CANARIES, CONTROL_SIZE, generator=draws)
-    coins = torch.rand(CONTROL_CANARIES, generator=draws) < 0.5
-    noise = torch.randn(CONTROL_CANARIES, CONTROL_SIZE, generator=draws)
-    known = CanaryKnowledge(
-        image_shape=(1, 4, 4),
-        batch_size=CONTROL_CANARIES,
-        rows=torch.arange(CONTROL_CANARIES).unsqueeze(0),
-        present=present,
-        absent=absent,
-    )
-    found = []
-    for rows in (torch.where(coins.unsqueeze(1), present, absent), noise):
-        view = View(round=0, smashed=rows, cut_gradient=rows)
-        found.append(attack.run([view], known, Generator().manual_seed(seed)))
-    return planted(found[0], coins, found[1], coins)

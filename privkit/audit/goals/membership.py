@@ -8,17 +8,14 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable
-from privkit.attacks.membership.member_inference import MembershipKnowledge, Predict
+from privkit.attacks.goals.membership import MembershipAttack, MembershipObservation, Predict, controls
 from privkit.audit.defended import DefendedModel, another
-from privkit.audit.goals.context import AttackContext, must_send, planted
+from privkit.audit.goals.context import AttackContext, must_send
 from privkit.domains.partition import rounds_an_epoch
-from privkit.reports.schema import Check, Row
+from privkit.reports.schema import Row
 from privkit.seeds import derive
 from privkit.training.loop import round_order
 from privkit.training.losses import class_scores
-
-CONTROL_CANDIDATES, CONTROL_CLASSES = 400, 4
-EXACT = "donot_use_mm_for_euclid_dist"  # a product of matrices rounds the distance of an image to itself above 0
 
 
 def ask(context: AttackContext) -> Row:
@@ -30,13 +27,14 @@ def ask(context: AttackContext) -> Row:
     Raises:
         NotApplicable: if nothing is sent, or a round takes more images than there are of either kind.
     """
+    attack: MembershipAttack = context.cell.attack.spec
     splits, size = context.seed_data.splits, context.round_size
     must_send(context)
     members = splits.private[released(context)]
     each = min(context.config.budget.victims, len(members), len(splits.test)) // size * size
     if each == 0:
         raise NotApplicable(f"a round takes {size} images, more than training released or than there are test images")
-    gates = context.controls(lambda: controls(context.attack, context.cell.seed))
+    gates = context.controls(lambda: controls(attack, context.cell.seed))
     context.begin()
     order = torch.randperm(2 * each, generator=Generator().manual_seed(derive(context.cell.seed, "members", "order")))
     asked, truth = order.to(members.x.device), order < each
@@ -46,18 +44,18 @@ def ask(context: AttackContext) -> Row:
         y=torch.cat([members.y[:each], splits.test.y[:each]])[asked],
         ids=torch.cat([members.ids[:each], splits.test.ids[:each]])[asked],
     )
-    knowledge = MembershipKnowledge(
+    observation = MembershipObservation(
         image_shape=splits.domain.shape,
         batch_size=size,
         candidates=candidates.x,
         candidate_labels=candidates.y,
         predict=_predict(context, context.model),
-        fit=lambda images, labels, draws: _fit(context, images, labels, draws),
+        fit=(lambda images, labels, draws: _fit(context, images, labels, draws)) if "fit" in attack.uses else None,
     )
     checkpoint = context.checkpoint()
-    found = context.attack.run([], knowledge, context.generator(), checkpoint)
+    scores = attack.run(observation, context.generator(), checkpoint)
     checkpoint.remove()
-    return context.row.model_copy(update={"answers": context.told(found, truth), "gates": gates})
+    return context.row.model_copy(update={"answers": context.told(scores, truth), "gates": gates})
 
 
 def released(context: AttackContext) -> Tensor:
@@ -74,39 +72,6 @@ def released(context: AttackContext) -> Tensor:
         draws = Generator(private.x.device).manual_seed(derive(context.cell.seed, "train", epoch))
         seen[round_order(private, seed_data.shares, protocol, batch, rounds, draws).flatten()] = True
     return seen.nonzero().flatten()
-
-
-def controls(attack, seed: int) -> tuple[Check, ...]:  # type: ignore[no-untyped-def]
-    """A model that knows its own images by heart; and one that answers at random."""
-    draws = Generator().manual_seed(seed)
-    images = torch.rand(CONTROL_CANDIDATES, 1, 4, 4, generator=draws)
-    labels = torch.randint(CONTROL_CLASSES, (CONTROL_CANDIDATES,), generator=draws)
-    positive = torch.rand(CONTROL_CANDIDATES, generator=draws) < 0.5
-
-    def by_heart(own: Tensor, truth: Tensor, draws: Generator) -> Predict:
-        def predict(asked: Tensor) -> Tensor:
-            logits = torch.randn(len(asked), CONTROL_CLASSES, generator=draws)
-            distance, nearest = torch.cdist(asked.flatten(1), own.flatten(1), compute_mode=EXACT).min(1)
-            known = 8.0 * torch.nn.functional.one_hot(truth[nearest], CONTROL_CLASSES)
-            return logits + known * (distance < 1e-4).unsqueeze(1)
-
-        return predict
-
-    def at_random(own: Tensor, truth: Tensor, draws: Generator) -> Predict:
-        return lambda asked: torch.randn(len(asked), CONTROL_CLASSES, generator=draws)
-
-    found = []
-    for fit in (by_heart, at_random):
-        knowledge = MembershipKnowledge(
-            image_shape=(1, 4, 4),
-            batch_size=CONTROL_CANDIDATES,
-            candidates=images,
-            candidate_labels=labels,
-            predict=fit(images[positive], labels[positive], draws),
-            fit=fit,
-        )
-        found.append(attack.run([], knowledge, Generator().manual_seed(seed)))
-    return planted(found[0], positive, found[1], positive)
 
 
 def _predict(context: AttackContext, model: DefendedModel) -> Predict:

@@ -11,14 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator
 
-from privkit.attacks.base import Arrangement, Knowledge, NotApplicable, Reconstruction, known_to
+from privkit.attacks.base import NotApplicable, known_to
+from privkit.attacks.goals.order import Permutation
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
+from privkit.attacks.goals.reconstruct_controls import controls
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.attacks.scores.order import kinds_of
 from privkit.audit.defended import untrained
-from privkit.audit.goals.context import AttackContext
+from privkit.audit.findings import judge
+from privkit.audit.goals.context import AttackContext, must_send
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
-from privkit.audit.sanity import controls, judge
-from privkit.audit.scoring import Scores, match, scored, summarise
+from privkit.audit.scoring import Scores, scored, summarise
 from privkit.domains.base import Batch
 from privkit.reports.schema import Check, Interval, Row
 from privkit.run.folder import PICTURES
@@ -37,26 +40,25 @@ def ask(context: AttackContext) -> Row:
     Raises:
         NotApplicable: if nothing is sent, or the attack cannot be mounted.
     """
-    seed_data, attack, seed, size = context.seed_data, context.attack, context.cell.seed, context.round_size
-    if context.model.edge.protocol.upper == "own":
-        raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
+    attack: ImageAttack = context.cell.attack.spec
+    seed_data, seed, size, mounting = context.seed_data, context.cell.seed, context.round_size, attack.mounting
+    must_send(context)
     views = context.recording.views
     if not all(bool(view.smashed.isfinite().all()) for view in views):
         raise NotApplicable("the release holds NaN or infinity: the model did not survive its training")
-    members = context.recording.members[: len(context.recording.members) // passes(attack)]
+    members = context.recording.members[: len(context.recording.members) // mounting.passes]
     seats = members >= 0
     victims = seed_data.victims[members[seats]]
     floors = dict(seed_data.floors)
-    if getattr(attack, "epochs", 0) != 0:  # first, since it is quick to say whether the attack can be mounted at all
-        start = getattr(attack, "start", None) or replace(attack, epochs=0)
-        untaught = start.run(views, knowledge(context), context.generator()).images[seats]
+    if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
+        untaught = mounting.start.run(observe(context), context.generator()).images[seats]
         floors["zero_steps"] = summarise(scored(victims.domain, victims.x, untaught, size, seed_data.perception), seed)
-    gates = _controls(context)
+    gates = _controls(attack, context)
 
     context.begin()
     checkpoint = context.checkpoint()
-    known = knowledge(context)
-    result = attack.run(views, known, context.generator(), checkpoint)
+    observation = observe(context)
+    result = attack.run(observation, context.generator(), checkpoint)
     result = replace(result, images=result.images[seats])
     scores = scored(victims.domain, victims.x, result.images, size, seed_data.perception)
     recovers = summarise(scores, seed)
@@ -64,8 +66,9 @@ def ask(context: AttackContext) -> Row:
         result.converged, recovers["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
     )
     _keep(context, victims, result, scores)
-    told, notes = ({}, "") if result.arrangement is None else order(context, result.arrangement)
-    caught = noticed(context, known.clients) if isinstance(known.clients, LiveClients) else ""
+    told, notes = ({}, "") if result.permutation is None else order(context, result.permutation)
+    clients = observation.clients
+    caught = noticed(context, clients) if isinstance(clients, LiveClients) else ""
     looks = seed_data.perception.floors(victims.x, victims.y)
     checkpoint.remove()
     return context.row.model_copy(
@@ -75,14 +78,14 @@ def ask(context: AttackContext) -> Row:
             "gates": gates,
             "attack_curve": result.curve,
             "answers": told,
-            "notes": tuple(filter(None, (notes, getattr(attack, "short_of_published", ""), caught, looks))),
+            "notes": tuple(filter(None, (notes, mounting.short_of_published, caught, looks))),
         }
     )
 
 
-def order(context: AttackContext, guess: Arrangement) -> tuple[dict[str, Interval], str]:
+def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interval], str]:
     """How much of the shuffle the attack undid, and a sentence on its floors; nothing where nothing is shuffled."""
-    receipts = context.recording.receipts[: len(context.recording.receipts) // passes(context.attack)]
+    receipts = context.recording.receipts[: len(context.recording.receipts) // context.attack.mounting.passes]
     orders = [true_arrangement(receipt) for receipt in receipts]
     truth = torch.cat([found for found in orders if found is not None]) if None not in orders else None
     if truth is None or truth.shape != guess.source.shape:
@@ -128,18 +131,15 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
     return f"{at}, but honest training alarms it as well, at round {honest.guard.noticed + 1}: that tells nothing"
 
 
-def passes(attack: object) -> int:
-    """How often the attacked images cross the wire for this attack."""
-    return int(getattr(attack, "passes", 1))
-
-
-def knowledge(context: AttackContext) -> Knowledge:
-    """What this adversary has beside its views: what its attack declares, and nothing else."""
+def observe(context: AttackContext) -> ImageObservation:
+    """What this adversary holds: its views, and of the rest what its attack declares."""
     seed_data, edge, declared = context.seed_data, context.model.edge, known_to(context.attack)
     same_classes = context.config.auxiliary in ("disjoint", "training")
-    return Knowledge(
-        image_shape=seed_data.splits.domain.shape,
+    channels, height, width = seed_data.splits.domain.shape
+    return ImageObservation(
+        image_shape=(channels, height, width),
         batch_size=context.round_size,
+        views=context.recording.views,
         auxiliary=seed_data.auxiliary.x if "auxiliary" in declared else None,
         auxiliary_labels=seed_data.auxiliary.y if same_classes and "auxiliary_labels" in declared else None,
         query=black_box_query(edge) if "query" in declared else None,
@@ -165,13 +165,13 @@ def _clients(context: AttackContext) -> LiveClients:
     )
 
 
-def _controls(context: AttackContext) -> tuple[Check, ...]:
-    """The attack's two control experiments; attacks that ignore the release have none."""
-    if not hasattr(context.attack, "epochs"):  # a floor
+def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
+    """The attack's two control experiments; constant guesses have none."""
+    if attack.mounting.ignores_views:
         return ()
     release, auxiliary = context.recording.views[0].smashed, context.seed_data.auxiliary
     return context.controls(
-        lambda: controls(context.attack, auxiliary.x, auxiliary.y, release, context.round_size, context.cell.seed)
+        lambda: controls(attack, auxiliary.x, auxiliary.y, release, context.round_size, context.cell.seed)
     )
 
 

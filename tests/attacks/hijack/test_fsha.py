@@ -177,7 +177,7 @@ def test_a_server_that_knows_of_the_noise_denoises(hijack: Any) -> None:
 )
 def test_knowledge_that_does_not_suffice(hijack: Any, changes: dict[str, Any], says: str) -> None:
     with pytest.raises(NotApplicable, match=says):
-        hijack.one.run(hijack.client().views(), replace(hijack.known(hijack.client()), **changes), Generator())
+        hijack.one.run(replace(hijack.known(hijack.client()), **changes, views=hijack.client().views()), Generator())
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_knowledge_that_does_not_suffice(hijack: Any, changes: dict[str, Any], s
 )
 def test_views_that_cannot_be_attacked(hijack: Any, views: list[View], says: str) -> None:
     with pytest.raises(NotApplicable, match=says):
-        hijack.one.run(views, hijack.known(hijack.client()), Generator())
+        hijack.one.run(replace(hijack.known(hijack.client()), views=views), Generator())
 
 
 @pytest.mark.parametrize(
@@ -227,5 +227,5 @@ def test_fields_are_checked(field: str, value: Any) -> None:
     ],
 )
 def test_it_says_what_falls_short_of_the_authors(attack: FSHA, says: str) -> None:
-    assert attack.short_of_published.startswith(says)
-    assert bool(attack.short_of_published) == bool(says)
+    assert attack.mounting.short_of_published.startswith(says)
+    assert bool(attack.mounting.short_of_published) == bool(says)

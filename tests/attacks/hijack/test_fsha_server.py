@@ -136,7 +136,7 @@ def test_rounds_that_are_not_what_was_seen_are_refused(hijack: Any) -> None:
     clients = hijack.client()
     views = [View(round=0, smashed=torch.rand(4, 9, 4, 4))]
     with pytest.raises(NotApplicable, match=r"rounds of \[4, 4, 4\]"):
-        hijack.one.run(views, hijack.known(clients), Generator())
+        hijack.one.run(replace(hijack.known(clients), views=views), Generator())
 
 
 def test_the_released_recipe_is_the_authors(hijack: Any) -> None:

@@ -1,6 +1,7 @@
 """Honest training must not be flagged, hijacked training must be, and the score is the published one."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, View
+from privkit.attacks.base import View
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import FSHA
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.domains.images.embedded import TinyDigits
@@ -85,8 +87,8 @@ def honest(seed: int, rounds: int) -> Seen:
 
 def hijacked(seed: int) -> Seen:
     clients = Watchful(seed)
-    knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=TAKEN.x[1_000:], clients=clients)
-    FSHA(epochs=3, width=4, blocks=1).run(clients.views(), knowledge, Generator().manual_seed(seed))
+    knowledge = ImageObservation(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=TAKEN.x[1_000:], clients=clients)
+    FSHA(epochs=3, width=4, blocks=1).run(replace(knowledge, views=clients.views()), Generator().manual_seed(seed))
     return clients.seen
 
 

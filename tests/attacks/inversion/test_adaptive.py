@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Knowledge, NotApplicable, Query, QueryResult, Reconstruction, View, missing
+from privkit.attacks.base import NotApplicable, Query, QueryResult, View, lacking
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.adaptive import COMBINES, Adaptive
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.floors import MeanImage
@@ -76,8 +77,8 @@ def answering(release: Release) -> Query:
     return query
 
 
-def knowledge(release: Release, auxiliary: Tensor | None = AUXILIARY) -> Knowledge:
-    return Knowledge(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=auxiliary, query=answering(release))
+def knowledge(release: Release, auxiliary: Tensor | None = AUXILIARY) -> ImageObservation:
+    return ImageObservation(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=auxiliary, query=answering(release))
 
 
 def views(release: Release, passes: int) -> list[View]:
@@ -87,7 +88,7 @@ def views(release: Release, passes: int) -> list[View]:
 
 def run(attack: Adaptive | BlackBox, release: Release, session: Any = None) -> Reconstruction:
     passes = getattr(attack, "passes", 1)
-    return attack.run(views(release, passes), knowledge(release), Generator().manual_seed(0), session)
+    return attack.run(replace(knowledge(release), views=views(release, passes)), Generator().manual_seed(0), session)
 
 
 def error(result: Reconstruction) -> float:
@@ -95,7 +96,7 @@ def error(result: Reconstruction) -> float:
     return (result.images - VICTIMS).square().mean().item()
 
 
-FLOOR = error(MeanImage().run(views(noise, 1), knowledge(noise), Generator()))
+FLOOR = error(MeanImage().run(replace(knowledge(noise), views=views(noise, 1)), Generator()))
 
 
 def test_averaging_beats_one_pass_the_more_passes_the_more() -> None:
@@ -165,7 +166,7 @@ def through_cutout(attack: Adaptive) -> Reconstruction:
 
     draws = Generator().manual_seed(9)
     seen = [cutout(part, draws) for _ in range(attack.passes) for part in VICTIMS.split(BATCH)]
-    return attack.run(seen, replace(knowledge(identity), query=query), Generator().manual_seed(0))
+    return attack.run(replace(knowledge(identity), query=query, views=seen), Generator().manual_seed(0))
 
 
 def test_masks_with_public_coins_are_lifted_by_several_passes() -> None:
@@ -205,7 +206,9 @@ def test_intersection_does_not_depend_on_how_many_messages_are_looked_at_at_once
 def test_as_released_sees_one_pass_only() -> None:
     attack, seen = Adaptive(passes=3, combine="as_released", epochs=1), views(shuffled, 3)
     others = seen[:3] + [replace(view, smashed=torch.zeros_like(view.smashed)) for view in seen[3:]]
-    found = [attack.run(x, knowledge(shuffled), Generator().manual_seed(0)).images for x in (seen, others)]
+    found = [
+        attack.run(replace(knowledge(shuffled), views=x), Generator().manual_seed(0)).images for x in (seen, others)
+    ]
     assert torch.equal(*found)
 
 
@@ -229,7 +232,7 @@ def test_answers_in_another_order_are_put_in_order() -> None:
         return QueryResult(view=View(round=0, smashed=answer.view.smashed[order]), members=order.unsqueeze(1))
 
     attack = Adaptive(passes=2, epochs=2)
-    found = attack.run(views(identity, 2), replace(knowledge(identity), query=turned), Generator().manual_seed(0))
+    found = attack.run(replace(knowledge(identity), query=turned, views=views(identity, 2)), Generator().manual_seed(0))
     assert torch.equal(found.images, run(attack, identity).images)
 
 
@@ -323,14 +326,18 @@ def test_goes_on_after_a_kill_bit_for_bit(combine: Any, memory: Any) -> None:
 
 
 def test_says_what_it_lacks() -> None:
-    blind = Knowledge(image_shape=(1, 8, 8), batch_size=BATCH)
-    assert missing(Adaptive(), blind) == ["auxiliary", "query"]
+    blind = ImageObservation(image_shape=(1, 8, 8), batch_size=BATCH)
+    assert lacking(Adaptive(), blind) == ["auxiliary", "query"]
     with pytest.raises(NotApplicable, match="adaptive needs auxiliary and query"):
-        Adaptive(epochs=1).run(views(identity, 8), blind, Generator())
+        Adaptive(epochs=1).run(replace(blind, views=views(identity, 8)), Generator())
     with pytest.raises(NotApplicable, match="at least 40 auxiliary images"):
-        Adaptive(passes=2, epochs=1).run(views(identity, 2), knowledge(identity, AUXILIARY[:39]), Generator())
+        Adaptive(passes=2, epochs=1).run(
+            replace(knowledge(identity, AUXILIARY[:39]), views=views(identity, 2)), Generator()
+        )
     with pytest.raises(NotApplicable, match="same shape"):
-        Adaptive(passes=2, epochs=1).run(views(identity, 2), knowledge(identity, torch.rand(90, 3, 8, 8)), Generator())
+        Adaptive(passes=2, epochs=1).run(
+            replace(knowledge(identity, torch.rand(90, 3, 8, 8)), views=views(identity, 2)), Generator()
+        )
     with pytest.raises(ValueError, match="budget's"):
         run(Adaptive(passes=2), identity)
 
@@ -339,7 +346,7 @@ def test_views_that_are_no_passes() -> None:
     seen = views(identity, 2)
     for count in (0, 5):
         with pytest.raises(NotApplicable, match=f"{count} views are no multiple of 2"):
-            Adaptive(passes=2, epochs=1).run(seen[:count], knowledge(identity), Generator())
+            Adaptive(passes=2, epochs=1).run(replace(knowledge(identity), views=seen[:count]), Generator())
     for strange, words in (
         (replace(seen[3], smashed=torch.rand(19, 4, 32)), r"one shape and as many messages, got \[20, 4, 32\], \[19"),
         (replace(seen[3], messages=2), "as many messages"),
@@ -348,7 +355,9 @@ def test_views_that_are_no_passes() -> None:
         (replace(seen[3], smashed=seen[3].smashed / 0), "NaN or infinity"),
     ):
         with pytest.raises(NotApplicable, match=words):
-            Adaptive(passes=2, epochs=1).run([*seen[:3], strange, *seen[4:]], knowledge(identity), Generator())
+            Adaptive(passes=2, epochs=1).run(
+                replace(knowledge(identity), views=[*seen[:3], strange, *seen[4:]]), Generator()
+            )
     assert [[view.round for view in same] for same in by_round(seen, 2)] == [[0, 1]] * 3
 
 
@@ -358,7 +367,9 @@ def test_queries_that_fit_no_row() -> None:
         return QueryResult(view=replace(answer.view, smashed=answer.view.smashed[::2]), members=answer.members[::2])
 
     with pytest.raises(NotApplicable, match="one row for each image"):
-        Adaptive(passes=2, epochs=1).run(views(identity, 2), replace(knowledge(identity), query=halved), Generator())
+        Adaptive(passes=2, epochs=1).run(
+            replace(knowledge(identity), query=halved, views=views(identity, 2)), Generator()
+        )
 
 
 @pytest.mark.parametrize("combine", ["pool", "intersect", "as_released"])

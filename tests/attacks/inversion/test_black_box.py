@@ -8,16 +8,8 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import (
-    AttackDiverged,
-    Knowledge,
-    NotApplicable,
-    Query,
-    QueryResult,
-    Reconstruction,
-    View,
-    missing,
-)
+from privkit.attacks.base import AttackDiverged, NotApplicable, Query, QueryResult, View, lacking
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.decoders import DECODERS, Geometry, MaeDecoder
 from privkit.attacks.inversion.floors import MeanImage, MidGrey
@@ -54,8 +46,8 @@ def answering(release: Any) -> Query:
     return query
 
 
-def knowledge(release: Any = identity, auxiliary: Tensor | None = AUXILIARY) -> Knowledge:
-    return Knowledge(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=auxiliary, query=answering(release))
+def knowledge(release: Any = identity, auxiliary: Tensor | None = AUXILIARY) -> ImageObservation:
+    return ImageObservation(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=auxiliary, query=answering(release))
 
 
 def views(query: Any = identity) -> list[View]:
@@ -64,14 +56,14 @@ def views(query: Any = identity) -> list[View]:
 
 
 def run(attack: BlackBox, query: Any = identity, session: Any = None) -> Reconstruction:
-    return attack.run(views(query), knowledge(query), Generator().manual_seed(0), session)
+    return attack.run(replace(knowledge(query), views=views(query)), Generator().manual_seed(0), session)
 
 
 def error(result: Reconstruction) -> float:
     return (result.images - VICTIMS).square().mean().item()
 
 
-FLOOR = error(MeanImage().run(views(), knowledge(), Generator()))
+FLOOR = error(MeanImage().run(replace(knowledge(), views=views()), Generator()))
 
 
 # Decoder -> epochs and the share of the floor's error that it must get below. The released decoder's blocks are as wide
@@ -197,24 +189,24 @@ def test_a_training_that_diverges_stops_and_keeps_its_last_good_state(
 def test_releases_that_hold_no_numbers(broken: float) -> None:
     seen = [replace(view, smashed=view.smashed * broken) for view in views()]
     with pytest.raises(NotApplicable, match="NaN or infinity"):
-        BlackBox(epochs=1).run(seen, knowledge(), Generator())
+        BlackBox(epochs=1).run(replace(knowledge(), views=seen), Generator())
     for nothing in ([], [replace(view, smashed=view.smashed[..., :0]) for view in views()]):
         with pytest.raises(NotApplicable, match="nothing to attack"):
-            BlackBox(epochs=1).run(nothing, knowledge(), Generator())
+            BlackBox(epochs=1).run(replace(knowledge(), views=nothing), Generator())
 
 
 def test_says_what_it_lacks() -> None:
-    blind = Knowledge(image_shape=(1, 8, 8), batch_size=BATCH)
-    assert missing(BlackBox(), blind) == ["auxiliary", "query"]
+    blind = ImageObservation(image_shape=(1, 8, 8), batch_size=BATCH)
+    assert lacking(BlackBox(), blind) == ["auxiliary", "query"]
     with pytest.raises(NotApplicable, match="auxiliary and query"):
-        BlackBox(epochs=1).run(views(), blind, Generator())
+        BlackBox(epochs=1).run(replace(blind, views=views()), Generator())
 
 
 def test_auxiliary_images_of_another_shape_or_too_few() -> None:
     with pytest.raises(NotApplicable, match="same shape"):
-        BlackBox(epochs=1).run(views(), knowledge(auxiliary=torch.rand(90, 3, 8, 8)), Generator())
+        BlackBox(epochs=1).run(replace(knowledge(auxiliary=torch.rand(90, 3, 8, 8)), views=views()), Generator())
     with pytest.raises(NotApplicable, match=r"as large as the victim's.*at least 40 auxiliary images, got 39"):
-        BlackBox(epochs=1).run(views(), knowledge(auxiliary=torch.rand(39, 1, 8, 8)), Generator())
+        BlackBox(epochs=1).run(replace(knowledge(auxiliary=torch.rand(39, 1, 8, 8)), views=views()), Generator())
 
 
 @pytest.mark.parametrize("count", [2 * BATCH, 7 * BATCH + 3, 31 * BATCH + 3])
@@ -227,7 +219,7 @@ def test_every_message_is_as_large_as_the_victims_also_in_validation(count: int)
         return identity(images, draws)
 
     auxiliary = IMAGES.repeat(2, 1, 1, 1)[:count]
-    result = BlackBox(epochs=1).run(views(), knowledge(query, auxiliary), Generator().manual_seed(0))
+    result = BlackBox(epochs=1).run(replace(knowledge(query, auxiliary), views=views()), Generator().manual_seed(0))
     assert len(result.curve) == 1
     assert sizes == {BATCH}
 
@@ -240,14 +232,16 @@ def test_draws_of_the_clients_own_modules_are_seeded() -> None:
 
     message = views()
     state = torch.random.get_rng_state()
-    straight = BlackBox(epochs=3).run(message, knowledge(query), Generator().manual_seed(0))
+    straight = BlackBox(epochs=3).run(replace(knowledge(query), views=message), Generator().manual_seed(0))
     assert torch.equal(torch.random.get_rng_state(), state)
     torch.rand(5)
     killed = Session(dies_after=1)
     with pytest.raises(Killed):
-        BlackBox(epochs=3).run(message, knowledge(query), Generator().manual_seed(0), killed)
+        BlackBox(epochs=3).run(replace(knowledge(query), views=message), Generator().manual_seed(0), killed)
     torch.rand(5)
-    resumed = BlackBox(epochs=3).run(message, knowledge(query), Generator().manual_seed(0), Session(state=killed.state))
+    resumed = BlackBox(epochs=3).run(
+        replace(knowledge(query), views=message), Generator().manual_seed(0), Session(state=killed.state)
+    )
     assert torch.equal(resumed.images, straight.images)
     assert resumed.curve == straight.curve
 
@@ -276,9 +270,9 @@ def test_every_token_size_has_a_decoder(dim: int) -> None:
 
 def test_tokens_that_are_no_grid() -> None:
     with pytest.raises(NotApplicable, match="no square grid"):
-        BlackBox(epochs=1).run([View(round=0, smashed=torch.rand(20, 5, 4))], knowledge(), Generator())
+        BlackBox(epochs=1).run(replace(knowledge(), views=[View(round=0, smashed=torch.rand(20, 5, 4))]), Generator())
     with pytest.raises(NotApplicable, match="needs tokens"):
-        BlackBox(epochs=1).run([View(round=0, smashed=torch.rand(20, 5))], knowledge(), Generator())
+        BlackBox(epochs=1).run(replace(knowledge(), views=[View(round=0, smashed=torch.rand(20, 5))]), Generator())
 
 
 def test_feature_maps_are_decoded_too() -> None:
@@ -295,14 +289,14 @@ def test_output_lies_in_the_unit_range() -> None:
 
 
 def test_floors() -> None:
-    grey = MidGrey().run(views(), knowledge(auxiliary=None), Generator()).images
+    grey = MidGrey().run(replace(knowledge(auxiliary=None), views=views()), Generator()).images
     assert grey.shape == VICTIMS.shape
     assert (grey == 0.5).all()
-    mean = MeanImage().run(views(), knowledge(), Generator()).images
+    mean = MeanImage().run(replace(knowledge(), views=views()), Generator()).images
     torch.testing.assert_close(mean[3], AUXILIARY.mean(0))
     assert (grey - VICTIMS).square().mean() > FLOOR
     with pytest.raises(NotApplicable):
-        MeanImage().run(views(), knowledge(auxiliary=None), Generator())
+        MeanImage().run(replace(knowledge(auxiliary=None), views=views()), Generator())
 
 
 def test_bad_specifications() -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import distances, sinkhorn
-from privkit.attacks.base import Knowledge, NotApplicable, Query, QueryResult, Reconstruction, View
+from privkit.attacks.base import NotApplicable, Query, QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.decoders import DECODERS, Decoder, build
 from privkit.attacks.inversion.decoders.maps import MapGeometry, Painter, as_maps
@@ -50,8 +51,8 @@ def answering(release: Any) -> Query:
 def run(attack: BlackBox, release: Any, batch: int = BATCH, auxiliary: int = 800) -> Reconstruction:
     draws, query = Generator().manual_seed(9), answering(release)
     views = [replace(query(part, draws).view, round=i) for i, part in enumerate(VICTIMS.split(batch))]
-    knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=batch, auxiliary=AUXILIARY[:auxiliary], query=query)
-    return attack.run(views, knowledge, Generator().manual_seed(0))
+    knowledge = ImageObservation(image_shape=(1, 8, 8), batch_size=batch, auxiliary=AUXILIARY[:auxiliary], query=query)
+    return attack.run(replace(knowledge, views=views), Generator().manual_seed(0))
 
 
 def error(result: Reconstruction) -> float:
@@ -258,11 +259,11 @@ def test_mixed_rows_are_read_with_their_public_weights() -> None:
     for public in (True, False):
         query, draws = mixed(public), Generator().manual_seed(9)
         views = [replace(query(part, draws).view, round=i) for i, part in enumerate(VICTIMS.split(BATCH))]
-        knowledge = Knowledge(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=AUXILIARY, query=query)
+        knowledge = ImageObservation(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=AUXILIARY, query=query)
         for name in ("mae", "unet"):
             attack = BlackBox(decoder=name, epochs=6)  # type: ignore[arg-type]
-            errors[name, public] = error(attack.run(views, knowledge, Generator().manual_seed(0)))
+            errors[name, public] = error(attack.run(replace(knowledge, views=views), Generator().manual_seed(0)))
     for name in ("mae", "unet"):
         assert errors[name, True] < 0.8 * errors[name, False], errors
-    floor = MeanImage().run(views, knowledge, Generator()).images
+    floor = MeanImage().run(replace(knowledge, views=views), Generator()).images
     assert errors["mae", True] < 0.6 * (floor - VICTIMS).square().mean().item()

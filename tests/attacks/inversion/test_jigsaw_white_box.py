@@ -13,7 +13,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, NotApplicable, QueryResult, Reconstruction, View
+from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.jigsaw_white_box import JigsawWhiteBox
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.piece_solver import put, restored
@@ -65,11 +66,11 @@ def send(images: Tensor, keep: float, draws: Generator) -> tuple[View, Tensor]:
     return View(round=0, smashed=release.smashed.flatten(0, 1), messages=len(smashed)), truth
 
 
-def known(keep: float, queries: bool = True) -> Knowledge:
+def known(keep: float, queries: bool = True) -> ImageObservation:
     def query(images: Tensor, draws: Generator) -> QueryResult:
         return QueryResult(view=send(images, keep, draws)[0], members=torch.arange(len(images)).unsqueeze(1))
 
-    return Knowledge(
+    return ImageObservation(
         image_shape=(3, 32, 32),
         batch_size=10,
         auxiliary=AUXILIARY,
@@ -86,7 +87,11 @@ def error(found: Reconstruction) -> float:
 def inverted(keep: float) -> tuple[list[Reconstruction], Tensor, View]:
     """Of three seeds: ten images are few."""
     view, truth = send(VICTIMS, keep, Generator().manual_seed(9))
-    return [QUICK.run([view], known(keep), Generator().manual_seed(seed)) for seed in range(3)], truth, view
+    return (
+        [QUICK.run(replace(known(keep), views=[view]), Generator().manual_seed(seed)) for seed in range(3)],
+        truth,
+        view,
+    )
 
 
 @pytest.mark.parametrize(("keep", "near"), [(1.0, 0.4), (0.4, 0.8)])
@@ -95,13 +100,13 @@ def test_lies_between_the_unshuffled_release_and_the_shuffled_one(keep: float, n
     found, truth, view = inverted(keep)
     plain = WhiteBox(epochs=2, total_variation=0.1, l2=0.0, order="known")
     in_order = replace(view, smashed=LOWER(VICTIMS).detach())
-    unshuffled = plain.run([in_order], known(keep), Generator().manual_seed(0))
-    shuffled = error(plain.run([view], known(keep), Generator().manual_seed(0)))
+    unshuffled = plain.run(replace(known(keep), views=[in_order]), Generator().manual_seed(0))
+    shuffled = error(plain.run(replace(known(keep), views=[view]), Generator().manual_seed(0)))
     assert error(unshuffled) < 0.01 * shuffled
     assert sum(map(error, found)) / 3 < error(unshuffled) + near * (shuffled - error(unshuffled))
     for one in found:
-        assert one.arrangement is not None
-        solved = direct_accuracy(one.arrangement.source, truth, batch=BATCH) == 1
+        assert one.permutation is not None
+        solved = direct_accuracy(one.permutation.source, truth, batch=BATCH) == 1
         assert solved.any() or keep < 1
         torch.testing.assert_close(one.images[solved], unshuffled.images[solved], atol=1e-3, rtol=0)
 
@@ -109,8 +114,8 @@ def test_lies_between_the_unshuffled_release_and_the_shuffled_one(keep: float, n
 @pytest.mark.parametrize("keep", [1.0, 0.4])
 def test_hands_on_the_order(keep: float) -> None:
     for found, truth in ((one, inverted(keep)[1]) for one in inverted(keep)[0]):
-        assert found.arrangement is not None
-        scores = arrangement_scores(found.arrangement.source, truth, batch=BATCH)
+        assert found.permutation is not None
+        scores = arrangement_scores(found.permutation.source, truth, batch=BATCH)
         assert scores.neighbor is not None
         assert scores.neighbor.value > scores.neighbor.left_alone + 0.3
         assert len(found.curve) == 2
@@ -130,7 +135,7 @@ def test_a_right_order_gives_the_unshuffled_release_back() -> None:
 def test_priors_are_chosen_behind_the_solved_order() -> None:
     view, _ = send(VICTIMS, 0.4, Generator().manual_seed(9))
     attack, session = replace(QUICK, total_variation=None, epochs=1), Session()
-    attack.run([view], known(0.4), Generator().manual_seed(0), session)
+    attack.run(replace(known(0.4), views=[view]), Generator().manual_seed(0), session)
     assert session.state is not None
     order, smooth, _ = session.state["white_box"]["chosen"]
     assert order == "known"
@@ -139,7 +144,7 @@ def test_priors_are_chosen_behind_the_solved_order() -> None:
 
 def test_works_without_queries() -> None:
     view, _ = send(VICTIMS, 1.0, Generator().manual_seed(9))
-    found = QUICK.run([view], known(1.0, queries=False), Generator().manual_seed(0))
+    found = QUICK.run(replace(known(1.0, queries=False), views=[view]), Generator().manual_seed(0))
     assert error(found) < 0.5 * (AUXILIARY.mean(0) - VICTIMS).square().mean()
 
 
@@ -170,7 +175,7 @@ class Session:
 
 
 def test_the_start_has_learned_nothing_and_searched_nothing() -> None:
-    assert QUICK.start == replace(QUICK, pieces_epochs=0, kicks=0, epochs=0)
+    assert QUICK.mounting.start == replace(QUICK, pieces_epochs=0, kicks=0, epochs=0)
 
 
 @pytest.mark.parametrize("dies_after", [1, 3, 4, 5])
@@ -180,9 +185,9 @@ def test_goes_on_after_a_kill_bit_for_bit(dies_after: int) -> None:
     view, _ = send(VICTIMS, 0.4, Generator().manual_seed(9))
     killed = Session(dies_after)
     with pytest.raises(Killed):
-        attack.run([view], known(0.4), Generator().manual_seed(0), killed)
-    resumed = attack.run([view], known(0.4), Generator().manual_seed(0), Session(state=killed.state))
-    straight = attack.run([view], known(0.4), Generator().manual_seed(0))
+        attack.run(replace(known(0.4), views=[view]), Generator().manual_seed(0), killed)
+    resumed = attack.run(replace(known(0.4), views=[view]), Generator().manual_seed(0), Session(state=killed.state))
+    straight = attack.run(replace(known(0.4), views=[view]), Generator().manual_seed(0))
     assert torch.equal(resumed.images, straight.images)
     assert resumed.curve == straight.curve
 
@@ -196,7 +201,7 @@ def test_says_what_it_lacks() -> None:
         ({"lower": nn.Flatten()}, "the lower segment gives"),
     ):
         with pytest.raises(NotApplicable, match=sentence):
-            QUICK.run([view], replace(known(1.0), **change), Generator())
+            QUICK.run(replace(known(1.0), **change, views=[view]), Generator())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Reconstruction, View
+from privkit.attacks.base import AttackDiverged, NotApplicable, View
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.sdar_training import SDARTraining
 from privkit.domains.images.embedded import TinyDigits
@@ -61,14 +62,14 @@ def trained(kind: str) -> tuple[nn.Module, nn.Module]:
     return lower.eval(), upper.eval()
 
 
-def case(kind: str = "maps", own: int = 160) -> tuple[list[View], Knowledge]:
+def case(kind: str = "maps", own: int = 160) -> tuple[list[View], ImageObservation]:
     """Two messages of 200 victims, and an adversary with some labeled images."""
     images, labels, auxiliary, auxiliary_labels = split()
     lower, upper = trained(kind)
     with torch.no_grad():
         smashed = lower(images[:400])
     halves = zip(smashed.split(200), labels[:400].split(200), strict=True)
-    knowledge = Knowledge(
+    knowledge = ImageObservation(
         image_shape=(1, 8, 8),
         batch_size=64,
         auxiliary=auxiliary[:own],
@@ -78,8 +79,10 @@ def case(kind: str = "maps", own: int = 160) -> tuple[list[View], Knowledge]:
     return [View(round=i, smashed=z, labels=y) for i, (z, y) in enumerate(halves)], knowledge
 
 
-def run(attack: SDAR, views: list[View], knowledge: Knowledge, session: Any = None, seed: int = 0) -> Reconstruction:
-    return attack.run(views, knowledge, Generator().manual_seed(seed), session)
+def run(
+    attack: SDAR, views: list[View], knowledge: ImageObservation, session: Any = None, seed: int = 0
+) -> Reconstruction:
+    return attack.run(replace(knowledge, views=views), Generator().manual_seed(seed), session)
 
 
 def error(result: Reconstruction) -> float:
@@ -203,7 +206,7 @@ def test_a_step_gives_every_part_the_gradient_of_its_own_loss_at_the_weights_bef
     """One pass through a discriminator serves it and its opponent; here each loss is written out and differentiated."""
     views, knowledge = case("tokens")
     views = views if told else [replace(v, labels=None) for v in views]
-    training = SDARTraining(SDAR(width=4, lambda1=0.3, lambda2=0.5), SDAR()._data(views, knowledge), 0)
+    training = SDARTraining(SDAR(width=4, lambda1=0.3, lambda2=0.5), SDAR()._data(replace(knowledge, views=views)), 0)
     images, labels, rows = knowledge.auxiliary, knowledge.auxiliary_labels, views[0].smashed[:8]
     assert images is not None
     assert labels is not None
@@ -231,7 +234,9 @@ def test_a_step_gives_every_part_the_gradient_of_its_own_loss_at_the_weights_bef
 
 
 def test_it_says_what_falls_short_of_the_authors() -> None:
-    assert SDAR(epochs=10).short_of_published.startswith("10 epochs on the recorded releases of trained clients, where")
+    assert SDAR(epochs=10).mounting.short_of_published.startswith(
+        "10 epochs on the recorded releases of trained clients, where"
+    )
 
 
 def test_not_applicable() -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Reconstruction, View
+from privkit.attacks.base import AttackDiverged, NotApplicable, View
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.known_lower import mix
 from privkit.attacks.inversion.unsplit import UnSplit, fresh
 from privkit.domains.images.embedded import Digits, TinyDigits
@@ -47,8 +48,8 @@ class Placed(nn.Module):
         return torch.tanh(self.norm(self.convolution(x - self.centre)) + self.place)
 
 
-def known(lower: nn.Module) -> Knowledge:
-    return Knowledge(image_shape=(1, 8, 8), batch_size=10, lower=lower)
+def known(lower: nn.Module) -> ImageObservation:
+    return ImageObservation(image_shape=(1, 8, 8), batch_size=10, lower=lower)
 
 
 def views(lower: nn.Module) -> list[View]:
@@ -61,7 +62,7 @@ def error(result: Reconstruction) -> float:
 
 
 def run(attack: UnSplit, lower: nn.Module, message: list[View] | None = None, session: Any = None) -> Reconstruction:
-    return attack.run(message or views(lower), known(lower), Generator().manual_seed(0), session)
+    return attack.run(replace(known(lower), views=message or views(lower)), Generator().manual_seed(0), session)
 
 
 def test_no_weight_of_the_clients_is_used() -> None:
@@ -118,12 +119,12 @@ def test_the_stolen_segment_releases_what_the_client_would_of_unseen_images() ->
             torch.manual_seed(seed)
             lower = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU())
         message, draws = views(lower), lambda seed=seed: Generator().manual_seed(100 + seed)
-        guess, stolen = UnSplit(epochs=8).steal(message, known(lower), draws())
-        _, start = UnSplit(epochs=0).steal(message, known(lower), draws())
+        guess, stolen = UnSplit(epochs=8).steal(replace(known(lower), views=message), draws())
+        _, start = UnSplit(epochs=0).steal(replace(known(lower), views=message), draws())
         with torch.no_grad():
             table = torch.stack([net(unseen).flatten() for net in (lower, stolen, start)]).corrcoef()
         agrees.append((table[0, 1].item(), table[0, 2].item()))
-    assert torch.equal(guess.images, UnSplit(epochs=8).run(message, known(lower), draws()).images)
+    assert torch.equal(guess.images, UnSplit(epochs=8).run(replace(known(lower), views=message), draws()).images)
     after, before = np.mean(agrees, axis=0)
     assert after > before + 0.08, agrees
     assert sum(a > b for a, b in agrees) >= 6, agrees
@@ -139,8 +140,8 @@ def test_the_stolen_segment_releases_what_the_client_would_of_unseen_images() ->
     ],
 )
 def test_it_says_what_falls_short_of_the_authors(attack: UnSplit, says: str) -> None:
-    assert attack.short_of_published.startswith(says)
-    assert bool(attack.short_of_published) == bool(says)
+    assert attack.mounting.short_of_published.startswith(says)
+    assert bool(attack.mounting.short_of_published) == bool(says)
 
 
 def test_on_the_split_it_beats_its_start_and_the_released_recipe_stays_above_the_floor() -> None:
@@ -151,14 +152,14 @@ def test_on_the_split_it_beats_its_start_and_the_released_recipe_stays_above_the
         lower = nn.Sequential(nn.Conv2d(1, 8, 5), nn.MaxPool2d(2))
     with torch.no_grad():
         view = View(round=0, smashed=lower(images))
-    knowledge = Knowledge(image_shape=(1, 28, 28), batch_size=4, lower=lower)
+    knowledge = ImageObservation(image_shape=(1, 28, 28), batch_size=4, lower=lower)
     errors = {}
     for name, attack in {
         "start": UnSplit(epochs=0),
         "reduced": UnSplit(epochs=4),
         "released": UnSplit(recipe="released", epochs=1),
     }.items():
-        guess = attack.run([view], knowledge, Generator().manual_seed(0)).images
+        guess = attack.run(replace(knowledge, views=[view]), Generator().manual_seed(0)).images
         errors[name] = (guess - images).square().mean().item()
     assert errors["reduced"] < 0.5 * errors["start"]
     assert errors["released"] > 0.0681  # the mean image of the 4,000 private ones
@@ -189,7 +190,7 @@ def test_goes_on_after_a_kill_bit_for_bit(lower: nn.Module, memory: Any) -> None
 def test_not_applicable() -> None:
     lower = Placed(1)
     with pytest.raises(NotApplicable, match="needs lower"):
-        UnSplit().run(views(lower), replace(known(lower), lower=None), Generator())
+        UnSplit().run(replace(known(lower), lower=None, views=views(lower)), Generator())
     with pytest.raises(NotApplicable, match="was released"):
         run(UnSplit(), lower, [View(round=0, smashed=torch.rand(2, 6, 5, 5))])
 

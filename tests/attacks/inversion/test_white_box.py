@@ -12,8 +12,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import hungarian, pair_costs, sinkhorn, take
-from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, Query, QueryResult, Reconstruction, View
+from privkit.attacks.base import AttackDiverged, NotApplicable, Query, QueryResult, View
 from privkit.attacks.fit import fit
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.image_fit import ImageFit, Method, Problem
 from privkit.attacks.inversion.known_lower import mix
 from privkit.attacks.inversion.rounds import averaged
@@ -73,7 +74,7 @@ def noisy(smashed: Tensor, draws: Generator) -> Tensor:
     return smashed + 0.3 * torch.randn(smashed.shape, generator=draws)
 
 
-def known(lower: nn.Module, defend: Defend | None = None, auxiliary: Tensor | None = AUXILIARY) -> Knowledge:
+def known(lower: nn.Module, defend: Defend | None = None, auxiliary: Tensor | None = AUXILIARY) -> ImageObservation:
     def query(images: Tensor, draws: Generator) -> QueryResult:
         assert defend is not None
         return QueryResult(
@@ -81,7 +82,7 @@ def known(lower: nn.Module, defend: Defend | None = None, auxiliary: Tensor | No
         )
 
     asked: Query | None = None if defend is None else query
-    return Knowledge(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=auxiliary, query=asked, lower=lower)
+    return ImageObservation(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=auxiliary, query=asked, lower=lower)
 
 
 def views(lower: nn.Module, defend: Defend = plain, rounds: int = 1) -> list[View]:
@@ -95,7 +96,7 @@ def views(lower: nn.Module, defend: Defend = plain, rounds: int = 1) -> list[Vie
 
 def run(attack: WhiteBox, lower: nn.Module, defend: Defend = plain, session: Any = None, **kept: Any) -> Reconstruction:
     knowledge = known(lower, defend, **kept)
-    return attack.run(views(lower, defend), knowledge, Generator().manual_seed(0), session)
+    return attack.run(replace(knowledge, views=views(lower, defend)), Generator().manual_seed(0), session)
 
 
 def error(result: Reconstruction) -> float:
@@ -145,7 +146,7 @@ def test_the_client_is_left_as_it_was() -> None:
     lower = drawn(lambda: nn.Conv2d(1, 4, 3), lambda: nn.BatchNorm2d(4)).train()
     message = [View(round=0, smashed=torch.rand(3, 4, 6, 6))]
     before = [value.clone() for value in lower.state_dict().values()]
-    QUICK.run(message, known(lower, None), Generator())
+    QUICK.run(replace(known(lower, None), views=message), Generator())
     assert lower.training
     assert all(p.requires_grad and p.grad is None for p in lower.parameters())
     assert all(torch.equal(a, b) for a, b in zip(before, lower.state_dict().values(), strict=True))
@@ -168,7 +169,9 @@ def test_restarts_keep_the_smallest_objective() -> None:
     unexplained = []
     for restarts in (1, 4):
         attack = WhiteBox(epochs=1, restarts=restarts, total_variation=0.0)
-        guess = attack.run([View(round=0, smashed=smashed)], knowledge, Generator().manual_seed(0)).images
+        guess = attack.run(
+            replace(knowledge, views=[View(round=0, smashed=smashed)]), Generator().manual_seed(0)
+        ).images
         with torch.no_grad():
             unexplained.append((lower(guess) - smashed).square().flatten(1).mean(1))
     assert (unexplained[1] <= unexplained[0] + 1e-6).all()
@@ -186,7 +189,7 @@ def test_order_is_optimized_where_the_release_is_shuffled() -> None:
     errors = {}
     for order in ("auto", "known", "guessed"):
         attack = WhiteBox(epochs=1, total_variation=0.1, l2=0.0, order=order)  # type: ignore[arg-type]
-        guess = attack.run([view], knowledge, Generator().manual_seed(0)).images
+        guess = attack.run(replace(knowledge, views=[view]), Generator().manual_seed(0)).images
         errors[order] = (guess - victims).square().mean().item()
     assert errors["auto"] < 0.8 * (auxiliary.mean(0) - victims).square().mean()
     assert errors["auto"] < 0.5 * min(errors["known"], errors["guessed"])
@@ -211,7 +214,7 @@ def test_a_place_that_tokens_betray_is_found_without_auxiliary_images() -> None:
     draws = Generator().manual_seed(9)
     with torch.no_grad():
         view = View(round=0, smashed=shuffled(lower(VICTIMS), draws))
-    guess = attack.run([view], known(lower, None, None), Generator().manual_seed(0)).images
+    guess = attack.run(replace(known(lower, None, None), views=[view]), Generator().manual_seed(0)).images
     assert (guess - VICTIMS).square().mean() < 0.2 * FLOOR
 
 
@@ -250,11 +253,11 @@ def dealt(smashed: Tensor, draws: Generator) -> Tensor:
 def test_messages_of_a_view_are_put_in_order_apart() -> None:
     attack = WhiteBox(epochs=1, order="batch", total_variation=0.0, l2=0.0)
     two, knowledge = views(Told(), dealt), known(Told(), None)
-    apart = attack.run(two, knowledge, Generator().manual_seed(0)).images
+    apart = attack.run(replace(knowledge, views=two), Generator().manual_seed(0)).images
     one = View(round=0, smashed=torch.cat([view.smashed for view in two]), messages=2)
-    together = attack.run([one], knowledge, Generator().manual_seed(0)).images
+    together = attack.run(replace(knowledge, views=[one]), Generator().manual_seed(0)).images
     torch.testing.assert_close(together, apart, atol=1e-3, rtol=0)
-    mixed = attack.run([replace(one, messages=1)], knowledge, Generator().manual_seed(0)).images
+    mixed = attack.run(replace(knowledge, views=[replace(one, messages=1)]), Generator().manual_seed(0)).images
     assert (mixed - apart).abs().mean() > 0.01
 
 
@@ -287,8 +290,10 @@ def test_rounds_of_the_same_victims_are_averaged(order: Any) -> None:
 
     lower, attack = Cells(), WhiteBox(epochs=2, order=order, total_variation=0.1, l2=0.3)
     rounds = views(lower, defend, rounds=8)
-    one = attack.run(rounds[:1], known(lower, defend), Generator().manual_seed(0))
-    eight = replace(attack, same_victims=True).run(rounds, known(lower, defend), Generator().manual_seed(0))
+    one = attack.run(replace(known(lower, defend), views=rounds[:1]), Generator().manual_seed(0))
+    eight = replace(attack, same_victims=True).run(
+        replace(known(lower, defend), views=rounds), Generator().manual_seed(0)
+    )
     assert len(eight.images) == 8 * len(VICTIMS)
     assert torch.equal(eight.images[:20], eight.images[140:])
     assert (eight.images[:20] - VICTIMS).square().mean() < 0.9 * error(one)
@@ -314,10 +319,10 @@ def test_members_of_a_mixed_release_are_told_apart(cells: int) -> None:
     weights = share.view(10, 2, 1, 6, 6) if cells > 1 else share.view(10, 2, 1, 1, 1)
     torch.testing.assert_close(smashed, (apart * weights).sum(1))  # by hand
     view = View(round=0, smashed=smashed, mixed=2, weights=share)
-    guess = WhiteBox().run([view], known(lower, None), Generator().manual_seed(0))
+    guess = WhiteBox().run(replace(known(lower, None), views=[view]), Generator().manual_seed(0))
     assert error(guess) < (0.9 if cells == 1 else 0.5) * FLOOR
     with pytest.raises(NotApplicable, match="hidden weights"):
-        WhiteBox().run([replace(view, weights=None)], known(lower, None), Generator())
+        WhiteBox().run(replace(known(lower, None), views=[replace(view, weights=None)]), Generator())
 
 
 def test_masked_releases_are_matched_where_they_are_seen() -> None:
@@ -325,7 +330,7 @@ def test_masked_releases_are_matched_where_they_are_seen() -> None:
     share = (torch.rand(20, 1, 16, generator=Generator().manual_seed(4)) > 0.5).float()
     with torch.no_grad():
         view = View(round=0, smashed=lower(VICTIMS) * share.transpose(1, 2), weights=share)
-    guess = WhiteBox(order="known").run([view], known(lower, None), Generator().manual_seed(0))
+    guess = WhiteBox(order="known").run(replace(known(lower, None), views=[view]), Generator().manual_seed(0))
     seen = share.view(20, 1, 4, 4).repeat_interleave(2, 2).repeat_interleave(2, 3).bool().expand_as(VICTIMS)
     assert (guess.images - VICTIMS)[seen].square().mean() < 0.05 * FLOOR
 
@@ -338,11 +343,11 @@ def test_the_released_recipe_stays_above_the_floor_on_the_split() -> None:
     with torch.no_grad():
         view = View(round=0, smashed=lower(victims))
     assert view.smashed.shape == (8, 8, 12, 12)
-    knowledge = Knowledge(image_shape=(1, 28, 28), batch_size=8, auxiliary=auxiliary, lower=lower)
+    knowledge = ImageObservation(image_shape=(1, 28, 28), batch_size=8, auxiliary=auxiliary, lower=lower)
     errors = {}
     for recipe in ("strong", "released"):
         attack = WhiteBox(recipe=recipe, epochs=2)  # type: ignore[arg-type]
-        guess = attack.run([view], knowledge, Generator().manual_seed(0)).images
+        guess = attack.run(replace(knowledge, views=[view]), Generator().manual_seed(0)).images
         errors[recipe] = (guess - victims).square().mean().item()
     assert errors["strong"] < 0.002  # the floor, the mean image of the 4,000, is 0.0681
     assert errors["released"] > 0.0681
@@ -389,7 +394,7 @@ def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, order: Any) -> None:
 
 def test_not_applicable() -> None:
     lower = Cells()
-    cases: list[tuple[str, WhiteBox, list[View], Knowledge]] = [
+    cases: list[tuple[str, WhiteBox, list[View], ImageObservation]] = [
         ("needs lower", WhiteBox(), views(lower), replace(known(lower), lower=None)),
         ("was released", WhiteBox(), [View(round=0, smashed=torch.rand(3, 9, 4))], known(lower)),
         ("same shape", WhiteBox(), views(lower), known(lower, None, torch.rand(30, 1, 9, 9))),
@@ -399,7 +404,7 @@ def test_not_applicable() -> None:
     ]
     for match, attack, message, knowledge in cases:
         with pytest.raises(NotApplicable, match=match):
-            attack.run(message, knowledge, Generator())
+            attack.run(replace(knowledge, views=message), Generator())
 
 
 def test_stops_where_the_objective_is_no_number() -> None:
@@ -409,14 +414,14 @@ def test_stops_where_the_objective_is_no_number() -> None:
 
     view = View(round=0, smashed=torch.rand(2, 64))
     with pytest.raises(AttackDiverged, match="the objective is nan after epoch 1"):
-        WhiteBox(epochs=2).run([view], known(Exploding(), None), Generator())
+        WhiteBox(epochs=2).run(replace(known(Exploding(), None), views=[view]), Generator())
 
 
 @pytest.mark.parametrize("order", ["known", "shuffled", "batch"])
 def test_refuses_a_release_that_is_no_number(order: Any) -> None:
     view = View(round=0, smashed=torch.full((2, 16, 4), float("nan")))
     with pytest.raises(NotApplicable, match="NaN or infinity"):
-        WhiteBox(epochs=2, order=order).run([view], known(Cells(), None), Generator())
+        WhiteBox(epochs=2, order=order).run(replace(known(Cells(), None), views=[view]), Generator())
 
 
 def test_places_are_learned_once_for_all_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,8 +457,8 @@ def test_masked_rounds_of_the_same_victims_show_every_cell() -> None:
     assert found.weights is not None
     assert torch.equal(found.weights, torch.stack([x.weights for x in rounds if x.weights is not None]).amax(0))
     attack = WhiteBox(order="known", same_victims=True)
-    guess = attack.run(rounds, known(lower, None), Generator().manual_seed(0)).images[:20]
-    plainly = attack.run(rounds[:1], known(lower, None), Generator().manual_seed(0)).images
+    guess = attack.run(replace(known(lower, None), views=rounds), Generator().manual_seed(0)).images[:20]
+    plainly = attack.run(replace(known(lower, None), views=rounds[:1]), Generator().manual_seed(0)).images
     assert (guess - VICTIMS).square().mean() < 0.4 * (plainly - VICTIMS).square().mean()
     with pytest.raises(NotApplicable, match="in another order"):
         averaged(rounds, align=True)

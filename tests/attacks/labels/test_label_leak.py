@@ -1,19 +1,22 @@
 """Label leakage and gradient matching win where labels are planted, and find nothing where there are none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, NotApplicable, View
+from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.goals.labels import LabelObservation
 from privkit.attacks.labels.gradient_matching import GradientMatching, label_gradients
-from privkit.attacks.labels.label_leak import LabelKnowledge, LabelLeak
+from privkit.attacks.labels.label_leak import LabelLeak
 from privkit.attacks.returned import weight_gradients
 from privkit.attacks.scores.leak import per_batch_auc, pooled_auc
 
 SHAPE = (1, 4, 4)
-BARE = Knowledge(image_shape=SHAPE, batch_size=50)
+BARE = LabelObservation(image_shape=SHAPE, batch_size=50)
 
 
 def planted(strength: float, seed: int = 0, rounds: int = 8) -> tuple[list[View], Tensor, Tensor]:
@@ -37,8 +40,8 @@ def opposite(seed: int = 0, rounds: int = 6) -> tuple[list[View], Tensor]:
     return [View(round=n, smashed=torch.zeros(50, 12), cut_gradient=g) for n, g in enumerate(rows)], labels.flatten()
 
 
-def scored(attack: LabelLeak, views: list[View], knowledge: Knowledge = BARE) -> Tensor:
-    found = attack.run(views, knowledge, Generator().manual_seed(0))
+def scored(attack: LabelLeak, views: list[View], knowledge: LabelObservation = BARE) -> Tensor:
+    found = attack.run(replace(knowledge, views=views), Generator().manual_seed(0))
     assert torch.equal(found.examples, torch.arange(sum(len(view.smashed) for view in views)))
     return found.values
 
@@ -52,7 +55,7 @@ def test_the_norm_finds_what_is_planted_in_it() -> None:
 
 def test_the_norm_and_the_cosine_find_nothing_where_nothing_is() -> None:
     views, labels, _ = planted(0.0)
-    known = LabelKnowledge(image_shape=SHAPE, batch_size=50, known_rows=torch.arange(40), known_labels=labels[:40])
+    known = LabelObservation(image_shape=SHAPE, batch_size=50, known_rows=torch.arange(40), known_labels=labels[:40])
     for attack in (LabelLeak(), LabelLeak(score="cosine"), LabelLeak(score="cosine", reference="labeled")):
         scores = scored(attack, views, known)[40:].numpy()
         assert pooled_auc(scores, labels[40:].numpy()).direction == "none"
@@ -70,7 +73,7 @@ def test_the_norms_area_is_that_of_norms_computed_by_hand() -> None:
 
 def test_a_direction_is_found_from_a_few_known_rows_and_from_the_majority() -> None:
     views, labels = opposite()
-    known = LabelKnowledge(image_shape=SHAPE, batch_size=50, known_rows=torch.arange(5), known_labels=labels[:5])
+    known = LabelObservation(image_shape=SHAPE, batch_size=50, known_rows=torch.arange(5), known_labels=labels[:5])
     scores = scored(LabelLeak(score="cosine", reference="labeled"), views, known)
     assert pooled_auc(scores[5:].numpy(), labels[5:].numpy()).auc > 0.99
     mean = scored(LabelLeak(score="cosine"), views)
@@ -91,21 +94,21 @@ def test_the_own_part_of_an_averaged_gradient_is_taken_away() -> None:
         View(round=n, smashed=torch.zeros(150, 12), cut_gradient=g)
         for n, g in enumerate((parts.mean(0) * scale).split(150))
     ]
-    known = LabelKnowledge(image_shape=SHAPE, batch_size=300, known_rows=torch.arange(300), known_labels=labels[0])
+    known = LabelObservation(image_shape=SHAPE, batch_size=300, known_rows=torch.arange(300), known_labels=labels[0])
     peer, areas = labels[1].numpy(), []
     for less_own in (False, True):
         attack = LabelLeak(score="cosine", reference="labeled", less_own=less_own)
         areas.append(pooled_auc(scored(attack, views, known).numpy(), peer).auc)
     assert areas[1] > 0.99 > 0.95 > areas[0]
-    few = LabelKnowledge(image_shape=SHAPE, batch_size=300, known_rows=torch.arange(9), known_labels=labels[0, :9])
+    few = LabelObservation(image_shape=SHAPE, batch_size=300, known_rows=torch.arange(9), known_labels=labels[0, :9])
     with pytest.raises(NotApplicable, match="own label of every row"):
-        LabelLeak(less_own=True).run(views, few, Generator())
+        LabelLeak(less_own=True).run(replace(few, views=views), Generator())
 
 
 def test_one_known_kind_is_enough_and_the_positive_label_counts() -> None:
     views, labels = opposite()
     rows = torch.nonzero(labels == 0).flatten()[:3]
-    known = LabelKnowledge(image_shape=SHAPE, batch_size=50, known_rows=rows, known_labels=labels[rows])
+    known = LabelObservation(image_shape=SHAPE, batch_size=50, known_rows=rows, known_labels=labels[rows])
     scores = scored(LabelLeak(score="cosine", reference="labeled"), views, known)
     assert pooled_auc(scores.numpy(), labels.numpy()).auc > 0.95
     turned = scored(LabelLeak(score="cosine", reference="labeled", positive=0), views, known)
@@ -115,7 +118,7 @@ def test_one_known_kind_is_enough_and_the_positive_label_counts() -> None:
 def test_rounds_without_a_gradient_are_left_out_and_rows_keep_their_numbers() -> None:
     views, _, _ = planted(1.0)
     views[1] = View(round=1, smashed=views[1].smashed)
-    found = LabelLeak().run(views, BARE, Generator())
+    found = LabelLeak().run(replace(BARE, views=views), Generator())
     assert torch.equal(found.examples, torch.cat([torch.arange(50), torch.arange(100, 400)]))
 
 
@@ -143,7 +146,7 @@ def test_the_lower_segments_gradient_is_each_examples_own() -> None:
         own = torch.cat([p.grad.flatten() for p in segment.parameters() if p.grad is not None])
         assert torch.allclose(found[row], own, atol=1e-6)
     views = [View(round=0, smashed=torch.zeros(6, 12), cut_gradient=arrived)]
-    knowledge = Knowledge(image_shape=SHAPE, batch_size=6, lower=segment, auxiliary=images)
+    knowledge = LabelObservation(image_shape=SHAPE, batch_size=6, lower=segment, auxiliary=images)
     assert torch.equal(scored(LabelLeak(at="lower"), views, knowledge), found.norm(dim=1))
 
 
@@ -151,24 +154,27 @@ def test_what_is_missing_is_said() -> None:
     none = [View(round=0, smashed=torch.zeros(2, 12))]
     views = [View(round=0, smashed=torch.zeros(2, 12), cut_gradient=torch.ones(2, 12))]
     with pytest.raises(NotApplicable, match="no view holds one"):
-        LabelLeak().run(none, BARE, Generator())
+        LabelLeak().run(replace(BARE, views=none), Generator())
     with pytest.raises(NotApplicable, match="known labels"):
-        LabelLeak(score="cosine", reference="labeled").run(views, BARE, Generator())
+        LabelLeak(score="cosine", reference="labeled").run(replace(BARE, views=views), Generator())
     with pytest.raises(NotApplicable, match="own images"):
-        LabelLeak(at="lower").run(views, BARE, Generator())
-    few = Knowledge(image_shape=SHAPE, batch_size=2, lower=lower(), auxiliary=torch.zeros(1, *SHAPE))
+        LabelLeak(at="lower").run(replace(BARE, views=views), Generator())
+    few = LabelObservation(image_shape=SHAPE, batch_size=2, lower=lower(), auxiliary=torch.zeros(1, *SHAPE))
     with pytest.raises(NotApplicable, match="each of the 2 rows, got 1"):
-        LabelLeak(at="lower").run(views, few, Generator())
-    empty = Knowledge(image_shape=SHAPE, batch_size=2, lower=nn.Flatten(), auxiliary=torch.zeros(2, *SHAPE))
+        LabelLeak(at="lower").run(replace(few, views=views), Generator())
+    empty = LabelObservation(image_shape=SHAPE, batch_size=2, lower=nn.Flatten(), auxiliary=torch.zeros(2, *SHAPE))
     with pytest.raises(NotApplicable, match="no weights"):
-        LabelLeak(at="lower").run(views, empty, Generator())
+        LabelLeak(at="lower").run(replace(empty, views=views), Generator())
     with pytest.raises(NotApplicable, match="one size"):
         LabelLeak().run(
-            [*views, View(round=1, smashed=torch.zeros(2, 3), cut_gradient=torch.ones(2, 3))], BARE, Generator()
+            replace(BARE, views=[*views, View(round=1, smashed=torch.zeros(2, 3), cut_gradient=torch.ones(2, 3))]),
+            Generator(),
         )
-    far = LabelKnowledge(image_shape=SHAPE, batch_size=2, known_rows=torch.tensor([9]), known_labels=torch.tensor([1]))
+    far = LabelObservation(
+        image_shape=SHAPE, batch_size=2, known_rows=torch.tensor([9]), known_labels=torch.tensor([1])
+    )
     with pytest.raises(NotApplicable, match="no gradient came back for any"):
-        LabelLeak(score="cosine", reference="labeled").run(views, far, Generator())
+        LabelLeak(score="cosine", reference="labeled").run(replace(far, views=views), Generator())
 
 
 @pytest.mark.parametrize(
@@ -182,9 +188,9 @@ def test_bad_specifications_are_refused(fields: dict[str, object], message: str)
 
 def test_known_labels_need_rows() -> None:
     with pytest.raises(ValueError, match="go together"):
-        LabelKnowledge(image_shape=SHAPE, batch_size=2, known_rows=torch.arange(2))
+        LabelObservation(image_shape=SHAPE, batch_size=2, known_rows=torch.arange(2))
     with pytest.raises(ValueError, match="K >= 1"):
-        LabelKnowledge(
+        LabelObservation(
             image_shape=SHAPE, batch_size=2, known_rows=torch.arange(2), known_labels=torch.zeros(3, dtype=torch.int64)
         )
 
@@ -209,8 +215,8 @@ def sent_back(server: nn.Module, seed: int = 0, classes: int = 10, noise: float 
     return views, torch.cat(labels)
 
 
-def knows(surrogate: nn.Module) -> LabelKnowledge:
-    return LabelKnowledge(image_shape=SHAPE, batch_size=40, upper=surrogate)
+def knows(surrogate: nn.Module) -> LabelObservation:
+    return LabelObservation(image_shape=SHAPE, batch_size=40, upper=surrogate)
 
 
 @pytest.mark.parametrize("distance", ["mse", "cosine"])
@@ -218,19 +224,19 @@ def test_the_servers_own_weights_tell_every_label(distance: str) -> None:
     server = upper(0)
     views, labels = sent_back(server)
     attack = GradientMatching(distance=distance, positive=3)  # type: ignore[arg-type]
-    found, _ = attack.distances(views, knows(server))
+    found, _ = attack.distances(replace(knows(server), views=views))
     assert torch.equal(found.argmin(1), labels)
-    scores = attack.run(views, knows(server), Generator()).values.numpy()
+    scores = attack.run(replace(knows(server), views=views), Generator()).values.numpy()
     assert pooled_auc(scores, (labels == 3).numpy()).auc == 1.0
 
 
 def test_another_surrogate_or_a_drowned_gradient_is_chance() -> None:
     views, labels = sent_back(upper(0), classes=2)
-    hits = (GradientMatching().distances(views, knows(upper(5)))[0].argmin(1) == labels).float().mean()
+    hits = (GradientMatching().distances(replace(knows(upper(5)), views=views))[0].argmin(1) == labels).float().mean()
     assert hits < 0.3
     server = upper(0, classes=2)
     views, labels = sent_back(server, classes=2, noise=100.0)
-    scores = GradientMatching().run(views, knows(server), Generator()).values.numpy()
+    scores = GradientMatching().run(replace(knows(server), views=views), Generator()).values.numpy()
     assert pooled_auc(scores, labels.numpy()).direction == "none"
 
 
@@ -251,22 +257,24 @@ def test_messages_of_their_own_scale_are_told_their_size() -> None:
     one = [
         View(round=0, smashed=v.smashed, cut_gradient=40 * v.cut_gradient) for v in views if v.cut_gradient is not None
     ]
-    found, _ = GradientMatching(message=1).distances(one, knows(server))
+    found, _ = GradientMatching(message=1).distances(replace(knows(server), views=one))
     assert torch.equal(found.argmin(1), labels)
 
 
 def test_matching_says_what_it_lacks() -> None:
     views, _ = sent_back(upper(0))
     with pytest.raises(NotApplicable, match="surrogate of it"):
-        GradientMatching().run(views, BARE, Generator())
+        GradientMatching().run(replace(BARE, views=views), Generator())
     with pytest.raises(NotApplicable, match="no view holds one"):
-        GradientMatching().run([View(round=0, smashed=torch.zeros(2, 4, 3))], knows(upper(0)), Generator())
+        GradientMatching().run(
+            replace(knows(upper(0)), views=[View(round=0, smashed=torch.zeros(2, 4, 3))]), Generator()
+        )
     mixed = [View(round=0, smashed=v.smashed, mixed=2, cut_gradient=v.cut_gradient) for v in views]
     with pytest.raises(NotApplicable, match="mixed rows"):
-        GradientMatching().run(mixed, knows(upper(0)), Generator())
+        GradientMatching().run(replace(knows(upper(0)), views=mixed), Generator())
     with pytest.raises(NotApplicable, match=r"0\.\.9, not positive=10"):
-        GradientMatching(positive=10).run(views, knows(upper(0)), Generator())
+        GradientMatching(positive=10).run(replace(knows(upper(0)), views=views), Generator())
     with pytest.raises(NotApplicable, match="cannot take"):
-        GradientMatching().run(views, knows(nn.Linear(5, 2)), Generator())
+        GradientMatching().run(replace(knows(nn.Linear(5, 2)), views=views), Generator())
     with pytest.raises(NotApplicable, match="L >= 2"):
-        GradientMatching().run(views, knows(nn.Sequential(nn.Flatten(), nn.Linear(12, 1))), Generator())
+        GradientMatching().run(replace(knows(nn.Sequential(nn.Flatten(), nn.Linear(12, 1))), views=views), Generator())

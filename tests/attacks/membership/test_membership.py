@@ -10,9 +10,10 @@ from torch import Generator, Tensor, nn
 
 from privkit.accountants.base import no_protection
 from privkit.accountants.bounds.gaussian import epsilon as gaussian_epsilon
-from privkit.attacks.base import Knowledge, NotApplicable, View
+from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.goals.distinguish import CanaryObservation
 from privkit.attacks.labels.gradient_matching import label_gradients
-from privkit.attacks.membership.canaries import Canaries, CanaryKnowledge, contained, likelihood_ratio
+from privkit.attacks.membership.canaries import Canaries, contained, likelihood_ratio
 from privkit.attacks.membership.member_inference import confidence, lira, loss_threshold
 from privkit.attacks.scores.leak import pooled_auc, tpr_at
 from privkit.audit.claims import Audit, audit_one_run
@@ -117,8 +118,8 @@ def dp_sl_audit(
         views.append(View(round=number, smashed=release.smashed.flatten(0, 1)))
     _, receipt = claimed.apply(sent, labels, draws)
     rows = torch.arange(rounds).unsqueeze(1) * M + torch.arange(M)
-    known = CanaryKnowledge(image_shape=SHAPE, batch_size=M, rows=rows, present=present, absent=absent)
-    scores = Canaries(sigma=real.sigma).run(views, known, draws)
+    known = CanaryObservation(image_shape=SHAPE, batch_size=M, rows=rows, present=present, absent=absent)
+    scores = Canaries(sigma=real.sigma).run(replace(known, views=views), draws)
     assert torch.equal(scores.examples, torch.arange(M))
     certificate = receipt.certificate(replace(RUN, epochs=rounds))
     return audit_one_run(scores.values.numpy(), coins.numpy(), certificate, guesses=(M // 16, M // 16), curve=curve)
@@ -163,14 +164,14 @@ def test_rounds_that_are_not_charged_are_caught() -> None:
 def test_canaries_without_effect_bound_nothing() -> None:
     draws = Generator().manual_seed(0)
     views = [View(round=0, smashed=torch.randn(M, CELLS, generator=draws))]
-    known = CanaryKnowledge(
+    known = CanaryObservation(
         image_shape=SHAPE,
         batch_size=M,
         rows=torch.arange(M).unsqueeze(0),
         present=torch.ones(M, CELLS),
         absent=torch.zeros(M, CELLS),
     )
-    scores = Canaries().run(views, known, draws).values
+    scores = Canaries().run(replace(known, views=views), draws).values
     coins = torch.rand(M, generator=draws) < 0.5
     assert pooled_auc(scores.numpy(), coins.numpy()).direction == "none"
 
@@ -194,10 +195,10 @@ def test_cut_layer_gradients_are_audited_by_label_canaries(factor: float, refute
     back = real.on_gradient(gradient, draws)
     _, receipt = claimed.apply(smashed.unsqueeze(0), coins.long().unsqueeze(0), draws)
     views = [View(round=0, smashed=smashed, cut_gradient=back.flatten(0, 1))]
-    known = CanaryKnowledge(
+    known = CanaryObservation(
         image_shape=SHAPE, batch_size=M, rows=torch.arange(M).unsqueeze(0), present=present, absent=absent
     )
-    scores = Canaries(on="gradient").run(views, known, draws).values
+    scores = Canaries(on="gradient").run(replace(known, views=views), draws).values
     # The server's weights are fixed and rows do not meet, so that a label touches its own gradient alone.
     certificate = receipt.certificate(ReleaseCount(rounds=1, batch_size=1))
     found = audit_one_run(scores.numpy(), coins.numpy(), certificate, guesses=(M // 16, M // 16))
@@ -230,22 +231,20 @@ def test_the_ratio_is_that_of_the_two_likelihoods() -> None:
 
 def test_canaries_say_what_they_lack() -> None:
     views = [View(round=0, smashed=torch.zeros(2, CELLS))]
-    known = CanaryKnowledge(
+    known = CanaryObservation(
         image_shape=SHAPE,
         batch_size=2,
         rows=torch.tensor([[0, 5]]),
         present=torch.zeros(2, CELLS),
         absent=torch.zeros(2, CELLS),
     )
-    with pytest.raises(NotApplicable, match="which canaries"):
-        Canaries().run(views, Knowledge(image_shape=SHAPE, batch_size=2), Generator())
     with pytest.raises(NotApplicable, match="not among the 2 rows"):
-        Canaries().run(views, known, Generator())
+        Canaries().run(replace(known, views=views), Generator())
     with pytest.raises(NotApplicable, match="no view holds one"):
-        Canaries(on="gradient").run(views, known, Generator())
+        Canaries(on="gradient").run(replace(known, views=views), Generator())
     half = [View(round=0, smashed=torch.zeros(2, CELLS), cut_gradient=torch.zeros(2, CELLS)), *views]
     with pytest.raises(NotApplicable, match="for some rows"):
-        Canaries(on="gradient").run(half, replace(known, rows=torch.tensor([[0, 3]])), Generator())
+        Canaries(on="gradient").run(replace(known, rows=torch.tensor([[0, 3]]), views=half), Generator())
     with pytest.raises(ValueError, match="one shape"):
         likelihood_ratio(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 4))
     with pytest.raises(ValueError, match="> 0"):

@@ -15,7 +15,8 @@ from PIL import Image, ImageOps
 from torch import Generator, Tensor
 
 from privkit.attacks.assign import by_capacity, sinkhorn
-from privkit.attacks.base import AttackDiverged, Knowledge, NotApplicable, QueryResult, Reconstruction, View, missing
+from privkit.attacks.base import AttackDiverged, NotApplicable, QueryResult, View, lacking
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.order.assembly import Frame, Puzzles, assemble, assign
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, gradient_distance, log_odds
 from privkit.attacks.order.coordinates import coordinates, starts
@@ -72,7 +73,7 @@ def shuffled(images: Tensor, draws: Generator, lower: Any = pixels, keep: float 
     return lower(images).flatten(0, 1)[source], source
 
 
-def scene(lower: Any = pixels, keep: float = 1.0) -> tuple[list[View], Tensor, Knowledge]:
+def scene(lower: Any = pixels, keep: float = 1.0) -> tuple[list[View], Tensor, ImageObservation]:
     draws = Generator().manual_seed(9)
     sent = [shuffled(part, draws, lower, keep) for part in VICTIMS.split(BATCH)]
     views = [View(round=i, smashed=smashed) for i, (smashed, _) in enumerate(sent)]
@@ -81,26 +82,28 @@ def scene(lower: Any = pixels, keep: float = 1.0) -> tuple[list[View], Tensor, K
         view = View(round=0, smashed=shuffled(images, draws, lower, keep)[0])
         return QueryResult(view=view, members=torch.arange(len(images)).unsqueeze(1))
 
-    knowledge = Knowledge(image_shape=(3, 32, 32), batch_size=BATCH, auxiliary=AUXILIARY, query=query)
+    knowledge = ImageObservation(image_shape=(3, 32, 32), batch_size=BATCH, auxiliary=AUXILIARY, query=query)
     return views, torch.cat([source for _, source in sent]), knowledge
 
 
-def run(attack: Jigsaw, views: list[View], knowledge: Knowledge) -> Reconstruction:
-    return attack.run(views, knowledge, Generator().manual_seed(0))
+def run(attack: Jigsaw, views: list[View], knowledge: ImageObservation) -> Reconstruction:
+    return attack.run(replace(knowledge, views=views), Generator().manual_seed(0))
 
 
 def guess(found: Reconstruction) -> Tensor:
-    assert found.arrangement is not None
-    return found.arrangement.source
+    assert found.permutation is not None
+    return found.permutation.source
 
 
 def score(measure: Any, found: Reconstruction, truth: Tensor) -> float:
     return float(measure(guess(found), truth, batch=BATCH).mean())
 
 
-def score_over_seeds(measure: Any, attack: Jigsaw, views: list[View], knowledge: Knowledge, truth: Tensor) -> float:
+def score_over_seeds(
+    measure: Any, attack: Jigsaw, views: list[View], knowledge: ImageObservation, truth: Tensor
+) -> float:
     """Ten images are few: networks of other seeds differ by a tenth and more."""
-    found = [attack.run(views, knowledge, Generator().manual_seed(seed)) for seed in range(3)]
+    found = [attack.run(replace(knowledge, views=views), Generator().manual_seed(seed)) for seed in range(3)]
     return sum(score(measure, one, truth) for one in found) / 3
 
 
@@ -246,14 +249,14 @@ def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.M
     views, _, knowledge = scene(keep=0.4)
     attack, killed = Jigsaw(epochs=2, kicks=3), Session(dies_after=dies_after)
     with pytest.raises(Killed):
-        attack.run(views, knowledge, Generator().manual_seed(0), killed)
+        attack.run(replace(knowledge, views=views), Generator().manual_seed(0), killed)
     straight = run(attack, views, knowledge)
     if dies_after >= 2:
         monkeypatch.setattr("privkit.attacks.order.jigsaw.piece_losses", lambda *_: pytest.fail("trained again"))
     if dies_after >= 4:
         monkeypatch.setattr("privkit.attacks.order.jigsaw.member_losses", lambda *_: pytest.fail("trained again"))
     went_on = Session(state=killed.state)
-    resumed = attack.run(views, knowledge, Generator().manual_seed(0), went_on)
+    resumed = attack.run(replace(knowledge, views=views), Generator().manual_seed(0), went_on)
     assert torch.equal(resumed.images, straight.images)
     assert torch.equal(guess(resumed), guess(straight))
     assert went_on.reports == [(done, 6) for done in range(1 + dies_after, 7)]
@@ -261,7 +264,7 @@ def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.M
 
 def test_the_start_has_learned_nothing_and_searched_nothing() -> None:
     attack = Jigsaw(pairs="edges", keep=0.4, width=8)
-    assert attack.start == replace(attack, epochs=0, kicks=0)
+    assert attack.mounting.start == replace(attack, epochs=0, kicks=0)
 
 
 def test_what_own_tokens_show_does_not_depend_on_whether_it_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +318,7 @@ def test_own_tokens_are_found_again(keep: float, lower: Any) -> None:
 
 def test_says_what_it_lacks() -> None:
     views, _, knowledge = scene()
-    assert missing(Jigsaw(), replace(knowledge, auxiliary=None)) == ["auxiliary"]
+    assert lacking(Jigsaw(), replace(knowledge, auxiliary=None)) == ["auxiliary"]
     cases: list[tuple[Any, list[View], str]] = [
         ({"auxiliary": None}, views, "auxiliary images"),
         ({"query": None}, views, "lower segment or a query"),
@@ -485,7 +488,7 @@ def test_what_comes_back_in_order_is_not_rearranged(with_lower: bool) -> None:
         members = torch.arange(len(images)).unsqueeze(1)
         return QueryResult(view=View(round=0, smashed=pixels(images)), members=members)
 
-    knowledge = Knowledge(
+    knowledge = ImageObservation(
         image_shape=(AUXILIARY.shape[1], AUXILIARY.shape[2], AUXILIARY.shape[3]),
         batch_size=BATCH,
         auxiliary=AUXILIARY,
@@ -493,8 +496,8 @@ def test_what_comes_back_in_order_is_not_rearranged(with_lower: bool) -> None:
         lower=pixels if with_lower else None,  # type: ignore[arg-type]
     )
     view = View(round=0, smashed=pixels(AUXILIARY[:BATCH]))
-    found = Jigsaw(epochs=3).run([view], knowledge, Generator().manual_seed(0))
-    assert found.arrangement is not None
-    assert torch.equal(found.arrangement.source.flatten(), torch.arange(found.arrangement.source.numel()))
+    found = Jigsaw(epochs=3).run(replace(knowledge, views=[view]), Generator().manual_seed(0))
+    assert found.permutation is not None
+    assert torch.equal(found.permutation.source.flatten(), torch.arange(found.permutation.source.numel()))
     assert found.curve == ()
     torch.testing.assert_close(found.images, AUXILIARY[:BATCH], atol=1e-3, rtol=0)

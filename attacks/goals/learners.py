@@ -1,4 +1,4 @@
-"""Controls of attacks that take training over: small clients that can be led, and clients that send noise."""
+"""Small clients in training, for the controls of attacks that take training over: they can be led, or send noise."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, View
-from privkit.seeds import derive
+from privkit.attacks.base import View
 from privkit.torch_utils.seeded import seeded
 
 CHANNELS = 4
@@ -26,37 +25,8 @@ def shrunk(images: Tensor, side: int) -> Tensor:
     return nn.functional.adaptive_avg_pool2d(images, (height, width))
 
 
-def hijack_errors(
-    attack: Any, own: Tensor, played: Tensor, labels: Tensor, played_labels: Tensor, batch_size: int, seed: int
-) -> tuple[float, float]:
-    """MSE of an attack on clients that learn whatever they are taught, and on clients that send noise.
-
-    Args:
-        attack: its specification, as its `control` has it.
-        own: images [M, C, H, W] of the server, which here are the clients', too: nothing is to be generalized.
-        played: images of the victim.
-        labels: int64 [M].
-        played_labels: likewise.
-        batch_size: images a round.
-        seed: of everything random in it.
-    """
-    errors = []
-    shape = (own.shape[1], own.shape[2], own.shape[3])
-    for name in ("identity", "noise"):
-        clients = Learners(
-            own, labels, played, played_labels, batch_size, derive(seed, "control", name), name == "noise"
-        )
-        knowledge = Knowledge(
-            image_shape=shape, batch_size=batch_size, auxiliary=own, auxiliary_labels=labels, clients=clients
-        )
-        draws = Generator().manual_seed(derive(seed, "control", name, "attack"))
-        guess = attack.run(clients.views(), knowledge, draws)
-        errors.append((guess.images - played).square().mean().item())
-    return errors[0], errors[1]
-
-
 class Learners:
-    """One client of two convolutions, in training; satisfies `privkit.attacks.base.Clients`.
+    """One client of two convolutions, in training; satisfies `privkit.attacks.base.TrainingClients`.
 
     Args:
         images: what it trains on.

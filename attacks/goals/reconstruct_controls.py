@@ -1,22 +1,20 @@
-"""Sanity gates: an attack counts only if it wins where winning is easy and fails where nothing is to be had."""
+"""Controls of attacks on images: a release that is the image itself, and one of pure noise."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Knowledge, NotApplicable, QueryResult, View
+from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.goals.control import Control
+from privkit.attacks.goals.learners import Learners, shrunk
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.patches import Geometry, patchify
-from privkit.audit.sanity_hijack import hijack_errors, shrunk
-from privkit.reports.schema import Check, Metrics
 from privkit.seeds import derive
 
-CONTROL_STEPS = 100
 CONTROL_IMAGES = 1_000
 PLAYED = 100
 """Auxiliary images that take part at most, and those of them that play the victim."""
@@ -28,15 +26,15 @@ NOISE_SLACK = 0.03
 
 
 def controls(
-    attack: Any, auxiliary: Tensor, labels: Tensor, release: Tensor, batch_size: int, seed: int
-) -> tuple[Check, Check]:
+    attack: ImageAttack, auxiliary: Tensor, labels: Tensor, release: Tensor, batch_size: int, seed: int
+) -> tuple[Control, Control]:
     """Mount a short version of an attack on a release that is the image itself, and on one that is pure noise.
 
     Only auxiliary images take part: the last ones, at most a quarter, play the victim. An attack that takes training
-    over meets small clients that can be led (`privkit.audit.sanity_hijack`) instead.
+    over meets small clients that can be led (`privkit.attacks.goals.learners`) instead.
 
     Args:
-        attack: the attack's specification.
+        attack: as its `mounting.control` has it.
         auxiliary: images [M, C, H, W] in [0, 1].
         labels: int64 [M], of these images.
         release: a release of the real client, whose shape the noise takes.
@@ -46,21 +44,20 @@ def controls(
     Raises:
         NotApplicable: if there are too few auxiliary images.
     """
-    if "clients" not in attack.needs:  # whoever trains clients needs all
+    mounting, hijacks = attack.mounting, "clients" in attack.needs
+    if not hijacks:  # a server that trains clients needs all images
         auxiliary, labels = auxiliary[-CONTROL_IMAGES:], labels[-CONTROL_IMAGES:]
     whole = auxiliary.shape
-    if hasattr(attack, "control_side"):
-        auxiliary = shrunk(auxiliary, attack.control_side)
-    shape = (auxiliary.shape[1], auxiliary.shape[2], auxiliary.shape[3])
+    if mounting.control_side is not None:
+        auxiliary = shrunk(auxiliary, mounting.control_side)
     quarter = min(len(auxiliary) // 4, max(PLAYED, batch_size)) // batch_size * batch_size
     if quarter == 0:
         raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
-    own, played = auxiliary[:-quarter], auxiliary[-quarter:]
+    own, played, own_labels = auxiliary[:-quarter], auxiliary[-quarter:], labels[:-quarter]
+    shape = (auxiliary.shape[1], auxiliary.shape[2], auxiliary.shape[3])
     image = plain(release, shape)
     attack = shortened(attack, len(own), batch_size)
-    if "clients" in attack.needs:
-        led, noised = hijack_errors(attack, own, played, labels[:-quarter], labels[-quarter:], batch_size, seed)
-        return _gates(led, noised, (own.mean(0) - played).square().mean().item())
+    held = ImageObservation(image_shape=shape, batch_size=batch_size, auxiliary=own, auxiliary_labels=own_labels)
 
     def answer(smashed: Tensor) -> QueryResult:
         members = torch.arange(len(smashed), device=smashed.device).unsqueeze(1)
@@ -77,63 +74,55 @@ def controls(
     errors = []
     for name, query in (("identity", identity), ("noise", noise)):
         draws = Generator(auxiliary.device).manual_seed(derive(seed, "control", name))
-        times = getattr(attack, "passes", 1)
-        rounds = played.split(batch_size) * times
-        tags = torch.arange(len(auxiliary) - quarter, len(auxiliary)).split(batch_size) * times
-        views = [
-            replace(query(part, draws).view, round=i, labels=labels[rows])
-            for i, (part, rows) in enumerate(zip(rounds, tags, strict=True))
-        ]
-        knowledge = Knowledge(
-            image_shape=shape,
-            batch_size=batch_size,
-            auxiliary=own,
-            auxiliary_labels=labels[:-quarter],
-            query=query,
-            lower=image if "lower" in attack.needs else None,
-            upper=_probe(query(own, draws).view.smashed, labels[:-quarter]) if "upper" in attack.needs else None,
-        )
-        guess = attack.run(views, knowledge, Generator().manual_seed(derive(seed, "control", name, "attack")))
+        if hijacks:
+            start = derive(seed, "control", name)
+            clients = Learners(own, own_labels, played, labels[-quarter:], batch_size, start, name == "noise")
+            observation = replace(held, views=clients.views(), clients=clients)
+        else:
+            rounds = played.split(batch_size) * attack.mounting.passes
+            tags = labels[-quarter:].split(batch_size) * attack.mounting.passes
+            views = [
+                replace(query(part, draws).view, round=number, labels=sent)
+                for number, (part, sent) in enumerate(zip(rounds, tags, strict=True))
+            ]
+            observation = replace(
+                held,
+                views=views,
+                query=query,
+                lower=image if "lower" in attack.needs else None,
+                upper=_probe(query(own, draws).view.smashed, own_labels) if "upper" in attack.needs else None,
+            )
+        guess = attack.run(observation, Generator().manual_seed(derive(seed, "control", name, "attack")))
         errors.append((guess.images - played).square().mean().item())
-    floor = MeanImage().run(views[: len(views) // times], knowledge, Generator()).images
-    mean_error = (floor - played).square().mean().item()
-    identity_error, noise_error = errors
-    return _gates(identity_error, noise_error, mean_error)
+    floor = MeanImage().run(replace(held, views=[answer(played).view]), Generator()).images
+    return _judged(errors[0], errors[1], (floor - played).square().mean().item())
 
 
-def shortened(attack: Any, own: int, batch_size: int) -> Any:
-    """An attack as its controls mount it: its own `control` or `control_epochs`, or so many steps as all get.
+def shortened(attack: ImageAttack, own: int, batch_size: int) -> ImageAttack:
+    """An attack as its controls mount it.
 
     Args:
         attack: its specification.
-        own: images that it has.
+        own: images that it has; a tenth of them, but at least one message, is held out.
         batch_size: images a step.
     """
-    if (control := getattr(attack, "control", None)) is not None:
-        return control
-    if (enough := getattr(attack, "control_epochs", None)) is not None:
-        return replace(attack, epochs=enough)
-    if getattr(attack, "epochs", None) is None:
-        return attack
-    steps = max(1, (own - max(batch_size, own // 10)) // batch_size)
-    return replace(attack, epochs=ceil(CONTROL_STEPS / steps))
+    control = attack.mounting.control
+    return attack if control is None else control(max(1, (own - max(batch_size, own // 10)) // batch_size))
 
 
-def _gates(identity_error: float, noise_error: float, mean_error: float) -> tuple[Check, Check]:
-    """Both controls, judged."""
+def _judged(identity_error: float, noise_error: float, mean_error: float) -> tuple[Control, Control]:
+    """Both controls against the error of the mean image."""
     return (
-        Check(
+        Control(
             name="wins_on_identity",
             passed=identity_error <= IDENTITY_SHARE * mean_error,
             detail=f"on a release that is the image itself the attack has MSE {identity_error:.4f}, "
             f"the mean image {mean_error:.4f}",
-            decisive=True,
         ),
-        Check(
+        Control(
             name="fails_on_noise",
             passed=noise_error >= (1 - NOISE_SLACK) * mean_error,
             detail=f"on a release of pure noise the attack has MSE {noise_error:.4f}, the mean image {mean_error:.4f}",
-            decisive=True,
         ),
     )
 
@@ -186,41 +175,3 @@ class Patches(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """[N, C, H, W] -> [N, T, p·p·C]."""
         return patchify(images, self.patch)
-
-
-CONVERGENCE: dict[bool | None, str] = {
-    True: "attack converged: the last quarter of its epochs improved the held-out error by less than 5 %, and it ends "
-    "within 5 % of its best epoch",
-    False: "attack not converged: it was still improving, or ended worse than its best epoch",
-    None: "convergence not judged: fewer than four epochs",
-}
-
-
-def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]) -> tuple[Check, ...]:
-    """Gates of one cell: did the attack converge, and does it beat the mean image and its own untrained start?
-
-    A gate that fails here is a finding about the cell, not a fault of the run: numbers at the floor say that this
-    attack got nothing, never that nothing is to be got.
-    """
-    found = [
-        Check(
-            name="converged",
-            passed=converged,
-            detail=CONVERGENCE[converged],
-            decisive=False,
-        )
-    ]
-    for name, what in (("mean_image", "the mean image"), ("zero_steps", "the attack's own untrained start")):
-        if name in floors:
-            ours, floor = recovered["mse"], floors[name]["mse"].mean
-            passed = ours.high < floor
-            found.append(
-                Check(
-                    name=f"beats_{name}",
-                    passed=passed,
-                    detail=f"{'better' if passed else 'no better'} than {what}: "
-                    f"MSE {ours.mean:.4f} against {floor:.4f}",
-                    decisive=False,
-                )
-            )
-    return tuple(found)

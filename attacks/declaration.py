@@ -1,0 +1,57 @@
+"""The one check of what an attack declares, made before it is mounted; third parties' attacks are checked as well."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+
+from privkit.attacks.base import AnyAttack, Mounting
+from privkit.attacks.goals import GOALS
+
+OWN = {"labels": ("positive", "epoch"), "distinguish": ("on",)}
+"""Goal -> fields that an attack on it has beside the contract's."""
+
+
+def check_declared(attack: AnyAttack) -> None:
+    """Refuse an attack that lacks what `privkit.attacks.base.Attack` asks for.
+
+    Raises:
+        TypeError: with the first thing that is missing or wrong, and what is allowed.
+
+    >>> from privkit.attacks.inversion.floors import MidGrey
+    >>> check_declared(MidGrey())
+    >>> class Nameless(MidGrey):
+    ...     goal = "fame"
+    >>> check_declared(Nameless())
+    Traceback (most recent call last):
+    TypeError: goal must be one of reconstruct, labels, membership, distinguish, got 'fame'
+    """
+    wanted = ("name", "goal", "needs", "uses", "mounting", "run")
+    for name in wanted:
+        if not hasattr(attack, name):
+            raise TypeError(f"it declares no {name}; an attack declares {', '.join(wanted)}")
+    if attack.goal not in GOALS:
+        raise TypeError(f"goal must be one of {', '.join(GOALS)}, got {attack.goal!r}")
+    for name in OWN.get(attack.goal, ()):
+        if not hasattr(attack, name):
+            raise TypeError(f"it declares no {name}, which an attack with goal {attack.goal} must have")
+    module, _, observation = GOALS[attack.goal].partition(":")
+    allowed = [field.name for field in fields(getattr(import_module(module), observation))]
+    for name, held in (("needs", attack.needs), ("uses", attack.uses)):
+        _check_held(name, held, allowed)
+    if not isinstance(attack.mounting, Mounting):
+        raise TypeError(f"mounting must be a Mounting, got {type(attack.mounting).__name__}")
+    if attack.mounting.passes < 1:
+        raise TypeError(f"mounting.passes must be a whole number >= 1, got {attack.mounting.passes}")
+    own = {field.name for field in fields(attack)} if is_dataclass(attack) else set[str]()
+    if attack.mounting.budget_share and "epochs" not in own:
+        raise TypeError("mounting.budget_share asks for a share of the budget's epochs, but there is no field epochs")
+
+
+def _check_held(name: str, held: object, allowed: Collection[str]) -> None:
+    """Names of an observation's fields."""
+    if not isinstance(held, frozenset):
+        raise TypeError(f"{name} must be a frozenset of names, got {type(held).__name__}")
+    if unknown := sorted(str(field) for field in held if field not in allowed):
+        raise TypeError(f"{name} has {unknown[0]!r}, which no adversary holds; allowed are {', '.join(allowed)}")

@@ -1,0 +1,59 @@
+"""Control experiments: an attack counts only if it wins where winning is easy and fails where nothing is given away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from privkit.attacks.base import Scores
+
+CONTROL_STEPS = 100
+"""Training steps of an attack in its controls, if it names no other number."""
+PLANTED_AUC = 0.9
+NOISE_AUC = 0.1
+"""Controls of scores: at least this area on a planted leak, and at most this far from 1/2 on noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """One control experiment.
+
+    Attributes:
+        name: of the experiment.
+        passed: whether the attack did as it must; if not, its numbers mean nothing.
+        detail: a sentence with what was measured.
+    """
+
+    name: str
+    passed: bool
+    detail: str
+
+
+def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor) -> tuple[Control, Control]:
+    """Both controls of an attack that scores: it finds a planted leak, and learns nothing from noise.
+
+    Args:
+        leak: its scores where the answer is planted.
+        leak_truth: bool [N], the truth.
+        noise: its scores on noise.
+        noise_truth: bool [N], coins that the noise does not depend on.
+    """
+    from privkit.attacks.scores.leak import pooled_auc
+
+    found, nothing = (
+        pooled_auc(scores.values.double().cpu().numpy(), truth.cpu().numpy()).auc
+        for scores, truth in ((leak, leak_truth), (noise, noise_truth))
+    )
+    return (
+        Control(
+            name="wins_on_a_planted_leak",
+            passed=found >= PLANTED_AUC,
+            detail=f"where the answer is planted the attack's AUC is {found:.3f}",
+        ),
+        Control(
+            name="fails_on_noise",
+            passed=abs(nothing - 0.5) <= NOISE_AUC,
+            detail=f"on pure noise the attack's AUC is {nothing:.3f}",
+        ),
+    )

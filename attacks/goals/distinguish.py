@@ -1,0 +1,60 @@
+"""Tell which of two known contents was sent, by canaries: what lower bounds on ε are measured with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import Attack, Observation, Scores, View
+from privkit.attacks.goals.control import Control, planted
+
+CONTROL_CANARIES, CONTROL_SIZE = 400, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryObservation(Observation):
+    """Canaries that the adversary had inserted or not, by coins that it does not see.
+
+    Attributes:
+        rows: int64 [R, K], the row of the views (concatenated) in which canary i, or its counterpart, was sent the r-th
+            time.
+        present: float [K, ...], or [R, K, ...] where it differs from time to time: what the row would hold without
+            noise, with the canary: clamped or clipped smashed data, or the gradient that is sent for it.
+        absent: the same with its counterpart (another record, or the other label).
+    """
+
+    rows: Tensor
+    present: Tensor
+    absent: Tensor
+
+
+class CanaryAttack(Attack[CanaryObservation, Scores], Protocol):
+    """An attack that scores canaries, higher for "it was sent"."""
+
+    @property
+    def on(self) -> Literal["smashed", "gradient"]:
+        """Whether it reads the released rows or the gradients that came back for them."""
+        ...
+
+
+def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:
+    """Canaries that are sent as they are; and rows of pure noise."""
+    draws = Generator().manual_seed(seed)
+    present, absent = torch.randn(2, CONTROL_CANARIES, CONTROL_SIZE, generator=draws)
+    coins = torch.rand(CONTROL_CANARIES, generator=draws) < 0.5
+    noise = torch.randn(CONTROL_CANARIES, CONTROL_SIZE, generator=draws)
+    scores = []
+    for rows in (torch.where(coins.unsqueeze(1), present, absent), noise):
+        observation = CanaryObservation(
+            image_shape=(1, 4, 4),
+            batch_size=CONTROL_CANARIES,
+            views=[View(round=0, smashed=rows, cut_gradient=rows)],
+            rows=torch.arange(CONTROL_CANARIES).unsqueeze(0),
+            present=present,
+            absent=absent,
+        )
+        scores.append(attack.run(observation, Generator().manual_seed(seed)))
+    return planted(scores[0], coins, scores[1], coins)

@@ -1,0 +1,93 @@
+"""Infer labels from the gradients that come back across the cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import Attack, Observation, Scores, View
+from privkit.attacks.goals.control import Control, planted
+
+CONTROL_ROUNDS, CONTROL_ROWS = 8, 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelObservation(Observation):
+    """What an adversary who wants labels may hold; None means that it does not have it.
+
+    Attributes:
+        upper: the server's segment or, for a client, a surrogate: smashed data -> logits [N, L].
+        lower: the client's own lower segment.
+        auxiliary: the client's own images, one for each row of the views.
+        known_rows: int64 [K], rows of the views (concatenated) whose labels the adversary knows, as a client knows its
+            own; None if it knows none.
+        known_labels: int64 [K], those labels.
+
+    Raises:
+        ValueError: if known rows and labels do not go together.
+    """
+
+    upper: nn.Module | None = None
+    lower: nn.Module | None = None
+    auxiliary: Tensor | None = None
+    known_rows: Tensor | None = None
+    known_labels: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if (self.known_rows is None) != (self.known_labels is None):
+            raise ValueError("known_rows and known_labels go together: give both, or neither")
+        if self.known_rows is not None and self.known_labels is not None:
+            shapes = [list(self.known_rows.shape), list(self.known_labels.shape)]
+            if self.known_rows.ndim != 1 or shapes[0] != shapes[1] or not len(self.known_rows):
+                raise ValueError(f"known_rows and known_labels must both be [K] with K >= 1, got shapes {shapes}")
+
+
+class LabelAttack(Attack[LabelObservation, Scores], Protocol):
+    """An attack that scores each released row, higher for the positive label."""
+
+    @property
+    def positive(self) -> int:
+        """The label that it looks for, ≥ 0."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of training whose rounds it reads, from 0, or from the end: -1 is the last."""
+        ...
+
+
+def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
+    """A linear server that gave the gradients of two unequally likely labels; and gradients that are noise."""
+    draws = Generator().manual_seed(seed)
+    upper = nn.Linear(16, max(2, attack.positive + 1))
+    with torch.no_grad():
+        upper.weight.copy_(torch.randn(upper.weight.shape, generator=draws) / 16)
+        upper.bias.zero_()
+        upper.bias[attack.positive] = -2.0  # so that its rows have the longer gradients
+    positive = torch.rand(CONTROL_ROUNDS, CONTROL_ROWS, generator=draws) < 0.6
+    labels = torch.where(positive, attack.positive, (attack.positive + 1) % upper.out_features)
+    smashed = torch.randn(CONTROL_ROUNDS, CONTROL_ROWS, 16, generator=draws)
+    given = smashed.clone().requires_grad_()
+    nn.functional.cross_entropy(upper(given.flatten(0, 1)), labels.flatten(), reduction="sum").backward()
+    assert given.grad is not None
+    known = torch.arange(len(positive)) * CONTROL_ROWS + positive.int().argmax(1)
+    noise = torch.randn(given.grad.shape, generator=draws)
+    scores = []
+    for gradient in (given.grad / CONTROL_ROWS, noise):
+        observation = LabelObservation(
+            image_shape=(1, 4, 4),
+            batch_size=CONTROL_ROWS,
+            views=[
+                View(round=number, smashed=rows, cut_gradient=back)
+                for number, (rows, back) in enumerate(zip(smashed, gradient, strict=True))
+            ],
+            upper=upper,
+            known_rows=known,
+            known_labels=labels.flatten()[known],
+        )
+        scores.append(attack.run(observation, Generator().manual_seed(seed)))
+    truth = positive.flatten()[scores[0].examples]
+    return planted(scores[0], truth, scores[1], truth)

@@ -1,0 +1,74 @@
+"""Tell who took part in training, from the trained model's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import Attack, Observation, Scores
+from privkit.attacks.goals.control import Control, planted
+
+CONTROL_CANDIDATES, CONTROL_CLASSES = 400, 4
+EXACT = "donot_use_mm_for_euclid_dist"  # a product of matrices rounds the distance of an image to itself above 0
+
+Predict = Callable[[Tensor], Tensor]
+"""Images [N, C, H, W] in, logits [N, L] out."""
+
+Fit = Callable[[Tensor, Tensor, Generator], Predict]
+"""Images, labels and draws in, a model of the attacked one's kind that was trained on them out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MembershipObservation(Observation):
+    """Whom the adversary asks about, and the attacked model.
+
+    Attributes:
+        candidates: images [N, C, H, W]; which of them are members is the question.
+        candidate_labels: int64 [N].
+        predict: the attacked model.
+        fit: trains shadow models; None if the adversary cannot.
+    """
+
+    candidates: Tensor
+    candidate_labels: Tensor
+    predict: Predict
+    fit: Fit | None = None
+
+
+MembershipAttack = Attack[MembershipObservation, Scores]
+
+
+def controls(attack: MembershipAttack, seed: int) -> tuple[Control, Control]:
+    """A model that knows its own images by heart; and one that answers at random."""
+    draws = Generator().manual_seed(seed)
+    images = torch.rand(CONTROL_CANDIDATES, 1, 4, 4, generator=draws)
+    labels = torch.randint(CONTROL_CLASSES, (CONTROL_CANDIDATES,), generator=draws)
+    positive = torch.rand(CONTROL_CANDIDATES, generator=draws) < 0.5
+
+    def by_heart(own: Tensor, truth: Tensor, draws: Generator) -> Predict:
+        def predict(asked: Tensor) -> Tensor:
+            logits = torch.randn(len(asked), CONTROL_CLASSES, generator=draws)
+            distance, nearest = torch.cdist(asked.flatten(1), own.flatten(1), compute_mode=EXACT).min(1)
+            known = 8.0 * torch.nn.functional.one_hot(truth[nearest], CONTROL_CLASSES)
+            return logits + known * (distance < 1e-4).unsqueeze(1)
+
+        return predict
+
+    def at_random(own: Tensor, truth: Tensor, draws: Generator) -> Predict:
+        return lambda asked: torch.randn(len(asked), CONTROL_CLASSES, generator=draws)
+
+    scores = []
+    for fit in (by_heart, at_random):
+        observation = MembershipObservation(
+            image_shape=(1, 4, 4),
+            batch_size=CONTROL_CANDIDATES,
+            candidates=images,
+            candidate_labels=labels,
+            predict=fit(images[positive], labels[positive], draws),
+            fit=fit,
+        )
+        scores.append(attack.run(observation, Generator().manual_seed(seed)))
+    return planted(scores[0], positive, scores[1], positive)

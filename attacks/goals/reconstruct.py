@@ -1,0 +1,218 @@
+"""Reconstruct the private images: what the adversary observes, what it returns, refusals of input, and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import (
+    AnyAttack,
+    Attack,
+    Mounting,
+    NotApplicable,
+    Observation,
+    Query,
+    QueryResult,
+    TrainingClients,
+    View,
+    require,
+)
+from privkit.attacks.goals.order import Permutation
+from privkit.attacks.scores.image import IMAGE_METRICS, SMALLEST_SSIM_SIDE, Images, Values
+
+DATA_RANGE = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageObservation(Observation):
+    """What an adversary who wants the private images may hold; None means that it does not have it.
+
+    Attributes:
+        auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
+        auxiliary_labels: their labels, int64 [M].
+        query: runs the clients' *defended* lower segments on one round of the adversary's images (black box).
+        lower: a client's lower segment itself (white box).
+        upper: the server's segment, which a server has: smashed data -> logits [N, L].
+        clients: the clients in training from their start, for an attack that takes training over.
+        imitate: what the clients' defense makes of one round of smashed data [N, ...] by its public law, with coins of
+            the adversary's own; differentiable, and shaped like them.
+    """
+
+    image_shape: tuple[int, int, int]
+    auxiliary: Tensor | None = None
+    auxiliary_labels: Tensor | None = None
+    query: Query | None = None
+    lower: nn.Module | None = None
+    upper: nn.Module | None = None
+    clients: TrainingClients | None = None
+    imitate: Callable[[Tensor, Generator], Tensor] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconstruction:
+    """Guesses at the private images.
+
+    Attributes:
+        images: float32 [N·k, C, H, W] in [0, 1]; row n·k + i is the guess at the i-th image in the n-th released row,
+            views concatenated.
+        curve: the attack's own objective on held-out *auxiliary* images after each epoch (MSE on [0, 1], lower is
+            a stronger attack); empty for attacks that learn nothing.
+        permutation: the order that the images were put together by, from attacks that undo a shuffle; rows are the
+            released rows, views concatenated.
+    """
+
+    images: Tensor
+    curve: tuple[float, ...] = ()
+    permutation: Permutation | None = None
+
+    @property
+    def converged(self) -> bool | None:
+        """Whether the curve improved by less than 5 % in its last quarter and ends within 5 % of its best epoch.
+
+        None without enough epochs. A curve that rises again, as an overfitted decoder's does, has not converged.
+
+        Source: privkit's own sanity gate. A decaying learning rate flattens every curve at its end, so a passed
+        gate is necessary for convergence, not sufficient.
+
+        >>> import torch
+        >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(1.0, 0.5, 0.4, 0.39)).converged
+        True
+        >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(1.0, 0.5, 0.4, 0.3)).converged
+        False
+        >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(0.1, 0.2, 0.3, 0.4)).converged
+        False
+        """
+        if len(self.curve) < 4:
+            return None
+        before = self.curve[-1 - len(self.curve) // 4]
+        return 0.95 * before < self.curve[-1] <= 1.05 * min(self.curve)
+
+
+ImageAttack = Attack[ImageObservation, Reconstruction]
+ImageMounting = Mounting[ImageObservation, Reconstruction]
+
+
+def check(attack: AnyAttack, observation: ImageObservation) -> None:
+    """Refuse an observation that no attack on images could use.
+
+    Raises:
+        NotApplicable: if something that the attack needs is missing, nothing was released, the release or the
+            auxiliary images are not finite, or they do not fit the private images or their labels.
+    """
+    require(attack, observation)
+    views, auxiliary, labels = observation.views, observation.auxiliary, observation.auxiliary_labels
+    if not views or any(view.smashed.numel() == 0 for view in views):
+        raise NotApplicable("there is nothing to attack: no view was recorded, or a release is empty")
+    if not all(bool(view.smashed.isfinite().all()) for view in views):
+        raise NotApplicable("the release holds NaN or infinity: the client's training diverged, and nothing is shown")
+    if auxiliary is None:
+        return
+    if tuple(auxiliary.shape[1:]) != observation.image_shape:
+        raise NotApplicable(
+            f"auxiliary images are {list(auxiliary.shape[1:])}, the private ones {list(observation.image_shape)}: "
+            "bring auxiliary data of the same shape"
+        )
+    if labels is not None and len(labels) != len(auxiliary):
+        raise NotApplicable(f"there are {len(labels)} auxiliary labels for {len(auxiliary)} auxiliary images")
+
+
+def check_one_form(attack: AnyAttack, views: Sequence[View]) -> None:
+    """Refuse views of different forms, for attacks that put all rows together."""
+    if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] or view.mixed != views[0].mixed for view in views):
+        raise NotApplicable(f"{attack.name} needs views of one form: attack views of different forms one by one")
+
+
+def check_unmixed(attack: AnyAttack, views: Sequence[View]) -> None:
+    """Refuse rows that hold several images, for attacks that decode one image a row."""
+    if (most := max(view.mixed for view in views)) > 1:
+        raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one a row")
+
+
+@torch.no_grad()
+def observe(
+    lower: nn.Module, images: Tensor, *, batch_size: int, auxiliary: Tensor | None = None, known: bool = False
+) -> ImageObservation:
+    """What a server sees when a client sends images through any module, for attacks without an audit.
+
+    Args:
+        lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], row by row.
+        images: the private ones, [N, C, H, W] in [0, 1]; N is a multiple of `batch_size`.
+        batch_size: images a round.
+        auxiliary: the adversary's images; with them it can also query `lower`.
+        known: whether the adversary holds `lower` itself (white box).
+
+    >>> observe(nn.Flatten(), torch.rand(6, 1, 2, 2), batch_size=3).views[1].smashed.shape
+    torch.Size([3, 4])
+    """
+
+    @torch.no_grad()
+    def query(own: Tensor, draws: Generator) -> QueryResult:
+        members = torch.arange(len(own), device=own.device).unsqueeze(1)
+        return QueryResult(view=View(round=0, smashed=lower(own)), members=members)
+
+    return ImageObservation(
+        image_shape=(images.shape[1], images.shape[2], images.shape[3]),
+        batch_size=batch_size,
+        views=[View(round=number, smashed=lower(part)) for number, part in enumerate(images.split(batch_size))],
+        auxiliary=auxiliary,
+        query=None if auxiliary is None else query,
+        lower=lower if known else None,
+    )
+
+
+def match(truth: Images, guess: Images, batch_size: int) -> NDArray[np.int64]:
+    """For each image, the row of the guess that the best assignment inside its message gives it.
+
+    A defense that mixes images may move one into another's place; the Hungarian assignment with the smallest total
+    MSE undoes that. It uses the truth, so it is an upper bound on what an adversary could sort out.
+
+    Args:
+        truth: [N, C, H, W].
+        guess: the same shape.
+        batch_size: images a message.
+
+    Returns:
+        int64 [N].
+
+    Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
+
+    >>> truth = np.eye(3, dtype=np.float32).reshape(3, 1, 1, 3)
+    >>> match(truth, truth[[1, 2, 0]], 3)
+    array([2, 0, 1])
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    chosen = np.empty(len(truth), dtype=np.int64)
+    for start in range(0, len(truth), batch_size):
+        rows = slice(start, start + batch_size)
+        a = truth[rows].reshape(len(truth[rows]), -1).astype(np.float64)
+        b = guess[rows].reshape(len(guess[rows]), -1).astype(np.float64)
+        squared = (a * a).sum(1)[:, None] + (b * b).sum(1) - 2 * a @ b.T
+        chosen[rows] = start + linear_sum_assignment(squared)[1]
+    return chosen
+
+
+def score(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, dict[str, Values]]:
+    """Every image metric, image by image; images too small for SSIM get none.
+
+    Args:
+        truth: [N, C, H, W] in [0, 1].
+        guess: the same shape.
+        batch_size: images a message.
+
+    Returns:
+        "unaligned" (guess n against image n) and "matched" (after `match`) -> metric -> float64 [N].
+    """
+    originals, guesses = truth.cpu().numpy(), guess.cpu().numpy()
+    small = min(originals.shape[2:]) < SMALLEST_SSIM_SIDE
+    metrics = {name: metric for name, metric in IMAGE_METRICS.items() if not (small and name == "ssim")}
+    aligned = {"unaligned": guesses, "matched": guesses[match(originals, guesses, batch_size)]}
+    return {
+        alignment: {name: metric(originals, images, data_range=DATA_RANGE) for name, metric in metrics.items()}
+        for alignment, images in aligned.items()
+    }
