@@ -1,10 +1,95 @@
-"""Attacks on split learning: views in, reconstructions out, on any pair of torch modules.
+"""Attacks on split learning: an observation in, a guess out, on any pair of torch modules or a recorded release.
 
-This library knows neither the training core nor the accountants. `ATTACKS` is the table of what it offers.
+This library knows neither the training core nor the accountants. `ATTACKS` is the table of what it offers;
+`privkit.attacks.goals` says what each attack is after. Everything is imported on first use.
+
+>>> import torch
+>>> from privkit.attacks import WhiteBox
+>>> from privkit.attacks.goals import reconstruct, reconstruct_controls
+>>> lower = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.Flatten())
+>>> images = torch.rand(30, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+>>> private, own = images[:5], images[5:]
+>>> observation = reconstruct.observe(lower, private, batch_size=5, auxiliary=own, known=True)
+>>> guess = WhiteBox(epochs=1).run(observation, torch.Generator().manual_seed(0))
+>>> bool(reconstruct.score(private, guess.images, batch_size=5)["unaligned"]["mse"].mean() < 0.001)
+True
+>>> [control.passed for control in reconstruct_controls.controls(WhiteBox(), observation, seed=0)]
+[True, True]
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if __name__ != "privkit.attacks":
     raise ImportError("import privkit.attacks, not attacks: this folder is a part of the privkit package")
+
+if TYPE_CHECKING:
+    from privkit.attacks.base import (
+        Attack,
+        AttackDiverged,
+        Mounting,
+        NotApplicable,
+        Observation,
+        QueryResult,
+        Scores,
+        Session,
+        View,
+    )
+    from privkit.attacks.declaration import check_declared
+    from privkit.attacks.goals.distinguish import CanaryObservation
+    from privkit.attacks.goals.labels import LabelObservation
+    from privkit.attacks.goals.membership import MembershipObservation
+    from privkit.attacks.goals.order import Permutation
+    from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
+    from privkit.attacks.hijack.fsha import FSHA
+    from privkit.attacks.inversion.adaptive import Adaptive
+    from privkit.attacks.inversion.black_box import BlackBox
+    from privkit.attacks.inversion.floors import MeanImage, MidGrey
+    from privkit.attacks.inversion.jigsaw_white_box import JigsawWhiteBox
+    from privkit.attacks.inversion.sdar import SDAR
+    from privkit.attacks.inversion.unsplit import UnSplit
+    from privkit.attacks.inversion.white_box import WhiteBox
+    from privkit.attacks.labels.gradient_matching import GradientMatching
+    from privkit.attacks.labels.label_leak import LabelLeak
+    from privkit.attacks.membership.canaries import Canaries
+    from privkit.attacks.membership.member_inference import MemberInference
+    from privkit.attacks.order.jigsaw import Jigsaw
+
+__all__ = [
+    "ATTACKS",
+    "FSHA",
+    "SDAR",
+    "Adaptive",
+    "Attack",
+    "AttackDiverged",
+    "BlackBox",
+    "Canaries",
+    "CanaryObservation",
+    "GradientMatching",
+    "ImageObservation",
+    "Jigsaw",
+    "JigsawWhiteBox",
+    "LabelLeak",
+    "LabelObservation",
+    "MeanImage",
+    "MemberInference",
+    "MembershipObservation",
+    "MidGrey",
+    "Mounting",
+    "NotApplicable",
+    "Observation",
+    "Permutation",
+    "QueryResult",
+    "Reconstruction",
+    "Scores",
+    "Session",
+    "UnSplit",
+    "View",
+    "WhiteBox",
+    "check_declared",
+]
 
 ATTACKS: dict[str, str] = {
     "adaptive": "privkit.attacks.inversion.adaptive:Adaptive",
@@ -23,3 +108,31 @@ ATTACKS: dict[str, str] = {
     "white_box": "privkit.attacks.inversion.white_box:WhiteBox",
 }
 """Name -> "module:object" of every attack; `privkit.registry` looks names up here and in entry points."""
+
+_HOME = {
+    "Attack": "privkit.attacks.base",
+    "AttackDiverged": "privkit.attacks.base",
+    "Mounting": "privkit.attacks.base",
+    "NotApplicable": "privkit.attacks.base",
+    "Observation": "privkit.attacks.base",
+    "QueryResult": "privkit.attacks.base",
+    "Scores": "privkit.attacks.base",
+    "Session": "privkit.attacks.base",
+    "View": "privkit.attacks.base",
+    "CanaryObservation": "privkit.attacks.goals.distinguish",
+    "LabelObservation": "privkit.attacks.goals.labels",
+    "MembershipObservation": "privkit.attacks.goals.membership",
+    "Permutation": "privkit.attacks.goals.order",
+    "ImageObservation": "privkit.attacks.goals.reconstruct",
+    "Reconstruction": "privkit.attacks.goals.reconstruct",
+    "check_declared": "privkit.attacks.declaration",
+    **{target.partition(":")[2]: target.partition(":")[0] for target in ATTACKS.values()},
+}
+"""Public name -> its module."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home on first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'privkit.attacks' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -59,6 +59,35 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
         ...
 
 
+def observe(
+    lower: nn.Module, upper: nn.Module, images: Tensor, targets: Tensor, *, batch_size: int, known: bool = False
+) -> LabelObservation:
+    """What comes back to a client in rounds that train nothing, for attacks without an audit.
+
+    Args:
+        lower: the client's segment: images [N, ...] -> smashed data.
+        upper: the server's segment: smashed data -> logits [N, L], trained with cross-entropy.
+        images: [N, C, H, W].
+        targets: their labels, int64 [N].
+        batch_size: images a round.
+        known: whether the adversary holds `upper`, too.
+
+    >>> lower, upper = nn.Flatten(), nn.Linear(4, 3)
+    >>> seen = observe(lower, upper, torch.rand(6, 1, 2, 2), torch.arange(6) % 3, batch_size=3)
+    >>> [tuple(view.cut_gradient.shape) for view in seen.views]
+    [(3, 4), (3, 4)]
+    """
+    views = []
+    for number, (part, labels) in enumerate(zip(images.split(batch_size), targets.split(batch_size), strict=True)):
+        smashed = lower(part).detach().requires_grad_()
+        loss = nn.functional.cross_entropy(upper(smashed), labels)
+        (back,) = torch.autograd.grad(loss, smashed)
+        views.append(View(round=number, smashed=smashed.detach(), cut_gradient=back))
+    return LabelObservation(
+        image_shape=tuple(images.shape[1:]), batch_size=batch_size, views=views, upper=upper if known else None
+    )
+
+
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
     """A linear server that gave the gradients of two unequally likely labels; and gradients that are noise."""
     draws = Generator().manual_seed(seed)

@@ -25,9 +25,7 @@ NOISE_SLACK = 0.03
 """The noise control passes if the attack's MSE is at most this share below the mean image's."""
 
 
-def controls(
-    attack: ImageAttack, auxiliary: Tensor, labels: Tensor, release: Tensor, batch_size: int, seed: int
-) -> tuple[Control, Control]:
+def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> tuple[Control, Control]:
     """Mount a short version of an attack on a release that is the image itself, and on one that is pure noise.
 
     Only auxiliary images take part: the last ones, at most a quarter, play the victim. An attack that takes training
@@ -35,15 +33,25 @@ def controls(
 
     Args:
         attack: as its `mounting.control` has it.
-        auxiliary: images [M, C, H, W] in [0, 1].
-        labels: int64 [M], of these images.
-        release: a release of the real client, whose shape the noise takes.
-        batch_size: images a message.
+        observation: of the real client. Used are its auxiliary images, their labels (without them, all have one label),
+            and the first view, whose shape the noise takes.
         seed: of everything random in it.
 
     Raises:
-        NotApplicable: if there are too few auxiliary images.
+        NotApplicable: if there are too few auxiliary images, or no view.
+
+    >>> own = torch.rand(80, 1, 8, 8, generator=Generator().manual_seed(0))
+    >>> views = [View(round=0, smashed=torch.zeros(5, 64))]
+    >>> seen = ImageObservation(views=views, image_shape=(1, 8, 8), batch_size=5, auxiliary=own)
+    >>> [control.passed for control in controls(MeanImage(), seen, seed=0)]  # it is no attack, and wins nowhere
+    [False, True]
     """
+    if observation.auxiliary is None or not observation.views:
+        raise NotApplicable("controls need auxiliary images, and a view whose form the noise takes")
+    auxiliary, batch_size, release = observation.auxiliary, observation.batch_size, observation.views[0].smashed
+    labels = observation.auxiliary_labels
+    if labels is None:
+        labels = torch.zeros(len(auxiliary), dtype=torch.int64, device=auxiliary.device)
     mounting, hijacks = attack.mounting, "clients" in attack.needs
     if not hijacks:  # a server that trains clients needs all images
         auxiliary, labels = auxiliary[-CONTROL_IMAGES:], labels[-CONTROL_IMAGES:]
@@ -77,7 +85,7 @@ def controls(
         if hijacks:
             start = derive(seed, "control", name)
             clients = Learners(own, own_labels, played, labels[-quarter:], batch_size, start, name == "noise")
-            observation = replace(held, views=clients.views(), clients=clients)
+            shown = replace(held, views=clients.views(), clients=clients)
         else:
             rounds = played.split(batch_size) * attack.mounting.passes
             tags = labels[-quarter:].split(batch_size) * attack.mounting.passes
@@ -85,14 +93,14 @@ def controls(
                 replace(query(part, draws).view, round=number, labels=sent)
                 for number, (part, sent) in enumerate(zip(rounds, tags, strict=True))
             ]
-            observation = replace(
+            shown = replace(
                 held,
                 views=views,
                 query=query,
                 lower=image if "lower" in attack.needs else None,
                 upper=_probe(query(own, draws).view.smashed, own_labels) if "upper" in attack.needs else None,
             )
-        guess = attack.run(observation, Generator().manual_seed(derive(seed, "control", name, "attack")))
+        guess = attack.run(shown, Generator().manual_seed(derive(seed, "control", name, "attack")))
         errors.append((guess.images - played).square().mean().item())
     floor = MeanImage().run(replace(held, views=[answer(played).view]), Generator()).images
     return _judged(errors[0], errors[1], (floor - played).square().mean().item())

@@ -51,13 +51,13 @@ def ask(context: AttackContext) -> Row:
     victims = seed_data.victims[members[seats]]
     floors = dict(seed_data.floors)
     if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
-        untaught = mounting.start.run(observe(context), context.generator()).images[seats]
+        untaught = mounting.start.run(observe(context, known_to(attack)), context.generator()).images[seats]
         floors["zero_steps"] = summarise(scored(victims.domain, victims.x, untaught, size, seed_data.perception), seed)
     gates = _controls(attack, context)
 
     context.begin()
     checkpoint = context.checkpoint()
-    observation = observe(context)
+    observation = observe(context, known_to(attack))
     result = attack.run(observation, context.generator(), checkpoint)
     result = replace(result, images=result.images[seats])
     scores = scored(victims.domain, victims.x, result.images, size, seed_data.perception)
@@ -131,9 +131,9 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
     return f"{at}, but honest training alarms it as well, at round {honest.guard.noticed + 1}: that tells nothing"
 
 
-def observe(context: AttackContext) -> ImageObservation:
+def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservation:
     """What this adversary holds: its views, and of the rest what its attack declares."""
-    seed_data, edge, declared = context.seed_data, context.model.edge, known_to(context.attack)
+    seed_data, edge = context.seed_data, context.model.edge
     same_classes = context.config.auxiliary in ("disjoint", "training")
     channels, height, width = seed_data.splits.domain.shape
     return ImageObservation(
@@ -169,10 +169,9 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
     """The attack's two control experiments; constant guesses have none."""
     if attack.mounting.ignores_views:
         return ()
-    release, auxiliary = context.recording.views[0].smashed, context.seed_data.auxiliary
-    return context.controls(
-        lambda: controls(attack, auxiliary.x, auxiliary.y, release, context.round_size, context.cell.seed)
-    )
+    auxiliary = context.seed_data.auxiliary
+    held = replace(observe(context, frozenset()), auxiliary=auxiliary.x, auxiliary_labels=auxiliary.y)
+    return context.controls(lambda: controls(attack, held, context.cell.seed))
 
 
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:

@@ -1,13 +1,13 @@
 """The controls themselves: an attack that learns nothing fails the first, one that knows the truth the second."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, Session
+from privkit.attacks.base import Mounting, NotApplicable, Session, View
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.goals.reconstruct_controls import _probe, controls, plain
 from privkit.attacks.inversion.black_box import BlackBox
@@ -19,6 +19,16 @@ def digits(count: int) -> tuple[Tensor, Tensor]:
     pool = TinyDigits().open(None, download=False, train_images=count).train
     some = pool.take(torch.arange(count).numpy())
     return some.x, some.y
+
+
+def observed(images: Tensor, labels: Tensor, release: Tensor) -> ImageObservation:
+    return ImageObservation(
+        image_shape=(1, 8, 8),
+        batch_size=10,
+        views=[View(round=0, smashed=release)],
+        auxiliary=images,
+        auxiliary_labels=labels,
+    )
 
 
 @dataclass(frozen=True)
@@ -42,9 +52,9 @@ class Fixed:
 def test_controls_tell_the_deaf_and_the_all_knowing() -> None:
     x, y = digits(200)
     release = torch.zeros(1, 16, 7)
-    deaf = controls(Fixed(x[:100].mean(0, keepdim=True)), x, y, release, 10, 0)
+    deaf = controls(Fixed(x[:100].mean(0, keepdim=True)), observed(x, y, release), 0)
     assert [gate.passed for gate in deaf] == [False, True]
-    knowing = controls(Fixed(x[-50:]), x, y, release, 10, 0)
+    knowing = controls(Fixed(x[-50:]), observed(x, y, release), 0)
     assert [gate.passed for gate in knowing] == [True, False]
 
 
@@ -53,10 +63,10 @@ def test_forms_that_are_no_grid_of_patches_are_controlled_as_well(form: tuple[in
     """An attack that reads maps, vectors or a class token must not be stopped by its controls."""
     x, y = digits(200)
     release = torch.randn(1, *form)
-    gates = controls(WhiteBox(epochs=1), x, y, release, 10, 0)
+    gates = controls(WhiteBox(epochs=1), observed(x, y, release), 0)
     assert [gate.passed for gate in gates] == [True, True], gates
     if release.ndim == 4:
-        gates = controls(BlackBox(decoder="autoencoder", epochs=1), x, y, release, 10, 0)
+        gates = controls(BlackBox(decoder="autoencoder", epochs=1), observed(x, y, release), 0)
         assert [gate.passed for gate in gates] == [True, True], gates
 
 
@@ -72,3 +82,11 @@ def test_the_probe_needs_no_more_memory_than_images_squared() -> None:
     rows = torch.rand(30, 200_000, generator=Generator().manual_seed(0))
     labels = torch.arange(30) % 3
     assert _probe(rows, labels)(rows).argmax(1).tolist() == labels.tolist()
+
+
+def test_controls_say_what_they_lack() -> None:
+    x, y = digits(20)
+    with pytest.raises(NotApplicable, match="at least 40 auxiliary images, got 20"):
+        controls(WhiteBox(epochs=1), observed(x, y, torch.zeros(1, 9)), 0)
+    with pytest.raises(NotApplicable, match="a view whose form"):
+        controls(WhiteBox(epochs=1), replace(observed(x, y, torch.zeros(1, 9)), views=[]), 0)
