@@ -136,7 +136,7 @@ def test_a_white_box_knows_what_a_defense_makes_of_every_image_alone(tmp_path: P
     settings = {
         **SETTINGS,
         "budget": "smoke:private=200,auxiliary=400,test=100,victims=20,epochs=2",
-        "attack": "white_box:epochs=2,order=known,total_variation=0.001,l2=0.0",
+        "attack": "white_box:epochs=2,total_variation=0.01,l2=0.1",
     }
     defenses = ["spectral_shuffle", "spectral_shuffle:where=image,patch=2", "blur:factor=2"]
     rows = run_audit(defense=defenses, out=tmp_path / "run", **settings).rows
