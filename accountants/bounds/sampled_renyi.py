@@ -117,7 +117,8 @@ def _half_line(order: float, rate: float, mu: float) -> float:
 def _log_sum(terms: Array, x: Array) -> float:
     """ln Σ e^term·φ(x), raised by what rounding can have taken."""
     terms = terms - x * x / 2 - np.log(2 * pi) / 2
-    peak = float(terms.max())
+    if (peak := float(terms.max())) == -np.inf:  # a shift whose square is no float
+        return peak
     return peak + float(np.log(np.exp(terms - peak).sum())) + SLACK + 1e-15 * abs(peak)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import pi, sqrt
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, logsumexp, ndtr
+from scipy.special import gammaln, ndtr
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import sampled_renyi
-from privkit.accountants.bounds.subsampling import mixture, nonnegative, numbers, rates
+from privkit.accountants.bounds.subsampling import nonnegative, numbers, rates
 
 Array = NDArray[np.float64]
 
@@ -41,7 +40,7 @@ def without_replacement_rdp(
     >>> float(without_replacement_rdp(8, 0.1, lambda order: order / 8).round(6))
     0.070174
     """
-    a, g = _orders(orders), float(rates(validate.real("rate", rate)))
+    a, g = checked_orders(orders), float(rates(validate.real("rate", rate)))
     flat = a.ravel()
     pure = None if pure_epsilon is None else validate.real("pure_epsilon", pure_epsilon, least=0)
     top = int(np.ceil(flat.max()))
@@ -61,29 +60,6 @@ def without_replacement_rdp(
 
         found = np.minimum(_interpolated(flat, cumulant)[0] / (flat - 1), cap)
     return found.reshape(a.shape) if g > 0 else np.zeros(a.shape)
-
-
-def without_replacement_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> Array:
-    """Rényi curves of Gaussian releases from k of n clients, replace-one, for many rows at once: upper bounds.
-
-    Args:
-        orders: [A] α > 1; between integers the convex (α − 1)ε(α) is interpolated.
-        rate: γ = k/n in [0, 1]; scalar or [R].
-        mu: L2 sensitivity under replace-one over the noise's standard deviation, ≥ 0; scalar or [R].
-
-    Returns:
-        [A], or [R, A]; never above the unsampled αμ²/2, which the theorem can exceed.
-
-    Raises:
-        ValueError: if an argument is out of range.
-
-    Source: Wang, Balle and Kasiviswanathan 2019, Theorem 27 (the ternary χ^α divergence of Gaussians is the geometric
-    mean of neighboring even moments E(L − 1)^ℓ of the likelihood ratio), with Theorem 9 term by term where smaller.
-
-    >>> float(without_replacement_gaussian_rdp(16, 0.2, 0.5).round(9))
-    0.493326308
-    """
-    return _gaussian_rows(orders, rate, mu, _without_replacement_terms)
 
 
 def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> Array:
@@ -114,7 +90,7 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
     def reverse(order: Array, rate: Array, mu: Array) -> Array:
         return np.log(order * (order - 1) / 2) + 2 * np.log(rate) + _log_half_gaps(2, mu)
 
-    return _gaussian_rows(orders, rate, mu, _fixed_size_terms, _log_nobody, reverse)
+    return gaussian_rows(orders, rate, mu, _fixed_size_terms, _log_nobody, reverse)
 
 
 def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike, *, exact_fractional: bool = False) -> Array:
@@ -137,10 +113,10 @@ def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike, *, e
     >>> float(poisson_gaussian_rdp(8, 0.01, 1.0).round(12))
     0.000893643908
     """
-    found = _gaussian_rows(orders, rate, mu, _poisson_terms, _log_nobody)
+    found = gaussian_rows(orders, rate, mu, _poisson_terms, _log_nobody)
     if not exact_fractional:
         return found
-    a, (q, m) = _orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
+    a, (q, m) = checked_orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
     fractional = np.flatnonzero(a.ravel() % 1)
     rows = found.reshape(q.size, a.size)
     if fractional.size:
@@ -150,46 +126,7 @@ def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike, *, e
     return found
 
 
-def mixture_gaussian_rdp(orders: ArrayLike, shifts: Sequence[float], weights: Sequence[float]) -> Array:
-    """Rényi curve of Σ w_i N(m_i, 1) against N(0, 1), the larger of both directions: a hidden random ratio.
-
-    Args:
-        orders: [A] α > 1, any real numbers.
-        shifts: m_i ≥ 0 in standard deviations of the noise.
-        weights: w_i ≥ 0, which sum to 1.
-
-    Returns:
-        [A] by the trapezoidal rule on an entire integrand, exact to about 1e-12. Shifts 0 and μ are Poisson sampling.
-
-    Raises:
-        ValueError: if an argument is out of range.
-
-    Source: definition of the Rényi divergence.
-
-    >>> float(mixture_gaussian_rdp(8, [0.3, 0.7], [0.5, 0.5]).round(9))
-    1.330460349
-    """
-    a, (m, w) = _orders(orders), mixture(shifts, weights)
-    top = float(m.max())
-    if top == 0:
-        return np.zeros(a.shape)
-    x = np.arange(-13 - float(a.max()) * top, 13 + float(a.max()) * top, min(0.1, 0.2 / top))
-    with np.errstate(divide="ignore"):
-        ratio = logsumexp(np.outer(x, m) - m * m / 2 + np.log(w), axis=1)
-    density = np.log(x[1] - x[0]) - x * x / 2 - np.log(2 * pi) / 2
-    found = []
-    for order in a.ravel().tolist():
-        both = [float(logsumexp(density + power * ratio)) for power in (order, 1 - order)]
-        if max(both) < 1e-3:  # E[L^p − 1 − p(L − 1)], whose integrand is never negative
-            with np.errstate(over="ignore", invalid="ignore"):
-                gaps = [np.expm1(power * ratio) - power * np.expm1(ratio) for power in (order, 1 - order)]
-            weight = np.exp(density)
-            both = [float(np.log1p(np.sum(np.where(weight > 0, weight * gap, 0)))) for gap in gaps]
-        found.append(max(*both, 0.0) / (order - 1))
-    return np.array(found).reshape(a.shape)
-
-
-def _gaussian_rows(
+def gaussian_rows(
     orders: ArrayLike,
     rate: ArrayLike,
     mu: ArrayLike,
@@ -198,7 +135,7 @@ def _gaussian_rows(
     more: Callable[[Array, Array, Array], Array] = lambda order, rate, mu: np.full_like(rate * order, -np.inf),
 ) -> Array:
     """ln(1 + e^offset · Σ_j C(α,j) e^{term_j} + e^more)/(α − 1) row by row, capped by the unsampled curve."""
-    a, (g, m) = _orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
+    a, (g, m) = checked_orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
     flat, shape = a.ravel(), (*g.shape, *a.shape)
     g, m = g.ravel()[:, None], m.ravel()[:, None]
     found = np.empty((g.size, flat.size))
@@ -248,44 +185,6 @@ def _log_nobody(order: Array, rate: Array) -> Array:
     return order * np.log1p(-rate)
 
 
-def _without_replacement_terms(top: int, rate: Array, mu: Array) -> Array:
-    """ln[γ^j ζ_j] for j = 2..top, [R, top − 1]; ζ_j = min(4·√(B(2⌊j/2⌋)·B(2⌈j/2⌉)), 2·e^{j(j−1)μ²/2})."""
-    j = np.arange(2, top + 1)
-    even = _log_even_moments(top + top % 2, mu)  # ℓ = 2, 4, …
-    theorem_27 = np.log(4) + (even[:, j // 2 - 1] + even[:, (j + 1) // 2 - 1]) / 2
-    return np.minimum(theorem_27, np.log(2) + j * (j - 1.0) * mu**2 / 2) + j * np.log(rate)
-
-
-def _log_even_moments(top: int, mu: Array) -> Array:
-    """ln E(L − 1)^ℓ for ℓ = 2, 4, …, top with L the likelihood ratio of N(μ, 1) and N(0, 1), [R, top/2].
-
-    The alternating sum over E L^j loses all digits from ℓ ≈ 60 on; the integrand of the definition is positive and
-    entire, so that the trapezoidal rule on it is exact to rounding. `inf` where 2·E L^ℓ is known to be smaller.
-    """
-    step = 2 * pi / (1.7 * sqrt(top) + 7)
-    reach = np.log(top) + 4  # from ℓμ² = ln ℓ + 4 on the moment is as good as E L^ℓ
-    x = np.arange(-sqrt(top) - 9, sqrt(top * reach) + 9, step)
-    base = np.expm1(mu * x - mu**2 / 2) / mu  # ≈ x for small μ, so that powers neither vanish nor overflow
-    square, found = base**2, np.full((mu.size, top // 2), np.inf)
-    log_square, density = np.log(square), np.log(step) - x**2 / 2 - np.log(2 * pi) / 2
-    for start in range(0, top // 2, 32):  # one exponential a block, products inside it
-        stop = min(start + 32, top // 2)
-        rows = np.flatnonzero((2 * start + 2) * mu[:, 0] ** 2 <= reach)
-        if not rows.size:
-            break
-        logs = density + (start + 1) * log_square[rows]
-        shift = (density + (start + stop + 1) / 2 * log_square[rows]).argmax(1)[:, None]
-        scale = np.take_along_axis(square[rows], shift, 1)
-        peak = logs.max(1, keepdims=True)
-        power, growth = np.exp(logs - peak), square[rows] / scale
-        for index in range(start, stop):
-            found[rows, index] = (np.log(power.sum(1, keepdims=True)) + peak + (index - start) * np.log(scale))[:, 0]
-            power *= growth
-    degrees = np.arange(2.0, top + 1, 2)
-    found += degrees * np.log(mu)
-    return np.where(degrees * mu**2 <= np.log(degrees) + 4, found, np.inf)
-
-
 def _binomial_sums(terms: Array, orders: Array) -> Array:
     """ln Σ_{j=2..α} C(α, j) e^{term_j} for integer orders α, [R, J] → [R, A]."""
     found = np.empty((terms.shape[0], orders.size))
@@ -319,7 +218,7 @@ def _log_expm1(x: Array) -> Array:
     return np.where(x > 1, x + np.log1p(-np.exp(-np.maximum(x, 1))), np.log(np.expm1(np.minimum(x, 1))))
 
 
-def _orders(value: ArrayLike) -> Array:
+def checked_orders(value: ArrayLike) -> Array:
     """Rényi orders > 1, at least one."""
     found = numbers("order", value)
     if not found.size or np.any(found <= 1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import overload
 
 import numpy as np
@@ -165,22 +165,6 @@ def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) ->
         inside = share > 0
         inner = np.log(q) + e - np.log(np.where(inside, share, 1.0))
     return np.where(inside, share * _probabilities(base_delta(np.where(inside, np.maximum(inner, 0), 0))), 0.0)
-
-
-def mixture(shifts: Sequence[float], weights: Sequence[float]) -> tuple[Array, Array]:
-    """Checked shifts and weights of a mixture, as arrays.
-
-    Raises:
-        ValueError: if they are not of one length, out of range, or the weights do not sum to 1.
-
-    >>> mixture([0.3, 0.7], [0.5, 0.5])[1].tolist()
-    [0.5, 0.5]
-    """
-    m = np.array([validate.real("shift", value, least=0) for value in shifts])
-    w = np.array([validate.real("weight", value, least=0, most=1) for value in weights])
-    if m.size != w.size or not m.size or abs(w.sum() - 1) > 1e-9:
-        raise ValueError(f"a mixture needs as many shifts as weights, which sum to 1, got {shifts!r} and {weights!r}")
-    return m, w
 
 
 def numbers(name: str, value: ArrayLike) -> Array:

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from privkit.accountants.auditing import many_runs, rates
 from privkit.accountants.auditing.one_run import epsilon_one_run
-from privkit.accountants.bounds import gdp
+from privkit.accountants.golden import published_gdp
 from privkit.accountants.golden.case import read
 
 
@@ -39,12 +39,12 @@ def one_run() -> float:
 
 def published_mu(rate: float, sigma: float, rounds: int) -> float:
     """μ of DP-SGD as gdpnum computes it."""
-    return gdp.published_mu(rate, sigma, rounds).mu
+    return published_gdp.published_mu(rate, sigma, rounds).mu
 
 
 def limit_theorem(rate: float, sigma: float, rounds: int, delta: float) -> float:
     """ε of the central limit theorem."""
-    return gdp.limit_theorem(rate, sigma, rounds, delta).epsilon
+    return published_gdp.limit_theorem(rate, sigma, rounds, delta).epsilon
 
 
 EVALUATORS = {

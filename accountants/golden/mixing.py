@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
-from privkit.accountants.bounds import mixture, subsampled_rdp
-from privkit.accountants.golden import gaussian
+from privkit.accountants.bounds import mixture
+from privkit.accountants.golden import gaussian, hidden_mixtures
 from privkit.accountants.golden.case import read
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio, RealizedRatios
 from privkit.accountants.spec.shift import ShiftLaw
@@ -54,7 +54,7 @@ def hidden_ratio_rdp(concentration: float, clients: int, mu: float, order: float
     """Hidden ratios and nothing else in the mixture, larger direction."""
     law = DirichletRatio(concentration=concentration, clients=clients).law(None)
     weights = np.exp(law.log_weight).tolist()
-    return float(subsampled_rdp.mixture_gaussian_rdp([order], (mu * law.ratio).tolist(), weights)[0])
+    return float(hidden_mixtures.mixture_gaussian_rdp([order], (mu * law.ratio).tolist(), weights)[0])
 
 
 def hidden_mask_rdp(patches: int, kept: int, c: float) -> float:

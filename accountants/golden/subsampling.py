@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import gammaln, log_ndtr, logsumexp
 
 from privkit.accountants.bounds import pld, renyi, round_profiles, subsampled_rdp
+from privkit.accountants.golden import hidden_mixtures, theorem_27
 from privkit.accountants.golden.case import read
 from privkit.accountants.golden.gaussian import ORDERS
 from privkit.accountants.spec.mixing import beta_nodes
@@ -49,7 +50,7 @@ def unsigned(order: float, rate: float, sigma: float) -> float:
 
 def without_replacement_epsilon(rate: float, sigma: float, rounds: int, delta: float = 1e-5) -> float:
     """ε of k of n clients by Rényi orders 2..64."""
-    rdp = rounds * subsampled_rdp.without_replacement_gaussian_rdp(_INTEGERS, rate, 1 / sigma)
+    rdp = rounds * theorem_27.without_replacement_gaussian_rdp(_INTEGERS, rate, 1 / sigma)
     return renyi.best_epsilon(_INTEGERS, rdp, delta).value
 
 
@@ -87,7 +88,7 @@ def published_ratio(mu: float, concentration: float, clients: int, rounds: int, 
     nodes, log_weights = beta_nodes(concentration, (clients - 1) * concentration, np.array([]))
     kept = log_weights > -60
     weights = np.exp(log_weights[kept])
-    profile = round_profiles.released_mixture((mu * nodes[kept]).tolist(), (weights / weights.sum()).tolist())
+    profile = hidden_mixtures.released_mixture((mu * nodes[kept]).tolist(), (weights / weights.sum()).tolist())
     return pld.composed_epsilon(profile, rounds, 1e-5, interval)
 
 
@@ -98,7 +99,7 @@ def poisson_rdp(order: float, rate: float, sigma: float) -> float:
 
 def without_replacement_rdp(order: float, clients: int, chosen: int, sigma: float) -> float:
     """One order of the curve of k of n; σ in replace-one distances."""
-    return float(subsampled_rdp.without_replacement_gaussian_rdp(order, chosen / clients, 1 / sigma))
+    return float(theorem_27.without_replacement_gaussian_rdp(order, chosen / clients, 1 / sigma))
 
 
 def theorem_9(order: float, rate: float, sigma: float) -> float:
@@ -107,8 +108,9 @@ def theorem_9(order: float, rate: float, sigma: float) -> float:
 
 
 def composed(profile: str, arguments: Sequence[Any], rounds: int) -> float:
-    """ε at 1e-5 of one numerical composition of a profile of `round_profiles`."""
-    return pld.composed_epsilon(getattr(round_profiles, profile)(*arguments), rounds, 1e-5, 1e-4)
+    """ε at 1e-5 of one numerical composition of a profile, of this folder or of `round_profiles`."""
+    home = round_profiles if hasattr(round_profiles, profile) else hidden_mixtures
+    return pld.composed_epsilon(getattr(home, profile)(*arguments), rounds, 1e-5, 1e-4)
 
 
 def composed_poisson(steps: Sequence[tuple[float, float, int]]) -> float:
@@ -119,7 +121,7 @@ def composed_poisson(steps: Sequence[tuple[float, float, int]]) -> float:
 
 def mixture_rdp(order: float, mu: Sequence[float], weights: Sequence[float]) -> float:
     """Rényi divergence of a hidden shift."""
-    return float(subsampled_rdp.mixture_gaussian_rdp(order, mu, weights))
+    return float(hidden_mixtures.mixture_gaussian_rdp(order, mu, weights))
 
 
 def opacus_sigma(epsilon: float, rate: float, rounds: int, within: float) -> float:

@@ -12,6 +12,7 @@ import pytest
 from scipy.stats import norm
 
 from privkit.accountants.bounds import gaussian, pld, renyi, round_profiles, subsampled_rdp, subsampling
+from privkit.accountants.golden import hidden_mixtures, theorem_27
 from privkit.accountants.golden import subsampling as golden
 
 dp_event: Any = pytest.importorskip("dp_accounting.dp_event")
@@ -50,7 +51,7 @@ def test_replace_one_gaussian_uses_half_the_sensitivity() -> None:
     """σ = 2 norm bounds: replacing a record moves the sum by two of them, so that μ = 1."""
     exact = gaussian.epsilon(DELTA, 2 / 2.0)
     assert exact == pytest.approx(4.3772, abs=1e-4)
-    assert pld.composed_epsilon(round_profiles.poisson_gaussian_replace_one(1.0, 1 / 2.0), 1, DELTA, 1e-4) >= exact
+    assert pld.composed_epsilon(hidden_mixtures.poisson_gaussian_replace_one(1.0, 1 / 2.0), 1, DELTA, 1e-4) >= exact
     accountant = rdp_accountant(replace_one=True)
     accountant.compose(dp_event.GaussianDpEvent(2.0))
     found = accountant.get_epsilon(DELTA)
@@ -75,7 +76,7 @@ def test_without_replacement_orders_above_64_lose_their_digits(order: int) -> No
             for j in range(2, order + 1)
         ]
         exact = float(mpmath.log(1 + mpmath.fsum(terms)) / (order - 1))
-    assert float(subsampled_rdp.without_replacement_gaussian_rdp(order, 0.2, 1 / 20)) == pytest.approx(exact, rel=1e-10)
+    assert float(theorem_27.without_replacement_gaussian_rdp(order, 0.2, 1 / 20)) == pytest.approx(exact, rel=1e-10)
     accountant = rdp_accountant([order], replace_one=True)
     accountant.compose(dp_event.SampledWithoutReplacementDpEvent(10, 2, dp_event.GaussianDpEvent(20.0)))
     skip_if_fixed(abs(accountant.rdp[0] / exact - 1) < 1e-9)
@@ -87,7 +88,7 @@ def test_whole_and_single_precision_sigmas_inside_a_sample_are_mispriced(kind: A
     right = golden.composed_pair(0.01, [1.0, 1.0], 100)
     assert right == pytest.approx(3.0613908433019277, rel=1e-8)
     assert golden.composed_pair(0.01, [kind(1), kind(1)], 100) == right
-    for curve in (subsampled_rdp.poisson_gaussian_rdp, subsampled_rdp.without_replacement_gaussian_rdp):
+    for curve in (subsampled_rdp.poisson_gaussian_rdp, theorem_27.without_replacement_gaussian_rdp):
         assert np.array_equal(curve([2, 8], 0.01, kind(1)), curve([2.0, 8.0], 0.01, 1.0))
     pair = dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(kind(1)), dp_event.GaussianDpEvent(kind(1))])
     accountant = rdp_accountant()
@@ -102,7 +103,7 @@ def test_nan_becomes_an_epsilon_of_zero() -> None:
         lambda: gaussian.epsilon(DELTA, nan),
         lambda: gaussian.epsilon(nan, 1.0),
         lambda: subsampled_rdp.poisson_gaussian_rdp(2, 0.01, nan),
-        lambda: subsampled_rdp.without_replacement_gaussian_rdp(2, nan, 1.0),
+        lambda: theorem_27.without_replacement_gaussian_rdp(2, nan, 1.0),
         lambda: pld.composed_epsilon(round_profiles.gaussian_profile(1.0), 10, nan),
         lambda: round_profiles.gaussian_profile(nan),
         lambda: renyi.best_epsilon([2.0, 3.0], [nan, nan], DELTA),

@@ -16,6 +16,7 @@ import privkit.accountants
 from privkit.accountants.bounds import gaussian, gdp, pld
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
 from privkit.accountants.bounds.round_profiles import gaussian_profile, laplace, poisson_gaussian
+from privkit.accountants.golden import published_gdp
 
 Array = NDArray[np.float64]
 
@@ -162,7 +163,7 @@ def test_regret_by_shifting_both_error_rates(shift: float) -> None:
 
 def test_the_published_mu_is_no_bound() -> None:
     """Its ε lies below a proven lower bound; the sound μ's does not."""
-    published, fit = gdp.published_mu(0.01, 1.0, 1000), gdp.mu(sampled(0.01, 1.0, 1000))
+    published, fit = published_gdp.published_mu(0.01, 1.0, 1000), gdp.mu(sampled(0.01, 1.0, 1000))
     proven, _ = pld.composed_bounds(sampled(0.01, 1.0, 1000), 1e-5)
     assert gaussian.epsilon(1e-5, published.mu) < 1.73 < 1.81 < proven
     assert gaussian.epsilon(1e-5, fit.mu) > proven
@@ -178,11 +179,11 @@ def test_the_published_mu_is_no_bound() -> None:
 )
 def test_published_mu_elsewhere(parameters: tuple[float, float, int], reference: float) -> None:
     """Values of gdpnum 0.1.2."""
-    assert gdp.published_mu(*parameters).mu == pytest.approx(reference, rel=1e-3)
+    assert published_gdp.published_mu(*parameters).mu == pytest.approx(reference, rel=1e-3)
 
 
 def test_the_limit_theorem_is_no_bound() -> None:
-    claim = gdp.limit_theorem(0.01, 1.0, 1000, 1e-5)
+    claim = published_gdp.limit_theorem(0.01, 1.0, 1000, 1e-5)
     proven, upper = pld.composed_bounds(sampled(0.01, 1.0, 1000), 1e-5)
     assert claim.epsilon < 1.62 < 1.81 < proven <= upper
     assert not claim.sound
@@ -196,7 +197,7 @@ def test_the_limit_theorem_is_that_of_opacus(parameters: tuple[float, float, int
 
     rate, sigma, rounds = parameters
     expected = opacus_gdp.compute_eps_poisson(steps=rounds, noise_multiplier=sigma, sample_rate=rate, delta=1e-5)
-    assert gdp.limit_theorem(rate, sigma, rounds, 1e-5).epsilon == pytest.approx(expected, rel=1e-6)
+    assert published_gdp.limit_theorem(rate, sigma, rounds, 1e-5).epsilon == pytest.approx(expected, rel=1e-6)
 
 
 def test_nothing_else_uses_numbers_that_are_no_bounds() -> None:
@@ -206,7 +207,7 @@ def test_nothing_else_uses_numbers_that_are_no_bounds() -> None:
         for path in root.rglob("*.py")
         if any(name in path.read_text() for name in ("published_mu", "limit_theorem", "GaussianAccountant"))
     }
-    assert using - {"bounds/gdp.py", "golden/auditing.py"} == set()
+    assert using - {"golden/published_gdp.py", "golden/auditing.py"} == set()
 
 
 # Bad input
@@ -217,7 +218,7 @@ def test_refuses_bad_floors(floor: Any) -> None:
     with pytest.raises(ValueError, match="floor"):
         gdp.mu(sampled(0.1, 1.0, 1), floor=floor)
     with pytest.raises(ValueError, match="floor"):
-        gdp.published_mu(0.1, 1.0, 1, floor=floor)
+        published_gdp.published_mu(0.1, 1.0, 1, floor=floor)
 
 
 def test_refuses_bad_histories() -> None:
@@ -239,13 +240,13 @@ def test_says_where_one_number_cannot_stand_for_the_profile() -> None:
 
 
 NUMBERS: list[tuple[Callable[[Any], object], str, list[Any]]] = [
-    (lambda q: gdp.limit_theorem(q, 1.0, 10, 1e-5), "rate", [0.0, 1.1, nan, True, -0.1]),
-    (lambda s: gdp.limit_theorem(0.1, s, 10, 1e-5), "noise_multiplier", [0.0, 0.01, nan, inf, -1.0]),
-    (lambda t: gdp.limit_theorem(0.1, 1.0, t, 1e-5), "rounds", [0, 1.5, True, -3]),
-    (lambda d: gdp.limit_theorem(0.1, 1.0, 10, d), "delta", [0.0, 1.0, nan, True]),
-    (lambda q: gdp.published_mu(q, 1.0, 10), "rate", [0.0, 1.0, nan, True]),
-    (lambda s: gdp.published_mu(0.1, s, 10), "noise_multiplier", [0.0, nan, inf, -1.0]),
-    (lambda t: gdp.published_mu(0.1, 1.0, t), "rounds", [0, 1.5, True]),
+    (lambda q: published_gdp.limit_theorem(q, 1.0, 10, 1e-5), "rate", [0.0, 1.1, nan, True, -0.1]),
+    (lambda s: published_gdp.limit_theorem(0.1, s, 10, 1e-5), "noise_multiplier", [0.0, 0.01, nan, inf, -1.0]),
+    (lambda t: published_gdp.limit_theorem(0.1, 1.0, t, 1e-5), "rounds", [0, 1.5, True, -3]),
+    (lambda d: published_gdp.limit_theorem(0.1, 1.0, 10, d), "delta", [0.0, 1.0, nan, True]),
+    (lambda q: published_gdp.published_mu(q, 1.0, 10), "rate", [0.0, 1.0, nan, True]),
+    (lambda s: published_gdp.published_mu(0.1, s, 10), "noise_multiplier", [0.0, nan, inf, -1.0]),
+    (lambda t: published_gdp.published_mu(0.1, 1.0, t), "rounds", [0, 1.5, True]),
 ]
 
 

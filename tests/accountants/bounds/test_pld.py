@@ -11,6 +11,7 @@ from scipy.stats import norm
 
 from privkit.accountants.bounds import gaussian, pld, round_profiles
 from privkit.accountants.bounds.loss_distribution import GridTooLarge, LossDistribution, from_profile
+from privkit.accountants.golden import hidden_mixtures
 
 DELTAS = st.floats(-14, -1).map(lambda exponent: 10.0**exponent)
 
@@ -156,7 +157,7 @@ def test_mixtures_agree_with_dp_accounting() -> None:
     shifts, weights = [0.0, 0.4, 1.1], [0.2, 0.5, 0.3]
     theirs = library.from_mixture_gaussian_mechanism(1.0, shifts, weights, value_discretization_interval=1e-3)
     theirs = theirs.self_compose(30)
-    ours = pld.composed_epsilon(round_profiles.hidden_mixture(shifts, weights), 30, 1e-6, 1e-3)
+    ours = pld.composed_epsilon(hidden_mixtures.hidden_mixture(shifts, weights), 30, 1e-6, 1e-3)
     assert ours == pytest.approx(theirs.get_epsilon_for_delta(1e-6), rel=1e-6)
 
 
@@ -173,19 +174,19 @@ def test_threshold_profiles_are_hockey_stick_divergences(rate: float, mu: float,
     at = np.array([epsilon])
     up = lambda x: (1 - rate) * norm.pdf(x) + rate * norm.pdf(x, mu)  # noqa: E731
     down = lambda x: (1 - rate) * norm.pdf(x) + rate * norm.pdf(x, -mu)  # noqa: E731
-    replaced = round_profiles.poisson_gaussian_replace_one(rate, mu)
+    replaced = hidden_mixtures.poisson_gaussian_replace_one(rate, mu)
     assert float(replaced(at)[0]) == pytest.approx(hockey_stick(up, down, epsilon), rel=1e-6, abs=1e-8)
     mixed = lambda x: rate * norm.pdf(x, mu) + (1 - rate) * norm.pdf(x, mu / 3)  # noqa: E731
-    forward, backward = round_profiles.hidden_mixture([mu, mu / 3], [rate, 1 - rate])
+    forward, backward = hidden_mixtures.hidden_mixture([mu, mu / 3], [rate, 1 - rate])
     assert float(forward(at)[0]) == pytest.approx(hockey_stick(mixed, norm.pdf, epsilon), rel=1e-6, abs=1e-8)
     assert float(backward(at)[0]) == pytest.approx(hockey_stick(norm.pdf, mixed, epsilon), rel=1e-6, abs=1e-8)
 
 
 def test_ways_to_say_the_same_mechanism() -> None:
     expected = pld.composed_epsilon(round_profiles.poisson_gaussian(0.05, 1.0), 200, 1e-6, 1e-3)
-    mixture = pld.composed_epsilon(round_profiles.hidden_mixture([0, 1], [0.95, 0.05]), 200, 1e-6, 1e-3)
+    mixture = pld.composed_epsilon(hidden_mixtures.hidden_mixture([0, 1], [0.95, 0.05]), 200, 1e-6, 1e-3)
     assert mixture == pytest.approx(expected, rel=1e-9)
-    whole = pld.composed_epsilon(round_profiles.poisson_gaussian_replace_one(1.0, 0.5), 20, 1e-6, 1e-3)
+    whole = pld.composed_epsilon(hidden_mixtures.poisson_gaussian_replace_one(1.0, 0.5), 20, 1e-6, 1e-3)
     assert whole == pytest.approx(pld.composed_epsilon(round_profiles.gaussian_profile(1.0), 20, 1e-6, 1e-3), rel=1e-9)
     for profile in (round_profiles.without_replacement_gaussian(1.0, 0.5), round_profiles.poisson_gaussian(1.0, 0.5)):
         found = pld.composed_epsilon(profile, 20, 1e-6, 1e-3)
@@ -202,8 +203,8 @@ def test_ways_to_say_the_same_mechanism() -> None:
 
 def test_telling_the_ratio_costs_privacy() -> None:
     for rounds in (1, 10, 100):
-        hidden = pld.composed_epsilon(round_profiles.hidden_mixture([0.3, 0.7], [0.5, 0.5]), rounds, 1e-5, 1e-3)
-        told = pld.composed_bounds([(round_profiles.released_mixture([0.3, 0.7], [0.5, 0.5]), rounds)], 1e-5, 1e-3)[0]
+        hidden = pld.composed_epsilon(hidden_mixtures.hidden_mixture([0.3, 0.7], [0.5, 0.5]), rounds, 1e-5, 1e-3)
+        told = pld.composed_bounds([(hidden_mixtures.released_mixture([0.3, 0.7], [0.5, 0.5]), rounds)], 1e-5, 1e-3)[0]
         assert hidden < told
 
 
@@ -288,11 +289,11 @@ def test_refuses_what_is_no_number(bad: Any) -> None:
         lambda: from_profile(profile, bad),
         lambda: round_profiles.gaussian_profile(bad),
         lambda: round_profiles.poisson_gaussian(bad, 1.0),
-        lambda: round_profiles.poisson_gaussian_replace_one(0.1, bad),
+        lambda: hidden_mixtures.poisson_gaussian_replace_one(0.1, bad),
         lambda: round_profiles.without_replacement_gaussian(0.1, bad),
         lambda: round_profiles.laplace(bad),
-        lambda: round_profiles.released_mixture([bad], [1.0]),
-        lambda: round_profiles.hidden_mixture([1.0], [bad]),
+        lambda: hidden_mixtures.released_mixture([bad], [1.0]),
+        lambda: hidden_mixtures.hidden_mixture([1.0], [bad]),
     ]
     for call in calls:
         with pytest.raises(ValueError, match="must"):
@@ -310,4 +311,4 @@ def test_refuses_what_is_no_profile_and_grids_that_are_too_large() -> None:
     with pytest.raises(ValueError, match="at least one"):
         pld.composed_bounds([], 1e-5)
     with pytest.raises(ValueError, match="sum to 1"):
-        round_profiles.hidden_mixture([0.3, 0.7], [0.5, 0.6])
+        hidden_mixtures.hidden_mixture([0.3, 0.7], [0.5, 0.6])

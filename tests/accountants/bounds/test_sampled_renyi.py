@@ -7,12 +7,13 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from privkit.accountants import answer
 from privkit.accountants.bounds import sampled_renyi, subsampled_rdp
 from privkit.accountants.golden import subsampling as golden
+from privkit.accountants.golden import theorem_27
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, Poisson, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Known
@@ -55,12 +56,13 @@ def test_whole_orders_equal_the_finite_sum(order: int, rate: float, mu: float) -
 
 
 @settings(max_examples=50, deadline=None)
+@example(order=2.0, rate=0.03125, mu=5e-324)
 @given(order=st.floats(1.05, 60), rate=st.floats(1e-6, 1), mu=st.floats(0, 5))
 def test_k_of_n_lies_between_the_poisson_curve_and_the_theorem(order: float, rate: float, mu: float) -> None:
     """Its profile is the Poisson pair's larger one, in both directions."""
     found = float(sampled_renyi.without_replacement_gaussian(order, rate, mu))
     poisson = float(sampled_renyi.poisson_gaussian(order, rate, mu))
-    theorem = float(subsampled_rdp.without_replacement_gaussian_rdp(order, rate, mu))
+    theorem = float(theorem_27.without_replacement_gaussian_rdp(order, rate, mu))
     assert poisson * (1 - 1e-11) <= found <= theorem * (1 + 1e-11)
 
 
@@ -69,7 +71,7 @@ def test_k_of_n_lies_between_the_poisson_curve_and_the_theorem(order: float, rat
 def test_whole_orders_of_many_rows_lie_between_the_integral_and_theorem_27(rate: float, mu: float) -> None:
     orders = np.array([2.0, 3, 5, 9, 20, 40, 64])
     found = subsampled_rdp.fixed_size_gaussian_rdp(orders, rate, mu)
-    assert np.all(found <= subsampled_rdp.without_replacement_gaussian_rdp(orders, rate, mu) * (1 + 1e-9))
+    assert np.all(found <= theorem_27.without_replacement_gaussian_rdp(orders, rate, mu) * (1 + 1e-9))
     assert np.all(found >= sampled_renyi.without_replacement_gaussian(orders, rate, mu) * (1 - 1e-9))
 
 

@@ -13,6 +13,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from privkit.accountants.bounds import gaussian, subsampled_rdp, subsampling
+from privkit.accountants.golden import hidden_mixtures, theorem_27
 
 RATE = st.floats(1e-4, 1.0)
 MU = st.floats(0.01, 6.0)
@@ -115,7 +116,7 @@ def test_without_replacement_epsilon_inverts_the_profile(rate: float, mu: float,
         assert found == 0
 
 
-def theorem_27(order: int, rate: float, mu: float, digits: int = 400) -> float:
+def theorem_27_in_many_digits(order: int, rate: float, mu: float, digits: int = 400) -> float:
     """Theorem 27 with Theorem 9 term by term, from the alternating sums, in arithmetic of many digits."""
     mpmath = pytest.importorskip("mpmath")
     with mpmath.workdps(digits):
@@ -135,13 +136,13 @@ def theorem_27(order: int, rate: float, mu: float, digits: int = 400) -> float:
 @pytest.mark.parametrize("order", [2, 3, 7, 33, 64, 65, 80, 128, 200])
 @pytest.mark.parametrize(("rate", "mu"), [(0.2, 1.0), (0.2, 0.05), (0.5, 0.2), (0.01, 0.01), (0.9, 0.4), (0.003, 2.0)])
 def test_without_replacement_curve_in_exact_arithmetic(order: int, rate: float, mu: float) -> None:
-    found = float(subsampled_rdp.without_replacement_gaussian_rdp(order, rate, mu))
-    assert found == pytest.approx(theorem_27(order, rate, mu), rel=1e-10)
+    found = float(theorem_27.without_replacement_gaussian_rdp(order, rate, mu))
+    assert found == pytest.approx(theorem_27_in_many_digits(order, rate, mu), rel=1e-10)
 
 
 def test_without_replacement_curve_at_large_orders() -> None:
-    found = float(subsampled_rdp.without_replacement_gaussian_rdp(400, 0.1, 0.02))
-    assert found == pytest.approx(theorem_27(400, 0.1, 0.02, digits=1200), rel=1e-9)
+    found = float(theorem_27.without_replacement_gaussian_rdp(400, 0.1, 0.02))
+    assert found == pytest.approx(theorem_27_in_many_digits(400, 0.1, 0.02, digits=1200), rel=1e-9)
 
 
 @settings(max_examples=25, deadline=None)
@@ -150,7 +151,7 @@ def test_without_replacement_curves_bound_the_mechanism_from_above(order: int, r
     true = max(
         renyi(sampled_density(rate, mu), norm.pdf, order, mu), renyi(norm.pdf, sampled_density(rate, mu), order, mu)
     )
-    tight = float(subsampled_rdp.without_replacement_gaussian_rdp(order, rate, mu))
+    tight = float(theorem_27.without_replacement_gaussian_rdp(order, rate, mu))
     general = float(subsampled_rdp.without_replacement_rdp(order, rate, lambda a: a * mu**2 / 2))
     assert true <= tight * (1 + 1e-9) + 1e-12
     assert tight <= general * (1 + 1e-9)
@@ -160,7 +161,7 @@ def test_without_replacement_curves_bound_the_mechanism_from_above(order: int, r
 @given(orders=st.lists(st.floats(1.001, 90), min_size=1, max_size=12), rate=st.floats(0, 1), mu=st.floats(0, 30))
 def test_curves_never_exceed_no_sampling_and_agree_at_the_ends(orders: list[float], rate: float, mu: float) -> None:
     unsampled = np.array(orders) * mu**2 / 2
-    for curve in (subsampled_rdp.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp):
+    for curve in (theorem_27.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp):
         found = curve(orders, rate, mu)
         assert np.all((found >= 0) & (found <= unsampled * (1 + 1e-12)))
         assert curve(orders, 1.0, mu) == pytest.approx(unsampled)
@@ -171,7 +172,7 @@ def test_curves_never_exceed_no_sampling_and_agree_at_the_ends(orders: list[floa
 @given(rate=st.floats(1e-4, 0.5), mu=st.floats(0.05, 3.0), more=st.floats(1.01, 2.0))
 def test_curves_grow_with_rate_shift_and_order(rate: float, mu: float, more: float) -> None:
     orders = np.arange(2.0, 40.0)
-    for curve in (subsampled_rdp.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp):
+    for curve in (theorem_27.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp):
         base = curve(orders, rate, mu)
         assert np.all(curve(orders, rate * more, mu) >= base * (1 - 1e-12))
         assert np.all(curve(orders, rate, mu * more) >= base * (1 - 1e-12))
@@ -181,10 +182,10 @@ def test_curves_grow_with_rate_shift_and_order(rate: float, mu: float, more: flo
 @settings(max_examples=40, deadline=None)
 @given(order=st.floats(1.05, 20), rate=st.floats(1e-3, 0.9), mu=st.floats(0.1, 2.5))
 def test_poisson_curve_is_the_renyi_divergence(order: float, rate: float, mu: float) -> None:
-    true = float(subsampled_rdp.mixture_gaussian_rdp(order, [0, mu], [1 - rate, rate]))
+    true = float(hidden_mixtures.mixture_gaussian_rdp(order, [0, mu], [1 - rate, rate]))
     assert float(subsampled_rdp.poisson_gaussian_rdp(order, rate, mu)) >= true * (1 - 1e-9)
     whole = float(round(order) + 1)
-    at_whole = float(subsampled_rdp.mixture_gaussian_rdp(whole, [0, mu], [1 - rate, rate]))
+    at_whole = float(hidden_mixtures.mixture_gaussian_rdp(whole, [0, mu], [1 - rate, rate]))
     assert float(subsampled_rdp.poisson_gaussian_rdp(whole, rate, mu)) == pytest.approx(at_whole, rel=1e-8, abs=1e-13)
     exact = float(subsampled_rdp.poisson_gaussian_rdp(order, rate, mu, exact_fractional=True))
     assert exact == pytest.approx(true, rel=1e-9, abs=1e-13)
@@ -196,7 +197,7 @@ def test_mixture_curve_by_adaptive_quadrature(order: float, rate: float, mu: flo
     true = max(
         renyi(sampled_density(rate, mu), norm.pdf, order, mu), renyi(norm.pdf, sampled_density(rate, mu), order, mu)
     )
-    found = float(subsampled_rdp.mixture_gaussian_rdp(order, [0, mu], [1 - rate, rate]))
+    found = float(hidden_mixtures.mixture_gaussian_rdp(order, [0, mu], [1 - rate, rate]))
     assert found == pytest.approx(true, rel=1e-7)
 
 
@@ -205,21 +206,21 @@ def test_small_rates_keep_their_digits() -> None:
     for rate in (1e-3, 1e-6, 1e-9):
         expected = log1p(rate**2 * (exp(1.0) - 1))
         assert float(subsampled_rdp.poisson_gaussian_rdp(2, rate, 1.0)) == pytest.approx(expected, rel=1e-12)
-        assert float(subsampled_rdp.mixture_gaussian_rdp(2, [0, 1], [1 - rate, rate])) == pytest.approx(
+        assert float(hidden_mixtures.mixture_gaussian_rdp(2, [0, 1], [1 - rate, rate])) == pytest.approx(
             expected, rel=1e-6
         )
 
 
 def test_rows_and_orders_broadcast() -> None:
     rates, mus, orders = np.array([0.1, 0.5, 1.0]), np.array([0.3, 1.0, 2.0]), [2, 3.5, 64]
-    for curve in (subsampled_rdp.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp):
+    for curve in (theorem_27.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp):
         table = curve(orders, rates, mus)
         assert table.shape == (3, 3)
         for row in range(3):
             assert table[row] == pytest.approx(curve(orders, rates[row], mus[row]), rel=1e-14)
         assert curve(orders, 0.1, mus).shape == (3, 3)
         assert curve(2, 0.1, 1.0).shape == ()
-    many = subsampled_rdp.without_replacement_gaussian_rdp([2, 8], np.full(1000, 0.1), 1.0)
+    many = theorem_27.without_replacement_gaussian_rdp([2, 8], np.full(1000, 0.1), 1.0)
     assert np.ptp(many, axis=0) == pytest.approx([0, 0])
 
 
@@ -246,7 +247,7 @@ BAD: list[Any] = [float("nan"), inf, -inf, -0.5, True, "one", None]
 @pytest.mark.parametrize("bad", BAD)
 def test_refuses_what_is_no_number(bad: Any) -> None:
     base: Any = lambda e: gaussian.delta(e, 1.0)  # noqa: E731
-    curves = (subsampled_rdp.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp)
+    curves = (theorem_27.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp)
     for curve in curves:
         for arguments in ((bad, 0.1, 1.0), (2, bad, 1.0), (2, 0.1, bad)):
             with pytest.raises(ValueError, match="must"):
@@ -279,4 +280,4 @@ def test_refuses_bad_curves_profiles_and_orders() -> None:
     with pytest.raises(ValueError, match="rate"):
         subsampling.deamplify(1.0, 0.0)
     with pytest.raises(ValueError, match="mixture"):
-        subsampled_rdp.mixture_gaussian_rdp(2, [0, 1], [0.5, 0.6])
+        hidden_mixtures.mixture_gaussian_rdp(2, [0, 1], [0.5, 0.6])

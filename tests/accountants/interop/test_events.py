@@ -15,9 +15,9 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from privkit.accountants import answer
-from privkit.accountants.bounds import subsampled_rdp
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.compile import curve
+from privkit.accountants.golden import theorem_27
 from privkit.accountants.interop.events import Event, to_dp_event
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, RealizedRatios
@@ -90,11 +90,11 @@ def test_every_round_gaussians_cost_the_same_in_both_accountants(mechanism: Spli
     assert rdp(event).rdp == pytest.approx(curve(mechanism, SAMPLED_ORDERS), rel=1e-12)
 
 
-def theorem_27(mechanism: SplitMechanism, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def bound_of_theorem_27(mechanism: SplitMechanism, orders: NDArray[np.float64]) -> NDArray[np.float64]:
     """dp_accounting's bound on one round of k of n, which ours lies below."""
     constant = mechanism.shift().constant
     assert constant is not None
-    return subsampled_rdp.without_replacement_gaussian_rdp(orders, mechanism.sampling.rate, constant)
+    return theorem_27.without_replacement_gaussian_rdp(orders, mechanism.sampling.rate, constant)
 
 
 @settings(max_examples=40, deadline=None)
@@ -107,7 +107,7 @@ def test_rdp_of_samples_without_replacement_is_privkits(sigma: float, share: int
     accountant, found = rdp(event), curve(mechanism, SAMPLED_ORDERS)
     theirs = np.minimum(accountant.rdp, rounds * SAMPLED_ORDERS / (2 * sigma**2))  # they can exceed it
     orders = SAMPLED_ORDERS <= 16  # beyond, dp_accounting's alternating sums begin to lose digits
-    assert theirs[orders] == pytest.approx(rounds * theorem_27(mechanism, SAMPLED_ORDERS)[orders], rel=1e-6)
+    assert theirs[orders] == pytest.approx(rounds * bound_of_theorem_27(mechanism, SAMPLED_ORDERS)[orders], rel=1e-6)
     assert np.all(found[orders] <= theirs[orders] * (1 + 1e-6))
     assert answer.epsilon(mechanism, 1e-5, tight=False).epsilon <= accountant.get_epsilon(1e-5) * (1 + 1e-6)
 
@@ -222,7 +222,7 @@ def test_rdp_without_replacement_is_wrong_above_order_64() -> None:
     event = to_dp_event(mechanism)
     orders = np.array([32.0, 64.0, 512.0, 1024.0])
     theirs = RdpAccountant(orders=list(orders), neighboring_relation=REPLACE).compose(event.event).rdp
-    ratio = theirs / theorem_27(mechanism, orders)
+    ratio = theirs / bound_of_theorem_27(mechanism, orders)
     assert ratio[:2] == pytest.approx(1, rel=1e-6)
     assert np.all(ratio[2:] > 1000)
     assert event.orders is not None
