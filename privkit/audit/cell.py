@@ -95,15 +95,19 @@ def run_cell(
 
 
 def _can_read_the_server(context: AttackContext) -> None:
-    """Refuse an attack that computes with the server's segment, if that has another loss than cross-entropy.
+    """Refuse an attack that computes with the server's segment, if there are several or one with another loss.
 
     Raises:
         NotApplicable: with the reason.
     """
-    if "upper" in known_to(context.attack) and own_loss(context.model.upper) is not None:
+    if "upper" not in known_to(context.attack):
+        return
+    if own_loss(context.model.upper) is not None:
         raise NotApplicable(
             "it computes cross-entropy with the server's segment, but that has a loss of its own or loss=multi_label"
         )
+    if (servers := context.model.edge.protocol.servers) > 1:
+        raise NotApplicable(f"it computes with the server's segment, but each of {servers} servers has its own")
 
 
 def _why(context: AttackContext | None) -> str:

@@ -108,7 +108,7 @@ def defended_model(
         "validation": list(trained.validation),
         "best_epoch": None if trained.best is None else trained.best.number,
         "hides_places": places,
-        "notes": _one_by_one(edge, upper),
+        "notes": _notes(edge, upper),
         "files": files,
     }
     write_record(home / TRAINED, {"model": cell.model_id, **finished})  # last: it marks the model as finished
@@ -142,9 +142,11 @@ def _stored(home: Path, edge: Clients, upper: nn.Module, trained: Trained, keep:
     return files
 
 
-def _one_by_one(edge: Clients, upper: nn.Module) -> list[str]:
-    """A sentence for each side whose copies cannot be evaluated together."""
-    return [
+def _notes(edge: Clients, upper: nn.Module) -> list[str]:
+    """A sentence for each side whose copies cannot be evaluated together, and for several servers."""
+    servers = edge.protocol.servers
+    pooled = [f"the adversary holds what all {servers} servers see"] if servers > 1 else []
+    return pooled + [
         f"the {stack.copies} {side} segments ran one after another, because torch cannot batch this module over clients"
         for side, stack in (("lower", edge.lowers), ("upper", upper))
         if isinstance(stack, Stacked) and not stack.batched
@@ -237,10 +239,11 @@ def assemble(
         model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol
     )
     upper = edge.fitted(model.upper, domain, derive(seed, "adapter"))
-    if protocol.upper == "own":
-        upper = Stacked(upper, protocol.clients)
+    if protocol.stacked:
+        upper = Stacked(upper, protocol.uppers)
         records = domain.zeros(protocol.clients * (each := defense.smallest_batch)).unflatten(0, (-1, each))
         labels = torch.zeros(records.shape[:2], dtype=torch.int64)
         with torch.no_grad(), seeded(torch.device("cpu"), 0):
-            upper.eval().settle(edge.eval().infer(records, labels, Generator()))
+            messages = edge.eval().infer(records, labels, Generator())
+            upper.eval().settle(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2))
     return edge, upper, model.hides_places

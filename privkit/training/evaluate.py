@@ -12,6 +12,7 @@ from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import Clients
 from privkit.training.losses import class_scores
+from privkit.training.round import answered
 
 
 @torch.no_grad()
@@ -53,6 +54,5 @@ def evaluate(
         for part in torch.arange(count, device=device).view(-1, clients, batch_size):
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 smashed = edge.infer(images.x[part], images.y[part], draws)
-                outputs = class_scores(upper(smashed if edge.protocol.upper == "own" else smashed.flatten(0, 1)))
-            scores.append(outputs.flatten(0, -2))
+                scores.append(class_scores(answered(upper, smashed, edge.protocol)))
     return task_scores(torch.cat(scores).double().cpu().numpy(), images.y[:count].cpu().numpy())

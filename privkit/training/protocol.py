@@ -20,6 +20,7 @@ class SplitProtocol:
         lower: "own" (each client keeps a lower segment) or "handed_on" (one lower segment goes from client to client,
             and they take turns: sequential SL).
         upper: "shared" (the server's) or "own" (each client trains a whole network alone: standalone).
+        servers: M, upper segments that are trained apart, each by n/M clients in order of their number; 1 for one server.
         average: when lower segments are averaged with weights d_i: "never", after every "round" or "epoch" (FedAvg).
         gradient: which cut-layer gradient a client gets: "unicast" (its own part: masked, scaled), "broadcast" (all of
             its mixing group's: the CutMix gradient) or "average" (over all messages, the same for everybody: SplitAvg).
@@ -35,6 +36,7 @@ class SplitProtocol:
     clients: int = 1
     lower: Literal["own", "handed_on"] = "own"
     upper: Literal["shared", "own"] = "shared"
+    servers: int = 1
     average: Literal["never", "round", "epoch"] = "never"
     gradient: Literal["unicast", "broadcast", "average"] = "unicast"
     updates: Literal["round", "message"] = "round"
@@ -53,6 +55,29 @@ class SplitProtocol:
                 "upper=own trains each client alone: use average=never, gradient=unicast and updates=round"
             )
 
+        self._check_servers()
+
+    def _check_servers(self) -> None:
+        """Several servers share the clients out evenly, and none of them sees another's messages."""
+        if self.servers < 1 or self.clients % self.servers:
+            raise ValueError(f"servers must divide clients={self.clients}, got {self.servers}")
+        if self.servers > 1 and (self.lower, self.upper, self.updates) != ("own", "shared", "round"):
+            raise ValueError(f"servers={self.servers} needs lower=own, upper=shared and updates=round")
+        if self.servers > 1 and self.gradient == "average":
+            raise ValueError(
+                f"gradient=average runs over the messages of one server; use servers=1, got {self.servers}"
+            )
+
+    @property
+    def uppers(self) -> int:
+        """Upper segments that are trained apart."""
+        return self.clients if self.upper == "own" else self.servers
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the upper segments are a stack: several servers, or standalone clients."""
+        return self.upper == "own" or self.servers > 1
+
     @property
     def active(self) -> int:
         """Clients that send in one round: one where they take turns."""
@@ -68,6 +93,8 @@ class SplitProtocol:
             return
         if self.upper == "own":
             raise UsageError(f"{name} mixes groups of {group} clients, but standalone clients send nothing; use psl")
+        if self.servers > 1:
+            raise UsageError(f"{name} mixes groups of {group} clients, which one server must see; use servers=1")
         if group > self.active:
             ways = (
                 f"group=2 to group={self.active}" if self.active > 1 else "a protocol of more, such as psl:clients=10"

@@ -11,7 +11,11 @@ from torch.utils._pytree import tree_map
 
 from privkit.defenses.base import Release
 from privkit.training.edge import ClientForward, Clients
-from privkit.training.losses import message_losses, own_loss
+from privkit.training.losses import Outputs, message_losses, own_loss
+from privkit.training.protocol import SplitProtocol
+
+ONE_SERVER = SplitProtocol()
+"""Who trains with whom as one message sees it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +51,7 @@ def split_round(
 
     Args:
         edge: the clients.
-        upper: the server's segment, or, for standalone clients, theirs, stacked.
+        upper: the server's segment; a stack of them for several servers, or of the clients' for standalone ones.
         images: [n, B, C, H, W].
         labels: int64 [n, B].
         draws: randomness of groups and defense.
@@ -65,18 +69,37 @@ def split_round(
     if protocol.updates == "message":
         losses, gradient = _one_by_one(upper, sent.release, update)
     else:
-        losses, gradient = _together(upper, sent.release, None if protocol.upper == "own" else weights)
+        losses, gradient = _together(upper, sent.release, None if protocol.upper == "own" else weights, protocol)
     gradient = edge.defense.on_gradient(gradient, draws)
     send_back(sent, gradient, weights, protocol.gradient)
     return Round(losses=losses.detach(), sent=sent, cut_gradient=gradient)
 
 
-def _together(upper: nn.Module, release: Release, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Outputs:
+    """What the servers make of the messages: each upper segment sees those of its own clients.
+
+    Args:
+        upper: the segment, or the stack of them.
+        messages: [M, B, ...].
+        protocol: says which message goes to which.
+
+    Returns:
+        Tensors [M·B, ...].
+    """
+    if not protocol.stacked:
+        return upper(messages.flatten(0, 1))
+    return tree_map(_rows, upper(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2)))
+
+
+def _together(
+    upper: nn.Module, release: Release, weights: Tensor | None, protocol: SplitProtocol
+) -> tuple[Tensor, Tensor]:
     """One backward pass of all messages; losses [M] and the gradient of each message's own loss at the cut."""
+    if weights is not None and protocol.servers > 1:  # each server's loss is the mean over its own clients
+        weights = (own := weights.view(protocol.servers, -1)).div(own.sum(1, keepdim=True)).flatten()
     arrived = release.smashed.detach().requires_grad_()
     with torch.autocast(arrived.device.type, torch.bfloat16, enabled=arrived.device.type == "cuda"):
-        clone = arrived.clone()
-        outputs = tree_map(_rows, upper(clone)) if weights is None else upper(clone.flatten(0, 1))
+        outputs = answered(upper, arrived.clone(), protocol)
     losses = message_losses(outputs, release.labels, own_loss(upper))
     (losses.sum() if weights is None else (weights * losses).sum()).backward()
     gradient = arrived.grad
@@ -91,7 +114,7 @@ def _one_by_one(upper: nn.Module, release: Release, update: Callable[[], None] |
     losses, gradients = [], []
     for smashed, labels in zip(release.smashed, release.labels, strict=True):
         message = Release(smashed=smashed.unsqueeze(0), labels=labels.unsqueeze(0))
-        loss, gradient = _together(upper, message, torch.ones(1, device=smashed.device))
+        loss, gradient = _together(upper, message, torch.ones(1, device=smashed.device), ONE_SERVER)
         losses.append(loss.detach())
         gradients.append(gradient)
         if update is not None:

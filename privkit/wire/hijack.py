@@ -72,6 +72,8 @@ class LiveClients:
     ) -> None:
         if spec.freeze_lower or not learns(edge):
             raise NotApplicable("the lower segments do not learn, so that no answer of the server changes them")
+        if edge.protocol.servers > 1:
+            raise NotApplicable(f"a hijack takes over one server, and here are {edge.protocol.servers}")
         if edge.protocol.upper == "own":
             raise NotApplicable("standalone clients send nothing, so there is nothing to hijack")
         check_private(edge, spec)

@@ -2,9 +2,11 @@
 
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -427,3 +429,46 @@ def test_images_that_a_small_client_repeats_are_charged_every_time() -> None:
     again = int(victims.ids[sent.members].bincount().max())
     assert again == 2 * 3  # and not 2
     assert charged == 2 * 5 + again  # two rounds an epoch: 20 places for 4 images
+
+
+def test_several_servers_are_several_trainings() -> None:
+    """Two servers of two clients each train what each pair trains with a server of its own."""
+    data, spec = digits(120), TrainingSpec(batch_size=10)
+    order = torch.arange(120).view(4, 30)
+    both = ClientPartition(rows=order, sizes=torch.tensor([30, 20, 30, 30]))
+    lower, server = nn.Sequential(nn.Flatten(), nn.Linear(64, 8)), nn.Linear(8, 10)
+    edge = Clients.build(lower, NoDefense(), IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=4, servers=2))
+    upper = Stacked(server, 2)
+    x, y = data.x[order[:, :10]], data.y[order[:, :10]]
+    weights = both.weights.float()
+    found = split_round(edge, upper, x, y, Generator(), shares=weights)
+    for number in range(2):
+        pair = slice(2 * number, 2 * number + 2)
+        alone = Clients.build(lower, NoDefense(), IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=2))
+        own = deepcopy(server)
+        shares = weights[pair] / weights[pair].sum()
+        expected = split_round(alone, own, x[pair], y[pair], Generator(), shares=shares)
+        torch.testing.assert_close(found.losses[pair], expected.losses)
+        torch.testing.assert_close(found.cut_gradient[pair], expected.cut_gradient)
+        for stack, weight in zip(upper.parameters(), own.parameters(), strict=True):
+            assert stack.grad is not None
+            torch.testing.assert_close(stack.grad[number], weight.grad)
+    trained = train(edge, upper, data, spec, epochs=1, seed=0)
+    assert not torch.equal(trained.upper.module.weight[0], trained.upper.module.weight[1])
+    assert evaluate(edge, upper, data, batch_size=10, seed=0).accuracy.n == 120
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"clients": 4, "servers": 3}, "servers must divide clients=4, got 3"),
+        ({"clients": 4, "servers": 0}, "servers must divide"),
+        ({"clients": 4, "servers": 2, "updates": "message"}, "needs lower=own, upper=shared and updates=round"),
+        ({"clients": 4, "servers": 2, "gradient": "average"}, "over the messages of one server"),
+    ],
+)
+def test_servers_that_cannot_be_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        SplitProtocol(**options)
+    with pytest.raises(UsageError, match="which one server must see; use servers=1"):
+        SplitProtocol(clients=4, servers=2).check_group("mixup", 2)

@@ -26,8 +26,8 @@ def gradients(context: AttackContext, coins: Tensor, draws: Generator) -> Sendin
         NotApplicable: if a row has several labels.
     """
     edge, victims = context.model.edge, context.seed_data.victims
-    if own_loss(context.model.upper) is not None:
-        raise NotApplicable("canaries on=gradient compute cross-entropy, but the server has a loss of its own")
+    if own_loss(context.model.upper) is not None or edge.protocol.servers > 1:
+        raise NotApplicable("canaries on=gradient need one server, with cross-entropy as its loss")
     if edge.defense.group > 1:
         raise NotApplicable("canaries on=gradient asks for one label a row, and mixed rows have several")
     step = torch.randint(1, max(2, edge.classes), (len(victims),), generator=draws).to(victims.y.device)

@@ -16,6 +16,7 @@ from privkit.reports.schema import Row
 from privkit.seeds import derive
 from privkit.training.loop import round_order
 from privkit.training.losses import class_scores
+from privkit.training.round import answered
 
 
 def ask(context: AttackContext) -> Row:
@@ -86,7 +87,8 @@ def _predict(context: AttackContext, model: DefendedModel) -> Predict:
         logits = []
         for part in asked.view(-1, edge.lowers.copies, size // edge.lowers.copies, *images.shape[1:]):
             labels = torch.zeros(part.shape[:2], dtype=torch.int64, device=images.device)
-            logits.append(class_scores(model.upper(edge.infer(part, labels, draws).flatten(0, 1))).float())
+            outputs = answered(model.upper, edge.infer(part, labels, draws), edge.protocol)
+            logits.append(class_scores(outputs).float())
         return torch.cat(logits)[: len(images)]
 
     return predict
