@@ -256,8 +256,8 @@ def train(
         _check_finite(every, groups, [*edge.parameters(), *upper.parameters()], epoch * steps, total)
         curve.append(every.mean().item())
         if validation is not None:
-            found = evaluate(edge, upper, validation, batch_size=batch, seed=seed, stage=("validation", epoch))
-            measured.append(found.numbers())
+            scores = evaluate(edge, upper, validation, batch_size=batch, seed=seed, stage=("validation", epoch))
+            measured.append(scores.numbers())
             if best is None or measured[-1].get(spec.best_by, 0.0) > measured[best.number - 1].get(spec.best_by, 0.0):
                 best = Epoch(number=epoch + 1, edge=_copied(edge), upper=_copied(upper))
         checkpoint.save(

@@ -20,7 +20,7 @@ class SplitProtocol:
         lower: "own" (each client keeps a lower segment) or "handed_on" (one lower segment goes from client to client,
             and they take turns: sequential SL).
         upper: "shared" (the server's) or "own" (each client trains a whole network alone: standalone).
-        servers: M, upper segments that are trained apart, each by n/M clients in order of their number; 1 for one server.
+        servers: M, upper segments that are trained apart, each by n/M neighboring clients; 1 for one server.
         average: when lower segments are averaged with weights d_i: "never", after every "round" or "epoch" (FedAvg).
         gradient: which cut-layer gradient a client gets: "unicast" (its own part: masked, scaled), "broadcast" (all of
             its mixing group's: the CutMix gradient) or "average" (over all messages, the same for everybody: SplitAvg).

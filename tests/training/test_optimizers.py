@@ -65,7 +65,7 @@ def test_each_optimizer_steps_as_torchs(
 ) -> None:
     ours, theirs = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
     kind, options = torchs
-    pair = [(ours, optimizer_of(spec, [ours])), (theirs, kind([theirs], lr=spec.learning_rate, **options))]  # type: ignore[call-arg]
+    pair = [(ours, optimizer_of(spec, [ours])), (theirs, kind([theirs], lr=spec.learning_rate, **options))]  # type: ignore[call-arg, arg-type]
     for number in range(4):
         for weight, optimizer in pair:
             weight.grad = torch.tensor([1.0, -2.0, 0.5]) * (number + 1)
