@@ -43,40 +43,15 @@ if TYPE_CHECKING:
     from privkit.attacks.goals.membership import MembershipObservation
     from privkit.attacks.goals.order import Permutation
     from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
-    from privkit.attacks.hijack.fsha import FSHA
-    from privkit.attacks.inversion.adaptive import Adaptive
-    from privkit.attacks.inversion.black_box import BlackBox
-    from privkit.attacks.inversion.floors import MeanImage, MidGrey
-    from privkit.attacks.inversion.jigsaw_white_box import JigsawWhiteBox
-    from privkit.attacks.inversion.sdar import SDAR
-    from privkit.attacks.inversion.unsplit import UnSplit
-    from privkit.attacks.inversion.white_box import WhiteBox
-    from privkit.attacks.labels.gradient_matching import GradientMatching
-    from privkit.attacks.labels.label_leak import LabelLeak
-    from privkit.attacks.membership.canaries import Canaries
-    from privkit.attacks.membership.member_inference import MemberInference
-    from privkit.attacks.order.jigsaw import Jigsaw
 
 __all__ = [
     "ATTACKS",
-    "FSHA",
-    "SDAR",
-    "Adaptive",
     "Attack",
     "AttackDiverged",
-    "BlackBox",
-    "Canaries",
     "CanaryObservation",
-    "GradientMatching",
     "ImageObservation",
-    "Jigsaw",
-    "JigsawWhiteBox",
-    "LabelLeak",
     "LabelObservation",
-    "MeanImage",
-    "MemberInference",
     "MembershipObservation",
-    "MidGrey",
     "Mounting",
     "NotApplicable",
     "Observation",
@@ -85,9 +60,7 @@ __all__ = [
     "Reconstruction",
     "Scores",
     "Session",
-    "UnSplit",
     "View",
-    "WhiteBox",
     "check_declared",
 ]
 
@@ -129,6 +102,7 @@ _HOME = {
     **{target.partition(":")[2]: target.partition(":")[0] for target in ATTACKS.values()},
 }
 """Public name -> its module."""
+__all__ += [target.partition(":")[2] for target in ATTACKS.values()]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,8 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import View
 from privkit.torch_utils.seeded import seeded
 
+__all__ = ["Learners", "shrunk"]
+
 CHANNELS = 4
 RATE = 2e-3
 

@@ -25,6 +25,19 @@ from privkit.attacks.base import (
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.scores.image import IMAGE_METRICS, SMALLEST_SSIM_SIDE, Images, Values
 
+__all__ = [
+    "ImageAttack",
+    "ImageMounting",
+    "ImageObservation",
+    "Reconstruction",
+    "check",
+    "check_one_form",
+    "check_unmixed",
+    "match",
+    "observe",
+    "score",
+]
+
 DATA_RANGE = 1.0
 
 
