@@ -13,14 +13,6 @@ from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.inversion.known_lower import mix
 
 
-def check_numbers(views: Sequence[View]) -> None:
-    """Refuse releases that hold nothing, or no numbers."""
-    if not views or any(view.smashed.numel() == 0 for view in views):
-        raise NotApplicable("there is nothing to attack: no view was recorded, or a release is empty")
-    if not all(bool(view.smashed.isfinite().all()) for view in views):
-        raise NotApplicable("the release holds NaN or infinity: the client's training diverged, and nothing is shown")
-
-
 def averaged(views: Sequence[View], align: bool = False) -> View:
     """One view with the mean of several rounds' releases of the same victims: noise of R rounds shrinks by √R.
 

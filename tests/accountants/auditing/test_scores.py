@@ -263,19 +263,6 @@ def test_a_fixed_threshold_by_its_definition(
     assert found.epsilon == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-@given(members=FLOATS, others=FLOATS, rate=st.floats(0, 0.99))
-def test_true_positive_rate_by_trying_every_threshold(members: list[float], others: list[float], rate: float) -> None:
-    found = rates.true_positive_rate(members, others, rate, confidence=0.9)
-    cuts = [t for t in [*(np.nextafter(b, inf) for b in others)] if sum(b >= t for b in others) <= rate * len(others)]
-    hits = sum(a >= min(cuts) for a in members)
-    assert found.value == hits / len(members)
-    assert found.false_positive_rate <= rate
-    assert found.low == pytest.approx(exact_limit(hits, len(members), 0.05, "low"), abs=1e-12)
-    assert found.high == pytest.approx(exact_limit(hits, len(members), 0.05, "high"), abs=1e-12)
-    assert found.low <= found.value <= found.high
-    assert found.false_positive_limit >= found.false_positive_rate
-
-
 def p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: float) -> float:
     """Theorem 5.2 term by term."""
     masses = binom.pmf(np.arange(asked + 1), asked, 1 / (1 + np.exp(-epsilon)))
@@ -419,7 +406,6 @@ def test_bounds_carry_what_they_rest_on() -> None:
 
 FUNCTIONS: list[Callable[[Any, Any], object]] = [
     rates.auroc,
-    lambda a, b: rates.true_positive_rate(a, b, 0.1),
     lambda a, b: many_runs.epsilon_clopper_pearson(a, b, confidence=0.9, delta=0.0),
     lambda a, b: one_run.epsilon_one_run(a, b, confidence=0.9, delta=0.0),
 ]
@@ -486,12 +472,6 @@ def test_refuses_bad_thresholds(threshold: Any) -> None:
 def test_refuses_bad_guesses(guesses: Any) -> None:
     with pytest.raises(ValueError, match="guesses"):
         one_run.epsilon_one_run([1.0], [0.0], confidence=0.9, delta=0.0, guesses=guesses)
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.0, nan, True])
-def test_refuses_bad_rates(rate: Any) -> None:
-    with pytest.raises(ValueError, match="false_positive_rate"):
-        rates.true_positive_rate([1.0], [0.0], rate)
 
 
 def test_one_run_refuses_canaries_without_coins() -> None:

@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.stats import binomtest, norm
 from sklearn.metrics import roc_auc_score
 
 from privkit.accountants.base import Certificate, no_protection
@@ -57,6 +59,31 @@ def test_delong_against_its_definition() -> None:
     odds = np.log(auc / (1 - auc))
     found = pooled_auc(scores, truth)
     assert (found.low, found.high) == pytest.approx(tuple(1 / (1 + np.exp(-(odds + s * half))) for s in (-1, 1)))
+
+
+@settings(max_examples=50)
+@given(
+    members=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40),
+    others=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40),
+    rate=st.floats(0, 0.99),
+)
+def test_true_positive_rate_by_trying_every_threshold(members: list[float], others: list[float], rate: float) -> None:
+    found = tpr_at([*members, *others], [1] * len(members) + [0] * len(others), rate, confidence=0.9)
+    cuts = [
+        t for t in [*(np.nextafter(b, np.inf) for b in others)] if sum(b >= t for b in others) <= rate * len(others)
+    ]
+    hits = sum(a >= min(cuts) for a in members)
+    exact = binomtest(hits, len(members)).proportion_ci(0.9, method="exact")
+    assert found.value == hits / len(members)
+    assert found.false_positive_rate <= rate
+    assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=1e-10)
+    assert found.low <= found.value <= found.high
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
+def test_a_false_positive_rate_outside_its_range_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=r"false_positive_rate must lie in \[0, 1\)"):
+        tpr_at([1.0, 0.0], [1, 0], rate)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1.0])
