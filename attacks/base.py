@@ -51,6 +51,8 @@ class View:
         messages: M ≥ 1, messages of N/M rows each, one after another; a batch-level shuffle mixes within one.
         labels: what travels with the rows: int64 [N], or float [N, L] where they were mixed or noised; None where the
             protocol does not send it.
+        parts: names of the parts that `smashed` consists of, where a release lies in several storages and the adversary
+            holds these; none where it was not split.
     """
 
     round: int
@@ -60,6 +62,7 @@ class View:
     cut_gradient: Tensor | None = None
     messages: int = 1
     labels: Tensor | None = None
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,6 +89,7 @@ class AuditConfig:
             images, the patch-shuffling paper's worst case) or the name of another dataset.
         victims: which images are attacked: "private" (the client's training images) or "test" (images that no model
             was trained on); None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
+        held: names of the parts of a split release that the adversary holds; none for all of them.
         features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), and for LPIPS.
         device: "auto", "cpu" or "cuda".
         data_root: folder of the official datasets.
@@ -110,6 +111,7 @@ class AuditConfig:
     training: TrainingSpec
     auxiliary: str = "disjoint"
     victims: Literal["private", "test"] | None = None
+    held: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     device: str = "auto"
     data_root: Path | None = None
@@ -144,6 +146,7 @@ class AuditConfig:
             "auxiliary": self.auxiliary,
             "victims": self.attacked,
             "features": list(self.features),
+            **({"parts": list(self.held)} if self.held else {}),
             **({"also": [part.answers() for part in self.also]} if self.also else {}),
         }
 
@@ -167,6 +170,7 @@ KEYS = (
     "auxiliary",
     "victims",
     "features",
+    "parts",
     "device",
     "data_root",
     "download",
@@ -269,6 +273,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         budget_name=budget_name,
         auxiliary=_auxiliary(s["auxiliary"], dataset),
         victims=victims,
+        held=_held(s.get("parts", []), [defense for _, part in pairs for defense in part]),
         features=_features(s.get("features", [])),
         device=device,
         data_root=Path(root).expanduser() if root else None,
@@ -277,6 +282,22 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         gates=gates,
     )
     return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
+
+
+def _held(given: Any, defenses: Sequence[Component]) -> tuple[str, ...]:
+    """Names of the parts that the adversary holds; each is a part of every release that is split."""
+    names = tuple(dict.fromkeys(_many(given)))
+    split = [defense for defense in defenses if defense.spec.storages]
+    if names and not split:
+        raise UsageError(
+            f"parts={shortened(list(names))}, but no defense here splits its release, so nobody holds a part of one; "
+            "add the stage split_parts to a defense, or leave parts out"
+        )
+    for name in names:
+        for defense in split:
+            if name not in defense.spec.storages:
+                raise unknown(f"part of {defense.label}", str(name), defense.spec.storages)
+    return names
 
 
 def _features(given: Any) -> tuple[str, ...]:

@@ -133,7 +133,8 @@ class Row(Frozen):
     assignment of guesses to images inside each message), `floors` by floor first; its "zero_steps" is the attack's
     start, no floor. `answers` are of attacks that ask for labels, members, canaries or an order ("auc" and so on);
     `notes` are sentences beside the numbers; `knows` is what the adversary may hold beside the release, by the names of
-    `privkit.attacks.base.Knowledge`; `files` are the SHA-256 of the files that lie beside the row's own, and
+    `privkit.attacks.base.Knowledge`; `parts` are the parts of a release that it holds, if the defense
+    splits one; `files` are the SHA-256 of the files that lie beside the row's own, and
     `provenance` is what the numbers are made of.
     """
 
@@ -149,6 +150,7 @@ class Row(Frozen):
     partition: str
     seed: int
     knows: tuple[str, ...] = ()
+    parts: Annotated[tuple[str, ...], Field(description="parts of a split release that the adversary holds")] = ()
     auxiliary: str
     victims: str
     images: Annotated[dict[str, int], Field(description="number of private, auxiliary, test and victim images")] = {}

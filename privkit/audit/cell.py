@@ -48,6 +48,7 @@ def run_cell(
         knows=tuple(sorted(known_to(cell.attack.spec))),
         auxiliary=config.auxiliary,
         victims=config.attacked,
+        parts=config.held if cell.defense.spec.storages and config.held else cell.defense.spec.storages,
         batch_size=config.training.batch_size,
         images={
             "private": len(splits.private),

@@ -238,6 +238,7 @@ def assemble(
     edge = Clients.build(
         model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol
     )
+    edge.held = config.held if defense.storages else ()
     upper = edge.fitted(model.upper, domain, derive(seed, "adapter"))
     if protocol.stacked:
         upper = Stacked(upper, protocol.uppers)

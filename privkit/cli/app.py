@@ -101,6 +101,10 @@ def audit(
     victims: Annotated[
         str | None, typer.Option(help="Attacked images: private or test. [private; test if auxiliary=training]")
     ] = None,
+    parts: Annotated[
+        list[str] | None,
+        typer.Option(help="Part of a split release that the adversary holds (part_1, …); repeatable. [all]"),
+    ] = None,
     features: Annotated[
         list[str] | None,
         typer.Option(
@@ -147,6 +151,7 @@ def audit(
         "auxiliary": auxiliary,
         "victims": victims,
         "features": features,
+        "parts": parts,
         "threads": threads,
         "gate": gate,
     }

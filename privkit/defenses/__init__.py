@@ -27,6 +27,7 @@ DEFENSES: dict[str, str] = {
     "scaling": "privkit.defenses.scaling:Scaling",
     "shuffled_cutmix": "privkit.defenses.shuffled_cutmix:ShuffledCutMix",
     "spectral_shuffle": "privkit.defenses.spectral_shuffle:SpectralShuffle",
+    "split_parts": "privkit.defenses.split_parts:SplitParts",
     "vanilla_cutmix": "privkit.defenses.vanilla_cutmix:VanillaCutMix",
     "vanilla_cutout": "privkit.defenses.vanilla_cutout:VanillaCutout",
 }

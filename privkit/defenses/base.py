@@ -96,8 +96,9 @@ class Defense(ABC):
         name: its name in the registry.
         place: who runs it. A server earns no credit for what it does to itself.
         effects: what it does, for the claims of a chain: "trains" (a term of the clients' loss; the release stays),
-            "maps" (a fixed function of each image), "clips", "masks", "permutes" (tokens), "mixes" (clients), "noises"
-            (smashed data), "answers" (the gradient that goes back). None, undeclared, can be no part of a chain.
+            "maps" (a fixed function of each image that marks no position), "clips", "masks", "permutes" (tokens),
+            "mixes" (clients), "noises" (smashed data), "answers" (the gradient that goes back), "splits" (into parts).
+            None, undeclared, can be no part of a chain.
         over_batch: whether tokens of one image may come to lie in another.
         positions: whether tokens may carry a position embedding when they reach it; where order is the secret, no.
         smallest_batch: images a message below which it does nothing.
@@ -112,6 +113,7 @@ class Defense(ABC):
         keeps_positions: whether position t of a message holds position t of its members' smashed data; a shuffle does
             not keep them.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
+        storages: names of the parts into which it splits a release; none if it stays whole.
         noise_fields: names of the fields that scale noise on what this defense releases.
     """
 
@@ -130,6 +132,7 @@ class Defense(ABC):
     published: bool = True
     keeps_positions: ClassVar[bool] = True
     drawn: str = "every_round"
+    storages: tuple[str, ...] = ()
     noise_fields: ClassVar[tuple[str, ...]] = ()
 
     def noiseless(self) -> Defense:

@@ -100,6 +100,11 @@ class Chain(Defense):
         """ "once" if a stage draws its ratios once."""
         return "once" if any(stage.drawn == "once" for stage in self.stages) else "every_round"
 
+    @property
+    def storages(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of the parts, from the stage that splits."""
+        return next((stage.storages for stage in self.stages if stage.storages), ())
+
     def noiseless(self) -> Chain:
         """Every stage with noise too small to matter."""
         return Chain(stages=tuple(stage.noiseless() for stage in self.stages))

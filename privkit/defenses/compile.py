@@ -82,7 +82,40 @@ def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
         quantities = {**made.quantities, **quantities}
         if made.kind == "differential_privacy":
             quantities = {f"{made.covers}_epsilon": made.epsilon, **quantities}
+    split = next((number for number, step in enumerate(steps) if "splits" in (step.stage.effects or ())), None)
+    if split is not None and main.kind == "differential_privacy" and main.covers == "release":
+        held = _of_parts(steps, first, split, release_count)
+        said.append("every holder of parts has at most this ε; epsilon_part_… is that of a holder of one part alone")
+        quantities |= {f"epsilon_{name}": held.get(name, main.epsilon) for name in _parts(steps[split])}
     return replace(main, assumptions=tuple(filter(None, said)), quantities=quantities)
+
+
+def _parts(step: Step) -> dict[str, int]:
+    """Part -> coordinates of one image, from what the split did."""
+    assert isinstance(step.receipt, Nothing)
+    return {name.removeprefix("coordinates_"): round(size) for name, size in step.receipt.quantities.items()}
+
+
+def _of_parts(steps: Sequence[Step], noise: int, split: int, release_count: ReleaseCount) -> dict[str, float]:
+    """ε for a holder of one part: that of its own coordinates, as the others' noise is drawn apart from it.
+
+    That needs clipping by coordinate, a sensitivity that does not lean on the other coordinates, and nothing behind the
+    noise that carries one channel into another. Empty if that is not so: then the ε of the whole holds.
+    """
+    receipt = steps[noise].receipt
+    behind = [step.stage.effects or frozenset() for step in steps[noise + 1 : split]]
+    if not isinstance(receipt, Noised) or not isinstance(receipt.mixing, NoMixing):
+        return {}
+    if isinstance(release_count.lower_model, PrivateUpdates) or any(e - {"permutes", "masks", "mixes"} for e in behind):
+        return {}
+    clip = _tighter(receipt, _bound(steps[:noise]))
+    if not isinstance(clip, Clamp):
+        return {}
+    alone = {
+        name: replace(receipt, clip=replace(clip, dimensions=size)).certificate(release_count).epsilon
+        for name, size in _parts(steps[split]).items()
+    }
+    return alone
 
 
 def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Certificate:

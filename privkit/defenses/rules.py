@@ -99,6 +99,9 @@ def _claims(stages: Sequence[Defense]) -> Iterator[str]:
                 f"{shuffle.name} counts the orders of one image's tokens, but {other.name} mixes several clients' into "
                 "a message: nobody counted those; use shuffled_cutmix, which counts none"
             )
+    for split in _with(trusted, "splits"):
+        for late in trusted[trusted.index(split) + 1 :]:
+            yield f"{late.name} would act on parts that lie in storages already; put {split.name} behind it"
     for number, stage in enumerate(stages):
         if _with([stage], "noises") and _trusted(stage):
             yield from _noise(stage, stages[:number], stages[number + 1 :])

@@ -68,6 +68,7 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
         "victims": victims,
         "delta": config.delta,
         "features": list(config.features),
+        **({"parts": list(config.held)} if config.held and defense.spec.storages else {}),
     }
     return Cell(
         id=f"{defense.name}-{attack.name}-s{seed}-{short_hash(attacked)}",

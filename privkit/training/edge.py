@@ -88,6 +88,9 @@ class Clients(nn.Module):
         block: the frozen block, or None.
         companion: a network of the defense's that each client trains beside the task, stacked, or None.
         seed: of the ratios that a mixing defense draws once.
+
+    Attributes:
+        held: names of the parts of a release that the adversary holds; none for all of them.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class Clients(nn.Module):
         super().__init__()
         self.lowers, self.block, self.companion = lowers, block, companion
         self.defense, self.protocol, self.classes, self.seed = defense, protocol, classes, seed
+        self.held: tuple[str, ...] = ()
 
     @classmethod
     def build(

@@ -9,6 +9,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Query, QueryResult, View
 from privkit.defenses.base import Receipt
+from privkit.defenses.split_parts import held_parts
 from privkit.domains.base import Batch
 from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
@@ -81,7 +82,27 @@ def shared_lower(edge: Clients) -> nn.Module | None:
     """
     weights = [*edge.lowers.parameters(), *edge.lowers.buffers()]
     same = all(bool((stack == stack[:1]).all()) for stack in weights)
-    return edge.client(0).eval().requires_grad_(False) if same else None
+    if not same:
+        return None
+    lower = edge.client(0).eval().requires_grad_(False)
+    return lower if holds_all(edge) else nn.Sequential(lower, Held(edge))
+
+
+def holds_all(edge: Clients) -> bool:
+    """Whether the adversary holds all parts of a release, as the server does that computes on them."""
+    return not edge.held or set(edge.defense.storages) <= set(edge.held)
+
+
+class Held(nn.Module):
+    """The channels of a release that the adversary holds."""
+
+    def __init__(self, edge: Clients) -> None:
+        super().__init__()
+        self.storages, self.held = edge.defense.storages, edge.held
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[N, ...] -> [N, ...], with fewer channels."""
+        return held_parts(rows, self.storages, self.held)
 
 
 def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
@@ -102,12 +123,13 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     public = weights is not None and edge.defense.published
     view = View(
         round=number,
-        smashed=smashed.flatten(0, 1).float(),
+        smashed=held_parts(smashed.flatten(0, 1), edge.defense.storages, edge.held).float(),
         mixed=k,
         weights=weights.unsqueeze(1).expand(-1, b, -1, -1).flatten(0, 1).float()
         if public and weights is not None
         else None,
         messages=m,
         labels=sent.release.labels.flatten(0, 1),
+        parts=tuple(name for name in edge.defense.storages if not edge.held or name in edge.held),
     )
     return QueryResult(view=view, members=members)

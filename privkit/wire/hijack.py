@@ -27,7 +27,7 @@ from privkit.training.optimizers import optimizer_of
 from privkit.training.private import check_private, private_gradients
 from privkit.training.round import message_weights, send_back
 from privkit.training.spec import TrainingSpec
-from privkit.wire.channel import answer_of, record
+from privkit.wire.channel import answer_of, holds_all, record
 
 FAKES = 0.1
 """Share of rounds in which a client with a guard sends wrong labels; SplitGuard's evaluation has as many."""
@@ -74,6 +74,10 @@ class LiveClients:
             raise NotApplicable("the lower segments do not learn, so that no answer of the server changes them")
         if edge.protocol.servers > 1:
             raise NotApplicable(f"a hijack takes over one server, and here are {edge.protocol.servers}")
+        if not holds_all(edge):
+            raise NotApplicable(
+                f"who holds {', '.join(edge.held)} alone does not answer the clients: the server has all parts"
+            )
         if edge.protocol.upper == "own":
             raise NotApplicable("standalone clients send nothing, so there is nothing to hijack")
         check_private(edge, spec)

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import View
+from privkit.defenses.split_parts import held_parts
 from privkit.training.edge import Clients
 from privkit.training.round import Round, message_weights, split_round
 from privkit.wire.channel import answer_of
@@ -122,7 +123,8 @@ def _recorded(edge: Clients, found: Round, labels: Tensor, number: int, shares: 
         weights = message_weights(sent.groups, shares).to(gradient.dtype)
         gradient = torch.einsum("m,m...->...", weights, gradient).expand_as(gradient)
     answer = answer_of(sent, number, edge)
-    view = replace(_home(answer.view), cut_gradient=gradient.flatten(0, 1).cpu().clone())
+    gradient = held_parts(gradient.flatten(0, 1), edge.defense.storages, edge.held)
+    view = replace(_home(answer.view), cut_gradient=gradient.cpu().clone())
     received: tuple[View, ...] = ()
     if len(sent.smashed) == len(labels):
         arrived = sent.smashed.grad

@@ -25,7 +25,7 @@ from privkit.pairing import paired
 from privkit.registry import Component, load, parse, table
 from privkit.training.edge import Clients
 from privkit.training.protocol import SplitProtocol
-from privkit.wire.channel import answer_of
+from privkit.wire.channel import answer_of, holds_all, shared_lower
 
 CLASSES, TOKENS, DIM, BATCH = 3, 16, 4, 3
 DEFENSES: list[Defense] = [
@@ -377,3 +377,45 @@ def test_a_chain_has_one_protocol() -> None:
     assert (protocol, found[1]) == ("psl", label)
     with pytest.raises(UsageError, match="a chain runs under one protocol"):
         paired(["gaussian_noise:protocol=sl+masking:protocol=psl"], None)
+
+
+def test_a_view_has_the_parts_that_its_adversary_holds() -> None:
+    images, labels = torch.rand(2, 4, 1, 8, 8, generator=generator()), torch.zeros(2, 4, dtype=torch.int64)
+    edge = clients_of("gaussian_noise", "split_parts:parts=3", "scaling:factor=.5")
+    sent = edge.release(images, labels, generator(1))
+    whole = answer_of(sent, 0, edge).view
+    assert whole.parts == ("part_1", "part_2", "part_3")
+    edge.held = ("part_3", "part_1")
+    view = answer_of(sent, 0, edge).view
+    assert view.parts == ("part_1", "part_3")
+    assert torch.equal(view.smashed, whole.smashed[..., [0, 1, 3]])
+    known = shared_lower(edge)
+    assert known is not None
+    assert known(images[0]).shape == (4, 16, 3)
+    assert not holds_all(edge)
+
+
+@pytest.mark.parametrize("clip_by", ["coordinate", "image"])
+def test_who_holds_one_part_has_its_own_epsilon(clip_by: str) -> None:
+    z, y = inputs(GaussianNoise())
+    found = claim(chain(f"gaussian_noise:clip_by={clip_by}", "patch_shuffle", "split_parts:parts=4"), z, y)
+    alone = claim(GaussianNoise(clip_by=clip_by), z, y)  # type: ignore[arg-type]
+    assert found.epsilon == alone.epsilon
+    part = claim(GaussianNoise(clip_by=clip_by), z[..., :1], y).epsilon if clip_by == "coordinate" else alone.epsilon  # type: ignore[arg-type]
+    assert {name: value for name, value in found.quantities.items() if name.startswith("epsilon_")} == {
+        f"epsilon_part_{number}": part for number in (1, 2, 3, 4)
+    }
+
+
+def test_parts_that_nobody_holds_are_refused() -> None:
+    with pytest.raises(UsageError, match="no defense here splits its release, so nobody holds a part"):
+        resolve({"defense": "gaussian_noise", "parts": ["part_1"]})
+    with pytest.raises(UsageError, match=r"unknown part of split_parts 'part_3'; did you mean 'part_"):
+        resolve({"defense": "split_parts", "parts": ["part_3"]})
+    with pytest.raises(UsageError, match="put split_parts behind it"):
+        resolve({"defense": "split_parts+gaussian_noise"})
+    with pytest.raises(UsageError, match="at least 2"):
+        resolve({"defense": "split_parts:parts=1"})
+    config = resolve({"defense": "gaussian_noise+split_parts", "parts": "part_2"})
+    assert config.held == ("part_2",)
+    assert "parts" not in resolve({"defense": "gaussian_noise+split_parts"}).answers()

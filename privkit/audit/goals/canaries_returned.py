@@ -14,6 +14,7 @@ from privkit.audit.goals.canaries_sent import Sending
 from privkit.audit.goals.context import AttackContext
 from privkit.defenses.base import Defense
 from privkit.training.losses import own_loss
+from privkit.wire.channel import holds_all
 from privkit.wire.transcript import Recorder
 
 
@@ -28,6 +29,8 @@ def gradients(context: AttackContext, coins: Tensor, draws: Generator) -> Sendin
     edge, victims = context.model.edge, context.seed_data.victims
     if own_loss(context.model.upper) is not None or edge.protocol.servers > 1:
         raise NotApplicable("canaries on=gradient need one server, with cross-entropy as its loss")
+    if not holds_all(edge):
+        raise NotApplicable("canaries on=gradient asks the server, who holds all parts; leave out parts")
     if edge.defense.group > 1:
         raise NotApplicable("canaries on=gradient asks for one label a row, and mixed rows have several")
     step = torch.randint(1, max(2, edge.classes), (len(victims),), generator=draws).to(victims.y.device)

@@ -13,6 +13,7 @@ from privkit.accountants.base import Certificate, no_protection
 from privkit.attacks.base import Query, View
 from privkit.attacks.inversion.known_lower import mix
 from privkit.audit.goals.context import AttackContext
+from privkit.defenses.split_parts import held_parts
 from privkit.seeds import derive
 from privkit.training import Clients
 from privkit.wire.channel import black_box_query, record, shared_lower
@@ -135,7 +136,8 @@ def seen_alone(edge: Clients, size: int) -> Look:
     @torch.no_grad()
     def look(images: Tensor) -> Tensor:
         rounds = images.unflatten(0, (-1, edge.lowers.copies, size // edge.lowers.copies))
-        return torch.cat([edge.defense.public_transform(edge.lowers(part).flatten(0, 1)).float() for part in rounds])
+        seen = torch.cat([edge.defense.public_transform(edge.lowers(part).flatten(0, 1)).float() for part in rounds])
+        return held_parts(seen, edge.defense.storages, edge.held)
 
     return look
 

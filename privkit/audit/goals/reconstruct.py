@@ -27,7 +27,7 @@ from privkit.reports.schema import Check, Interval, Row
 from privkit.run.folder import PICTURES
 from privkit.seeds import derive
 from privkit.storage import write_bytes
-from privkit.wire.channel import black_box_query, shared_lower
+from privkit.wire.channel import black_box_query, holds_all, shared_lower
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, imitated, serve
 
 SHOWN = 8
@@ -144,9 +144,9 @@ def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservatio
         auxiliary_labels=seed_data.auxiliary.y if same_classes and "auxiliary_labels" in declared else None,
         query=black_box_query(edge) if "query" in declared else None,
         lower=shared_lower(edge) if "lower" in declared else None,
-        upper=context.model.upper if "upper" in declared else None,
+        upper=context.model.upper if "upper" in declared and holds_all(edge) else None,
         clients=_clients(context) if "clients" in declared else None,
-        imitate=imitated(edge, seed_data.splits.domain) if "imitate" in declared else None,
+        imitate=imitated(edge, seed_data.splits.domain) if "imitate" in declared and holds_all(edge) else None,
     )
 
 

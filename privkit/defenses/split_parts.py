@@ -1,0 +1,98 @@
+"""Parts of a release: its channels lie in several storages, and an adversary holds one, some or all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.accountants import validate
+from privkit.defenses.base import Defense, Effect, Release
+from privkit.defenses.none import require_messages
+from privkit.defenses.receipts import Nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitParts(Defense):
+    """Cuts the channels of a release into parts that lie in different storages; nothing is proven of any.
+
+    Attributes:
+        parts: how many, ≥ 2: `part_1`, `part_2`, …, channels as equal as possible, the first ones larger.
+        place: "client", or "mixer" behind a stage that mixes.
+
+    The server computes on all parts. An audit says which of them its adversary holds (`--parts part_1`).
+
+    Source: privkit's; nobody's noise and nobody's secret, so each holder sees its channels as they are.
+    """
+
+    name: ClassVar[str] = "split_parts"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"splits"})
+
+    parts: int = 2
+    place: Literal["client", "mixer"] = "client"
+
+    def __post_init__(self) -> None:
+        validate.choice("place", self.place, ("client", "mixer"))
+        if validate.whole("parts", self.parts) < 2:
+            raise ValueError(f"parts must be at least 2, got {self.parts}; one part is the whole release")
+
+    @property
+    def storages(self) -> tuple[str, ...]:  # type: ignore[override]
+        """`part_1`, `part_2`, …"""
+        return tuple(f"part_{number + 1}" for number in range(self.parts))
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, Nothing]:
+        """Name the parts of [M, B, ...]; the release itself stays as it is.
+
+        Raises:
+            ValueError: if `smashed` has no axis of messages and images, or fewer channels than parts.
+
+        >>> _, receipt = SplitParts(parts=2).apply(torch.zeros(1, 2, 4, 5), torch.zeros(1, 2), Generator())
+        >>> dict(receipt.quantities)
+        {'coordinates_part_1': 12.0, 'coordinates_part_2': 8.0}
+        """
+        require_messages(self.name, smashed)
+        axis = channel_axis(smashed.ndim - 1) + 1
+        if smashed.shape[axis] < self.parts:
+            raise ValueError(
+                f"split_parts:parts={self.parts} needs as many channels, got shape {list(smashed.shape)}; "
+                "use fewer parts"
+            )
+        image = smashed[:1, :1].tensor_split(self.parts, axis)
+        receipt = Nothing(
+            reason="each storage holds its part of the smashed data as it is; no differential privacy",
+            quantities={f"coordinates_{name}": float(p.numel()) for name, p in zip(self.storages, image, strict=True)},
+            assumptions=("the storages do not share what they hold, except with an adversary that holds several",),
+        )
+        return Release(smashed=smashed, labels=labels), receipt
+
+
+def channel_axis(ndim: int) -> int:
+    """The channels of rows: axis 1 of feature maps [N, C, H, W], else the last."""
+    return 1 if ndim == 4 else ndim - 1
+
+
+def held_parts(rows: Tensor, storages: Sequence[str], held: Sequence[str]) -> Tensor:
+    """What an adversary holds of rows.
+
+    Args:
+        rows: [N, T, D], [N, C, H, W] or [N, D].
+        storages: names of the parts of the release; none if it was not split.
+        held: names of the adversary's parts; none for all of them.
+
+    Returns:
+        The rows with the channels of these parts alone, in their order.
+
+    >>> held_parts(torch.arange(5).view(1, 5), ("part_1", "part_2"), ("part_2",))
+    tensor([[3, 4]])
+    """
+    if not storages or not held:
+        return rows
+    axis = channel_axis(rows.ndim)
+    chunks = zip(storages, rows.tensor_split(len(storages), axis), strict=True)
+    return torch.cat([chunk for name, chunk in chunks if name in held], axis)
