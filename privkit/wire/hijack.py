@@ -75,9 +75,8 @@ class LiveClients:
         if edge.protocol.servers > 1:
             raise NotApplicable(f"a hijack takes over one server, and here are {edge.protocol.servers}")
         if not holds_all(edge):
-            raise NotApplicable(
-                f"who holds {', '.join(edge.held)} alone does not answer the clients: the server has all parts"
-            )
+            held = ", ".join(edge.held)
+            raise NotApplicable(f"the adversary holds {held} alone, and the server, who answers the clients, all parts")
         if edge.protocol.upper == "own":
             raise NotApplicable("standalone clients send nothing, so there is nothing to hijack")
         check_private(edge, spec)
