@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,17 +17,24 @@ from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
 from privkit.errors import UsageError
-from privkit.training import Clients, Trained, TrainingSpec, evaluate, train
+from privkit.training import Checkpoint, Clients, Trained, TrainingSpec, evaluate, train
 
 SPEC = TrainingSpec(batch_size=10, optimizer="sgd", learning_rate=1.0, schedule="constant", best_by="mcc")
 
 
-def trained(data: Batch, validation: Batch | None) -> Trained:
+class Eager(Checkpoint):
+    """Saves every epoch."""
+
+    def save(self, state: dict[str, Any]) -> None:
+        self.keep(state)
+
+
+def trained(data: Batch, validation: Batch | None, epochs: int = 12, path: Path | None = None) -> Trained:
     """A small network at a rate at which the best epoch is not the last."""
     torch.manual_seed(0)
     lower, upper = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh()), nn.Linear(16, 10)
     edge = Clients.build(lower, NoDefense(), Images(shape=(1, 8, 8)), classes=10, seed=0)
-    return train(edge, upper, data, SPEC, epochs=12, seed=0, validation=validation)
+    return train(edge, upper, data, SPEC, epochs=epochs, seed=0, validation=validation, checkpoint=Eager(path))
 
 
 def test_the_best_epoch_is_the_first_of_the_largest_score() -> None:
@@ -44,12 +52,24 @@ def test_the_best_epoch_is_the_first_of_the_largest_score() -> None:
     assert again == found.validation[found.best.number - 1] != found.validation[-1]
 
 
+def test_a_resumed_training_remembers_its_best_epoch(tmp_path: Path) -> None:
+    pool = TinyDigits().open(None, download=False, train_images=140).train
+    data, others = pool.take(np.arange(100)), pool.take(np.arange(100, 140))
+    whole, path = trained(data, others), tmp_path / "training.ckpt"
+    assert whole.best is not None
+    trained(data, others, epochs=whole.best.number, path=path)
+    again = trained(data, others, path=path)
+    assert again.best is not None
+    assert (again.validation, again.best.number) == (whole.validation, whole.best.number)
+    assert all(torch.equal(again.best.upper[name], value) for name, value in whole.best.upper.items())
+
+
 def test_an_audit_keeps_both_and_names_the_one_that_it_attacks(tmp_path: Path) -> None:
     run = privkit.run_audit(
         dataset="tiny_digits",
         defense="none",
         attack=["mean_image", "mid_grey"],
-        training="batch_size=10,optimizer=sgd,learning_rate=.5,schedule=constant,keep=best",
+        training="batch_size=10,optimizer=sgd,learning_rate=.5,schedule=constant,keep=best,private=true,clip=1,noise=4",
         budget="smoke:private=40,epochs=4,validation=40,test=20,victims=10,auxiliary=20",
         out=tmp_path,
     )
@@ -60,6 +80,10 @@ def test_an_audit_keeps_both_and_names_the_one_that_it_attacks(tmp_path: Path) -
     assert first.best_epoch == 1 + values.index(max(values))
     assert set(first.task) == {"mcc", "auc"}
     assert first.images["validation"] == 40
+    assert first.proves is not None
+    assert first.proves.quantities["updates_of_one_record"] == 4  # one step an epoch
+    assert 3 < first.proves.quantities["updates_epsilon"] < first.proves.epsilon == float("inf")
+    assert any("noisy updates alone prove nothing" in sentence for sentence in first.proves.assumptions)
     assert first.provenance.data.keys() >= {"private", "test", "validation"}
     assert (second.accuracy, second.validation) == (first.accuracy, first.validation)  # taken from the run folder
     (home,) = (tmp_path / "models").iterdir()
