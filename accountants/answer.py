@@ -7,7 +7,7 @@ from math import exp, isfinite
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from privkit.accountants import compile as compiled
 from privkit.accountants import validate
@@ -22,6 +22,8 @@ from privkit.accountants.wording import assumptions, library_versions, statement
 Array = NDArray[np.float64]
 SMALLEST = 5e-324
 """Smallest positive float."""
+NODES, TAIL = 65, 1e-9
+"""Values of ε behind a trade-off curve, and the δ at the largest of them."""
 
 
 def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
@@ -141,6 +143,42 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     if value == 0 and mechanism.noise.law == "gaussian":  # no Gaussian has δ = 0: it is too small for a float
         value, lower = SMALLEST, None
     return _certificate(mechanism, best, least, e, value, lower)
+
+
+def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
+    """Smallest false negative rate that any attack can have at each false positive rate: a proven lower bound.
+
+    It is β = max over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), with the smallest δ(ε) that is proven.
+
+    Args:
+        mechanism: what is released.
+        false_positive_rates: [A] α in [0, 1].
+        tight: as in `epsilon`.
+
+    Returns:
+        [A] β in [0, 1].
+
+    Raises:
+        ValueError: if a rate is out of range.
+
+    Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
+
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Clamp
+    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> trade_off(one, [0.05, 0.5]).round(3).tolist()
+    [0.74, 0.159]
+    """
+    alpha = np.asarray(false_positive_rates, float)
+    if not np.all((alpha >= 0) & (alpha <= 1)):
+        raise ValueError(f"a false positive rate must lie in [0, 1], got {false_positive_rates!r}")
+    bounds = compiled.bounds(compiled.steps(mechanism), tight=tight)
+    largest = min(bound.epsilon(TAIL).value for bound in bounds)
+    epsilons = np.linspace(0, min(largest, 700.0), NODES)
+    deltas = np.array([exp(min(0.0, *(bound.log_delta(e).value for bound in bounds))) for e in epsilons.tolist()])
+    kept, e = 1 - deltas - alpha[..., None], epsilons
+    found = np.maximum(kept - alpha[..., None] * np.expm1(e), kept * np.exp(-e))
+    return np.asarray(np.clip(found.max(-1), 0, 1))
 
 
 def _least(answered: Sequence[tuple[Bound, Limit]]) -> tuple[Bound, Limit]:

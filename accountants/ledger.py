@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf
+from math import exp, inf
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from privkit.accountants import ledger_cost, validate
 from privkit.accountants.base import Certificate
+from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.step import USUAL_ORDERS
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
 from privkit.accountants.spec import records
@@ -199,33 +200,60 @@ class Ledger:
         """
         d = validate.delta(delta)
         if not self._counts:
-            return Certificate(
-                kind="differential_privacy",
-                statement="nothing was charged: ε = 0 as long as nothing is released",
-                epsilon=0.0,
-                delta=d,
-                source="by definition",
-            )
+            return self._nothing(0.0, d)
+        best, limit = self._least(lambda bound: bound.epsilon(d))
+        lower = limit.value if best.exact and next(iter(self._counts)).attained else None
+        return self._certificate(best, limit, limit.value, d, lower)
+
+    def delta(self, epsilon: float) -> Certificate:
+        """Smallest δ that is proven at ε for all charges together, by the bounds of `epsilon`.
+
+        Args:
+            epsilon: ≥ 0.
+
+        Raises:
+            ValueError: if ε is no finite number ≥ 0.
+        """
+        e = validate.real("epsilon", epsilon, least=0)
+        if not self._counts:
+            return self._nothing(e, 0.0)
+        best, limit = self._least(lambda bound: bound.log_delta(e))
+        return self._certificate(best, limit, e, exp(min(limit.value, 0.0)), None)
+
+    def _least(self, ask: Callable[[Bound], Limit]) -> tuple[Bound, Limit]:
+        """The bound with the smallest limit."""
         bounds = ledger_cost.bounds(self._counts, self._total + self._rest, tight=self.tight)
-        best, limit = min(((one, one.epsilon(d)) for one in bounds), key=lambda pair: pair[1].value)
-        first, proven = next(iter(self._counts)), limit.value < inf
+        return min(((bound, ask(bound)) for bound in bounds), key=lambda pair: pair[1].value)
+
+    def _nothing(self, epsilon: float, delta: float) -> Certificate:
+        """Before the first charge."""
+        return Certificate(
+            kind="differential_privacy",
+            statement="nothing was charged: ε = 0 as long as nothing is released",
+            epsilon=epsilon,
+            delta=delta,
+            source="by definition",
+        )
+
+    def _certificate(self, best: Bound, limit: Limit, epsilon: float, delta: float, lower: float | None) -> Certificate:
+        """The answer with the assumptions of all charges."""
+        first, proven = next(iter(self._counts)), epsilon < inf and delta < 1
         relation = first.relation.replace("_one", "").replace("_", "-") + "-one"
-        claim = f"(ε = {limit.value:.4g}, δ = {d:.3g})-differential privacy of one {first.unit} under {relation}"
+        claim = f"(ε = {epsilon:.4g}, δ = {delta:.3g})-differential privacy of one {first.unit} under {relation}"
+        said = [sentence for one in self._counts for sentence in (*assumptions(one), *warnings(one, delta))]
         return Certificate(
             kind="differential_privacy" if proven else "nothing",
             statement=f"{claim if proven else 'nothing is proven: no ε with δ < 1 follows'}, over {self.rounds:,} "
             f"round{'s' * (self.rounds > 1)} in {len(self):,} charge{'s' * (len(self) > 1)}",
-            epsilon=limit.value,
-            delta=d if proven else None,
-            lower=limit.value if best.exact and proven and first.attained else None,
+            epsilon=epsilon if proven else inf,
+            delta=delta if proven else None,
+            lower=lower if proven else None,
             method=best.method,
             order=limit.order,
             at_grid_edge=limit.at_edge,
             relation=first.relation,
             unit=first.unit,
-            assumptions=tuple(
-                dict.fromkeys(said for one in self._counts for said in (*assumptions(one), *warnings(one, d)))
-            ),
+            assumptions=tuple(dict.fromkeys(said)),
             source=best.source,
             versions=library_versions(),
         )

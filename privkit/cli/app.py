@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from privkit.cli.accounting import COMMANDS, Json
+from privkit.cli.ledger import ledger
 from privkit.cli.papers import papers
 from privkit.config import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 from privkit.errors import tell, unknown
@@ -217,7 +218,7 @@ def list_(
                 typer.echo(f"  {'':<14} options: {options}")
 
 
-for command in (*COMMANDS, papers):
+for command in (*COMMANDS, ledger, papers):
     app.command()(command)
 
 

@@ -1,9 +1,12 @@
 """The bounds of a run: each both ways, none below the truth, many at once as one by one."""
 
+import re
 from dataclasses import replace
 from math import exp, inf, log
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
@@ -18,6 +21,7 @@ from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, Privat
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.spec.sensitivity import Categories, Clamp
 
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "compose.md"
 DELTA = 1e-5
 START = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=4.0), lower_model="frozen")
 ADDED = replace(START, relation="add_or_remove_one")
@@ -111,6 +115,34 @@ def test_delta_of_two_sampled_steps_by_quadrature(sampling: Any, most: float) ->
     for epsilon in (0.2, 0.8, 1.5):
         found, true = exp(composed.log_delta(epsilon).value), _two_steps(release, update, epsilon)
         assert true * (1 - 1e-6) <= found <= true * most
+
+
+def test_a_gaussians_trade_off_curve_is_met_from_below() -> None:
+    alpha = np.array([1e-4, 0.01, 0.1, 0.5, 0.9, 1.0])
+    true = norm.cdf(norm.ppf(1 - alpha) - 0.5)
+    found = answer.trade_off(replace(START, noise=Noise(smashed=4.0)), alpha)
+    assert np.all(found <= true + 1e-12)
+    assert found == pytest.approx(true, abs=2e-3)
+
+
+@pytest.mark.parametrize("name", ["poisson", "laplace", "answers"])
+def test_a_trade_off_curve_falls_and_is_convex(name: str) -> None:
+    alpha = np.linspace(0, 1, 21)
+    beta = answer.trade_off(RUNS[name], alpha, tight=False)
+    assert np.all(np.diff(beta) <= 1e-12)
+    assert np.all(np.diff(beta, 2) >= -1e-12)
+    assert np.all(beta <= 1 - alpha)
+
+
+def test_rates_outside_0_to_1_are_refused() -> None:
+    with pytest.raises(ValueError, match="false positive rate must lie in"):
+        answer.trade_off(START, [0.5, 1.1])
+
+
+@pytest.mark.parametrize("page", re.findall(r"```python\n(.*?)```", GUIDE.read_text("utf-8"), flags=re.DOTALL))
+def test_the_examples_of_the_guide_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(page, {})
 
 
 def _two_steps(release: GaussianRelease, update: GaussianRelease, epsilon: float) -> float:

@@ -20,6 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
+from typer.testing import CliRunner
 
 from privkit.accountants import answer, ledger_cost
 from privkit.accountants.bounds.step import USUAL_ORDERS
@@ -32,6 +33,8 @@ from privkit.accountants.spec.parts import Mixup, Noise, Poisson, PrivateUpdates
 from privkit.accountants.spec.secrets import RandomAllocation
 from privkit.accountants.spec.sensitivity import Clamp, Known, OneHot
 from privkit.accountants.wording import assumptions
+from privkit.cli.app import app
+from privkit.errors import UsageError
 
 DELTA = 1e-5
 UNIT = Clamp(low=0, high=1, dimensions=1)
@@ -748,3 +751,42 @@ def test_a_closed_ledger_still_tells_but_takes_nothing(path: Path) -> None:
     assert book.epsilon(DELTA).epsilon == pytest.approx(exact(1 / 8), rel=1e-8)
     with pytest.raises(LedgerError, match="closed"):
         book.charge(spec())
+
+
+# Both ways, and from the command line
+
+
+def test_delta_is_the_inverse_of_epsilon(path: Path) -> None:
+    for tight, history in ((False, [(SAMPLED, 20), (LAPLACE, 2)]), (True, [(SAMPLED, 20), (UPDATED, 2)])):
+        with Ledger(path.with_name(f"both_{tight}"), tight=tight) as book:
+            assert book.delta(1.0).delta == 0
+            for one, rounds in history:
+                book.charge(one, rounds=rounds)
+            there = book.epsilon(DELTA).epsilon
+            back = book.delta(there).delta
+            assert back is not None
+            assert 0.97 * DELTA <= back <= DELTA * 1.001
+
+
+def test_the_command_prints_what_the_ledger_proves(path: Path) -> None:
+    with Ledger(path) as book:
+        book.charge(spec(2.0), rounds=4)
+    runner = CliRunner()
+    done = runner.invoke(app, ["ledger", str(path), "--delta", "1e-5", "--json"])
+    assert json.loads(done.stdout)["epsilon"] == pytest.approx(exact(1.0), rel=1e-9)
+    assert "δ = " in runner.invoke(app, ["ledger", str(path), "--epsilon", "1"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--delta", "1e-5"], "there is no ledger"),
+        ([], "give --delta"),
+        (["--delta", "1e-5", "--epsilon", "1"], "give --delta"),
+    ],
+)
+def test_the_command_refuses_in_a_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        CliRunner().invoke(
+            app, ["ledger", str(tmp_path / "none"), *arguments], catch_exceptions=False, standalone_mode=False
+        )

@@ -1,0 +1,46 @@
+"""`privkit ledger`: what the charges of a ledger cost together."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from privkit.cli.accounting import Json, print_certificate
+from privkit.errors import UsageError
+
+
+def ledger(
+    path: Annotated[Path, typer.Argument(help="The ledger's file.")],
+    delta: Annotated[float | None, typer.Option(help="δ in (0, 1): print the ε that is proven at it.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε ≥ 0: print the δ that is proven at it.")] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="Leave numerical composition out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What all charges of a ledger cost together: ε at a δ, or δ at an ε."""
+    if (delta is None) == (epsilon is None):
+        raise UsageError("give --delta for the ε that is proven at it, or --epsilon for the δ")
+    if not path.is_file():
+        raise UsageError(f"there is no ledger at {path}: name the file that a Ledger wrote")
+    from privkit.accountants.ledger import Ledger
+
+    try:
+        with Ledger(path, tight=not fast) as book:
+            found = book.epsilon(delta) if delta is not None else book.delta(epsilon or 0.0)
+            remarks = book.remarks
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if as_json:
+        plain = {
+            name: None if isinstance(value, float) and not isfinite(value) else value
+            for name, value in asdict(found).items()
+        }
+        typer.echo(json.dumps(plain, indent=2, ensure_ascii=False))
+        return
+    print_certificate(found)
+    for remark in remarks:
+        typer.echo(f"  {remark}")
