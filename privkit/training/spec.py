@@ -110,12 +110,12 @@ class TrainingSpec(OptimizerSpec):
         private: train the lower segments by DP-SGD: each client clips the gradient of every record and adds noise to
             their sum. Needs `clip` and `noise`.
         clip: of DP-SGD, the largest norm C of one record's gradient, > 0.
+        noise: of DP-SGD, the noise's standard deviation over C, > 0 (opacus' noise_multiplier).
         loss: "cross_entropy", or "multi_label" for binary cross-entropy of every label; an upper segment with a `loss`
             of its own keeps that (`privkit.training.losses.OwnLoss`).
         keep: which epoch's model is measured on the test images and attacked: the "last", or the "best" on the
             validation images of the budget. Both are stored.
         best_by: what makes an epoch the best: "accuracy", "mcc" or "auc"; of equal ones the first.
-        noise: of DP-SGD, the noise's standard deviation over C, > 0 (opacus' noise_multiplier).
 
     Source: batch 50 of Yao et al., patch shuffling, §V-A.1; Abadi et al. 2016 (DP-SGD). The default optimizer and
     schedule are privkit's.

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
+from privkit.errors import UsageError
 from privkit.out_of_memory import ran_out
 
 
@@ -113,7 +114,11 @@ class Stacked(nn.Module):
             self.by_record = None
 
     def _record_by_record(self, state: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        """[n, B, ...] -> [n, B, ...], every record alone and with its own copy of the weights that learn."""
+        """[n, B, ...] -> [n, B, ...], every record alone and with its own copy of the weights that learn.
+
+        Raises:
+            UsageError: if torch has no batching rule for a layer.
+        """
         assert self.by_record is not None
         for name, stack in state.items():
             if stack.requires_grad:
@@ -127,8 +132,16 @@ class Stacked(nn.Module):
 
         each = torch.func.vmap(one, in_dims=(0, None, 0), randomness="different")
         call = torch.func.vmap(each, randomness="different")
-        with _batched_attention(inputs):
-            return call(dict(self.by_record), others, inputs)
+        try:
+            with _batched_attention(inputs):
+                return call(dict(self.by_record), others, inputs)
+        except RuntimeError as error:
+            if ran_out(error):
+                raise
+            raise UsageError(
+                "training cannot be private: torch cannot evaluate this lower segment record by record "
+                f"({' '.join(str(error).split())[:120]}); choose another segment, or leave out private=true"
+            ) from None
 
     def copy(self, number: int) -> nn.Module:
         """Copy `number` as a module of its own."""

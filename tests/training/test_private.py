@@ -22,6 +22,7 @@ from privkit.domains.images.domain import Images
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
 from privkit.training import Clients, SplitProtocol, TrainingSpec, split_round, train
+from privkit.training.costs import edge_costs
 from privkit.training.loop import release_count
 from privkit.training.private import clipped_sums, of_run, private_gradients
 
@@ -41,6 +42,18 @@ class Patches(nn.Module):
         tokens = self.norm(self.embed(images.flatten(1).unflatten(1, (4, 4))))
         looks = (self.query(tokens) @ tokens.transpose(1, 2)).softmax(2)
         return tokens + looks @ self.value(tokens)
+
+
+class Last(nn.Module):
+    """A recurrent layer over the four rows of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.LSTM(4, 8, batch_first=True)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        states: Tensor = self.cells(rows.unflatten(1, (4, 4)))[0][:, -1]
+        return states
 
 
 SEGMENTS = {
@@ -204,8 +217,9 @@ def test_noisy_updates_alone_prove_nothing() -> None:
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), NoDefense(), 1, "without batch statistics, but 1 is"),
         (nn.Conv2d(1, 2, 3), NoPeek(), 1, "adds a loss over whole batches"),
         (nn.Conv2d(1, 2, 3), Mixup(level="input"), 2, "mixes images of several clients"),
+        (nn.Sequential(nn.Flatten(), Last()), NoDefense(), 1, "torch cannot evaluate this lower segment"),
     ],
-    ids=["batch statistics", "penalty", "mixed images"],
+    ids=["batch statistics", "penalty", "mixed images", "recurrent"],
 )
 def test_what_cannot_be_private_is_refused(lower: nn.Module, defense: Any, count: int, sentence: str) -> None:
     upper = nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
@@ -239,3 +253,10 @@ def test_choosing_the_best_epoch_takes_a_claim_away_unless_noise_covers_the_choi
     assert kinds == {"frozen": proven.kind, "trained": "nothing", updates: proven.kind}
     assert of_run(proven, ReleaseCount(lower_model="trained"), TrainingSpec()) == proven
     assert of_run(replace(proven, covers="labels"), ReleaseCount(), best).kind == "nothing"
+
+
+def test_gradients_of_every_record_count_as_memory() -> None:
+    edge, data = clients(nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), count=2), images(12)
+    plain = replace(SPEC, private=False, clip=None, noise=None)
+    peaks = [edge_costs(edge, data, spec, rounds_an_epoch=1, seed=0).peak_memory for spec in (SPEC, plain)]
+    assert peaks[0] - peaks[1] == 4 * 6 * (16 * 5 + 5)  # float32, for six records of a client
