@@ -86,7 +86,7 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
     >>> curve(one, [2, 8]).tolist()
     [1.0, 4.0]
     """
-    return curves([steps(mechanism)], np.asarray(orders, float))[0]
+    return np.asarray(curves([steps(mechanism)], np.asarray(orders, float))[0])
 
 
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:

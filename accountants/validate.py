@@ -52,7 +52,7 @@ def whole(name: str, value: object, *, least: int = 1, most: int = LARGEST_WHOLE
     >>> whole("rounds", 3)
     3
     """
-    number = int(value) if type(value) is int or (isinstance(value, Integral) and type(value) is not bool) else None
+    number = int(value) if type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool)) else None
     if number is None or not least <= number <= most:
         upper = f" and <= {most}" if (number is not None and number > most) or most < LARGEST_WHOLE else ""
         raise ValueError(f"{name} must be a whole number >= {least}{upper}, got {value!r}")

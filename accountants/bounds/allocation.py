@@ -111,7 +111,10 @@ def profile(places: int, mu: float) -> Pair:
     (0.0028, 0.0005)
     """
     t, m = validate.whole("places", places), validate.real("mu", mu, least=0)
-    told = lambda epsilon: np.exp(gaussian.log_delta(epsilon, m))  # noqa: E731
+
+    def told(epsilon: Array) -> Array:
+        return np.exp(gaussian.log_delta(epsilon, m))
+
     if t == 1 or m == 0 or m > LARGEST_SHIFT:
         return told, told
     t = min(t, MOST_PLACES)
@@ -124,12 +127,12 @@ def profile(places: int, mu: float) -> Pair:
     def removed(epsilon: ArrayLike) -> Array:
         e = np.asarray(epsilon, float)
         strike = t * np.exp(np.minimum(e, 100.0))  # beyond the farthest, δ is smaller
-        return np.minimum(np.clip(np.interp(strike, strikes, calls), 0, 1), told(e))
+        return np.asarray(np.minimum(np.clip(np.interp(strike, strikes, calls), 0, 1), told(e)))
 
     def added(epsilon: ArrayLike) -> Array:
         e = np.asarray(epsilon, float)
         strike = t * np.exp(-np.minimum(e, 700.0))
-        return np.minimum(np.clip(np.interp(strike, strikes, puts) / strike, 0, 1), told(e))
+        return np.asarray(np.minimum(np.clip(np.interp(strike, strikes, puts) / strike, 0, 1), told(e)))
 
     return removed, added
 
@@ -143,7 +146,7 @@ def _log_moments(top: int, places: int, mu: float) -> Array:
 
     def plain(count: int) -> Array:
         """e^{count·z} in z/t."""
-        return j * log(count / places) - factorial
+        return np.asarray(j * log(count / places) - factorial)
 
     def product(left: tuple[int, Array], right: tuple[int, Array]) -> tuple[int, Array]:
         """(e^{nz} + R)(e^{mz} + S) = e^{(n+m)z} + R·S + R·e^{mz} + S·e^{nz}."""
@@ -159,7 +162,7 @@ def _log_moments(top: int, places: int, mu: float) -> Array:
         if left:
             square = product(square, square)
     assert power is not None
-    return (power[1] + factorial)[2:] + 1e-13 * (1 + np.abs(power[1][2:]) / 100)
+    return np.asarray((power[1] + factorial)[2:] + 1e-13 * (1 + np.abs(power[1][2:]) / 100))
 
 
 def _convolved(left: Array, right: Array) -> Array:
@@ -202,7 +205,7 @@ def _reverse(orders: Array, places: int, mu: float) -> Array:
         powers = terms + b * v
         inside = powers.max() - 35 > max(powers[0], powers[-1])  # else the integral was cut off
         found[i] = logsumexp(powers) + log(v_step) - gammaln(b) + 1e-10 if inside else np.inf
-    return np.minimum(np.logaddexp(0, found.reshape(beta.shape)) / beta, geometric)
+    return np.asarray(np.minimum(np.logaddexp(0, found.reshape(beta.shape)) / beta, geometric))
 
 
 def _laplace(v: Array, places: int, mu: float, x: Array, weight: Array) -> Array:
@@ -252,7 +255,7 @@ def _dots(interval: float, nodes: int, mu: float) -> Array:
     below, above = np.diff(put) / interval, np.diff(call) / interval
     inner = np.where(c[:-1] < 1, np.diff(below), np.diff(above))
     masses = np.maximum(np.concatenate([below[:1], inner]), 0.0)
-    return masses * ((1 + float(above[-1])) / float(masses.sum()))
+    return np.asarray(masses * ((1 + float(above[-1])) / float(masses.sum())))
 
 
 def _power(masses: Array, count: int) -> Array:

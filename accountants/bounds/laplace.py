@@ -109,7 +109,7 @@ def rdp(orders: ArrayLike, shift: ArrayLike) -> Array:
         # p·up + (1 − p)·down = 0 with p = α/(2α − 1): without the linear terms nothing cancels.
         small = np.log1p((a * _beyond_linear(up) + (a - 1) * _beyond_linear(down)) / (2 * a - 1))
         large = np.logaddexp(np.log(a / (2 * a - 1)) + up, np.log((a - 1) / (2 * a - 1)) + down)
-    return np.where(up < 1, small, large) / (a - 1)
+    return np.asarray(np.where(up < 1, small, large) / (a - 1))
 
 
 def vector_rdp(orders: ArrayLike, parts: Sequence[tuple[float, int]]) -> Array:

@@ -196,7 +196,7 @@ def _checked(values: ArrayLike) -> Array:
     found = np.asarray(values, float)
     if not np.all((found >= 0) & (found <= 1 + 1e-12)):
         raise ValueError("a privacy profile must give numbers in [0, 1]")
-    return np.minimum(found, 1.0)
+    return np.asarray(np.minimum(found, 1.0))
 
 
 def _masses(values: Array, interval: float) -> Array:

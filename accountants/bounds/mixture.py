@@ -147,16 +147,16 @@ def rdp(orders: ArrayLike, law: ShiftLaw) -> Array:
         for start in range(0, flat.size, step):
             some = flat[start : start + step]
             found[start : start + step] = _log_mean_exp(((some - 1) * some / 2)[:, None] * squared, law.log_weight)
-    return (found / (flat - 1)).reshape(a.shape)
+    return np.asarray((found / (flat - 1)).reshape(a.shape))
 
 
 def _log_mean_exp(exponents: Array, log_weight: Array) -> Array:
     """ln E e^y for y ≥ 0, [A, J] -> [A]: ln(1 + E(e^y − 1)), so that a tiny value keeps its digits."""
     if exponents.max() < 1:
-        return np.log1p(np.einsum("aj,j->a", np.expm1(exponents), np.exp(log_weight)))
+        return np.asarray(np.log1p(np.einsum("aj,j->a", np.expm1(exponents), np.exp(log_weight))))
     with np.errstate(divide="ignore"):
         gains = np.where(exponents > 40, exponents, np.log(np.expm1(np.minimum(exponents, 40))))
-    return np.logaddexp(0, logsumexp(gains + log_weight, axis=1))
+    return np.asarray(np.logaddexp(0, logsumexp(gains + log_weight, axis=1)))
 
 
 def invert(profile: Profile, delta: float) -> float:

@@ -144,7 +144,7 @@ def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> A
     gap = np.minimum(e.ravel()[:, None] - losses, 0.0)
     with np.errstate(under="ignore"):
         found = -np.expm1(gap) @ np.exp(log_mass)
-    return np.clip(found, 0.0, 1.0).reshape(e.shape)
+    return np.asarray(np.clip(found, 0.0, 1.0).reshape(e.shape))
 
 
 def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> float:

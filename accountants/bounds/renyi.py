@@ -51,7 +51,7 @@ def mironov(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
     2.144704
     """
     a = np.asarray(orders, float)
-    return np.asarray(rdp, float) - np.log(delta) / (a - 1)
+    return np.asarray(np.asarray(rdp, float) - np.log(delta) / (a - 1))
 
 
 def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
@@ -63,7 +63,7 @@ def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
     1.714109
     """
     a = np.asarray(orders, float)
-    return np.asarray(rdp, float) + np.log1p(-1 / a) - (np.log(delta) + np.log(a)) / (a - 1)
+    return np.asarray(np.asarray(rdp, float) + np.log1p(-1 / a) - (np.log(delta) + np.log(a)) / (a - 1))
 
 
 def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
@@ -76,7 +76,7 @@ def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
     """
     a = np.asarray(orders, float)
     found = (a - 1) * (np.asarray(rdp, float) - np.asarray(epsilon, float) + np.log1p(-1 / a)) - np.log(a)
-    return np.minimum(found, 0.0)
+    return np.asarray(np.minimum(found, 0.0))
 
 
 def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Converted:

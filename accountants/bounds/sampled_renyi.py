@@ -85,7 +85,7 @@ def _curve(orders: ArrayLike, rate: float, mu: float, both: bool) -> Array:
         return unsampled * q
     moment, q = _half_line if both else _line, max(q, 1e-100)
     log_moment = [moment(order, q, m) for order in a.ravel().tolist()]
-    return np.minimum(np.logaddexp(0, np.array(log_moment).reshape(a.shape)) / (a - 1), unsampled)
+    return np.asarray(np.minimum(np.logaddexp(0, np.array(log_moment).reshape(a.shape)) / (a - 1), unsampled))
 
 
 def _line(order: float, rate: float, mu: float) -> float:

@@ -56,7 +56,7 @@ def without_replacement_rdp(
 
         def cumulant(order: Array) -> Array:
             bound = np.logaddexp(0, _binomial_sums(terms[None], order))
-            return np.minimum(bound, (order - 1) * curve[order.astype(int) - 2])
+            return np.asarray(np.minimum(bound, (order - 1) * curve[order.astype(int) - 2]))
 
         found = np.minimum(_interpolated(flat, cumulant)[0] / (flat - 1), cap)
     return found.reshape(a.shape) if g > 0 else np.zeros(a.shape)
@@ -88,7 +88,7 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
     """
 
     def reverse(order: Array, rate: Array, mu: Array) -> Array:
-        return np.log(order * (order - 1) / 2) + 2 * np.log(rate) + _log_half_gaps(2, mu)
+        return np.asarray(np.log(order * (order - 1) / 2) + 2 * np.log(rate) + _log_half_gaps(2, mu))
 
     return gaussian_rows(orders, rate, mu, _fixed_size_terms, _log_nobody, reverse)
 
@@ -149,7 +149,7 @@ def gaussian_rows(
             def cumulant(order: Array, rows: Array = inside, log_terms: Array = log_terms, part: slice = part) -> Array:
                 sums = offset(order, rows) + _binomial_sums(log_terms, order)
                 bound = np.logaddexp(0, np.logaddexp(sums, more(order, rows, m[part])))
-                return np.minimum(bound, order * (order - 1) * m[part] ** 2 / 2)
+                return np.asarray(np.minimum(bound, order * (order - 1) * m[part] ** 2 / 2))
 
             found[part] = _interpolated(flat, cumulant) / (flat - 1)
         unsampled = flat * m**2 / 2
@@ -160,13 +160,13 @@ def gaussian_rows(
 def _poisson_terms(top: int, rate: Array, mu: Array) -> Array:
     """ln[(q/(1−q))^j (e^{j(j−1)μ²/2} − 1)] for j = 2..top, [R, top − 1]."""
     j = np.arange(2.0, top + 1)
-    return j * (np.log(rate) - np.log1p(-rate)) + _log_expm1(j * (j - 1) * mu**2 / 2)
+    return np.asarray(j * (np.log(rate) - np.log1p(-rate)) + _log_expm1(j * (j - 1) * mu**2 / 2))
 
 
 def _fixed_size_terms(top: int, rate: Array, mu: Array) -> Array:
     """ln[(γ/(1−γ))^j·a_j] for j = 2..top, [R, top − 1]."""
     j = np.arange(2.0, top + 1)
-    return j * (np.log(rate) - np.log1p(-rate)) + _log_half_gaps(j, mu)
+    return np.asarray(j * (np.log(rate) - np.log1p(-rate)) + _log_half_gaps(j, mu))
 
 
 def _log_half_gaps(j: ArrayLike, mu: Array) -> Array:

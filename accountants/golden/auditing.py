@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -47,7 +48,7 @@ def limit_theorem(rate: float, sigma: float, rounds: int, delta: float) -> float
     return published_gdp.limit_theorem(rate, sigma, rounds, delta).epsilon
 
 
-EVALUATORS = {
+EVALUATORS: dict[str, Callable[..., float]] = {
     "auroc": auroc,
     "clopper_pearson": clopper_pearson,
     "limit_theorem": limit_theorem,

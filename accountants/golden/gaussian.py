@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log, sqrt
 from typing import Any, Literal
 
@@ -126,7 +127,7 @@ def delta_of_classical_claim(epsilon: float, delta: float) -> float:
     return gaussian.delta(epsilon, epsilon / sqrt(2 * log(1.25 / delta)))
 
 
-EVALUATORS = {
+EVALUATORS: dict[str, Callable[..., float]] = {
     "averaged_noise_std": laws.averaged_noise_std,
     "best_delta": best_delta,
     "calibrated_sigma": calibrated_sigma,

@@ -73,7 +73,7 @@ def released_mixture(mus: Sequence[float], weights: Sequence[float]) -> Profile:
         found = np.zeros_like(epsilon, dtype=float)
         for mu, weight in zip(m.tolist(), (w / scale).tolist(), strict=True):
             found += weight * np.exp(gaussian.log_delta(epsilon, mu))
-        return np.minimum(found, 1.0)
+        return np.asarray(np.minimum(found, 1.0))
 
     return delta
 
@@ -156,7 +156,7 @@ def _threshold_profile(up: Array, up_weights: Array, low: Array, low_weights: Ar
             weight * np.exp(np.clip(e + log_ndtr(mean - x), -700, 700))
             for mean, weight in zip(low, low_weights, strict=True)
         )
-        return np.clip(first - second, 0.0, 1.0)
+        return np.asarray(np.clip(first - second, 0.0, 1.0))
 
     return delta
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
@@ -80,7 +80,7 @@ def law_epsilon(mu: Sequence[float], delta: float) -> float:
     return mixture.invert(mixture.profile(_law(mu)), delta)
 
 
-EVALUATORS = {
+EVALUATORS: dict[str, Callable[..., float]] = {
     "assumed_epsilon": assumed_epsilon,
     "assumed_rdp": assumed_rdp,
     "delta": gaussian.delta,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from privkit.accountants.golden.case import read
 from privkit.accountants.shuffles import entropy, laws, permutations, variants
@@ -42,7 +42,7 @@ def _tuples(images: Images) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(image) for image in images)
 
 
-EVALUATORS = {
+EVALUATORS: dict[str, Callable[..., float]] = {
     "distinct_outcomes": variants.distinct_outcomes,
     "fano_bits": entropy.fano_bits,
     "log10_permutations": log10_permutations,

@@ -143,7 +143,7 @@ def composed_sigma(epsilon: float, rate: float, rounds: int, within: float) -> f
     )
 
 
-EVALUATORS = {
+EVALUATORS: dict[str, Callable[..., float]] = {
     "composed": composed,
     "composed_pair": composed_pair,
     "composed_poisson": composed_poisson,

@@ -40,7 +40,7 @@ def _without_replacement_terms(top: int, rate: Array, mu: Array) -> Array:
     j = np.arange(2, top + 1)
     even = _log_even_moments(top + top % 2, mu)  # ℓ = 2, 4, …
     theorem_27 = np.log(4) + (even[:, j // 2 - 1] + even[:, (j + 1) // 2 - 1]) / 2
-    return np.minimum(theorem_27, np.log(2) + j * (j - 1.0) * mu**2 / 2) + j * np.log(rate)
+    return np.asarray(np.minimum(theorem_27, np.log(2) + j * (j - 1.0) * mu**2 / 2) + j * np.log(rate))
 
 
 def _log_even_moments(top: int, mu: Array) -> Array:

@@ -25,7 +25,7 @@ ELSEWHERE = ("alphas", "eps_error", "delta_error")
 Step = tuple[float, float, int]
 
 
-class PrivkitAccountant(IAccountant):
+class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no types
     """ε of DP-SGD: the smallest of numerical (PLD) composition, Rényi composition and the exact unsampled profile.
 
     Steps may differ in noise and rate. Relation: add or remove one record.

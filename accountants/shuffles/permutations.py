@@ -40,7 +40,7 @@ def total_permutations(tokens: int, batch: int, kept: int) -> int:
     216
     """
     tokens, batch, kept = shape(tokens, batch, kept)
-    return (comb(tokens, kept) * factorial(kept)) ** batch * factorial(batch * (tokens - kept))
+    return int((comb(tokens, kept) * factorial(kept)) ** batch * factorial(batch * (tokens - kept)))
 
 
 def target_permutations(tokens: int, batch: int, kept: int) -> int:

@@ -160,7 +160,7 @@ def _count(tokens: int, batch: int, kept: int, variant: Variant) -> int:
     count = q[0]
     for j in range(1, degree + 1):  # Σ_j q_j·(degree − j)!, by Horner
         count = count * (degree - j + 1) + q[j]
-    return count * common**batch
+    return int(count * common**batch)
 
 
 @lru_cache(maxsize=256)

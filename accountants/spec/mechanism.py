@@ -284,7 +284,8 @@ class SplitMechanism:
         ratio = getattr(self.mixing, "ratio", None)
         if ratio is None or isinstance(ratio, RealizedRatios):
             return None
-        return ratio.law(self.mixing.patches if isinstance(self.mixing, CutMix) else None)
+        found: RatioLaw = ratio.law(self.mixing.patches if isinstance(self.mixing, CutMix) else None)
+        return found
 
     def shift(self) -> ShiftLaw:
         """μ of one round's releases of one unit, for Gaussian noise; of all rounds together where `joint`."""

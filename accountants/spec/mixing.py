@@ -298,7 +298,7 @@ def rounded_up(ratio: Array, patches: int) -> Array:
     >>> rounded_up(np.array([0.5, 0.1 + 0.2, 0.5 + 2e-10]), 10).tolist()
     [0.5, 0.3, 0.6]
     """
-    return np.ceil(np.nextafter(ratio, 0) * patches) / patches
+    return np.asarray(np.ceil(np.nextafter(ratio, 0) * patches) / patches)
 
 
 def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tuple[Array, Array]:
@@ -366,5 +366,4 @@ def _edges(patches: int) -> Array:
 
 def _point(ratio: float, share: float, norm: float) -> RatioLaw:
     """A law without randomness."""
-    one = lambda value: np.array([float(value)])  # noqa: E731
-    return RatioLaw(ratio=one(ratio), share=one(share), norm=one(norm), log_weight=np.zeros(1))
+    return RatioLaw(ratio=np.array([ratio]), share=np.array([share]), norm=np.array([norm]), log_weight=np.zeros(1))
