@@ -93,7 +93,7 @@ def audit(
     budget: Annotated[
         str | None, typer.Option(help="smoke, small, medium or large, or NAME:key=value,…." + _default("budget"))
     ] = None,
-    training: Annotated[str | None, typer.Option(help="key=value,… such as batch_size=50,freeze_lower=true.")] = None,
+    training: Annotated[str | None, typer.Option(help="key=value,… such as batch_size=50,optimizer=sgd.")] = None,
     delta: Annotated[float | None, typer.Option(help="δ at which ε is given." + _default("delta"))] = None,
     auxiliary: Annotated[
         str | None,
