@@ -320,11 +320,11 @@ def test_says_what_it_lacks() -> None:
     views, _, knowledge = scene()
     assert lacking(Jigsaw(), replace(knowledge, auxiliary=None)) == ["auxiliary"]
     cases: list[tuple[Any, list[View], str]] = [
-        ({"auxiliary": None}, views, "auxiliary images"),
+        ({"auxiliary": None}, views, "needs auxiliary"),
         ({"query": None}, views, "lower segment or a query"),
         ({"auxiliary": torch.rand(40, 1, 32, 32)}, views, "same shape"),
         ({"auxiliary": AUXILIARY[:9]}, views, "at least 10 auxiliary images, got 9"),
-        ({"image_shape": (3, 30, 32)}, views, "no square grid"),
+        ({"image_shape": (3, 30, 32)}, views, "same shape"),
         ({"lower": projected}, views, "but the release is"),
         ({}, [replace(views[0], mixed=2)], "mixture of several images"),
         ({}, [View(round=0, smashed=torch.rand(5, 32))], "tokens"),
