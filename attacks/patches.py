@@ -9,29 +9,9 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.base import NotApplicable
+from privkit.torch_utils.patches import patchify, unpatchify
 
-
-def patchify(images: Tensor, patch: int) -> Tensor:
-    """Cut images [N, C, H, W] into row-major patches [N, (H/p)(W/p), p·p·C].
-
-    >>> patchify(torch.arange(16.0).view(1, 1, 4, 4), 2)[0, 1]
-    tensor([2., 3., 6., 7.])
-    """
-    n, c, h, w = images.shape
-    grid = images.reshape(n, c, h // patch, patch, w // patch, patch)
-    return grid.permute(0, 2, 4, 3, 5, 1).reshape(n, (h // patch) * (w // patch), patch * patch * c)
-
-
-def unpatchify(patches: Tensor, patch: int, image_shape: tuple[int, int, int]) -> Tensor:
-    """Undo `patchify`.
-
-    >>> images = torch.rand(2, 3, 8, 4)
-    >>> torch.equal(unpatchify(patchify(images, 2), 2, (3, 8, 4)), images)
-    True
-    """
-    c, h, w = image_shape
-    grid = patches.reshape(len(patches), h // patch, w // patch, patch, patch, c)
-    return grid.permute(0, 5, 1, 3, 2, 4).reshape(len(patches), c, h, w)
+__all__ = ["Geometry", "as_tokens", "patchify", "sincos_positions", "unpatchify"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,28 +100,6 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
     return squares.expand(*squares.shape[:-3], patch, width // patch, patch).reshape(*outer, 1, 1, height, width)
 
 
-def as_tokens(maps: Tensor, patch: int) -> Tensor:
-    """Feature maps as a sequence of their positions: [..., C, H, W] to [..., T, C·patch²].
-
-    Source: CutMixSL appendix B, Eq. 12 (activations of a CNN, divided by a given patch size).
-    """
-    *outer, c, h, w = maps.shape
-    squares = maps.reshape(*outer, c, h // patch, patch, w // patch, patch)
-    return squares.movedim((-4, -2), (-5, -4)).reshape(*outer, -1, c * patch * patch)
-
-
-def as_maps(tokens: Tensor, patch: int, shape: tuple[int, int, int]) -> Tensor:
-    """The way back from `as_tokens`; `shape` is (C, H, W).
-
-    >>> maps = torch.rand(2, 3, 4, 6)
-    >>> torch.equal(as_maps(as_tokens(maps, 2), 2, (3, 4, 6)), maps)
-    True
-    """
-    c, h, w = shape
-    squares = tokens.reshape(*tokens.shape[:-2], h // patch, w // patch, c, patch, patch)
-    return squares.movedim((-5, -4), (-4, -2)).reshape(*tokens.shape[:-2], c, h, w)
-
-
 def permutations(rows: int, length: int, generator: Generator) -> Tensor:
     """A uniform permutation of 0..length−1 a row, int64 [rows, length], on the generator's device.
 

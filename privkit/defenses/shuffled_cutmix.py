@@ -8,10 +8,11 @@ from typing import ClassVar
 from torch import Generator, Tensor
 
 from privkit.defenses.base import Release
-from privkit.defenses.masks import as_maps, as_tokens, permutations
+from privkit.defenses.masks import permutations
 from privkit.defenses.mixing import pick_rows
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.receipts import Mixed
+from privkit.torch_utils.patches import patchify, unpatchify
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class ShuffledCutMix(RandomCutMix):
             return pick_rows(smashed, owner, order)
         assert self.side is not None  # `positions` refused it
         c, h, w = image_shape
-        return as_maps(pick_rows(as_tokens(smashed, self.side), owner, order), self.side, (c, h, w))
+        return unpatchify(pick_rows(patchify(smashed, self.side), owner, order), self.side, (c, h, w))
 
     def apply(
         self,

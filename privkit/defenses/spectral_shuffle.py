@@ -13,6 +13,7 @@ from privkit.accountants import validate
 from privkit.defenses.base import Defense, Effect, Release, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows
 from privkit.defenses.receipts import Permuted
+from privkit.torch_utils.patches import patchify, unpatchify
 from privkit.torch_utils.seeded import seeded
 
 SYMMETRY = (
@@ -109,14 +110,14 @@ class SpectralShuffle(Defense):
         torch.Size([1, 2, 4, 24])
         """
         if self.where == "image":
-            tokens, (p, rows, columns) = self._image_patches(smashed)
+            tokens, p = self._image_patches(smashed)
         else:
             tokens = self._spectral_tokens(smashed)
         m, b, t, _ = tokens.shape
         order = own_rows(m, b, t, generator)
         released = take_rows(tokens, order)
         if self.where == "image":
-            released = from_patches(released, p, rows, columns)
+            released = unpatchify(released, p, _image_shape(smashed))
         return Release(smashed=released, labels=labels), Permuted(
             source=order, assumptions=(SYMMETRY, KNOWN), proof=PROOF
         )
@@ -125,18 +126,18 @@ class SpectralShuffle(Defense):
         """The transform alone: tokens [N, T, D] to [N, T, 2D], or images to spectra of the same shape."""
         if self.where == "embedding":
             return self._spectral_tokens(smashed.unsqueeze(0))[0]
-        tokens, (p, rows, columns) = self._image_patches(smashed.unsqueeze(0))
-        return from_patches(tokens[0], p, rows, columns)
+        tokens, p = self._image_patches(smashed.unsqueeze(0))
+        return unpatchify(tokens[0], p, _image_shape(smashed))
 
     def _spectral_tokens(self, smashed: Tensor) -> Tensor:
         """Tokens [M, B, T, D] -> patches [M, B, T, 2D] of the spectrum of the picture that they make."""
         _, _, t, d = require_tokens(self.name, smashed)
         grid, p = self._grid(t), self._patch(d)
-        spectrum = centered_spectrum(from_patches(smashed, p, grid, grid), None)
-        return to_patches(torch.cat([spectrum.real, spectrum.imag], -3), p)
+        spectrum = centered_spectrum(unpatchify(smashed, p, (d // p**2, grid * p, grid * p)), None)
+        return patchify(torch.cat([spectrum.real, spectrum.imag], -3), p)
 
-    def _image_patches(self, images: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
-        """Images [M, B, C, H, W] -> patches of their centered Hartley transform, and the patch, rows and columns."""
+    def _image_patches(self, images: Tensor) -> tuple[Tensor, int]:
+        """Images [M, B, C, H, W] -> patches of their centered Hartley transform, and the side of a patch."""
         if images.ndim != 5:
             raise ValueError(f"{self.name} with where=image needs images [M, B, C, H, W], got {list(images.shape)}")
         height, width = images.shape[-2:]
@@ -148,7 +149,7 @@ class SpectralShuffle(Defense):
                 f"{[q for q in allowed if q * q < height * width]}"
             )
         spectrum = centered_spectrum(images, "ortho")
-        return to_patches(spectrum.real - spectrum.imag, p), (p, height // p, width // p)
+        return patchify(spectrum.real - spectrum.imag, p), p
 
     def _grid(self, tokens: int) -> int:
         """Tokens a side."""
@@ -186,23 +187,6 @@ class Scale(nn.Module):
         return x * self.factor
 
 
-def from_patches(tokens: Tensor, patch: int, rows: int, columns: int) -> Tensor:
-    """Tokens [..., rows·columns, p·p·c] -> a picture [..., c, rows·p, columns·p].
-
-    >>> from_patches(torch.arange(8.0).view(2, 4), 2, 1, 2)
-    tensor([[[0., 1., 4., 5.],
-             [2., 3., 6., 7.]]])
-    """
-    patches = tokens.unflatten(-1, (patch, patch, -1)).unflatten(-4, (rows, columns))  # [..., row, column, y, x, c]
-    return patches.movedim(-1, -5).transpose(-3, -2).flatten(-4, -3).flatten(-2)
-
-
-def to_patches(picture: Tensor, patch: int) -> Tensor:
-    """Undo `from_patches`.
-
-    >>> picture = torch.rand(5, 3, 4, 6)
-    >>> torch.equal(from_patches(to_patches(picture, 2), 2, 2, 3), picture)
-    True
-    """
-    patches = picture.unflatten(-2, (-1, patch)).unflatten(-1, (-1, patch))  # [..., c, row, y, column, x]
-    return patches.transpose(-3, -2).movedim(-5, -1).flatten(-3).flatten(-3, -2)
+def _image_shape(images: Tensor) -> tuple[int, int, int]:
+    """(C, H, W) of images [..., C, H, W]."""
+    return images.shape[-3], images.shape[-2], images.shape[-1]

@@ -14,9 +14,10 @@ from torch import Generator
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.boxes import nested_boxes
 from privkit.defenses.cutsmashed import CutSmashed
-from privkit.defenses.masks import as_maps, as_tokens, box_grid, permutations, positions, spread
+from privkit.defenses.masks import box_grid, permutations, positions, spread
 from privkit.defenses.random_cutout import RandomCutout
 from privkit.defenses.vanilla_cutout import VanillaCutout
+from privkit.torch_utils.patches import patchify, unpatchify
 
 CUTOUTS = [RandomCutout(), CutSmashed(), VanillaCutout()]
 named = pytest.mark.parametrize("cutout", CUTOUTS, ids=lambda d: d.name)
@@ -70,8 +71,8 @@ def test_weights_of_cells_reach_their_pixels(m: int, rows: int, columns: int, pa
         assert torch.equal(weight[..., y, x], share[:, :, cell, None, None].expand(m, 2, 1, 3))
     tokens = torch.zeros(m, 2, 4, rows * columns, 5)
     assert torch.equal(spread(share, tokens, None, leading=3)[:, :, 0, :, 0], share)
-    assert torch.equal(as_maps(as_tokens(maps + weight, patch), patch, maps.shape[3:]), maps + weight)  # type: ignore[arg-type]
-    assert torch.equal(as_tokens(weight, patch)[:, :, 0, :, 0], share)  # in the order of cells
+    assert torch.equal(unpatchify(patchify(maps + weight, patch), patch, maps.shape[3:]), maps + weight)  # type: ignore[arg-type]
+    assert torch.equal(patchify(weight, patch)[:, :, 0, :, 0], share)  # in the order of cells
 
 
 def test_every_permutation_is_equally_likely() -> None:

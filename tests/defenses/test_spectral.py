@@ -6,7 +6,8 @@ import torch
 from torch import Generator
 
 from privkit.defenses.base import ReleaseCount
-from privkit.defenses.spectral_shuffle import SpectralShuffle, from_patches, to_patches
+from privkit.defenses.spectral_shuffle import SpectralShuffle
+from privkit.torch_utils.patches import patchify, unpatchify
 
 Y = torch.zeros(2, 3)
 
@@ -69,9 +70,9 @@ def test_the_paper_has_196_tokens_of_1536() -> None:
 def test_without_the_order_the_transform_hides_nothing() -> None:
     z = torch.randn(2, 3, 16, 48, dtype=torch.float64, generator=generator())
     release, receipt = SpectralShuffle().apply(z, Y, generator(1))
-    real, imag = from_patches(unshuffled(release.smashed, receipt.permutation), 4, 4, 4).chunk(2, dim=2)
+    real, imag = unpatchify(unshuffled(release.smashed, receipt.permutation), 4, (6, 16, 16)).chunk(2, dim=2)
     picture = torch.fft.ifft2(torch.fft.ifftshift(torch.complex(real, imag), dim=(-2, -1))).real
-    torch.testing.assert_close(to_patches(picture, 4), z)
+    torch.testing.assert_close(patchify(picture, 4), z)
 
 
 def test_before_the_embedding_an_image_stays_an_image() -> None:
@@ -81,8 +82,8 @@ def test_before_the_embedding_an_image_stays_an_image() -> None:
     assert (defense.level, defense.release_width(9), defense.adapter((12, 9), 0)) == ("input", 9, None)
     assert release.smashed.shape == images.shape
     torch.testing.assert_close(release.smashed.square().sum((2, 3, 4)), images.square().sum((2, 3, 4)))
-    patches = unshuffled(to_patches(release.smashed, 4), receipt.permutation)
-    spectrum = from_patches(patches, 4, 3, 4)
+    patches = unshuffled(patchify(release.smashed, 4), receipt.permutation)
+    spectrum = unpatchify(patches, 4, (3, 12, 16))
     expected = np.fft.fftshift(np.fft.fft2(images.numpy(), norm="ortho"), axes=(-2, -1))
     np.testing.assert_allclose(spectrum.numpy(), expected.real - expected.imag, atol=1e-12)
     back = torch.fft.fft2(torch.fft.ifftshift(spectrum, dim=(-2, -1)), norm="ortho")  # Hartley is its own inverse
@@ -95,7 +96,7 @@ def test_the_form_is_the_release_before_its_order(defense: SpectralShuffle) -> N
     given = torch.rand(2, 3, 16, 12) if defense.where == "embedding" else torch.rand(2, 3, 1, 16, 16)
     release, receipt = defense.apply(given, Y, generator())
     form = defense.public_transform(given.flatten(0, 1)).view_as(release.smashed)
-    tokens, released = (x if defense.where == "embedding" else to_patches(x, 4) for x in (form, release.smashed))
+    tokens, released = (x if defense.where == "embedding" else patchify(x, 4) for x in (form, release.smashed))
     assert torch.equal(unshuffled(released, receipt.permutation), tokens)
 
 

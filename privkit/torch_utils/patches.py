@@ -1,0 +1,41 @@
+"""Images cut into square patches, and put together again."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def patchify(images: Tensor, patch: int) -> Tensor:
+    """Cut images, or feature maps, [..., C, H, W] into row-major patches [..., (H/p)(W/p), p·p·C].
+
+    Args:
+        images: the sides are multiples of the patch's.
+        patch: p ≥ 1, side of a patch in pixels.
+
+    >>> import torch
+    >>> patchify(torch.arange(16.0).view(1, 1, 4, 4), 2)[0, 1]
+    tensor([2., 3., 6., 7.])
+    """
+    *outer, c, h, w = images.shape
+    grid = images.reshape(*outer, c, h // patch, patch, w // patch, patch)
+    cells = grid.movedim((-4, -2, -3, -1, -5), (-5, -4, -3, -2, -1))
+    return cells.reshape(*outer, (h // patch) * (w // patch), patch * patch * c)
+
+
+def unpatchify(patches: Tensor, patch: int, image_shape: tuple[int, int, int]) -> Tensor:
+    """Undo `patchify`.
+
+    Args:
+        patches: [..., (H/p)(W/p), p·p·C].
+        patch: p.
+        image_shape: (C, H, W).
+
+    >>> import torch
+    >>> images = torch.rand(2, 3, 8, 4)
+    >>> torch.equal(unpatchify(patchify(images, 2), 2, (3, 8, 4)), images)
+    True
+    """
+    c, h, w = image_shape
+    outer = patches.shape[:-2]
+    grid = patches.reshape(*outer, h // patch, w // patch, patch, patch, c)
+    return grid.movedim((-1, -5, -3, -4, -2), (-5, -4, -3, -2, -1)).reshape(*outer, c, h, w)
