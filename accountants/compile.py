@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from math import ceil, inf
+from collections.abc import Callable
+from math import ceil
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from privkit.accountants.bounds.bound import Bound, pure
+from privkit.accountants.bounds.bound import Bound
 from privkit.accountants.bounds.gaussian_bound import gaussian_bound
 from privkit.accountants.bounds.laplace import LaplaceRelease
 from privkit.accountants.bounds.mixture import PublicMixture
 from privkit.accountants.bounds.numerical_composition import composed_bound
+from privkit.accountants.bounds.pure import pure_bound
 from privkit.accountants.bounds.randomized_response import RandomizedAnswer
 from privkit.accountants.bounds.renyi_composition import curves, renyi_bound
 from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
@@ -24,6 +26,8 @@ from privkit.accountants.spec.sensitivity import Categories, Clamp, Known, Patch
 from privkit.accountants.spec.shift import laplace_parts, laplace_shift
 
 Array = NDArray[np.float64]
+THEOREMS: tuple[Callable[[Steps], Bound | None], ...] = (renyi_bound, pure_bound)
+"""What is asked if no bound is exact, beside the Gaussian of all steps and numerical composition."""
 
 
 def steps(mechanism: SplitMechanism) -> Steps:
@@ -105,11 +109,9 @@ def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
         exact = whole
     if exact is not None:
         return [exact]
-    most = sum(step.pure(count) for step, count in run)
-    found: list[Bound | None] = [whole, renyi_bound(run), pure(most, "Dwork et al. 2006") if most < inf else None]
-    if tight:
-        found.append(composed_bound(run))
-    return [bound for bound in found if bound is not None]
+    theorems = THEOREMS if not tight else (*THEOREMS, composed_bound)
+    found = (theorem(run) for theorem in theorems)
+    return [bound for bound in (whole, *found) if bound is not None]
 
 
 def _constant(mechanism: SplitMechanism) -> float:
