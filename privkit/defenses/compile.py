@@ -111,11 +111,12 @@ def _of_parts(steps: Sequence[Step], noise: int, split: int, release_count: Rele
     clip = _tighter(receipt, _bound(steps[:noise]))
     if not isinstance(clip, Clamp):
         return {}
-    alone = {
-        name: replace(receipt, clip=replace(clip, dimensions=size)).certificate(release_count).epsilon
-        for name, size in _parts(steps[split]).items()
+    parts = _parts(steps[split])
+    of_size = {
+        size: replace(receipt, clip=replace(clip, dimensions=size)).certificate(release_count).epsilon
+        for size in set(parts.values())
     }
-    return alone
+    return {name: of_size[size] for name, size in parts.items()}
 
 
 def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Certificate:
