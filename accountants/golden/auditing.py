@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,7 +12,7 @@ from scipy.special import ndtri
 from privkit.accountants.auditing import many_runs, rates
 from privkit.accountants.auditing.one_run import epsilon_one_run
 from privkit.accountants.golden import published_gdp
-from privkit.accountants.golden.case import read
+from privkit.accountants.golden.case import Evaluator, read
 
 
 @cache
@@ -48,7 +47,7 @@ def limit_theorem(rate: float, sigma: float, rounds: int, delta: float) -> float
     return published_gdp.limit_theorem(rate, sigma, rounds, delta).epsilon
 
 
-EVALUATORS: dict[str, Callable[..., float]] = {
+EVALUATORS: dict[str, Evaluator] = {
     "auroc": auroc,
     "clopper_pearson": clopper_pearson,
     "limit_theorem": limit_theorem,

@@ -9,6 +9,9 @@ from functools import partial
 from importlib.resources import files
 from math import isfinite
 
+Evaluator = Callable[..., float]
+"""Recomputes one kind of reference value from its inputs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -42,7 +45,7 @@ class Case:
         return isfinite(found) and abs(found - self.expected) <= max(self.abs, self.rel * abs(self.expected)), found
 
 
-def read(package: str, name: str, evaluators: Mapping[str, Callable[..., float]]) -> tuple[Case, ...]:
+def read(package: str, name: str, evaluators: Mapping[str, Evaluator]) -> tuple[Case, ...]:
     """The cases of a file of JSON lines.
 
     Args:

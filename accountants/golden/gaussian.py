@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import log, sqrt
 from typing import Any, Literal
 
@@ -11,7 +10,7 @@ import numpy as np
 from privkit.accountants import answer
 from privkit.accountants.bounds import gaussian, laplace, renyi, subsampling
 from privkit.accountants.calibration import calibrate
-from privkit.accountants.golden.case import read
+from privkit.accountants.golden.case import Evaluator, read
 from privkit.accountants.shuffles import laws
 from privkit.accountants.spec import shift as spec_shift
 from privkit.accountants.spec.records import from_json
@@ -127,7 +126,7 @@ def delta_of_classical_claim(epsilon: float, delta: float) -> float:
     return gaussian.delta(epsilon, epsilon / sqrt(2 * log(1.25 / delta)))
 
 
-EVALUATORS: dict[str, Callable[..., float]] = {
+EVALUATORS: dict[str, Evaluator] = {
     "averaged_noise_std": laws.averaged_noise_std,
     "best_delta": best_delta,
     "calibrated_sigma": calibrated_sigma,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from privkit.accountants.bounds import mixture
 from privkit.accountants.golden import gaussian, hidden_mixtures
-from privkit.accountants.golden.case import read
+from privkit.accountants.golden.case import Evaluator, read
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio, RealizedRatios
 from privkit.accountants.spec.shift import ShiftLaw
 
@@ -80,7 +80,7 @@ def law_epsilon(mu: Sequence[float], delta: float) -> float:
     return mixture.invert(mixture.profile(_law(mu)), delta)
 
 
-EVALUATORS: dict[str, Callable[..., float]] = {
+EVALUATORS: dict[str, Evaluator] = {
     "assumed_epsilon": assumed_epsilon,
     "assumed_rdp": assumed_rdp,
     "delta": gaussian.delta,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from privkit.accountants.golden.case import read
+from privkit.accountants.golden.case import Evaluator, read
 from privkit.accountants.shuffles import entropy, laws, permutations, variants
 from privkit.accountants.shuffles.variants import Variant
 
@@ -42,7 +42,7 @@ def _tuples(images: Images) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(image) for image in images)
 
 
-EVALUATORS: dict[str, Callable[..., float]] = {
+EVALUATORS: dict[str, Evaluator] = {
     "distinct_outcomes": variants.distinct_outcomes,
     "fano_bits": entropy.fano_bits,
     "log10_permutations": log10_permutations,

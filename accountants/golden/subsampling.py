@@ -11,7 +11,7 @@ from scipy.special import gammaln, log_ndtr, logsumexp
 
 from privkit.accountants.bounds import pld, renyi, round_profiles, subsampled_rdp
 from privkit.accountants.golden import hidden_mixtures, theorem_27
-from privkit.accountants.golden.case import read
+from privkit.accountants.golden.case import Evaluator, read
 from privkit.accountants.golden.gaussian import ORDERS
 from privkit.accountants.spec.mixing import beta_nodes
 
@@ -143,7 +143,7 @@ def composed_sigma(epsilon: float, rate: float, rounds: int, within: float) -> f
     )
 
 
-EVALUATORS: dict[str, Callable[..., float]] = {
+EVALUATORS: dict[str, Evaluator] = {
     "composed": composed,
     "composed_pair": composed_pair,
     "composed_poisson": composed_poisson,

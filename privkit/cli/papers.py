@@ -143,9 +143,14 @@ def _print_paper(found: Paper, results: Path | None, as_json: bool) -> None:
         raise UsageError(f"{found.name} publishes no ordering that is judged here: leave --results out")
     comparisons = list(found.comparisons())
     methods = measured(found.name, read_rows(results)) if orderings(found.name) else []
+    if results is not None and not any(one.accuracy for one in methods):
+        raise UsageError(
+            f"no row of {results} is of a method of {found.name}: audit one of its experiments "
+            f"({', '.join(path.name for path in found.experiments)})"
+        )
     judged = judge(found.name, methods)
     if as_json:
-        answer = {
+        answer: dict[str, Any] = {
             "paper": found.name,
             "title": found.title,
             "claims": [asdict(one) for one in comparisons],

@@ -45,20 +45,20 @@ def printed_values(paper: str) -> tuple[PrintedValue, ...]:
     >>> len(printed_values("dp_cutmixsl")) > 100
     True
     """
-    with (files(f"privkit.papers.{paper}") / "values.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(
-            PrintedValue(
-                table=row["table"],
-                row=row["row"],
-                column=row["column"],
-                value=float(row["value"]) if row["value"] else None,
-                spread=float(row["spread"]) if row["spread"] else None,
-                unit=row["unit"],
-                line=int(row["line"]),
-                note=row["note"],
-            )
-            for row in csv.DictReader(file)
+    text = (files(f"privkit.papers.{paper}") / "values.csv").read_text(encoding="utf-8")
+    return tuple(
+        PrintedValue(
+            table=row["table"],
+            row=row["row"],
+            column=row["column"],
+            value=float(row["value"]) if row["value"] else None,
+            spread=float(row["spread"]) if row["spread"] else None,
+            unit=row["unit"],
+            line=int(row["line"]),
+            note=row["note"],
         )
+        for row in csv.DictReader(text.splitlines())
+    )
 
 
 def printed(paper: str, table: str, row: str, column: str) -> float:

@@ -206,6 +206,13 @@ def test_refusals(arguments: list[str], said: str) -> None:
     assert said in str(done.exception)
 
 
+def test_rows_of_another_dataset_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(rows(psl=0.1)[0] | {"dataset": "digits"}))
+    done = command("dp_cutmixsl", "--results", str(file))
+    assert f"no row of {file} is of a method of dp_cutmixsl: audit one of its experiments" in str(done.exception)
+
+
 @pytest.mark.parametrize("line", ["{", "[1]", '{"accuracy": 1}'])
 def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "rows.jsonl"

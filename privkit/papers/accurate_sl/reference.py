@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp, sqrt
 
-from privkit.accountants.golden.case import read
+from privkit.accountants.golden.case import Evaluator, read
 from privkit.papers.accurate_sl import claims, composition, denoising, denoising_softmax
 from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
 
-Matrix, Vector = Sequence[Sequence[float]], Sequence[float]
+Matrix = Sequence[Sequence[float]]
+Vector = Sequence[float]
 
 
 def _noise(sigma: float) -> Noise:
@@ -62,7 +63,7 @@ def theorem_3_5_limit_mu(delta: float) -> float:
     return claims.theorem_3_5_limit(delta)[1]
 
 
-EVALUATORS = {
+EVALUATORS: dict[str, Evaluator] = {
     "best_alpha": best_alpha,
     "best_mean_scale": best_mean_scale,
     "exp_sum": exp_sum,
