@@ -9,13 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from torch import Generator
+from torch import Generator, Tensor
 
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.boxes import nested_boxes
 from privkit.defenses.cutsmashed import CutSmashed
 from privkit.defenses.masks import box_grid, permutations, positions, spread
 from privkit.defenses.random_cutout import RandomCutout
+from privkit.defenses.receipts import Nothing
 from privkit.defenses.vanilla_cutout import VanillaCutout
 from privkit.torch_utils.patches import patchify, unpatchify
 
@@ -25,6 +26,12 @@ named = pytest.mark.parametrize("cutout", CUTOUTS, ids=lambda d: d.name)
 
 def generator(seed: int = 0) -> Generator:
     return Generator().manual_seed(seed)
+
+
+def kept_by(receipt: Nothing) -> Tensor:
+    """bool [M, T], the positions that masks kept."""
+    assert receipt.masks is not None
+    return receipt.masks
 
 
 def test_cells_are_counted_by_the_trailing_shape() -> None:
@@ -116,8 +123,8 @@ def test_gradient_of_a_cutout_is_masked(cutout: RandomCutout, stationary: bool) 
     release, receipt = cutout.apply(z, torch.zeros(2, 3), generator())
     upstream = torch.rand_like(release.smashed)
     (found,) = torch.autograd.grad(release.smashed, z, upstream)
-    assert torch.equal(found, upstream * receipt.masks[:, None, :, None])
-    assert torch.equal(release.smashed, z * receipt.masks[:, None, :, None])
+    assert torch.equal(found, upstream * kept_by(receipt)[:, None, :, None])
+    assert torch.equal(release.smashed, z * kept_by(receipt)[:, None, :, None])
 
 
 @given(
@@ -129,11 +136,11 @@ def test_gradient_of_a_cutout_is_masked(cutout: RandomCutout, stationary: bool) 
 def test_the_payload_is_exact(payload: float, m: int, t: int, seed: int) -> None:
     z = torch.ones(m, 2, t, 3)
     release, receipt = RandomCutout(payload=payload).apply(z, torch.zeros(m, 2), generator(seed))
-    assert (receipt.masks.sum(1) == round(payload * t)).all()
+    assert (kept_by(receipt).sum(1) == round(payload * t)).all()
     assert receipt.payload_share == pytest.approx(round(payload * t) / t, abs=1e-12)
     assert release.weights is not None
-    assert torch.equal(release.weights.squeeze(1).bool(), receipt.masks)
-    assert release.smashed.sum() == 3 * 2 * receipt.masks.sum()
+    assert torch.equal(release.weights.squeeze(1).bool(), kept_by(receipt))
+    assert release.smashed.sum() == 3 * 2 * kept_by(receipt).sum()
 
 
 @named
@@ -141,17 +148,17 @@ def test_images_are_masked_at_the_input_layer(cutout: RandomCutout) -> None:
     images = torch.rand(2, 3, 3, 8, 8) + 1
     release, receipt = replace(cutout, level="input", payload=0.75).apply(images, torch.zeros(2, 3), generator())
     side = 1 if cutout.name == "vanilla_cutout" else 2
-    assert receipt.masks.shape == (2, 64 // side**2)
-    assert torch.equal(release.smashed != 0, spread(receipt.masks, images, side, leading=2).expand_as(images))
+    assert kept_by(receipt).shape == (2, 64 // side**2)
+    assert torch.equal(release.smashed != 0, spread(kept_by(receipt), images, side, leading=2).expand_as(images))
 
 
 @named
 def test_stationary_masks_stay_and_fresh_ones_do_not(cutout: RandomCutout) -> None:
     z, y = torch.rand(4, 2, 64, 3), torch.zeros(4, 2)
     fresh, still = generator(), generator()
-    drawn = [cutout.apply(z, y, fresh)[1].masks for _ in range(2)]
-    kept = [replace(cutout, stationary=True).apply(z, y, still)[1].masks for _ in range(2)]
-    other = replace(cutout, stationary=True, mask_seed=1).apply(z, y, still)[1].masks
+    drawn = [kept_by(cutout.apply(z, y, fresh)[1]) for _ in range(2)]
+    kept = [kept_by(replace(cutout, stationary=True).apply(z, y, still)[1]) for _ in range(2)]
+    other = kept_by(replace(cutout, stationary=True, mask_seed=1).apply(z, y, still)[1])
     assert not torch.equal(*drawn)
     assert torch.equal(*kept)
     assert not torch.equal(kept[0], other)
@@ -161,7 +168,7 @@ def test_stationary_masks_stay_and_fresh_ones_do_not(cutout: RandomCutout) -> No
 
 def test_kept_cells_are_uniform() -> None:
     _, receipt = RandomCutout(payload=0.5).apply(torch.zeros(12_000, 1, 4, 1), torch.zeros(12_000, 1), generator())
-    pairs = receipt.masks.int().numpy() @ np.array([8, 4, 2, 1])
+    pairs = kept_by(receipt).int().numpy() @ np.array([8, 4, 2, 1])
     seen = np.unique(pairs, return_counts=True)[1]
     assert len(seen) == 6  # which two of four
     assert chisquare(seen).pvalue > 1e-4
@@ -181,9 +188,9 @@ def test_nothing_of_what_is_cut_leaks(cutout: RandomCutout) -> None:
     """A product with the mask would leak signs, 0·x = −0 for x < 0, and overflows."""
     z = -torch.rand(2, 3, 16, 2)
     _, receipt = cutout.apply(z, torch.zeros(2, 3), generator())
-    z[~receipt.masks.unsqueeze(1).expand(2, 3, 16)] = float("nan")
+    z[~kept_by(receipt).unsqueeze(1).expand(2, 3, 16)] = float("nan")
     released = cutout.apply(z, torch.zeros(2, 3), generator())[0].smashed
-    assert torch.equal(released.signbit(), receipt.masks[:, None, :, None].expand_as(released))
+    assert torch.equal(released.signbit(), kept_by(receipt)[:, None, :, None].expand_as(released))
     assert released.isfinite().all()
 
 
@@ -202,7 +209,7 @@ def test_positions_seen_is_what_fresh_masks_show() -> None:
     seen = torch.zeros(500, 16, dtype=torch.bool)
     for _ in range(4):
         _, receipt = RandomCutout(payload=0.25).apply(z, y, draws)
-        seen |= receipt.masks
+        seen |= kept_by(receipt)
     expected = receipt.certificate(ReleaseCount(epochs=4)).quantities["positions_seen"]
     shares = seen.double().mean(1)
     assert abs(shares.mean().item() - expected) < 4.5 * shares.std().item() / 500**0.5
@@ -232,4 +239,4 @@ def test_feature_maps_need_a_patch_that_divides(cutout: RandomCutout) -> None:
         cutout.apply(maps, y, generator())
     with pytest.raises(ValueError, match="patch=3 does not divide"):
         replace(cutout, patch=3).apply(maps, y, generator())
-    assert replace(cutout, patch=2).apply(maps, y, generator())[1].masks.shape == (2, 16)
+    assert kept_by(replace(cutout, patch=2).apply(maps, y, generator())[1]).shape == (2, 16)
