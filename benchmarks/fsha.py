@@ -18,13 +18,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NoSession, View
+from privkit.attacks.goals.learners import OneClient
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import BLOCKS, FSHA, ROUNDS_AN_EPOCH
 from privkit.attacks.hijack.fsha_networks import build
@@ -109,7 +110,7 @@ def client(level: str, seed: int, width: int = 64, bounded: bool = False) -> nn.
         return nn.Sequential(*stem, *blocks[: int(level)], *[nn.Tanh()] * bounded)
 
 
-class Victims:
+class Victims(OneClient):
     """Clients in training: one lower segment, one optimizer, whatever defense they apply themselves."""
 
     def __init__(
@@ -122,21 +123,16 @@ class Victims:
         seed: int,
         defended: Defended,
     ) -> None:
-        self.lower, self.images, self.labels, self.attacked = lower, images, labels, attacked
-        self.batch, self.seed, self.defended, self.done = given.batch, seed, defended, 0
-        self.optimizer = torch.optim.Adam(lower.parameters(), lr=given.client_rate, fused=True)
+        super().__init__(lower, torch.optim.Adam(lower.parameters(), lr=given.client_rate, fused=True))
+        self.images, self.labels, self.attacked = images, labels, attacked
+        self.batch, self.seed, self.defended = given.batch, seed, defended
 
-    def round(self, answer: Callable[[View], Tensor]) -> None:
-        """Send a batch, learn from what comes back."""
+    def send(self) -> tuple[Tensor, Tensor]:
+        """A batch of this round, through the clients' defense."""
         draws = Generator(self.images.device).manual_seed(self.seed * 1_000_003 + self.done)
         rows = torch.randint(len(self.images), (self.batch,), generator=draws, device=self.images.device)
         self.lower.train()
-        release = self.defended(self.lower(self.images[rows] * 2 - 1), draws)
-        gradient = answer(View(round=self.done, smashed=release.detach(), labels=self.labels[rows]))
-        self.optimizer.zero_grad(set_to_none=True)
-        release.backward(gradient)
-        self.optimizer.step()
-        self.done += 1
+        return self.defended(self.lower(self.images[rows] * 2 - 1), draws), self.labels[rows]
 
     @torch.no_grad()
     def views(self) -> list[View]:
@@ -145,16 +141,6 @@ class Victims:
         self.lower.eval()
         parts = self.attacked.split(250)
         return [View(round=i, smashed=self.defended(self.lower(x * 2 - 1), draws)) for i, x in enumerate(parts)]
-
-    def state_dict(self) -> dict[str, Any]:
-        """All of it."""
-        return {"lower": self.lower.state_dict(), "optimizer": self.optimizer.state_dict(), "done": self.done}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.lower.load_state_dict(state["lower"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.done = state["done"]
 
 
 class Progress(NoSession):

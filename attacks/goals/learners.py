@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
 
 from privkit.attacks.base import View
 from privkit.torch_utils.seeded import seeded
 
-__all__ = ["Learners", "shrunk"]
+__all__ = ["Learners", "OneClient", "shrunk"]
 
 CHANNELS = 4
 RATE = 2e-3
@@ -27,8 +29,51 @@ def shrunk(images: Tensor, side: int) -> Tensor:
     return nn.functional.adaptive_avg_pool2d(images, (height, width))
 
 
-class Learners:
-    """One client of two convolutions, in training; satisfies `privkit.attacks.base.TrainingClients`.
+class OneClient(ABC):
+    """One client in training, which learns whatever it is answered; satisfies `privkit.attacks.base.TrainingClients`.
+
+    Args:
+        lower: its lower segment.
+        optimizer: of the segment's weights.
+    """
+
+    def __init__(self, lower: nn.Module, optimizer: Optimizer) -> None:
+        self.lower, self.optimizer, self.done = lower, optimizer, 0
+
+    @abstractmethod
+    def send(self) -> tuple[Tensor, Tensor]:
+        """The release of round `done`, with its graph, and its labels."""
+
+    @abstractmethod
+    def views(self) -> list[View]:
+        """The attacked images through the client as it is now."""
+
+    def learn(self) -> None:
+        """A step on the gradients of the weights."""
+        self.optimizer.step()
+
+    def round(self, answer: Callable[[View], Tensor]) -> None:
+        """Send a batch, and learn from what comes back."""
+        sent, labels = self.send()
+        back = answer(View(round=self.done, smashed=sent.detach(), labels=labels))
+        self.optimizer.zero_grad(set_to_none=True)
+        sent.backward(back)
+        self.learn()
+        self.done += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizer and the number of rounds."""
+        return {"lower": self.lower.state_dict(), "optimizer": self.optimizer.state_dict(), "done": self.done}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.lower.load_state_dict(state["lower"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.done = int(state["done"])
+
+
+class Learners(OneClient):
+    """A client of two convolutions.
 
     Args:
         images: what it trains on.
@@ -51,30 +96,25 @@ class Learners:
         noise: bool,
     ) -> None:
         self._images, self._labels, self._batch, self._seed, self._noise = images, labels, batch_size, seed, noise
-        self._victims, self._victim_labels, self._number = victims, victim_labels, 0
+        self._victims, self._victim_labels = victims, victim_labels
         with seeded(torch.device("cpu"), seed):
             first = nn.Conv2d(images.shape[1], 2 * CHANNELS, 3, 2, 1)
-            self._lower = nn.Sequential(first, nn.ReLU(), nn.Conv2d(2 * CHANNELS, CHANNELS, 3, 1, 1))
-        self._lower.to(images.device)
-        self._optimizer = torch.optim.Adam(self._lower.parameters(), lr=RATE)
+            lower = nn.Sequential(first, nn.ReLU(), nn.Conv2d(2 * CHANNELS, CHANNELS, 3, 1, 1))
+        lower.to(images.device)
+        super().__init__(lower, torch.optim.Adam(lower.parameters(), lr=RATE))
 
     def _released(self, images: Tensor, draws: Generator) -> Tensor:
         """[N, 4, h, w]."""
-        released: Tensor = self._lower(images)
+        released: Tensor = self.lower(images)
         if self._noise:
             return 0 * released + torch.randn(released.shape, generator=draws, device=released.device)
         return released
 
-    def round(self, answer: Callable[[View], Tensor]) -> None:
-        """One step on what comes back."""
-        draws = Generator(self._images.device).manual_seed(self._seed + self._number)
+    def send(self) -> tuple[Tensor, Tensor]:
+        """A batch drawn for this round."""
+        draws = Generator(self._images.device).manual_seed(self._seed + self.done)
         rows = torch.randperm(len(self._images), generator=draws, device=self._images.device)[: self._batch]
-        sent = self._released(self._images[rows], draws)
-        back = answer(View(round=self._number, smashed=sent.detach(), labels=self._labels[rows]))
-        self._optimizer.zero_grad(set_to_none=True)
-        sent.backward(back)
-        self._optimizer.step()
-        self._number += 1
+        return self._released(self._images[rows], draws), self._labels[rows]
 
     @torch.no_grad()
     def views(self) -> list[View]:
@@ -82,17 +122,3 @@ class Learners:
         draws = Generator(self._images.device).manual_seed(self._seed)
         parts = zip(self._victims.split(self._batch), self._victim_labels.split(self._batch), strict=True)
         return [View(round=i, smashed=self._released(x, draws), labels=y) for i, (x, y) in enumerate(parts)]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer and round."""
-        return {
-            "lower": self._lower.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "number": self._number,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self._lower.load_state_dict(state["lower"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._number = int(state["number"])

@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import View
+from privkit.attacks.goals.learners import OneClient
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.hijack import fsha as module
 from privkit.attacks.hijack.fsha import FSHA
@@ -66,36 +67,22 @@ class Small(nn.Module):
         return released.flatten(2).transpose(1, 2) if self.form == "tokens" else released
 
 
-class Clients:
+class Clients(OneClient):
     """One client in training, batches by number of the round; `spoil` is what happens to a release."""
 
     def __init__(
         self, case: "Hijack", lower: nn.Module, spoil: Callable[[int, Tensor], Tensor] = lambda done, x: x
     ) -> None:
-        self.case, self.lower, self.spoil, self.done = case, lower, spoil, 0
-        self.optimizer = torch.optim.Adam(lower.parameters(), lr=2e-3)
+        super().__init__(lower, torch.optim.Adam(lower.parameters(), lr=2e-3))
+        self.case, self.spoil = case, spoil
 
-    def round(self, answer: Callable[[View], Tensor]) -> None:
+    def send(self) -> tuple[Tensor, Tensor]:
         rows = torch.randint(len(self.case.private), (BATCH,), generator=Generator().manual_seed(self.done))
-        release = self.spoil(self.done, self.lower(self.case.private[rows]))
-        gradient = answer(View(round=self.done, smashed=release.detach(), labels=self.case.labels[rows]))
-        assert gradient.shape == release.shape
-        self.optimizer.zero_grad()
-        release.backward(gradient)
-        self.optimizer.step()
-        self.done += 1
+        return self.spoil(self.done, self.lower(self.case.private[rows])), self.case.labels[rows]
 
     @torch.no_grad()
     def views(self) -> list[View]:
         return [View(round=i, smashed=self.lower(x)) for i, x in enumerate(self.case.victims.split(50))]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"lower": self.lower.state_dict(), "optimizer": self.optimizer.state_dict(), "done": self.done}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.lower.load_state_dict(state["lower"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.done = state["done"]
 
 
 class Hijack:

@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import View
+from privkit.attacks.goals.learners import OneClient
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import FSHA
 from privkit.attacks.hijack.hijack_detection import SplitGuard
@@ -24,41 +25,33 @@ def guard(**options: Any) -> SplitGuard:
     return SplitGuard(generator=Generator().manual_seed(0), **options)
 
 
-class Watchful:
+class Watchful(OneClient):
     """A client that sends wrong labels in one of ten rounds, does not learn from those, and watches its first layer."""
 
     def __init__(self, seed: int) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            layers = (nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 4, 3, 1, 1))
-            self.lower = nn.Sequential(*layers)
-        self.optimizer = torch.optim.Adam(self.lower.parameters(), lr=2e-3)
-        self.draws, self.seen = Generator().manual_seed(seed), list[tuple[Tensor, bool]]()
+            lower = nn.Sequential(nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 4, 3, 1, 1))
+        super().__init__(lower, torch.optim.Adam(lower.parameters(), lr=2e-3))
+        self.draws, self.fake, self.seen = Generator().manual_seed(seed), False, list[tuple[Tensor, bool]]()
 
-    def round(self, answer: Any) -> None:
+    def send(self) -> tuple[Tensor, Tensor]:
         rows = torch.randint(1_000, (BATCH,), generator=self.draws)
-        fake = bool(torch.rand(1, generator=self.draws) < 0.1)
+        self.fake = bool(torch.rand(1, generator=self.draws) < 0.1)
         labels = TAKEN.y[rows]
-        if fake:
+        if self.fake:
             labels = (labels + torch.randint(1, 10, (BATCH,), generator=self.draws)) % 10
-        release = self.lower(TAKEN.x[rows])
-        gradient = answer(View(round=len(self.seen), smashed=release.detach(), labels=labels))
-        self.optimizer.zero_grad()
-        release.backward(gradient)
-        first = self.lower[0].weight.grad
-        assert isinstance(first, Tensor)
-        self.seen.append((first.clone(), fake))
-        if not fake:
-            self.optimizer.step()
+        return self.lower(TAKEN.x[rows]), labels
+
+    def learn(self) -> None:
+        first = next(self.lower.parameters()).grad
+        assert first is not None
+        self.seen.append((first.clone(), self.fake))
+        if not self.fake:
+            super().learn()
 
     def views(self) -> list[View]:
         return [View(round=0, smashed=self.lower(TAKEN.x[:20]).detach(), labels=TAKEN.y[:20])]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"lower": self.lower.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.lower.load_state_dict(state["lower"])
 
 
 Seen = list[tuple[Tensor, bool]]
