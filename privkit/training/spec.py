@@ -183,8 +183,9 @@ class TrainingSpec(OptimizerSpec):
     def upper(self) -> OptimizerSpec:
         """How the server's weights are stepped."""
         optimizer, schedule = self.upper_optimizer or self.optimizer, self.upper_schedule or self.schedule
-        others = OF_OPTIMIZER if optimizer != self.optimizer else ()
-        others += OF_SCHEDULE if schedule != self.schedule else ()
+        others = (OF_OPTIMIZER if optimizer != self.optimizer else ()) + (
+            OF_SCHEDULE if schedule != self.schedule else ()
+        )
         chosen = {}
         for name in OptimizerSpec.__dataclass_fields__:
             own = getattr(self, f"upper_{name}")
