@@ -11,6 +11,7 @@ from torch import Tensor
 
 from privkit.accountants.shuffles.entropy import accuracy_lower_limit, entropy_after_attack
 from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
+from privkit.defenses.base import Receipt
 
 
 class Measure(Protocol):
@@ -171,27 +172,22 @@ def arrangement_scores(
     )
 
 
-def true_arrangement(receipt: object) -> Tensor | None:
+def true_arrangement(receipt: Receipt) -> Tensor | None:
     """The order that a shuffle's receipt holds, in the convention of guesses: counted from 0 within each message.
 
     Args:
-        receipt: of one round: with `source` int64 [M, B, T] (image `source // T` counted through all messages) or with
-            `permutation` int64 [M, B, T] (inside each image).
+        receipt: of one round, of one defense or a chain.
 
     Returns:
         int64 [M·B, T], or None for a receipt of something that shuffles nothing.
 
-    >>> class Receipt:
-    ...     source = torch.tensor([[[1, 2], [0, 3]], [[6, 7], [5, 4]]])
-    >>> true_arrangement(Receipt()).tolist()
+    >>> from privkit.defenses.receipts import Permuted
+    >>> true_arrangement(Permuted(source=torch.tensor([[[1, 2], [0, 3]], [[6, 7], [5, 4]]]))).tolist()
     [[1, 2], [0, 3], [2, 3], [1, 0]]
     """
-    source, permutation = (getattr(receipt, name, None) for name in ("source", "permutation"))
-    if isinstance(source, Tensor):
-        m, b, t = source.shape
-        first = b * t * torch.arange(m, device=source.device).view(m, 1, 1)
-        return (source - first).flatten(0, 1)
-    if isinstance(permutation, Tensor):
-        _, b, t = permutation.shape
-        return (permutation + t * torch.arange(b, device=permutation.device).view(1, b, 1)).flatten(0, 1)
-    return None
+    source = receipt.order
+    if source is None:
+        return None
+    m, b, t = source.shape
+    first = b * t * torch.arange(m, device=source.device).view(m, 1, 1)
+    return (source - first).flatten(0, 1)

@@ -87,7 +87,10 @@ def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
         held = _of_parts(steps, first, split, release_count)
         said.append("every holder of parts has at most this ε; epsilon_part_… is that of a holder of one part alone")
         quantities |= {f"epsilon_{name}": held.get(name, main.epsilon) for name in _parts(steps[split])}
-    return replace(main, assumptions=tuple(filter(None, said)), quantities=quantities)
+    others = [step.stage for step in steps if step is not steps[first]]
+    same = all(stage.effects == {"trains"} or stage.place == "server" for stage in others)
+    lower = main.lower if same else None  # attained by what the noise releases, but maybe not by what leaves the chain
+    return replace(main, lower=lower, assumptions=tuple(filter(None, said)), quantities=quantities)
 
 
 def _parts(step: Step) -> dict[str, int]:

@@ -13,6 +13,7 @@ from privkit.attacks.scores.order import kinds_of
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.patch_shuffle import PatchShuffle
+from privkit.defenses.receipts import Nothing
 from privkit.defenses.spectral_shuffle import SpectralShuffle
 
 
@@ -164,7 +165,7 @@ def test_receipts_are_read_as_what_was_released(defense: Any) -> None:
 
 
 def test_what_shuffles_nothing_has_no_arrangement() -> None:
-    assert true_arrangement(object()) is None
+    assert true_arrangement(Nothing(reason="it stays")) is None
 
 
 def test_refuses_what_is_no_arrangement() -> None:

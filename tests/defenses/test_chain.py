@@ -246,6 +246,21 @@ def test_a_clip_in_front_of_noise_is_its_bound_while_only_permutations_lie_betwe
         assert claim(chain(*stages), z, y).epsilon == inf
 
 
+def test_a_lower_bound_is_kept_only_if_what_the_noise_releases_arrives() -> None:
+    z, y = inputs(GaussianNoise())
+    alone = claim(GaussianNoise(), z, y).lower
+    assert alone is not None
+    assert claim(chain("gaussian_noise", "masking"), z, y).lower == alone
+    assert claim(chain("gaussian_noise", "masking@client"), z, y).lower is None
+    assert claim(chain("patch_shuffle", "gaussian_noise"), z, y).lower is None
+
+
+def test_the_order_of_a_chain_is_that_of_its_shuffle() -> None:
+    z, y = inputs(GaussianNoise())
+    receipt = chain("clip", "batch_shuffle", "gaussian_noise").apply(z, y, generator())[1]
+    assert torch.equal(receipt.order.flatten().sort().values, torch.arange(z[..., 0].numel()))  # type: ignore[union-attr]
+
+
 def test_what_stands_beside_a_claim_is_given_with_it() -> None:
     z, y = inputs(GaussianNoise())
     both = claim(chain("gaussian_noise", "patch_shuffle"), z, y)
