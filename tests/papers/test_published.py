@@ -255,7 +255,7 @@ def test_larger_groups_mix_more_but_sample_more(setting: Setting, order: float) 
 def test_a_fixed_ratio_is_sound_exactly_where_the_release_is_no_more_telling(
     setting: Setting, order: float, delta: float
 ) -> None:
-    """Rebuilds the release: the ratios that λ_max leaves, the mixed noise, whole patches, real labels."""
+    """Rebuilds the release: ratios that λ_max leaves, mixed noise, whole patches and what they hold, real labels."""
     setting = replace(setting, concentration=None)
     k, top = setting.group, setting.ratio
     ratios = [1.0] if setting.mechanism == "dp_sl" else [top] + [(1 - top) / (k - 1)] * (k - 1) if k > 1 else [1.0]
@@ -264,10 +264,12 @@ def test_a_fixed_ratio_is_sound_exactly_where_the_release_is_no_more_telling(
     label = {"none": 0.0, "one_hot": 2.0 * (length > 1), "unit_box": float(length)}[setting.labels] * top**2 / averaged
     smashed = setting.clip**2 * setting.dimensions
     if setting.mechanism == "dp_cutmixsl":
-        n = setting.patches
-        smashed *= (
-            top if n is None else ceil(n * (Fraction(1, k) if top == 1 / k else Fraction(round(top * 1000), 1000))) / n
-        )
+        n, d = setting.patches, setting.dimensions
+        if n is None:
+            smashed *= top
+        else:  # whole patches, each of which can hold ⌈D/N⌉ of the coordinates
+            kept = ceil(n * (Fraction(1, k) if top == 1 / k else Fraction(round(top * 1000), 1000)))
+            smashed *= min(d, kept * ceil(d / n)) / d
     else:
         smashed *= top**2 / averaged
     assert setting.sigma is not None
