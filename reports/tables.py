@@ -297,6 +297,8 @@ def _flat(row: Row) -> dict[str, object]:
             "batch_size",
         }
     )
+    if row.parts:
+        flat |= {"parts": " ".join(row.parts)}
     flat |= {f"{name}_images": count for name, count in row.images.items()}
     if row.accuracy:
         flat |= {"accuracy": row.accuracy.value, "accuracy_low": row.accuracy.low, "accuracy_high": row.accuracy.high}

@@ -90,7 +90,9 @@ def run_cell(
         reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"
         row = base.model_copy(update={"status": "error", "reason": reason})
     told = () if context is None else tuple(context.model.known["notes"])
-    row = row.model_copy(update={"notes": (*seed_data.warnings, *told, *row.notes)})
+    storages = cell.defense.spec.storages
+    held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
+    row = row.model_copy(update={"notes": (*seed_data.warnings, *told, *held, *row.notes)})
     log(f"{row.status} {row.reason}".strip())
     return row
 

@@ -102,6 +102,11 @@ def _claims(stages: Sequence[Defense]) -> Iterator[str]:
     for split in _with(trusted, "splits"):
         for late in trusted[trusted.index(split) + 1 :]:
             yield f"{late.name} would act on parts that lie in storages already; put {split.name} behind it"
+    for block in (stage for stage in stages if _with(stages, "splits") and stage.frozen_block):
+        yield (
+            f"{block.name}:frozen_block=true carries each channel into all others behind the split into parts; leave "
+            "frozen_block out"
+        )
     for number, stage in enumerate(stages):
         if _with([stage], "noises") and _trusted(stage):
             yield from _noise(stage, stages[:number], stages[number + 1 :])

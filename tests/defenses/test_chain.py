@@ -202,6 +202,7 @@ REFUSED = [
     ("gaussian_noise+blur", "blur takes images, but gaussian_noise before it takes smashed data"),
     ("gaussian_noise:noise_in_place=true+scaling", "falsifies the gradient of the stages before it"),
     ("random_cutout:level=input+random_cutout", "give them the same level"),
+    ("patch_shuffle:frozen_block=true+split_parts", "carries each channel into all others behind the split"),
     ("none+clip", "leave it out of the chain"),
     ("adv+adv", "a client trains one simulated attacker"),
     ("blur@server+clip", "blur runs at the client only"),
