@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 AUDIT ?= --defense batch_shuffle
+# A file stays on one worker, so that what its tests share is made once.
+WORKERS := --numprocesses 2 --dist loadfile
 
 .PHONY: audit test test-all lint clean
 
@@ -10,10 +12,10 @@ audit: $(VENV)/installed
 	$(BIN)/privkit audit $(AUDIT)
 
 test: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m "not slow"
 
 test-all: test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS) -m slow
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .

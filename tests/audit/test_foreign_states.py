@@ -21,6 +21,7 @@ from privkit.run.arrays import read_arrays
 from privkit.sealed import opened, sealed
 from privkit.storage import load_state, save_state
 
+pytestmark = pytest.mark.usefixtures("no_report")
 QUICK: dict[str, Any] = {
     "defense": "none",
     "attack": "black_box:decoder=released",

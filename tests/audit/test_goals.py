@@ -58,6 +58,7 @@ def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
     assert "nothing is claimed; this attack shows" in page
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_claim_that_canaries_refute_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Noised.certificate
 
@@ -72,6 +73,7 @@ def test_a_claim_that_canaries_refute_fails_the_run(tmp_path: Path, monkeypatch:
     assert "refutes the claimed ε = 0.1" in failure
 
 
+@pytest.mark.usefixtures("no_report")
 def test_an_honest_claim_stands_though_canaries_are_found(tmp_path: Path) -> None:
     settings = {**SETTINGS, "training": "batch_size=25,freeze_lower=true"}
     run = run_audit(
@@ -85,6 +87,7 @@ def test_an_honest_claim_stands_though_canaries_are_found(tmp_path: Path) -> Non
     assert row.answers["auc"].value > 0.55
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_frozen_segment_gets_no_gradient_and_the_other_cells_go_on(tmp_path: Path) -> None:
     settings = {**SETTINGS, "training": "batch_size=25,freeze_lower=true"}
     run = run_audit(defense="none", attack=["label_leak", "canaries"], out=tmp_path / "run", **settings)
@@ -93,6 +96,7 @@ def test_a_frozen_segment_gets_no_gradient_and_the_other_cells_go_on(tmp_path: P
     assert "does not learn" in leak.reason
 
 
+@pytest.mark.usefixtures("no_report")
 def test_labels_that_do_not_exist_and_epochs_that_were_not(tmp_path: Path) -> None:
     run = run_audit(
         defense="none", attack=["label_leak:positive=77", "label_leak:epoch=9"], out=tmp_path / "run", **SETTINGS
@@ -102,6 +106,7 @@ def test_labels_that_do_not_exist_and_epochs_that_were_not(tmp_path: Path) -> No
     assert "none of the 2 epochs" in run.rows[1].reason
 
 
+@pytest.mark.usefixtures("no_report")
 def test_shadow_models_are_trained_and_scored(tmp_path: Path) -> None:
     run = run_audit(defense="none", attack="member_inference:score=lira,shadows=4", out=tmp_path / "run", **SETTINGS)
     assert run.rows[0].status == "done"
@@ -230,6 +235,7 @@ def test_live_clients_go_on_bit_for_bit_and_refuse_what_cannot_be_hijacked() -> 
         LiveClients(edge, data, shares, replace(spec, freeze_lower=True), data[:10], 0)
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
     from privkit.audit.defended import defended_model, replay
     from privkit.audit.seed_data import prepare

@@ -20,6 +20,7 @@ from privkit.wire.channel import black_box_query, record
 
 SHAPE = (1, 8, 8)
 IMAGES = Images(shape=SHAPE)
+pytestmark = pytest.mark.usefixtures("no_report")
 SETTINGS: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
 
 

@@ -81,7 +81,9 @@ WINS: dict[str, tuple[int, float]] = {
 }
 
 
-@pytest.mark.parametrize("decoder", sorted(DECODERS))
+@pytest.mark.parametrize(
+    "decoder", [pytest.param(name, marks=[pytest.mark.slow] if name == "message" else []) for name in sorted(DECODERS)]
+)
 def test_wins_on_the_identity(decoder: Any) -> None:
     epochs, share = WINS[decoder]
     assert error(run(BlackBox(decoder=decoder, epochs=epochs))) < share * FLOOR
