@@ -4,11 +4,15 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import privkit
+from privkit.audit.run import run_audit
 from privkit.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,12 +29,18 @@ def test_links_lead_somewhere() -> None:
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
+@pytest.mark.parametrize(
+    "smaller",
+    [{"dataset": "tiny_digits", "threads": 1}, pytest.param({}, marks=pytest.mark.slow)],
+    ids=["tiny digits", "as it stands"],
+)
 def test_the_python_example_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    smaller: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     assert len(code.splitlines()) <= 10
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(privkit, "run_audit", partial(run_audit, **smaller), raising=False)
     exec(compile(code, "README.md", "exec"), {})
     shown = capsys.readouterr().out
     assert "batch_shuffle:keep=0.25: accuracy" in shown
