@@ -261,13 +261,15 @@ class Clients(nn.Module):
     def _companion(self, smashed: Tensor) -> Tensor:
         """Every client's own companion on its own part of [n·B, ...]."""
         assert self.companion is not None
-        return self.companion(smashed.unflatten(0, (self.companion.copies, -1))).flatten(0, 1)
+        guess: Tensor = self.companion(smashed.unflatten(0, (self.companion.copies, -1)))
+        return guess.flatten(0, 1)
 
     def infer(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         """What the server gets of test images, [n, B, ...]; without the defense where that defends training only."""
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if not stages:
-            return self.lowers(images)
+            smashed: Tensor = self.lowers(images)
+            return smashed
         alone = torch.arange(len(images), device=images.device).unsqueeze(1)
         return self._forward(stages, images, labels, generator, alone).release.smashed
 

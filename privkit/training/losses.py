@@ -69,7 +69,8 @@ def class_scores(outputs: Outputs) -> Tensor:
     """The scores of the classes: the output, or the first of several."""
     if isinstance(outputs, Mapping):
         outputs = list(outputs.values())
-    return outputs[0] if isinstance(outputs, tuple | list) else outputs
+    first: Tensor = outputs[0] if isinstance(outputs, tuple | list) else outputs
+    return first
 
 
 def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Tensor], Tensor] | None = None) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +58,7 @@ class Stacked(nn.Module):
             rows: int64 [M], the copy that sees inputs[m] of [M, B, ...]; None for all in order.
 
         Returns:
-            [n, B, ...] (or [M, B, ...]).
+            [n, B, ...] (or [M, B, ...]); several such tensors if the module returns several.
         """
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         if self.by_record is not None:
@@ -66,14 +67,15 @@ class Stacked(nn.Module):
             state = {name: stack[rows] for name, stack in state.items()}
         elif self.copies == 1:
             one = {name: value.squeeze(0) for name, value in state.items()}
-            return tree_map(lambda part: part.unsqueeze(0), functional_call(self.module, one, (inputs.squeeze(0),)))
+            alone = functional_call(self.module, one, (inputs.squeeze(0),))
+            return cast(Tensor, tree_map(lambda part: part.unsqueeze(0), alone))
         if not self.batched:
             each = [{name: stack[number] for name, stack in state.items()} for number in range(len(inputs))]
             outputs = [functional_call(self.module, s, (x,)) for s, x in zip(each, inputs, strict=True)]
-            return tree_map(lambda *parts: torch.stack(parts), *outputs)
+            return cast(Tensor, tree_map(lambda *parts: torch.stack(parts), *outputs))
         call = torch.func.vmap(lambda s, x: functional_call(self.module, s, (x,)), randomness="different")
         with _batched_attention(inputs):
-            return call(state, inputs)
+            return cast(Tensor, call(state, inputs))
 
     @torch.no_grad()
     def settle(self, inputs: Tensor) -> None:
