@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from typer.testing import CliRunner
 
-from privkit.accountants import answer, ledger_cost
+from privkit.accountants import answer, compile, ledger_cost
 from privkit.accountants.bounds.step import USUAL_ORDERS
 from privkit.accountants.compile import curve
 from privkit.accountants.ledger import BudgetSpent, Ledger, PrivacyBudget
@@ -271,13 +271,13 @@ def test_updates_of_the_lower_model_are_charged_with_every_call(path: Path) -> N
 
 @pytest.mark.usefixtures("quick")
 def test_many_charges_compute_each_curve_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, releases = [], ledger_cost.compiled.releases
+    asked, releases = [], compile.releases
 
     def counted(one: SplitMechanism) -> Any:
         asked.append(one)
         return releases(one)
 
-    monkeypatch.setattr(ledger_cost.compiled, "releases", counted)
+    monkeypatch.setattr(compile, "releases", counted)
     ledger_cost.unit_cost.cache_clear()
     with Ledger(path, budget=PrivacyBudget(epsilon=500, delta=DELTA)) as book:
         for number in range(3000):

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privkit.accountants import answer, table
+from privkit.accountants.columns import BY_NAME
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Poisson, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Ball, Clamp, Known, OneHot, PatchBall
@@ -133,7 +134,7 @@ WORDS = st.one_of(
     st.lists(st.integers(), max_size=3),
     st.sampled_from(["1", "0.5", "16/255", "nan", "-1", "1e400", "dirichlet", "counts", "poisson", "one_hot", "2;2"]),
 )  # fmt: skip
-NAMES = st.sampled_from([*table.BY_NAME, "variance", "x"])
+NAMES = st.sampled_from([*BY_NAME, "variance", "x"])
 
 
 @settings(max_examples=400, deadline=None)
