@@ -15,6 +15,7 @@ from privkit import early
 from privkit.errors import LONGEST, UsageError, shortened, unknown
 from privkit.pairing import paired
 from privkit.registry import Component, parse, read_options, specify, table
+from privkit.same_domain import check_same_domain, model_for
 from privkit.toml_text import TomlError, parse_toml, read_text
 
 if TYPE_CHECKING:
@@ -265,7 +266,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         **protocols[0],
         attacks=attacks,
         dataset=dataset,
-        model=parse("models", s["model"]),
+        model=model_for(dataset, settings.get("model")),
         partition=parse("partitions", s["partition"]),
         delta=s["delta"],
         seeds=seeds,
@@ -281,6 +282,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         threads=threads,
         gates=gates,
     )
+    check_same_domain(dataset, auxiliary=config.auxiliary, augment=config.training.augment, features=config.features)
     return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
 
 

@@ -1,12 +1,19 @@
 """What an input is, and where real inputs come from: datasets, their parts and who holds which."""
 
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
+from privkit.domains.domain import Domain
+from privkit.domains.images.domain import Images
 from privkit.domains.splits import Splits, split
+from privkit.domains.tables.domain import Tables
+from privkit.domains.tokens.domain import Tokens
 
 DATASETS: dict[str, str] = {
+    "auto_mpg": "privkit.domains.tables.sets:AutoMpg",
+    "breast_cancer": "privkit.domains.tables.sets:BreastCancer",
     "celeba": "privkit.domains.images.pictures:CelebA",
     "cifar10": "privkit.domains.images.vision:Cifar10",
     "cifar100": "privkit.domains.images.vision:Cifar100",
+    "definitions": "privkit.domains.tokens.texts:Definitions",
     "digits": "privkit.domains.images.embedded:Digits",
     "fashion_mnist": "privkit.domains.images.vision:FashionMnist",
     "image_folder": "privkit.domains.images.pictures:ImageFolder",
@@ -14,8 +21,22 @@ DATASETS: dict[str, str] = {
     "lfw_subset": "privkit.domains.images.embedded:LfwSubset",
     "mnist": "privkit.domains.images.vision:Mnist",
     "pcam": "privkit.domains.images.pictures:Pcam",
+    "table_file": "privkit.domains.tables.sets:TableFile",
+    "text_file": "privkit.domains.tokens.texts:TextFile",
     "tiny_digits": "privkit.domains.images.embedded:TinyDigits",
 }
 """Name -> "module:object" of every dataset."""
 
-__all__ = ["DATASETS", "Batch", "DatasetSpec", "Pool", "Pools", "Splits", "split"]
+__all__ = [
+    "DATASETS",
+    "Batch",
+    "DatasetSpec",
+    "Domain",
+    "Images",
+    "Pool",
+    "Pools",
+    "Splits",
+    "Tables",
+    "Tokens",
+    "split",
+]

@@ -6,6 +6,8 @@ from privkit.models.lenet import LENET5, LeNet5
 from privkit.models.pit import PIT_TINY, Pit
 from privkit.models.resnet import RESNET18, RESNET20, ResNet
 from privkit.models.t2t import T2T_VIT, T2tVit
+from privkit.models.table_mlp import TABLE_MLP, TableMlp
+from privkit.models.transformer import TRANSFORMER_MICRO, Transformer
 from privkit.models.vgg import VGG16, Vgg16
 from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
 
@@ -14,7 +16,9 @@ MODELS: dict[str, str] = {
     "pit_tiny": "privkit.models.pit:PIT_TINY",
     "resnet18": "privkit.models.resnet:RESNET18",
     "resnet20": "privkit.models.resnet:RESNET20",
+    "table_mlp": "privkit.models.table_mlp:TABLE_MLP",
     "t2t_vit": "privkit.models.t2t:T2T_VIT",
+    "transformer_micro": "privkit.models.transformer:TRANSFORMER_MICRO",
     "vgg16": "privkit.models.vgg:VGG16",
     "vit_base": "privkit.models.vit:VIT_BASE",
     "vit_micro": "privkit.models.vit:VIT_MICRO",
@@ -30,6 +34,8 @@ __all__ = [
     "RESNET18",
     "RESNET20",
     "T2T_VIT",
+    "TABLE_MLP",
+    "TRANSFORMER_MICRO",
     "VGG16",
     "VIT_BASE",
     "VIT_MICRO",
@@ -42,6 +48,8 @@ __all__ = [
     "ResNet",
     "SplitModel",
     "T2tVit",
+    "TableMlp",
+    "Transformer",
     "Vgg16",
     "Vit",
 ]

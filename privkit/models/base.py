@@ -80,6 +80,17 @@ def check_cut(cut: str, cuts: tuple[str, ...]) -> None:
         raise ValueError(f"cut must be one of {', '.join(cuts)}; got {cut!r}")
 
 
+def check_sizes(**sizes: int | None) -> None:
+    """Refuse sizes of a network below 1.
+
+    Raises:
+        ValueError: naming the first one.
+    """
+    for name, value in sizes.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be a whole number >= 1, got {value}")
+
+
 def check_class_token(positions: bool, remedy: str) -> None:
     """Refuse a class token among the client's tokens where these will be shuffled.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models.base import SMALL_IMAGE, SplitModel, check_class_token, check_cut
+from privkit.models.base import SMALL_IMAGE, SplitModel, check_class_token, check_cut, check_sizes
 from privkit.models.tokens import PatchLinear, centered, stackable
 
 DEPTHS, HEADS, BASE_WIDTH = (2, 6, 4), (2, 4, 8), 32
@@ -84,9 +84,7 @@ class Pit:
     cut: str = "embedding"
 
     def __post_init__(self) -> None:
-        for name in ("patch", "stride"):
-            if (given := getattr(self, name)) is not None and given < 1:
-                raise ValueError(f"{name} must be a whole number >= 1, got {given}")
+        check_sizes(patch=self.patch, stride=self.stride)
         check_cut(self.cut, self.cuts)
 
     @property

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from privkit.domains.images.domain import Images
-from privkit.models.base import SMALL_IMAGE, SplitModel, check_class_token, check_cut
+from privkit.models.base import SMALL_IMAGE, SplitModel, check_class_token, check_cut, check_sizes
 from privkit.models.tokens import Lower, Upper
 from privkit.models.tokens_to_token import TokensToToken
 from privkit.models.weights import load_fitting, read_weights
@@ -79,9 +79,7 @@ class T2tVit:
     checkpoint: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("width", "depth", "heads", "stride"):
-            if (given := getattr(self, name)) is not None and given < 1:
-                raise ValueError(f"{name} must be a whole number >= 1, got {given}")
+        check_sizes(width=self.width, depth=self.depth, heads=self.heads, stride=self.stride)
         if self.width % 2 or self.width % self.heads:
             raise ValueError(f"width must be even and a multiple of heads ({self.heads}), got {self.width}")
         if not self.mlp_ratio > 0:

@@ -11,7 +11,7 @@ from torch import nn
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models.base import SplitModel, check_class_token, check_cut
+from privkit.models.base import SplitModel, check_class_token, check_cut, check_sizes
 from privkit.models.tokens import Lower, PatchLinear, Upper
 from privkit.models.weights import load_fitting, read_weights
 
@@ -57,9 +57,7 @@ class Vit:
     checkpoint: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("width", "depth", "heads", "grid"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number >= 1, got {getattr(self, name)}")
+        check_sizes(width=self.width, depth=self.depth, heads=self.heads, grid=self.grid)
         if self.width % self.heads:
             raise ValueError(f"heads must divide width ({self.width}), got {self.heads}")
         check_cut(self.cut, self.cuts)

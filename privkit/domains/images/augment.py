@@ -34,10 +34,10 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
     """
     if kind not in AUGMENTATIONS:
         raise unknown("augmentation", kind, AUGMENTATIONS)
-    if images.ndim not in (4, 5):
-        raise ValueError(f"images must be [N, C, H, W] or [M, B, C, H, W], got shape {list(images.shape)}")
     if kind == "none":
         return images
+    if images.ndim not in (4, 5):
+        raise ValueError(f"images must be [N, C, H, W] or [M, B, C, H, W], got shape {list(images.shape)}")
     *batch, c, h, w = images.shape
     flat, device = images.reshape(-1, c, h * w), images.device
     rows = _shifted(len(flat), h, generator)

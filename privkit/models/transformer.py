@@ -1,0 +1,96 @@
+"""A transformer on token sequences, cut after the embedding or after a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from privkit.domains.tokens.domain import PADDING, Tokens
+from privkit.models.base import SplitModel, check_cut, check_sizes
+from privkit.models.tokens import Upper, stackable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformer:
+    """Token and position embedding, then blocks of attention in both segments, and the mean over tokens.
+
+    Padding is embedded as zeros without a position, and crosses the cut like any token: the server is not told the
+    mask.
+
+    Attributes:
+        width: token size D.
+        depth: blocks in both segments together.
+        heads: attention heads, a divisor of width.
+        cut: last layer of the lower segment: "embedding", "block1", "block2", ...
+
+    Source: Vaswani et al. 2017, "Attention is all you need"; blocks are timm's (normalised before attention).
+
+    >>> names = Tokens(length=8, vocabulary=("", "?", "a", "b"))
+    >>> split = TRANSFORMER_MICRO.build(names, 2, positions=True, seed=0)
+    >>> tokens = split.lower(names.zeros(3))
+    >>> tokens.shape, split.upper(tokens).shape
+    (torch.Size([3, 8, 64]), torch.Size([3, 2]))
+    """
+
+    domain: ClassVar[str] = "tokens"
+
+    width: int = 64
+    depth: int = 3
+    heads: int = 4
+    cut: str = "block1"
+
+    def __post_init__(self) -> None:
+        check_sizes(width=self.width, depth=self.depth, heads=self.heads)
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width ({self.width}), got {self.heads}")
+        check_cut(self.cut, self.cuts)
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """Names of the cut layers."""
+        return ("embedding", *(f"block{i + 1}" for i in range(self.depth)))
+
+    def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
+        """Build both segments; see `ModelSpec.build`."""
+        from timm.models.vision_transformer import Block
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            embedding = nn.Embedding(len(domain.vocabulary), self.width, padding_idx=PADDING)
+            places = nn.Parameter(0.02 * torch.randn(1, domain.length, self.width)) if positions else None
+            blocks = [Block(self.width, self.heads, qkv_bias=True) for _ in range(self.depth)]
+            head = nn.Linear(self.width, classes)
+        below = self.cuts.index(self.cut)
+        upper = Upper(
+            nn.Sequential(*blocks[below:]),
+            norm=nn.LayerNorm(self.width),
+            fc_norm=nn.Identity(),
+            head=head,
+            cls_token=None,
+            pool="avg",
+        )
+        lower = TokenLower(embedding, places, nn.Sequential(*blocks[:below]))
+        return SplitModel(lower=lower, upper=upper, hides_places=not positions)
+
+
+class TokenLower(nn.Module):
+    """Client: embedding of tokens and positions, and the first blocks."""
+
+    def __init__(self, embedding: nn.Embedding, positions: nn.Parameter | None, blocks: nn.Sequential) -> None:
+        super().__init__()
+        self.embedding, self.positions, self.blocks = embedding, positions, stackable(blocks)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Ids int64 [N, T] -> tokens [N, T, D]."""
+        there = (ids != PADDING).unsqueeze(-1)
+        tokens = self.embedding(ids)
+        if self.positions is not None:
+            tokens = tokens + self.positions
+        return self.blocks(tokens * there)
+
+
+TRANSFORMER_MICRO = Transformer()
+"""Three blocks of width 64, cut after the first: trains in seconds."""

@@ -1,0 +1,90 @@
+"""Dataset, model and what else reads records must be of one domain: images, tokens or tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from privkit.errors import UsageError
+from privkit.registry import Component, load, parse, table
+
+RECORDS = {"images": "images", "tokens": "token sequences", "tables": "table rows"}
+"""Domain -> what its records are called."""
+DEFAULT_MODELS = {"images": "vit_micro", "tokens": "transformer_micro", "tables": "table_mlp"}
+"""Domain -> the model that a run takes if the user names none: one that trains in seconds."""
+
+
+def domain_of(dataset: Component) -> str:
+    """The domain of a dataset.
+
+    Raises:
+        UsageError: if a plug-in's dataset names none that exists.
+
+    >>> domain_of(parse("datasets", "digits"))
+    'images'
+    """
+    domain = dataset.spec.domain if "domain" in dir(dataset.spec) else None
+    if domain not in RECORDS:
+        raise UsageError(
+            f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(RECORDS)} as `domain`"
+        )
+    return str(domain)
+
+
+def model_for(dataset: Component, given: Any) -> Component:
+    """The model that a user named, or the default one of the dataset's domain.
+
+    Args:
+        dataset: the private one.
+        given: as a user wrote it; None for the default.
+
+    Raises:
+        UsageError: if the model reads records of another domain, with the models that fit.
+
+    >>> model_for(parse("datasets", "breast_cancer"), None).name
+    'table_mlp'
+    >>> model_for(parse("datasets", "breast_cancer"), "lenet5")
+    Traceback (most recent call last):
+    privkit.errors.UsageError: lenet5 reads images, and breast_cancer holds table rows; models for them: table_mlp
+    """
+    domain = domain_of(dataset)
+    model = parse("models", DEFAULT_MODELS[domain] if given is None else given)
+    read = model.spec.domain if "domain" in dir(model.spec) else "images"
+    if read in (domain, "any"):
+        return model
+    fitting = [
+        name for name, target in sorted(table("models").items()) if getattr(load(target), "domain", "") == domain
+    ]
+    raise UsageError(
+        f"{model.name} reads {RECORDS[read]}, and {dataset.name} holds {RECORDS[domain]}; models for them: "
+        f"{', '.join(fitting)}"
+    )
+
+
+def check_same_domain(dataset: Component, *, auxiliary: str, augment: str, features: tuple[str, ...]) -> None:
+    """Refuse what reads or brings records of another domain.
+
+    Args:
+        dataset: the private one.
+        auxiliary: "disjoint", "training" or another dataset.
+        augment: of the training.
+        features: networks that look at reconstructions.
+
+    Raises:
+        UsageError: naming the part and what to do.
+    """
+    domain = domain_of(dataset)
+    if auxiliary not in ("disjoint", "training") and (other := domain_of(parse("datasets", auxiliary))) != domain:
+        raise UsageError(
+            f"auxiliary={auxiliary} holds {RECORDS[other]}, and {dataset.name} holds {RECORDS[domain]}; name a dataset "
+            f"of {RECORDS[domain]}, or disjoint"
+        )
+    if domain == "images":
+        return
+    if augment != "none":
+        raise UsageError(
+            f"augment={augment} moves pixels, and {dataset.name} holds {RECORDS[domain]}; use augment=none"
+        )
+    if features:
+        raise UsageError(
+            f"features={','.join(features)} looks at images, and {dataset.name} holds {RECORDS[domain]}; leave it out"
+        )
