@@ -54,7 +54,11 @@ def render(
         "answers": (answers.answers_table(rows), answers.NOTE),
         "orders": (answers.orders_table(rows), answers.ORDER_NOTE),
     }
-    every = {"audit": (table, tables.NOTE), **others, "seeds": (summary, summary_note)}
+    every = {
+        "audit": (table, tables.note_of(rows)),
+        **others,
+        "seeds": (summary, summary_note),
+    }
     for name, (found, note) in every.items():
         if found is not None:
             remark = f"{note}\n\n{escape.markdown(judged)}"
@@ -101,7 +105,7 @@ def render(
         verdict=verdict,
         made_of=_made_of(rows),
         table=table,
-        note=tables.NOTE,
+        note=tables.note_of(rows),
         others=others,
         told={found.row.cell: found.told for found in best_rows},
         elsewhere={found.row.cell: found.elsewhere for found in best_rows},

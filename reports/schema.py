@@ -153,6 +153,7 @@ class Row(Frozen):
     parts: Annotated[tuple[str, ...], Field(description="parts of a split release that the adversary holds")] = ()
     auxiliary: str
     victims: str
+    records: Annotated[str, Field(description="what the dataset holds")] = "images"
     images: Annotated[dict[str, int], Field(description="number of private, auxiliary, test and victim images")] = {}
     batch_size: int
     data_range: float = 1.0

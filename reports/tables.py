@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
     from privkit.reports.verdict import Verdict
 
-FLOOR_NAMES = {"mid_grey": "mid-grey", "mean_image": "mean image"}
+FLOOR_NAMES = {
+    "mid_grey": "mid-grey",
+    "mean_image": "mean image",
+    "most_frequent_token": "most frequent token",
+    "most_frequent_by_place": "most frequent token of each place",
+    "column_mean": "mean or most frequent of each column",
+}
 START = "zero_steps"
 """Key of the attack's start among a row's floors."""
 UNKNOWN = "–"
@@ -54,6 +60,22 @@ NOTE = (
 )
 
 
+RECORD_METRICS = {
+    "token_accuracy": "token accuracy ↓",
+    "rouge_l": "ROUGE-L ↓",
+    "exact": "exact ↓",
+    "cells": "cells ↓",
+    "dense_error": "dense error ↑",
+    "categories": "categories ↓",
+}
+"""Metrics of token sequences and table rows, which stand in the place of those of images."""
+RECORD_NOTE = (
+    "Arrows point to what a defender wishes. Exact: share of sequences recovered whole. Cells: share of cells "
+    "recovered, dense ones to a twentieth of their column's range; dense error: mean absolute error, as a share of that range. "
+    "kB up: smashed data a record and round. A floor is a guess made without the release."
+)
+
+
 PERCEIVED = {"f_sim": "F-SIM ↓", "identified": "ID ↓", "lpips": "LPIPS ↑"}
 """Metrics of feature networks, which have columns where a run has them."""
 
@@ -65,13 +87,14 @@ def table(rows: Sequence[Row]) -> Table:
     """
     looks = [name for name in PERCEIVED if any(name in row.recovers.get("unaligned", {}) for row in rows)]
     made = origins(rows)
+    names = record_metrics(rows)
     lines: list[tuple[str, ...]] = []
     floor: list[bool] = []
     for seed in dict.fromkeys(row.seed for row in rows):
         group = [row for row in rows if row.seed == seed and not (row.answers and not row.recovers)]
         lines += [
             (
-                *(row.defense, row.attack, str(seed), *_numbers(row), *_perceived(row.recovers, looks)),
+                *(row.defense, row.attack, str(seed), *_numbers(row, names), *_perceived(row.recovers, looks)),
                 *([made[row.cell] or UNKNOWN] if made else []),
             )
             for row in group
@@ -84,7 +107,7 @@ def table(rows: Sequence[Row]) -> Table:
         lines += [
             (
                 *(_kind(key), name, str(seed), UNKNOWN),
-                *_image_numbers(metrics),
+                *_measures(metrics, names),
                 *(UNKNOWN, UNKNOWN),
                 *_perceived(metrics, looks),
                 *([UNKNOWN] if made else []),
@@ -92,7 +115,8 @@ def table(rows: Sequence[Row]) -> Table:
             for name, (key, metrics) in floors.items()
         ]
         floor += [False] * len(group) + [True] * len(floors)
-    headers = (*HEADERS, *(PERCEIVED[name] for name in looks), *(["made of"] if made else []))
+    own = (*HEADERS[:4], *(RECORD_METRICS[name] for name in names), *HEADERS[-2:]) if names else HEADERS
+    headers = (*own, *(PERCEIVED[name] for name in looks), *(["made of"] if made else []))
     return Table(headers=headers, rows=tuple(lines), floor=tuple(floor))
 
 
@@ -205,17 +229,27 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
     return out.getvalue()
 
 
-def _numbers(row: Row) -> tuple[str, ...]:
-    """The numeric cells of a row; why it has no image metrics stands in the first of them."""
-    first, *others = _image_numbers(row.recovers)
+def record_metrics(rows: Sequence[Row]) -> list[str]:
+    """Metrics of the rows' records if these are no images; otherwise nothing."""
+    held = {
+        name for row in rows for floor in (row.recovers, *row.floors.values()) for name in floor.get("unaligned", {})
+    }
+    return [name for name in RECORD_METRICS if name in held]
+
+
+def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
+    """The numeric cells of a row; why there are no metrics of guesses stands in the first of them."""
+    first, *others = _measures(row.recovers, names)
     if row.status != "done":
         first = row.status.replace("_", " ")
     sent = f"{row.costs.bytes_up / 1000:.1f}" if row.costs else UNKNOWN
     return (interval(row.accuracy), first, *others, proven(row), sent)
 
 
-def _image_numbers(metrics: dict[str, Metrics]) -> tuple[str, ...]:
-    """MSE, PSNR, SSIM, the worst SSIM and the matched SSIM."""
+def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, ...]:
+    """The metrics of these names with their intervals, or of images: MSE, PSNR, SSIM, its worst and its matched one."""
+    if names:
+        return tuple(bracket(metrics.get("unaligned", {}).get(name)) for name in names)
     own, matched = metrics.get("unaligned", {}), metrics.get("matched", {})
     ssim = own.get("ssim")
     return (

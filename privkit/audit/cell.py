@@ -50,6 +50,7 @@ def run_cell(
         victims=config.attacked,
         parts=config.held if cell.defense.spec.storages and config.held else cell.defense.spec.storages,
         batch_size=config.training.batch_size,
+        records=splits.domain.records,
         images={
             "private": len(splits.private),
             "auxiliary": len(seed_data.auxiliary),

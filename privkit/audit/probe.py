@@ -105,6 +105,8 @@ def attack_on_images(
     a_round = protocol.active * config.training.batch_size
     rounds = 1 if "clients" in spec.needs else ROUNDS  # a hijack trains clients in each of its steps
     images = _images(pools, rounds * protocol.clients * config.training.batch_size, device)
+    if images.domain.name != "images":
+        return Timed(reason=f"not applicable: {attack.name} reconstructs images")
     watch = _Watch(limit)
     with _blamed(config, f"{defense.label} / {attack.label}"):
         edge, upper = _model(config, defense, images.domain, pools.classes, device)

@@ -245,14 +245,17 @@ def _print_run(rows: list[Any], page: Path) -> None:
     from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table
     from privkit.reports.origins import mixture
     from privkit.reports.strongest import strongest
-    from privkit.reports.tables import NOTE, rich_table, summary_note, summary_table, table
+    from privkit.reports.tables import note_of, rich_table, summary_note, summary_table, table
 
     console = escape.console(width=None if sys.stdout.isatty() else 160)
     summaries = over_seeds(rows)
     console.print(rich_table(summary_table(summaries) if summaries else table(rows)))
     if mixed := mixture(rows):
         console.print(mixed, highlight=False, markup=False)
-    note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}" if summaries else NOTE
+    note = note_of(rows)
+    note = (
+        f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}" if summaries else own_note
+    )
     console.print(note, style="dim", highlight=False, markup=False)
     for other, text in ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE)):
         if other is not None:

@@ -50,6 +50,10 @@ class Domain(Protocol):
         """Valid random records [count, *shape], on the CPU, to try networks, defenses and attacks on."""
         ...
 
+    def extremes(self, generator: Generator) -> Tensor:
+        """Valid records [E, *shape], E ≥ 1, that lie far from those that occur: a canary's counterpart may be any."""
+        ...
+
     def fit(self, x: Tensor, given: Domain) -> Tensor:
         """Records of another dataset as records of this one, for an adversary's auxiliary data.
 

@@ -58,7 +58,7 @@ class Cost:
 
 def measure(
     lower: nn.Module,
-    image: Tensor,
+    record: Tensor,
     *,
     trained: bool,
     batch_size: int = 1,
@@ -72,8 +72,8 @@ def measure(
     """Count the costs of one client with torch's own counters; the modules are copied and stay as they are.
 
     Args:
-        lower: everything with weights that runs at one client, image -> smashed data.
-        image: [1, C, H, W] on the device of `lower`.
+        lower: everything with weights that runs at one client, record -> smashed data.
+        record: [1, ...] on the device of `lower`.
         trained: whether the client's segment gets a gradient.
         batch_size: images at a time, for the peak memory.
         kept: share in [0, 1] of the smashed data that travels (`privkit.metrics.payload`).
@@ -93,11 +93,11 @@ def measure(
     >>> cost.bytes_up, cost.client_macs, cost.client_training_macs
     (6.0, 12, 24)
     """
-    _check(image, batch_size, kept, gradient, label_bytes, seed_bytes, averaged_every)
+    _check(record, batch_size, kept, gradient, label_bytes, seed_bytes, averaged_every)
     lower, companion = deepcopy((lower, companion))
     if not trained:
         lower.requires_grad_(False)
-    sent, forward, both = _macs(lower, companion, image)
+    sent, forward, both = _macs(lower, companion, record)
     averages = averaged_every is not None and any(p.requires_grad for p in lower.parameters())
     model = _travelling(lower) * FLOAT / averaged_every if averaged_every is not None and averages else 0.0
     weights = [*lower.parameters(), *(companion.parameters() if companion is not None else ())]
@@ -110,16 +110,16 @@ def measure(
         client_macs=forward,
         client_training_macs=both,
         client_parameters=sum(p.numel() for p in weights),
-        peak_memory=_peak(lower, companion, image, batch_size, trained),
+        peak_memory=_peak(lower, companion, record, batch_size, trained),
     )
 
 
 def _check(
-    image: Tensor, batch_size: int, kept: float, gradient: str, labels: float, seed: int, averaged_every: int | None
+    record: Tensor, batch_size: int, kept: float, gradient: str, labels: float, seed: int, averaged_every: int | None
 ) -> None:
     """Refuse what has no cost."""
-    if image.ndim != 4 or len(image) != 1:
-        raise ValueError(f"image must be one image [1, C, H, W], got shape {list(image.shape)}")
+    if record.ndim < 2 or len(record) != 1:
+        raise ValueError(f"record must be one record [1, ...], got shape {list(record.shape)}")
     if batch_size < 1:
         raise ValueError(f"batch_size must be a whole number >= 1, got {batch_size}")
     if not 0 <= kept <= 1:
@@ -143,11 +143,11 @@ def _travelling(lower: nn.Module) -> int:
     )
 
 
-def _macs(lower: nn.Module, companion: nn.Module | None, image: Tensor) -> tuple[int, int, int]:
+def _macs(lower: nn.Module, companion: nn.Module | None, record: Tensor) -> tuple[int, int, int]:
     """Numbers in one image's smashed data; multiply-accumulates forward; and in a whole training step."""
     lower.eval()  # no dropout, and no batch statistics of a single image
     with _countable(), FlopCounterMode(display=False) as counter:
-        smashed = lower(image)
+        smashed = lower(record)
         forward = counter.get_total_flops() // 2
         _backward(smashed, companion)
     return smashed.numel(), forward, counter.get_total_flops() // 2
@@ -161,24 +161,24 @@ def _backward(smashed: Tensor, companion: nn.Module | None) -> None:
         torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
 
 
-def _peak(lower: nn.Module, companion: nn.Module | None, image: Tensor, batch_size: int, trained: bool) -> int:
+def _peak(lower: nn.Module, companion: nn.Module | None, record: Tensor, batch_size: int, trained: bool) -> int:
     """Two training steps on one batch: AdamW's moments are there from the second on."""
     modules = nn.ModuleList([lower] if companion is None else [lower, companion])
     modules.train(trained or companion is not None)
     modules.zero_grad(set_to_none=True)
-    images = image.expand(batch_size, -1, -1, -1).clone()
+    records = record.expand(batch_size, *record.shape[1:]).clone()
     weights = [p for p in modules.parameters() if p.requires_grad]
 
     def work() -> None:
         optimizer = torch.optim.AdamW(weights, fused=True) if weights else None
         for _ in range(2):
-            _backward(lower(images), companion)
+            _backward(lower(records), companion)
             if optimizer is not None:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
 
-    with torch.random.fork_rng(devices=[image.device] if image.device.type == "cuda" else []):  # dropout draws
-        return peak_memory(work, [*modules.parameters(), *modules.buffers(), images], image.device)
+    with torch.random.fork_rng(devices=[record.device] if record.device.type == "cuda" else []):  # dropout draws
+        return peak_memory(work, [*modules.parameters(), *modules.buffers(), records], record.device)
 
 
 @contextmanager

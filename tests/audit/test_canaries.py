@@ -17,7 +17,6 @@ from privkit.audit.claims import Audit, audit_one_run
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import (
     Sending,
-    extremes,
     farthest,
     in_their_rows,
     seen_alone,
@@ -36,7 +35,6 @@ from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.random_cutout import RandomCutout
 from privkit.domains.base import Batch
-from privkit.domains.images.domain import Images
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.channel import record
@@ -47,12 +45,12 @@ SHAPE, CLAIMED_BY = (1, 8, 8), "exact Gaussian profile"
 def edge_of(defense: Any, clients: int = 1, **protocol: Any) -> tuple[Clients, nn.Module]:
     """Clients whose lower segments differ, as after training."""
     model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(
-        Images(shape=SHAPE), 10, positions=defense.positions, seed=0
+        IMAGES, 10, positions=defense.positions, seed=0
     )
     edge = Clients.build(
         model.lower,
         defense,
-        Images(shape=SHAPE),
+        IMAGES,
         classes=10,
         seed=0,
         protocol=SplitProtocol(clients=clients, **protocol),
@@ -60,7 +58,7 @@ def edge_of(defense: Any, clients: int = 1, **protocol: Any) -> tuple[Clients, n
     draws = Generator().manual_seed(1)
     for weight in edge.lowers.parameters():
         weight.data += 0.1 * torch.randn(weight.shape, generator=draws)
-    return edge.eval(), edge.fitted(model.upper, Images(shape=SHAPE), 0).eval()
+    return edge.eval(), edge.fitted(model.upper, IMAGES, 0).eval()
 
 
 def batch(count: int, seed: int = 0) -> Batch:
@@ -118,7 +116,7 @@ def test_extreme_images_lie_farther_than_images_of_the_data() -> None:
     edge, _ = edge_of(NoDefense())
     images, others, look = batch(20).x, batch(20, seed=3).x, seen_alone(edge, 20)
     far = []
-    for candidates in (others, torch.cat([extremes(SHAPE, Generator().manual_seed(0)), others])):
+    for candidates in (others, torch.cat([IMAGES.extremes(Generator().manual_seed(0)), others])):
         best = candidates[farthest(look, look(images), candidates, 1, 20)]
         far.append((look(best) - look(images)).flatten(1).norm(dim=1))
     assert (far[1] >= far[0]).all()

@@ -60,12 +60,13 @@ def smashed(context: AttackContext, coins: Tensor, draws: Generator) -> Sending:
     present = look(victims.x)
     clients = 1 if shared_lower(edge) is not None else edge.lowers.copies
     others = context.seed_data.auxiliary.x[: max(1, CANDIDATES // clients)]
-    candidates = torch.cat([extremes(victims.x.shape[1:], draws).to(others.device), others])
+    candidates = torch.cat([victims.domain.extremes(draws).to(others.device), others])
     counterparts = candidates[farthest(look, present, candidates, clients, size // clients)]
     absent = look(counterparts)
+    in_front = coins.view(-1, *[1] * (victims.x.ndim - 1))
     sent = record(
         edge,
-        replace(victims, x=torch.where(coins.view(-1, 1, 1, 1).to(victims.x.device), victims.x, counterparts)),
+        replace(victims, x=torch.where(in_front.to(victims.x.device), victims.x, counterparts)),
         batch_size=context.config.training.batch_size,
         seed=derive(context.cell.seed, "canaries", "sent"),
         passes=passes,
@@ -76,30 +77,6 @@ def smashed(context: AttackContext, coins: Tensor, draws: Generator) -> Sending:
     claim = context.certificate if context.certificate.covers == "release" else no_protection()
     rows = rows_of(members, len(victims), sent.views[0].mixed)
     return Sending(views=sent.views, rows=rows, present=present, absent=absent, claim=claim)
-
-
-def extremes(shape: Sequence[int], draws: Generator) -> Tensor:
-    """Images that no camera makes, and that lie far from those it makes: canaries may be any.
-
-    Black, white, fine and coarse checkerboards with their negatives, a step, gray noise and black-and-white noise.
-
-    Args:
-        shape: (C, H, W).
-        draws: of the noise.
-
-    Returns:
-        [9, C, H, W] in [0, 1].
-
-    >>> extremes((1, 4, 4), Generator().manual_seed(0)).flatten(1).mean(1)[:6].tolist()
-    [0.0, 1.0, 0.5, 0.5, 0.5, 0.5]
-    """
-    _, h, w = shape
-    y, x = torch.arange(h).unsqueeze(1), torch.arange(w)
-    fine, coarse = ((y // cell + x // cell) % 2 for cell in (1, max(1, h // 4)))
-    drawn = [(y * 0 + x * 0), (y * 0 + x * 0 + 1), fine, 1 - fine, coarse, 1 - coarse, (y * 0 + 2 * x // w)]
-    noise = torch.rand(2, *shape, generator=draws)
-    noise[1] = (noise[1] < 0.5).float()
-    return torch.cat([torch.stack(drawn).float().unsqueeze(1).expand(-1, *shape), noise])
 
 
 def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:

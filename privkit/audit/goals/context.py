@@ -18,6 +18,7 @@ from privkit.audit.defended import DefendedModel
 from privkit.audit.seed_data import SeedData
 from privkit.config import AuditConfig
 from privkit.defenses.base import ReleaseCount
+from privkit.domains.domain import Domain
 from privkit.errors import DamagedFile
 from privkit.reports.schema import Check, Interval, Row
 from privkit.run.folder import SCORES, RunFolder
@@ -130,6 +131,20 @@ def must_send(context: AttackContext) -> None:
     """
     if context.model.edge.protocol.upper == "own":
         raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
+
+
+def must_be_images(attack: str, domain: Domain) -> None:
+    """Refuse an attack that reconstructs images on records of another domain.
+
+    Args:
+        attack: its name.
+        domain: what the attacked records are.
+
+    Raises:
+        NotApplicable: it says so.
+    """
+    if domain.name != "images":
+        raise NotApplicable(f"{attack} reconstructs images, and these records are {domain.records}")
 
 
 def must_get_gradients(context: AttackContext) -> None:

@@ -19,7 +19,7 @@ from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.attacks.scores.order import kinds_of
 from privkit.audit.defended import untrained
 from privkit.audit.findings import judge
-from privkit.audit.goals.context import AttackContext, must_send
+from privkit.audit.goals.context import AttackContext, must_be_images, must_send
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.audit.scoring import Scores, scored, summarise
 from privkit.domains.base import Batch
@@ -42,6 +42,7 @@ def ask(context: AttackContext) -> Row:
     """
     attack: ImageAttack = context.cell.attack.spec
     seed_data, seed, size, mounting = context.seed_data, context.cell.seed, context.round_size, attack.mounting
+    must_be_images(attack.name, seed_data.splits.domain)
     must_send(context)
     views = context.recording.views
     if not all(bool(view.smashed.isfinite().all()) for view in views):

@@ -55,6 +55,21 @@ class Images:
         """Uniform pixels."""
         return torch.rand(count, *self.shape, generator=generator)
 
+    def extremes(self, generator: Generator) -> Tensor:
+        """Black, white, fine and coarse checkerboards with their negatives, a step, gray and black-and-white noise.
+
+        >>> Images(shape=(1, 4, 4)).extremes(Generator().manual_seed(0)).flatten(1).mean(1)[:6].tolist()
+        [0.0, 1.0, 0.5, 0.5, 0.5, 0.5]
+        """
+        _, h, w = self.shape
+        y, x = torch.arange(h).unsqueeze(1), torch.arange(w)
+        fine, coarse = ((y // side + x // side) % 2 for side in (1, max(1, h // 4)))
+        black = y * 0 + x * 0
+        drawn = [black, black + 1, fine, 1 - fine, coarse, 1 - coarse, black + 2 * x // w]
+        noise = torch.rand(2, *self.shape, generator=generator)
+        noise[1] = (noise[1] < 0.5).float()
+        return torch.cat([torch.stack(drawn).float().unsqueeze(1).expand(-1, *self.shape), noise])
+
     def fit(self, x: Tensor, given: Domain) -> Tensor:
         """Area resampling, grey by mean or repetition; see `Domain.fit`.
 

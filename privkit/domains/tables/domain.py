@@ -79,6 +79,13 @@ class Tables:
         x[:, d:] = (x[:, d:] * torch.tensor(self.sizes)).floor()
         return x
 
+    def extremes(self, generator: Generator) -> Tensor:
+        """All dense columns low or high with the first or last category of each other; and random corners."""
+        corners = torch.randint(2, (10, *self.shape), generator=generator).float()
+        corners[0], corners[1] = 0, 1
+        most = torch.tensor([1.0] * len(self.dense) + [size - 1.0 for size in self.sizes])
+        return corners * most
+
     def fit(self, x: Tensor, given: Domain) -> Tensor:
         """Rows of another table with the same columns, by these ranges and ids; see `Domain.fit`."""
         if not isinstance(given, Tables) or (given.dense, given.categorical) != (self.dense, self.categorical):

@@ -66,6 +66,11 @@ class Tokens:
         """Uniform tokens, without padding."""
         return torch.randint(UNKNOWN, len(self.vocabulary), (count, self.length), generator=generator)
 
+    def extremes(self, generator: Generator) -> Tensor:
+        """Padding alone, one token repeated for eight tokens of the vocabulary, and random sequences."""
+        repeated = torch.linspace(UNKNOWN, len(self.vocabulary) - 1, 8).long().unsqueeze(1).expand(-1, self.length)
+        return torch.cat([self.zeros(1), repeated, self.random(8, generator)])
+
     def fit(self, x: Tensor, given: Domain) -> Tensor:
         """The same tokens by this vocabulary's ids, cut or padded; see `Domain.fit`."""
         if not isinstance(given, Tokens):
