@@ -71,8 +71,8 @@ RECORD_METRICS = {
 """Metrics of token sequences and table rows, which stand in the place of those of images."""
 RECORD_NOTE = (
     "Arrows point to what a defender wishes. Exact: share of sequences recovered whole. Cells: share of cells "
-    "recovered, dense ones to a twentieth of their column's range; dense error: mean absolute error, as a share of that range. "
-    "kB up: smashed data a record and round. A floor is a guess made without the release."
+    "recovered, dense ones to a twentieth of their column's range. Dense error: mean absolute error as a share of that "
+    "range. kB up: smashed data a record and round. A floor is a guess made without the release."
 )
 
 
@@ -235,6 +235,11 @@ def record_metrics(rows: Sequence[Row]) -> list[str]:
         name for row in rows for floor in (row.recovers, *row.floors.values()) for name in floor.get("unaligned", {})
     }
     return [name for name in RECORD_METRICS if name in held]
+
+
+def note_of(rows: Sequence[Row]) -> str:
+    """What the columns of `table` are."""
+    return RECORD_NOTE if record_metrics(rows) else NOTE
 
 
 def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:

@@ -253,9 +253,8 @@ def _print_run(rows: list[Any], page: Path) -> None:
     if mixed := mixture(rows):
         console.print(mixed, highlight=False, markup=False)
     note = note_of(rows)
-    note = (
-        f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}" if summaries else own_note
-    )
+    if summaries:
+        note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}"
     console.print(note, style="dim", highlight=False, markup=False)
     for other, text in ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE)):
         if other is not None:

@@ -35,11 +35,13 @@ from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.random_cutout import RandomCutout
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.channel import record
 
 SHAPE, CLAIMED_BY = (1, 8, 8), "exact Gaussian profile"
+IMAGES = Images(shape=SHAPE)
 
 
 def edge_of(defense: Any, clients: int = 1, **protocol: Any) -> tuple[Clients, nn.Module]:

@@ -7,6 +7,8 @@ import pytest
 
 from privkit.audit.run import run_audit
 from privkit.domains.images.domain import Images
+from privkit.domains.tables.domain import Tables
+from privkit.domains.tokens.domain import Tokens
 from privkit.registry import load, table
 from privkit.reports.schema import Row
 
@@ -59,22 +61,28 @@ def test_every_protocol_goes_through_an_audit(tmp_path: Path, protocol: str) -> 
     assert {row.status for row in run.rows} == {"not_applicable" if protocol == "standalone" else "done"}
 
 
+DOMAINS = {
+    "images": Images(shape=(1, 28, 28)),
+    "tokens": Tokens(length=6, vocabulary=("", "?", "a", "b", "c")),
+    "tables": Tables(dense=("x", "y"), ranges=((0, 1), (0, 1)), categorical=("kind",), values=(("a", "b", "c"),)),
+}
+
+
 @pytest.mark.parametrize("model", [name for name in sorted(table("models")) if name not in ("vit_base", "t2t_vit")])
 def test_every_model_goes_through_a_round(model: str) -> None:
-    """Digits of 28×28 for networks that need more than 8 pixels; two clients, one step, one test."""
+    """Records of the model's domain, of 28×28 pixels for networks that need more than 8; two clients, one step."""
     import torch
 
     from privkit.defenses.none import NoDefense
     from privkit.domains.base import Batch
     from privkit.training import Clients, SplitProtocol, TrainingSpec, evaluate, train
 
-    shape = (1, 28, 28)
     split = load(table("models")[model])
-    domain = Images(shape=shape)
+    domain = DOMAINS[split.domain]
     built = (split() if isinstance(split, type) else split).build(domain, 10, positions=True, seed=0)
     edge = Clients.build(built.lower, NoDefense(), domain, classes=10, seed=0, protocol=SplitProtocol(clients=2))
     draws = torch.Generator().manual_seed(0)
-    data = Batch(x=torch.rand(4, *shape, generator=draws), y=torch.arange(4), ids=torch.arange(4))
+    data = Batch(x=domain.random(4, draws), y=torch.arange(4), ids=torch.arange(4), domain=domain)
     trained = train(edge, built.upper, data, TrainingSpec(batch_size=2), epochs=1, seed=0)
     assert all(value == value for value in trained.curve)
     assert evaluate(edge, built.upper, data, batch_size=2, seed=0).accuracy.n == 4

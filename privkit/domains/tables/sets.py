@@ -88,7 +88,7 @@ class TableFile:
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Read the file; see `DatasetSpec.open`."""
         root = need_root(self.name, root, self.file)
-        header, *rows = csv.reader(lines(self.name, root, self.file)) or [[]]
+        header, *rows = [*csv.reader(lines(self.name, root, self.file))] or [[]]
         place = f"{self.name}: {root / self.file}"
         if self.label not in header:
             raise DataError(f"{place} has no column {self.label!r}; name one of {', '.join(header)} with label=…")

@@ -1,0 +1,85 @@
+"""Text and tables go through whole audits; what reads images alone says so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privkit import run_audit
+from privkit.config import resolve
+from privkit.errors import UsageError
+
+SMALL = {
+    "budget": "smoke:private=60,auxiliary=100,test=40,victims=20,epochs=1",
+    "training": "batch_size=10",
+}
+DATASETS = {"definitions:length=6,vocabulary=50": "token sequences", "auto_mpg": "table rows"}
+
+
+@pytest.fixture(scope="module", params=DATASETS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    found = run_audit(
+        dataset=request.param,
+        defense="gaussian_noise:clip=1",
+        attack=["label_leak", "member_inference", "canaries", "black_box"],
+        **SMALL,
+        out=tmp_path_factory.mktemp("run") / "run",
+    )
+    return found, DATASETS[request.param]
+
+
+def test_labels_members_and_canaries_are_asked_of_any_records(run: tuple[Any, str]) -> None:
+    found, records = run
+    assert {row.records for row in found.rows} == {records}
+    for row in found.rows:
+        assert row.accuracy is not None
+        assert row.costs is not None
+        if row.attack == "black_box":
+            assert row.status == "not_applicable"
+            assert row.reason == f"black_box reconstructs images, and these records are {records}"
+        else:
+            assert (row.status, row.reason) == ("done", "")
+            assert 0 <= row.answers["auc"].value <= 1
+            assert all(gate.passed for gate in row.gates if gate.decisive)
+    proven = {row.defense: row.proves.kind for row in found.rows if row.proves}
+    assert list(proven.values()) == ["nothing", "differential_privacy"]
+
+
+def test_floors_are_those_of_the_domain_and_stand_in_the_report(run: tuple[Any, str]) -> None:
+    found, records = run
+    names = {"token sequences": ("ROUGE-L", "most frequent token"), "table rows": ("dense error", "mean or most")}
+    page = Path(found.report).read_text()
+    for text in (*names[records], f"test {records}", "not applicable"):
+        assert text in page
+    assert "PSNR" not in page
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"model": "vit_micro"}, "vit_micro reads images, and auto_mpg holds table rows; models for them: table_mlp"),
+        ({"model": "transformer_micro"}, "reads token sequences, and auto_mpg holds table rows"),
+        ({"training": "augment=crop"}, "augment=crop moves pixels, and auto_mpg holds table rows"),
+        ({"auxiliary": "digits"}, "auxiliary=digits holds images, and auto_mpg holds table rows"),
+        ({"dataset": "digits", "model": "table_mlp"}, "table_mlp reads table rows, and digits holds images"),
+    ],
+)
+def test_parts_of_another_domain_are_refused(settings: dict[str, str], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        resolve({"dataset": "auto_mpg", **settings})
+
+
+@pytest.mark.parametrize("defense", ["blur", "nopeek", "adv", "random_cutout:level=input"])
+def test_defenses_on_images_refuse_other_records(tmp_path: Path, defense: str) -> None:
+    with pytest.raises(UsageError, match="works on images themselves, and these records are token sequences"):
+        run_audit(dataset="definitions:length=6,vocabulary=50", defense=defense, **SMALL, out=tmp_path / "run")
+
+
+def test_a_defense_on_tokens_needs_tokens(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"does not fit table_mlp: .*tokens"):
+        run_audit(dataset="auto_mpg", defense="batch_shuffle", **SMALL, out=tmp_path / "run")
+
+
+def test_each_domain_has_a_default_model() -> None:
+    chosen = {name: resolve({"dataset": name}).model.name for name in ("digits", "definitions", "breast_cancer")}
+    assert chosen == {"digits": "vit_micro", "definitions": "transformer_micro", "breast_cancer": "table_mlp"}

@@ -1,0 +1,49 @@
+"""Tables: the packaged ones, a user's own file, and what of it is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from privkit.domains.tables.sets import AutoMpg, BreastCancer, TableFile
+from privkit.errors import DataError
+
+CSV = "age,city,owns\n30,Rome,yes\n,Bonn,no\n50,Rome,no\n"
+
+
+def opened(tmp_path: Path, content: str, label: str = "owns"):  # type: ignore[no-untyped-def]
+    (tmp_path / "table.csv").write_text(content)
+    return TableFile(label=label).open(tmp_path, download=False, train_images=1)
+
+
+def test_packaged_tables() -> None:
+    cancer = BreastCancer().open(None, download=False, train_images=1)
+    assert (len(cancer.train), cancer.classes, cancer.train.domain.shape) == (569, 2, (30,))
+    cars = AutoMpg().open(None, download=False, train_images=1)
+    assert (len(cars.train), cars.classes) == (392, 3)
+    assert cars.train.domain.sizes == (5, 13)
+    assert cars.train.domain.shown(cars.train.x[:1])[0].startswith("mpg=18, displacement=307, ")
+    assert torch.bincount(cars.train.y).tolist() == [68, 79, 245]  # Europe, Japan, USA
+
+
+def test_a_users_table_has_dense_and_categorical_columns(tmp_path: Path) -> None:
+    pools = opened(tmp_path, CSV)
+    domain = pools.train.domain
+    assert (domain.dense, domain.categorical, domain.values) == (("age",), ("city",), (("Bonn", "Rome"),))
+    assert pools.train.x.tolist() == [[0.0, 1.0], [0.5, 0.0], [1.0, 1.0]]  # a missing age is the median
+    assert pools.train.y.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("a,b\n1,2\n", "no column 'owns'; name one of a, b"),
+        ("a,owns\n1\n", "line 2 has not 2 cells"),
+        ("a,owns\n", "a header alone"),
+        ("", "no column 'owns'"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, content: str, why: str) -> None:
+    with pytest.raises(DataError, match=why) as caught:
+        opened(tmp_path, content)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,71 @@
+"""Laws of the models on token sequences and table rows, as `test_registered` has them for images."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator
+
+from privkit.domains import Domain, Tables, Tokens
+from privkit.models import TABLE_MLP, TRANSFORMER_MICRO, SplitModel
+from privkit.models.places import hides_places
+from privkit.training import Stacked
+
+WORDS = Tokens(length=5, vocabulary=("", "?", "a", "b", "c"))
+CARS = Tables(
+    dense=("x", "y"), ranges=((0, 1), (0, 1)), categorical=("kind", "color"), values=(("a", "b"), ("c", "d", "e"))
+)
+CASES: list[tuple[Any, Domain]] = [(TRANSFORMER_MICRO, WORDS), (TABLE_MLP, CARS)]
+
+
+def built(spec: Any, domain: Domain, **fields: Any) -> SplitModel:
+    model: SplitModel = replace(spec, **fields).build(domain, 3, positions=True, seed=0)
+    return model
+
+
+@pytest.mark.parametrize(("spec", "domain"), CASES)
+def test_a_cut_moves_weights_and_changes_no_function(spec: Any, domain: Domain) -> None:
+    x, found, sizes = domain.random(4, Generator().manual_seed(0)), [], []
+    x[0] = domain.zeros(1)[0]
+    for cut in spec.cuts:
+        model = built(spec, domain, cut=cut)
+        with torch.no_grad():
+            found.append(model.upper.eval()(model.lower.eval()(x)))
+        sizes.append(sum(weight.numel() for weight in model.lower.parameters()))
+    assert found[0].shape == (4, 3)
+    assert all(torch.allclose(other, found[0], atol=1e-5) for other in found)
+    assert sizes == sorted(set(sizes))
+
+
+@pytest.mark.parametrize(("spec", "domain"), CASES)
+def test_three_clients_in_one_call_equal_one_after_the_other(spec: Any, domain: Domain) -> None:
+    lowers = Stacked(built(spec, domain).lower, 3)
+    for weight in lowers.parameters():
+        weight.data += 0.1 * torch.randn(weight.shape, generator=Generator().manual_seed(1))
+    x = domain.random(6, Generator().manual_seed(2)).unflatten(0, (3, 2))
+    together = lowers(x)
+    for client in range(3):
+        torch.testing.assert_close(together[client], copy.deepcopy(lowers.copy(client))(x[client]), atol=1e-5, rtol=0)
+
+
+def test_padding_has_no_content_and_no_place() -> None:
+    model = built(TRANSFORMER_MICRO, WORDS, cut="embedding")
+    tokens = model.lower(torch.tensor([[2, 3, 0, 0, 0]]))
+    assert (tokens[0, 2:] == 0).all()
+    assert (tokens[0, :2] != 0).any()
+
+
+def test_what_is_said_about_places_is_what_is_seen() -> None:
+    for positions in (True, False):
+        model = TRANSFORMER_MICRO.build(WORDS, 3, positions=positions, seed=0)
+        assert model.hides_places is (not positions)
+        assert hides_places(model.lower, WORDS) is model.hides_places
+    assert hides_places(TABLE_MLP.build(CARS, 3, positions=False, seed=0).lower, CARS) is None
+
+
+@pytest.mark.parametrize(("field", "value"), [("width", 0), ("depth", 0), ("heads", 3), ("cut", "block9")])
+def test_sizes_that_make_no_network_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=field):
+        replace(TRANSFORMER_MICRO, **{field: value})
