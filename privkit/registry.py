@@ -125,7 +125,9 @@ def _described(name: str, found: Any) -> dict[str, Any]:
     spec = found if dataclasses.is_dataclass(found) else None
     options = {f.name: getattr(spec, f.name, None) for f in dataclasses.fields(spec)} if spec else {}
     own = found.__doc__ if isinstance(found, type) or callable(found) else _size(found)
-    return {"name": name, "summary": (own or "").strip().split("\n")[0], "options": options}
+    summary = (own or "").strip().split("\n")[0]
+    domain = getattr(found, "domain", None)  # what a dataset holds and a model reads; other parts have none
+    return {"name": name, "summary": summary, "options": options, **({"domain": domain} if domain else {})}
 
 
 def _size(spec: Any) -> str:

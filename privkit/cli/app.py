@@ -213,7 +213,8 @@ def list_(
         typer.echo(name)
         for entry in entries:
             options = ", ".join(f"{key}={value}" for key, value in entry["options"].items())
-            typer.echo(f"  {entry['name']:<14} {entry['summary']}")
+            domain = f"[{entry['domain']}] " if "domain" in entry else ""
+            typer.echo(f"  {entry['name']:<14} {domain}{entry['summary']}")
             if options:
                 typer.echo(f"  {'':<14} options: {options}")
 
