@@ -201,7 +201,7 @@ def test_nonsense_is_refused(changed: dict[str, Any], says: str) -> None:
 
 
 def test_one_image_is_measured() -> None:
-    with pytest.raises(ValueError, match="one image"):
+    with pytest.raises(ValueError, match="one record"):
         measure(LINEAR, torch.zeros(2, 3, 2, 2), trained=True)
     with pytest.raises(ValueError, match=r"1\.\.10"):
         mixed_share(10, 11)
