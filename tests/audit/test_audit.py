@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 from torch import Generator, nn
 
-from privkit.attacks.base import NotApplicable, Session, View
-from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
+from privkit.attacks.base import Mounting, NotApplicable, Session
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.audit.run import AuditRun, run_audit
 from privkit.audit.seed_data import prepare
 from privkit.cli.estimate import preview
@@ -249,16 +249,18 @@ class Spy:
     """An attack that looks for the truth everywhere it can reach, and keeps what it was given."""
 
     name: ClassVar[str] = "spy"
+    goal: ClassVar[str] = "reconstruct"
+    mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)
     needs: ClassVar[frozenset[str]] = frozenset()
     uses: ClassVar[frozenset[str]] = frozenset({"auxiliary", "auxiliary_labels", "query", "lower", "upper", "imitate"})
-    seen: ClassVar[list[tuple[Any, ...]]] = []
+    seen: ClassVar[list[ImageObservation]] = []
 
     def run(
-        self, views: Any, knowledge: ImageObservation, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        type(self).seen.append((views, knowledge))
-        n = sum(len(view.smashed) for view in views)
-        return Reconstruction(images=torch.full((n, *knowledge.image_shape), 0.5))
+        type(self).seen.append(observation)
+        n = sum(len(view.smashed) for view in observation.views)
+        return Reconstruction(images=torch.full((n, *observation.image_shape), 0.5))
 
 
 def reachable(*roots: Any) -> list[torch.Tensor]:
@@ -315,8 +317,8 @@ def test_no_private_image_can_be_reached_from_what_an_attack_is_given(
         )
 
     assert len(Spy.seen) == 2
-    for views, knowledge in Spy.seen:
-        assert not leaks(views, knowledge)
+    for observation in Spy.seen:
+        assert not leaks(observation)
         victim, ids = private.x[7:8], private.ids[:5]
         assert leaks(views, replace(knowledge, query=lambda x, g, kept=knowledge.query, leak=victim: (kept, leak)))
         assert leaks(views, replace(knowledge, query=lambda x, g: (knowledge.query, ids)))  # noqa: B023
@@ -330,11 +332,11 @@ def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> No
     for replaced in (False, True):
         setting = prepare(config, 0, torch.device("cpu"))
         defense = config.defenses[1].spec
-        model = config.model.spec.build(setting.splits.domain.shape, 10, positions=False, seed=0)
+        model = config.model.spec.build(setting.splits.domain, 10, positions=False, seed=0)
         edge = Clients.build(model.lower, defense, setting.splits.domain, classes=10, seed=0)
         views = record(edge, setting.victims, batch_size=50, seed=0).views
         knowledge = ImageObservation(
-            image_shape=setting.splits.domain.shape,
+            image_shape=(1, 8, 8),
             batch_size=50,
             auxiliary=setting.auxiliary.x,
             query=black_box_query(edge),
@@ -445,11 +447,12 @@ class Refuses:
     """Is not applicable, or crashes, as told."""
 
     name: ClassVar[str] = "refuses"
+    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset()
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)
 
-    def run(
-        self, views: list[View], knowledge: ImageObservation, generator: Generator, session: Any = None
-    ) -> Reconstruction:
+    def run(self, observation: ImageObservation, generator: Generator, session: Any = None) -> Reconstruction:
         raise NotApplicable("needs what nobody has")
 
 
@@ -458,11 +461,12 @@ class Crashes:
     """A faulty attack."""
 
     name: ClassVar[str] = "crashes"
+    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset()
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)
 
-    def run(
-        self, views: list[View], knowledge: ImageObservation, generator: Generator, session: Any = None
-    ) -> Reconstruction:
+    def run(self, observation: ImageObservation, generator: Generator, session: Any = None) -> Reconstruction:
         raise RuntimeError("shapes\ndo not fit")
 
 
