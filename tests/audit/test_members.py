@@ -82,10 +82,7 @@ def test_candidates_are_mixed_and_only_dealt_images_are_members(tmp_path: Path, 
     dealt = seed_data.splits.private.x[torch.cat([seed_data.shares.of(0), seed_data.shares.of(1)])].flatten(1)
     asked = []
 
-    def oracle(
-        self: Any, views: Any, known: MembershipObservation, generator: Generator, session: Any = None
-    ) -> Scores:
-        assert known.candidates is not None
+    def oracle(self: Any, known: MembershipObservation, generator: Generator, session: Any = None) -> Scores:
         values = (torch.cdist(known.candidates.flatten(1), dealt).amin(1) < 1e-6).float()
         asked.append(values)
         return Scores(values=values, examples=torch.arange(len(values)))
