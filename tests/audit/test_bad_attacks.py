@@ -21,11 +21,11 @@ def rows(run: AuditRun) -> dict[str, tuple[str, str]]:
 
 
 def test_a_gan_that_diverges_is_an_error_and_the_others_go_on(tmp_path: Path) -> None:
-    attacks = ["fsha:learning_rate=1e30,epochs=1", "white_box:epochs=1", "mean_image"]
+    attacks = ["fsha:learning_rate=1e30,epochs=1", "unsplit:epochs=1", "mean_image"]
     run = run_audit(defense="none", attack=attacks, out=tmp_path / "run", **SETTINGS)
     found = rows(run)
     assert run.exit_code == 3
-    assert found["white_box:epochs=1"] == found["mean_image"] == ("done", "")
+    assert found["unsplit:epochs=1"] == found["mean_image"] == ("done", "")
     (status, reason), *_ = found.values()
     assert status == "error"
     assert "not finite" in reason

@@ -106,10 +106,10 @@ def test_an_audit_of_mixing_defenses(tmp_path: Path) -> None:
 
 
 def test_trained_lower_segments_are_charged_by_client_and_averaged_ones_not_at_all(tmp_path: Path) -> None:
-    budget = "smoke:private=300,auxiliary=400,test=100,victims=100,attack_epochs=1"
+    settings = {**SETTINGS, "attack": "mid_grey", "budget": "smoke:private=300,auxiliary=400,test=100,victims=100"}
     proofs = []
     for protocol in ("psl", "splitfed"):
-        run = run_audit(defense="dp_sl", protocol=protocol, out=tmp_path / protocol, **{**SETTINGS, "budget": budget})
+        run = run_audit(defense="dp_sl", protocol=protocol, out=tmp_path / protocol, **settings)
         proofs.append(run.rows[1].proves)
     kept, averaged = proofs
     assert kept is not None
