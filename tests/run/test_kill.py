@@ -66,8 +66,9 @@ def check(folder: Path, straight: Path) -> None:
 
     assert sorted(rows(folder)) == sorted(rows(straight))
     assert len(rows(folder)) == len({json.loads(line)["cell"] for line in rows(folder)}) == 2
-    for log in folder.glob("cells/*/log.txt"):
-        text = log.read_text()
+    logs = [log.read_text() for log in folder.glob("cells/*/log.txt")]
+    assert len(logs) == 2
+    for text in logs:
         assert len(re.findall(r"Z? ?\bdone$", text, flags=re.MULTILINE)) == 1
         assert text.count("trained 6 epochs") <= 1
         resumed = [int(epoch) for epoch in re.findall(r"training resumed after epoch (\d+)", text)]
