@@ -195,9 +195,11 @@ def test_not_applicable() -> None:
         run(UnSplit(), lower, [View(round=0, smashed=torch.rand(2, 6, 5, 5))])
 
 
-def test_stops_where_the_release_is_no_number() -> None:
-    with pytest.raises(AttackDiverged, match="the objective is nan after epoch 1"):
+def test_a_release_that_is_no_number_is_refused_and_one_too_large_ends_the_attack() -> None:
+    with pytest.raises(NotApplicable, match="the release holds NaN or infinity"):
         run(UnSplit(epochs=2), nn.Flatten(), [View(round=0, smashed=torch.full((2, 64), float("nan")))])
+    with pytest.raises(AttackDiverged, match="the objective is nan after epoch 1"):
+        run(UnSplit(epochs=2), nn.Flatten(), [View(round=0, smashed=torch.rand(2, 64) * 1e38)])
 
 
 def test_bad_specifications() -> None:
