@@ -92,7 +92,7 @@ class BlackBox:
                 tokens form no grid or the auxiliary images are too few.
             AttackDiverged: if what the decoder draws is not finite or far from any image; the last good state is saved.
 
-        >>> from privkit.attacks.base import QueryResult
+        >>> from privkit.attacks.base import QueryResult, View
         >>> aux = torch.rand(40, 1, 8, 8)
         >>> cells = lambda x: x.unfold(2, 2, 2).unfold(3, 2, 2).reshape(len(x), 16, 4)
         >>> def query(images: Tensor, draws: Generator) -> QueryResult:
