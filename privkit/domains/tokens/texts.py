@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -48,17 +49,23 @@ class Definitions:
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Read the packaged list; see `DatasetSpec.open`."""
-        import timm.data
+        return _definitions(self.length, self.vocabulary)
 
-        path = Path(timm.data.__file__).parent / "_info" / "imagenet_synset_to_definition.txt"
-        texts, labels = [], []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            synset, _, text = line.partition("\t")
-            kind = next((kind for kind, (low, high) in KINDS.items() if low <= int(synset[1:]) < high), None)
-            if kind is not None:
-                texts.append(text)
-                labels.append(kind)
-        return read_texts(texts, labels, unit="words", length=self.length, vocabulary=self.vocabulary)
+
+@cache
+def _definitions(length: int, vocabulary: int) -> Pools:
+    """The definitions, split once: a run opens its dataset several times."""
+    import timm.data
+
+    path = Path(timm.data.__file__).parent / "_info" / "imagenet_synset_to_definition.txt"
+    texts, labels = [], []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        synset, _, text = line.partition("\t")
+        kind = next((kind for kind, (low, high) in KINDS.items() if low <= int(synset[1:]) < high), None)
+        if kind is not None:
+            texts.append(text)
+            labels.append(kind)
+    return read_texts(texts, labels, unit="words", length=length, vocabulary=vocabulary)
 
 
 @dataclass(frozen=True, kw_only=True)
