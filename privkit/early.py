@@ -141,7 +141,7 @@ def _inherited(module: str, tree: ast.Module, base: ast.expr) -> frozenset[str] 
 def _table(kind: str) -> Mapping[str, str]:
     """A table of the registry, name -> "module:object"; where it is imported already, with what a program added."""
     module, _, name = TABLES[kind].partition(":")
-    return getattr(sys.modules[module], name) if module in sys.modules else _literal(kind)  # type: ignore[no-any-return]
+    return getattr(sys.modules[module], name) if module in sys.modules else _literal(kind)
 
 
 @cache

@@ -74,7 +74,7 @@ def run_cell(
         base = context.row
         _can_read_the_server(context)
         ask = load(GOALS[context.attack.goal])
-        row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
+        row: Row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
     except NotApplicable as error:
         row = base.model_copy(update={"status": "not_applicable", "reason": f"{error}{_why(context)}"})
     except (StorageError, UsageError, DataError):

@@ -136,7 +136,8 @@ class SimulatedAttacker(nn.Module):
     def forward(self, smashed: Tensor) -> Tensor:
         """Smashed data [N, ...] -> images [N, C, H, W]."""
         if self.grid is None:
-            return self.layers(smashed.flatten(1)).unflatten(1, self.image_shape)
+            pixels: Tensor = self.layers(smashed.flatten(1)).unflatten(1, self.image_shape)
+            return pixels
         maps = smashed.transpose(1, 2).unflatten(2, self.grid) if smashed.ndim == 3 else smashed
         images = pixel_shuffle(self.layers(maps), self.scale)
         size = self.image_shape[1:]

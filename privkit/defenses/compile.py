@@ -88,7 +88,7 @@ def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
         said.append("every holder of parts has at most this ε; epsilon_part_… is that of a holder of one part alone")
         quantities |= {f"epsilon_{name}": held.get(name, main.epsilon) for name in _parts(steps[split])}
     others = [step.stage for step in steps if step is not steps[first]]
-    same = all(stage.effects == {"trains"} or stage.place == "server" for stage in others)
+    same = all(stage.effects == frozenset({"trains"}) or stage.place == "server" for stage in others)
     lower = main.lower if same else None  # attained by what the noise releases, but maybe not by what leaves the chain
     return replace(main, lower=lower, assumptions=tuple(filter(None, said)), quantities=quantities)
 

@@ -49,7 +49,7 @@ def shrink(smashed: Tensor, radius: float) -> Tensor:
              [0.3000, 0.4000]]])
     """
     wide = widened(smashed)
-    norm = torch.linalg.vector_norm(wide.flatten(2), dim=2).view(wide.shape[:2] + (1,) * (wide.ndim - 2))
+    norm: Tensor = torch.linalg.vector_norm(wide.flatten(2), dim=2).view(wide.shape[:2] + (1,) * (wide.ndim - 2))
     return wide * (radius / norm.clamp(min=radius))
 
 

@@ -149,7 +149,7 @@ def _with(stages: Sequence[Defense], *effects: Effect) -> list[Defense]:
 
 def _by_coordinate(stage: Defense) -> bool:
     """Whether a stage treats each coordinate alone, so that a permutation before it might as well come behind it."""
-    if stage.effects == {"trains"}:
+    if stage.effects == frozenset({"trains"}):
         return True
     clips = getattr(stage, "clip_by", "coordinate") == "coordinate" or getattr(stage, "clip", 0) is None
     return clips and bool((stage.effects or frozenset()) & {"clips", "noises"})

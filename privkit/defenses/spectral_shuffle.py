@@ -172,7 +172,8 @@ class SpectralShuffle(Defense):
 def centered_spectrum(picture: Tensor, norm: Literal["ortho"] | None) -> Tensor:
     """Complex spectrum of pictures [..., H, W] with frequency 0 at (H // 2, W // 2); torch transforms no bf16."""
     wide = picture if picture.dtype == torch.float64 else picture.float()
-    return torch.fft.fftshift(torch.fft.fft2(wide, norm=norm), dim=(-2, -1))
+    spectrum: Tensor = torch.fft.fftshift(torch.fft.fft2(wide, norm=norm), dim=(-2, -1))
+    return spectrum
 
 
 class Scale(nn.Module):

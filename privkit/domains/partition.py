@@ -152,7 +152,8 @@ def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
     exact = proportions * totals[:, None]
     counts = np.floor(exact).astype(np.int64)
     rank = np.argsort(np.argsort(counts - exact, axis=1, kind="stable"), axis=1)
-    return counts + (rank < (totals - counts.sum(1))[:, None])
+    rounded: Rows = counts + (rank < (totals - counts.sum(1))[:, None])
+    return rounded
 
 
 def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:

@@ -139,7 +139,7 @@ def _travelling(lower: nn.Module) -> int:
     trained = sum(p.numel() for p in lower.parameters() if p.requires_grad)
     weights = dict(lower.named_parameters())
     return trained + sum(
-        t.numel() for name, t in lower.state_dict().items() if name not in weights and t.is_floating_point()
+        int(t.numel()) for name, t in lower.state_dict().items() if name not in weights and t.is_floating_point()
     )
 
 

@@ -112,11 +112,12 @@ def feature_network(name: str, device: str | torch.device = "cpu", *, size: int 
 def _timm(name: str, device: torch.device) -> FeatureNetwork:
     """A timm model without its classifier."""
     import timm
+    from timm.data.config import resolve_model_data_config
 
     if "/" not in name and not name.startswith("hf") and not timm.is_model(name):
         raise _no_model("timm model", name.partition(".")[0], timm.list_models())
     model = _had(f"timm:{name}", lambda: timm.create_model(name, pretrained=True, num_classes=0))
-    data = timm.data.resolve_model_data_config(model)
+    data = resolve_model_data_config(model)
     return _module(f"timm:{name}", model, device, data["input_size"][-1], data["mean"], data["std"])
 
 

@@ -51,7 +51,7 @@ class _LiveTensors(TorchDispatchMode):
     """Sums the storages of living tensors."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no annotation
         self.alive: set[int] = set()
         self.bytes = self.peak = 0
 

@@ -28,7 +28,7 @@ class Lower(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images [N, C, H, W] in [0, 1] -> tokens [N, T, D]; after a stage [N, T+1, D], the class token in front."""
-        tokens = self.patch_embed(centered(images))
+        tokens: Tensor = self.patch_embed(centered(images))
         if self.pos_embed is not None:
             tokens = tokens + self.pos_embed.flatten(2).transpose(1, 2)
         if self.cls_token is None:
@@ -56,7 +56,8 @@ class Upper(nn.Module):
             tokens = tokens[:, 1:]
         maps = tokens.transpose(1, 2).unflatten(2, self.grid)
         _, class_token = self.transformers((maps, class_token))
-        return self.head(self.norm(class_token)[:, 0])
+        logits: Tensor = self.head(self.norm(class_token)[:, 0])
+        return logits
 
 
 @dataclass(frozen=True, kw_only=True)

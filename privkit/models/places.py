@@ -77,4 +77,5 @@ def _permuted(record: Tensor, order: Tensor) -> Tensor:
     _, c, h, w = record.shape
     side = isqrt(len(order))
     patches = record.view(c, side, h // side, side, w // side).permute(1, 3, 0, 2, 4).flatten(0, 1)[order]
-    return patches.unflatten(0, (side, side)).permute(2, 0, 3, 1, 4).reshape(1, c, h, w)
+    moved: Tensor = patches.unflatten(0, (side, side))
+    return moved.permute(2, 0, 3, 1, 4).reshape(1, c, h, w)

@@ -19,7 +19,7 @@ class Whole(nn.Module):
     """The uncut network's parts, under the authors' names."""
 
     def __init__(self, spec: T2tVit, channels: int, classes: int, stride: int) -> None:
-        from timm.layers import trunc_normal_
+        from timm.layers.weight_init import trunc_normal_
         from timm.models.vision_transformer import Block
 
         super().__init__()

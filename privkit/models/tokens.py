@@ -80,7 +80,8 @@ class Lower(nn.Module):
             tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1)
         if self.pos_embed is not None:
             tokens = tokens + self.pos_embed
-        return self.blocks(tokens)
+        encoded: Tensor = self.blocks(tokens)
+        return encoded
 
 
 class Upper(nn.Module):
@@ -106,4 +107,5 @@ class Upper(nn.Module):
             tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1)
         tokens = self.norm(self.blocks(tokens))
         pooled = tokens[:, 0] if self.pool == "token" else tokens.mean(1)
-        return self.head(self.fc_norm(pooled))
+        logits: Tensor = self.head(self.fc_norm(pooled))
+        return logits

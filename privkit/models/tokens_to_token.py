@@ -15,7 +15,7 @@ class TokenTransformer(nn.Module):
     """One attention layer with one head that also changes the size of tokens; the values are its residual."""
 
     def __init__(self, size: int) -> None:
-        from timm.layers import Mlp
+        from timm.layers.mlp import Mlp
 
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(TOKEN)
@@ -32,7 +32,8 @@ class TokenTransformer(nn.Module):
         else:
             seen = ((q * self.scale) @ k.transpose(1, 2)).softmax(-1) @ v
         tokens = v + self.attn["proj"](seen)
-        return tokens + self.mlp(self.norm2(tokens))
+        mixed: Tensor = tokens + self.mlp(self.norm2(tokens))
+        return mixed
 
 
 class TokensToToken(nn.Module):
@@ -57,7 +58,7 @@ class TokensToToken(nn.Module):
         maps = images
         for split, layer in zip(self.splits, (self.attention1, self.attention2, self.project), strict=True):
             kernel, stride, pad = split
-            tokens = layer(patches(functional.pad(maps, (pad,) * 4), kernel, stride))
+            tokens: Tensor = layer(patches(functional.pad(maps, (pad,) * 4), kernel, stride))
             height, width = ((side + 2 * pad - kernel) // stride + 1 for side in maps.shape[2:])
             maps = tokens.transpose(1, 2).unflatten(2, (height, width))
         return tokens

@@ -89,7 +89,8 @@ class TokenLower(nn.Module):
         tokens = self.embedding(ids)
         if self.positions is not None:
             tokens = tokens + self.positions
-        return self.blocks(tokens * there)
+        encoded: Tensor = self.blocks(tokens * there)
+        return encoded
 
 
 TRANSFORMER_MICRO = Transformer()

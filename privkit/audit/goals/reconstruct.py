@@ -189,4 +189,5 @@ def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores
 
 def _to_uint8(images: NDArray[np.float32]) -> NDArray[np.uint8]:
     """[N, C, H, W] in [0, 1] to pictures [N, H, W, C] in 0..255."""
-    return np.rint(images.transpose(0, 2, 3, 1).clip(0, 1) * 255).astype(np.uint8)
+    levels: NDArray[np.uint8] = np.rint(images.transpose(0, 2, 3, 1).clip(0, 1) * 255).astype(np.uint8)
+    return levels

@@ -155,7 +155,7 @@ class LfwPeople:
         folder = root / LFWPeople.base_folder
         advice = "put the official file there by hand: LFW can no longer be downloaded"
 
-        class Extracted(LFWPeople):
+        class Extracted(LFWPeople):  # type: ignore[misc]  # torchvision has no types
             """Asks for the lists and the pictures, not also for the archive that the pictures came in."""
 
             def _check_integrity(self) -> bool:

@@ -49,7 +49,7 @@ class Cifar10:
         if not download:
             advice += f" (or use a declared subset: --dataset cifar10:batches=N; this run needs {count})"
 
-        class Subset(CIFAR10):
+        class Subset(CIFAR10):  # type: ignore[misc]  # torchvision has no types
             train_list = CIFAR10.train_list[:count]
 
         with one_sentence(self.name, root, advice):
@@ -166,5 +166,5 @@ def _is_idx(path: Path, dimensions: int) -> bool:
         header = handle.read(start)
     if len(header) < start or header[:4] != bytes([0, 0, 8, dimensions]):
         return False
-    shape = struct.unpack(f">{dimensions}I", header[4:])
+    shape: tuple[int, ...] = struct.unpack(f">{dimensions}I", header[4:])
     return path.stat().st_size == start + math.prod(shape)
