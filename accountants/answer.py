@@ -80,7 +80,7 @@ def epsilon(
     Raises:
         ValueError: if δ is out of range.
 
-    Source: the smallest of the bounds in docs/accounting.md; the certificate names its own.
+    Source: the smallest of the bounds in docs/explanation/accounting.md; the certificate names its own.
 
     >>> from privkit.accountants.spec.parts import Noise
     >>> from privkit.accountants.spec.sensitivity import Clamp

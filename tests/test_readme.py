@@ -17,7 +17,7 @@ from privkit.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-ACCOUNTING = (ROOT / "docs" / "accounting.md").read_text()
+ACCOUNTING = (ROOT / "docs" / "explanation" / "accounting.md").read_text()
 GUIDES = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
 LINES = "\n".join(page.read_text() for page in GUIDES).replace("\\\n", " ").splitlines()
 COMMANDS = sorted({line.split("  #")[0].strip() for line in LINES if line.startswith("privkit audit")})
@@ -99,5 +99,5 @@ def test_the_accountants_commands_run(command: str) -> None:
 
 def test_the_example_of_the_accounting_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", ACCOUNTING, flags=re.DOTALL)
-    exec(compile(code, "docs/accounting.md", "exec"), {})
+    exec(compile(code, "docs/explanation/accounting.md", "exec"), {})
     assert "differential privacy of one record" in capsys.readouterr().out

@@ -22,7 +22,7 @@ def victims(views: Sequence[View]) -> int:
 class MidGrey:
     """Guess 0.5 everywhere: the start of many white-box attacks, and where some published ones still stand.
 
-    Source: design floor; several published white-box MSEs are worse than it (docs/architecture.md, "Floors").
+    Source: design floor; several published white-box MSEs are worse than it (docs/explanation/decisions.md, "Floors").
     """
 
     name: ClassVar[str] = "mid_grey"

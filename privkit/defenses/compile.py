@@ -62,7 +62,7 @@ def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
         steps: stages with their receipts, in order.
         release_count: how often a record or a client is released.
 
-    Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/accounting.md.
+    Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """
     earlier = [_own(steps, number, release_count) for number in range(len(steps))]
     ranked = sorted(range(len(steps)), key=lambda number: (_rank(earlier[number]), number))
