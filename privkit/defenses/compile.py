@@ -85,7 +85,10 @@ def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
     split = next((number for number, step in enumerate(steps) if "splits" in (step.stage.effects or ())), None)
     if split is not None and main.kind == "differential_privacy" and main.covers == "release":
         held = _of_parts(steps, first, split, release_count)
-        said.append("every holder of parts has at most this ε; epsilon_part_… is that of a holder of one part alone")
+        said.append(
+            "every holder of parts has at most this ε; epsilon_part_… is that of a holder of one part alone, who sees "
+            "no gradient"
+        )
         quantities |= {f"epsilon_{name}": held.get(name, main.epsilon) for name in _parts(steps[split])}
     others = [step.stage for step in steps if step is not steps[first]]
     same = all(stage.effects == frozenset({"trains"}) or stage.place == "server" for stage in others)
@@ -103,13 +106,16 @@ def _of_parts(steps: Sequence[Step], noise: int, split: int, release_count: Rele
     """ε for a holder of one part: that of its own coordinates, as the others' noise is drawn apart from it.
 
     That needs clipping by coordinate, a sensitivity that does not lean on the other coordinates, and nothing behind the
-    noise that carries one channel into another. Empty if that is not so: then the ε of the whole holds.
+    noise that carries one channel into another: no stage, no lower segment, and no server that teaches other clients
+    what it learned from all parts. Empty if that is not so: then the ε of the whole holds.
     """
-    receipt = steps[noise].receipt
+    receipt, lower = steps[noise].receipt, release_count.lower_model
+    if steps[noise].stage.level == "input" or (lower != "frozen" and (lower != "trained" or release_count.clients > 1)):
+        return {}
     behind = [step.stage.effects or frozenset() for step in steps[noise + 1 : split]]
     if not isinstance(receipt, Noised) or not isinstance(receipt.mixing, NoMixing):
         return {}
-    if isinstance(release_count.lower_model, PrivateUpdates) or any(e - {"permutes", "masks", "mixes"} for e in behind):
+    if any(e - {"permutes", "masks", "mixes"} for e in behind):
         return {}
     clip = _tighter(receipt, _bound(steps[:noise]))
     if not isinstance(clip, Clamp):
@@ -127,17 +133,28 @@ def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Cer
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
         receipt = replace(receipt, clip=_tighter(receipt, _bound(steps[:number])))
-        mixing = [step.stage.name for step in steps[:number] if step.stage.group > 1]
-        if mixing and isinstance(release_count.lower_model, PrivateUpdates):
+        mixing = [step.stage for step in steps[:number] if step.stage.group > 1]
+        if mixing and _teaches_others(mixing[0], release_count):
             return nothing(
-                f"{steps[number].stage.name} clips what {mixing[0]} mixed, so that one record moves the gradients of "
-                "others: no bound was derived for noisy updates of the lower segment"
+                f"{steps[number].stage.name} clips what {mixing[0].name} mixed, so that one record moves the gradients "
+                "of others, and with them what their lower segments release in other groups: no bound was derived; "
+                "freeze the lower segments, or mix behind the noise"
             )
     made = receipt.certificate(release_count)
     if steps[number].stage.place == "server" and made.kind == "nothing" and not isinstance(receipt, Noised):
         reason = "the server does this to what it already holds, which earns nothing"
         return replace(made, statement=f"nothing is proven: {reason}", assumptions=(), quantities={})
     return made
+
+
+def _teaches_others(mixing: Defense, release_count: ReleaseCount) -> bool:
+    """Whether clients learn from a mix whose noise comes later, and then release what no charge of this mix covers.
+
+    A lower segment that keeps its raw updates is charged for all of its client's messages. If one group holds all
+    clients, these are all messages; noisy updates charge a record for its own gradient alone.
+    """
+    lower = release_count.lower_model
+    return isinstance(lower, PrivateUpdates) or (lower == "trained" and mixing.group < release_count.clients)
 
 
 def _rank(made: Certificate) -> int:

@@ -175,6 +175,32 @@ def test_noisy_updates_behind_a_clipped_mix_are_charged_by_nobody() -> None:
     assert chain("dp_sl", "mixup").apply(z, y, generator())[1].certificate(updates).kind == "differential_privacy"
 
 
+@pytest.mark.parametrize("stages", [("mixup",), ("mixup:level=input",)])
+def test_a_mix_in_front_of_noise_teaches_other_clients_and_is_charged_only_if_they_are_all_in_it(
+    stages: tuple[str, ...],
+) -> None:
+    """The noise is the same in both runs, and so is the server's gradient: what differs went past the noise."""
+    edge = clients_of(*stages, "gaussian_noise:clip=.5@mixer", clients=4)
+    images, labels = torch.rand(4, 4, 1, 8, 8, generator=generator()), torch.zeros(4, 4, dtype=torch.int64)
+    neighbor = images.clone()
+    neighbor[0] = 0
+    taught = []
+    for data in (images, neighbor):
+        edge.zero_grad()
+        sent = edge.release(data, labels, generator(1))
+        sent.release.smashed.sum().backward()
+        taught.append(edge.lowers.module.get_parameter("scale").grad)
+    others = taught[0][1:] != taught[1][1:]  # type: ignore[index]
+    seats = sent.groups[(sent.groups == 0).any(1)][0].tolist()
+    assert bool(others.any()) == (stages[0] == "mixup" or seats[0] != 0)
+    trained = replace(RUN, lower_model="trained", clients=4)
+    found = sent.receipt.certificate(trained)
+    assert found.kind == "nothing"
+    assert "what their lower segments release in other groups" in found.statement
+    assert sent.receipt.certificate(replace(trained, clients=2)).kind == "differential_privacy"
+    assert sent.receipt.certificate(RUN).kind == "differential_privacy"
+
+
 def test_the_refused_order_would_move_a_record_further_than_is_charged() -> None:
     """The test above has power: a batch shuffle in front of a norm per image breaks the bound of one record."""
     last = GaussianNoise(clip=1.0, clip_by="image")
@@ -421,6 +447,28 @@ def test_who_holds_one_part_has_its_own_epsilon(clip_by: str) -> None:
     assert {name: value for name, value in found.quantities.items() if name.startswith("epsilon_")} == {
         f"epsilon_part_{number}": part for number in (1, 2, 3, 4)
     }
+
+
+def epsilons_of(defense: Defense, images: Tensor, often: ReleaseCount) -> set[float]:
+    lower = nn.Sequential(nn.Flatten(), nn.Linear(64, 8, bias=False))
+    edge = Clients.build(
+        lower, defense, Images(shape=(1, 8, 8)), classes=CLASSES, seed=0, protocol=SplitProtocol(clients=len(images))
+    )
+    found = edge.release(images, torch.zeros(images.shape[:2], dtype=torch.int64), generator()).receipt
+    certificate = found.certificate(often)
+    assert certificate.kind == "differential_privacy"
+    return {certificate.epsilon, *(v for k, v in certificate.quantities.items() if k.startswith("epsilon_part_"))}
+
+
+def test_a_part_that_tells_of_the_others_has_the_epsilon_of_the_whole() -> None:
+    """A lower segment spreads the noisy image over all channels; a server teaches other clients what all parts said."""
+    images = torch.rand(2, 4, 1, 8, 8, generator=generator())
+    on_images = chain("dp_mixsl:level=input,group=1,bound=1,sigma=50", "split_parts@mixer")
+    assert len(epsilons_of(on_images, images[:1], replace(RUN, clients=1))) == 1
+    behind = chain("gaussian_noise:sigma=50", "split_parts")
+    assert len(epsilons_of(behind, images, replace(RUN, lower_model="trained"))) == 1
+    assert len(epsilons_of(behind, images[:1], replace(RUN, lower_model="trained", clients=1))) == 2
+    assert len(epsilons_of(behind, images, RUN)) == 2
 
 
 def test_parts_that_nobody_holds_are_refused() -> None:
