@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from math import ceil
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from privkit.accountants.bounds import BOUNDS
 from privkit.accountants.bounds.bound import Bound
-from privkit.accountants.bounds.gaussian_bound import gaussian_bound
 from privkit.accountants.bounds.laplace import LaplaceRelease
 from privkit.accountants.bounds.mixture import PublicMixture
-from privkit.accountants.bounds.numerical_composition import composed_bound
-from privkit.accountants.bounds.pure import pure_bound
 from privkit.accountants.bounds.randomized_response import RandomizedAnswer
-from privkit.accountants.bounds.renyi_composition import curves, renyi_bound
+from privkit.accountants.bounds.renyi_composition import curves
 from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
 from privkit.accountants.bounds.secret_places import SecretPlaces, ToldPlaces
 from privkit.accountants.bounds.step import Step, Steps
@@ -26,8 +27,6 @@ from privkit.accountants.spec.sensitivity import Categories, Clamp, Known, Patch
 from privkit.accountants.spec.shift import laplace_parts, laplace_shift
 
 Array = NDArray[np.float64]
-THEOREMS: tuple[Callable[[Steps], Bound | None], ...] = (renyi_bound, pure_bound)
-"""What is asked if no bound is exact, beside the Gaussian of all steps and numerical composition."""
 
 
 def steps(mechanism: SplitMechanism) -> Steps:
@@ -104,14 +103,22 @@ def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
     ['exact Gaussian profile']
     """
     exact = run[0][0].exact(run[0][1]) if len(run) == 1 else None
-    whole = gaussian_bound(run)
-    if exact is None and whole is not None and whole.exact:
-        exact = whole
     if exact is not None:
         return [exact]
-    theorems = THEOREMS if not tight else (*THEOREMS, composed_bound)
-    found = (theorem(run) for theorem in theorems)
-    return [bound for bound in (whole, *found) if bound is not None]
+    found = []
+    for name, target in BOUNDS.items():
+        bound = _theorem(target)(run) if tight or name != "numerical_composition" else None
+        if bound is not None and bound.exact:
+            return [bound]
+        found.append(bound)
+    return [bound for bound in found if bound is not None]
+
+
+@cache
+def _theorem(target: str) -> Callable[[Steps], Bound | None]:
+    """The function behind "module:function"."""
+    module, _, name = target.partition(":")
+    return cast("Callable[[Steps], Bound | None]", getattr(import_module(module), name))
 
 
 def _constant(mechanism: SplitMechanism) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args, get_type_hints
 
 from privkit.errors import PrivkitError, UsageError, shortened, unknown
@@ -23,8 +23,11 @@ TABLES = {
     "partitions": "privkit.domains.partition:PARTITIONS",
     "metrics": "privkit.metrics:METRICS",
     "accountants": "privkit.accountants:ACCOUNTANTS",
+    "bounds": "privkit.accountants.bounds:BOUNDS",
 }
 """Kind -> its table; a third party adds names by entry points in the group `privkit.<kind>`."""
+OURS = frozenset({"bounds"})
+"""Kinds without entry points: an installed package cannot lower an ε."""
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
@@ -85,13 +88,18 @@ def table(kind: str) -> Mapping[str, str]:
     """Name -> "module:object" of one kind, entry points included; privkit's own names win."""
     if kind not in TABLES:
         raise unknown("kind", kind, TABLES)
-    foreign = {entry.name: entry.value for entry in entry_points(group=f"privkit.{kind}") if NAME.match(entry.name)}
+    foreign = {entry.name: entry.value for entry in _plug_ins(kind) if NAME.match(entry.name)}
     return {**foreign, **load(TABLES[kind])}
 
 
 def misnamed(kind: str) -> list[str]:
     """Plug-ins of one kind that are left out: their names would not fit into paths, tables or commands."""
-    return sorted({entry.name for entry in entry_points(group=f"privkit.{kind}") if not NAME.match(entry.name)})
+    return sorted({entry.name for entry in _plug_ins(kind) if not NAME.match(entry.name)})
+
+
+def _plug_ins(kind: str) -> Iterable[EntryPoint]:
+    """The entry points of one kind."""
+    return () if kind in OURS else entry_points(group=f"privkit.{kind}")
 
 
 def distribution(kind: str, name: str) -> dict[str, str]:

@@ -47,7 +47,9 @@ class ComposedBound(Bound):
 
 
 def composed_bound(steps: Steps) -> ComposedBound | None:
-    """The composition of all steps; None if a step has no profile.
+    """The numerical composition of all steps; None if a step has no profile.
+
+    Source: Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022.
 
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> composed_bound([(GaussianRelease(mu=0.1, sampling="poisson", rate=0.5), 4)]).pairs[0][1]

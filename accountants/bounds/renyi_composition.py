@@ -87,6 +87,8 @@ class RenyiBound(Bound):
 def renyi_bound(steps: Steps) -> RenyiBound:
     """Rényi composition at the orders that suit all steps: the fewest that one of them asks for.
 
+    Source: Mironov 2017, Proposition 1; Canonne, Kamath and Steinke 2020, Proposition 12.
+
     >>> renyi_bound([(GaussianRelease(mu=0.1, sampling="poisson", rate=0.5), 4)]).orders[-1]
     64.0
     """
