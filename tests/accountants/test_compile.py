@@ -22,7 +22,6 @@ from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.spec.sensitivity import Categories, Clamp
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "compose.md"
-ADDING = GUIDE.with_name("add-a-part.md")
 DELTA = 1e-5
 START = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=4.0), lower_model="frozen")
 ADDED = replace(START, relation="add_or_remove_one")
@@ -144,24 +143,6 @@ def test_rates_outside_0_to_1_are_refused() -> None:
 def test_the_examples_of_the_guide_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(page, {})
-
-
-def test_the_guides_new_bound_is_asked_and_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = [
-        part
-        for part in re.findall(r"```python\n(.*?)```", ADDING.read_text("utf-8"), flags=re.DOTALL)
-        if "Steps" in part
-    ]
-    names: dict[str, Any] = {}
-    exec(code, names)
-    answers = compile.steps(replace(RUNS["answers"], rounds=300))  # 900 answers, whose δ is known
-    one, (exact,) = names["bounded_losses"](answers), compile.bounds(answers)
-    for epsilon in (10.0, 600.0, 1000.0):
-        assert one.log_delta(epsilon).value >= exact.log_delta(epsilon).value
-    assert one.epsilon(DELTA).value >= exact.epsilon(DELTA).value
-    assert names["bounded_losses"](compile.steps(START)) is None
-    monkeypatch.setattr(compile, "THEOREMS", (*compile.THEOREMS, names["bounded_losses"]))
-    assert "bounded losses" in [found.method for found in compile.bounds(compile.steps(RUNS["laplace"]))]
 
 
 def _two_steps(release: GaussianRelease, update: GaussianRelease, epsilon: float) -> float:

@@ -1,0 +1,176 @@
+"""The examples of the how-to page on new parts: registered as the page says, they are listed, keep the laws and run."""
+
+import ast
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from math import inf
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator, nn
+from typer.testing import CliRunner
+
+from privkit import early
+from privkit.accountants import answer, compile
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.parts import Noise
+from privkit.accountants.spec.sensitivity import Categories, Clamp
+from privkit.attacks.declaration import check_declared
+from privkit.attacks.goals.labels import controls, observe
+from privkit.attacks.scores.leak import pooled_auc
+from privkit.audit.run import AuditRun, run_audit
+from privkit.cli.app import app
+from privkit.registry import describe, load, parse, table
+
+TESTS = Path(__file__).parent
+PAGE = (TESTS.parent / "docs" / "how-to" / "add-a-part.md").read_text("utf-8")
+BLOCKS = re.findall(r"```python\n# (\S+?)(?:, in ([A-Z]+))?\n(.*?)```", PAGE, flags=re.DOTALL)
+PARTS = {"defenses": "squash", "attacks": "gradient_peak", "bounds": "bounded_losses", "datasets": "parity_digits"}
+
+
+def package(file: str) -> str:
+    """The package that a file of the repository belongs to, as it is imported."""
+    folder = ".".join(Path(file).parts[:-1])
+    return folder if folder.startswith("privkit") else f"privkit.{folder}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each file of the page lies in its package, and each line stands in its table."""
+    table.cache_clear()
+    sources: dict[str, ast.Module] = {}
+    on_disk = early._source  # which looks beside privkit's other files
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(early, "_source", lambda module: sources.get(module) or on_disk(module))
+        for file, name, code in BLOCKS:
+            home = import_module(package(file))
+            if name:
+                for part, target in ast.literal_eval(f"{{{code}}}").items():
+                    patch.setitem(getattr(home, name), part, target)
+                continue
+            folder = tmp_path_factory.mktemp("part")
+            (folder / Path(file).name).write_text(code, "utf-8")
+            sources[f"{package(file)}.{Path(file).stem}"] = ast.parse(code)
+            patch.setattr(home, "__path__", [*home.__path__, str(folder)])
+        yield
+    table.cache_clear()
+    for file, _, _ in BLOCKS:
+        sys.modules.pop(f"{package(file)}.{Path(file).stem}", None)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
+    """One audit of the stage, alone and before noise, under the attack and on the dataset."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("privkit.audit.run.build", lambda folder, *rest: folder / "report" / "index.html")
+        return run_audit(
+            defense=["squash", "squash:bound=2+gaussian_noise:sigma=1,clip=1"],
+            attack="gradient_peak",
+            dataset="parity_digits",
+            budget="smoke:private=100,auxiliary=100,test=40,victims=20,epochs=1",
+            training="batch_size=20",
+            threads=1,
+            out=tmp_path_factory.mktemp("audit") / "run",
+        )
+
+
+def laws(file: str) -> ModuleType:
+    """A file of tests, imported anew, so that it meets what is registered now."""
+    spec = importlib.util.spec_from_file_location("laws_of_the_page", TESTS / file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_has_a_file_and_a_line_for_each_part() -> None:
+    assert [bool(name) for _, name, _ in BLOCKS] == [False, True] * len(PARTS)
+    assert all(len(code.splitlines()) == 1 for _, name, code in BLOCKS if name)
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_each_part_is_listed_documented_and_sourced(kind: str) -> None:
+    summary = {entry["name"]: entry["summary"] for entry in describe(kind)}[PARTS[kind]]
+    shown = CliRunner().invoke(app, ["list", kind]).output
+    assert re.search(rf"  {PARTS[kind]} .*{re.escape(summary)}", shown)
+    registry = laws("test_registry.py")
+    assert (kind, PARTS[kind]) in registry.NAMES
+    registry.test_everything_has_a_docstring_with_its_source(kind, PARTS[kind])
+    if kind != "bounds":
+        registry.test_specifications_are_frozen_and_survive_json(kind, PARTS[kind])
+
+
+def test_the_stage_keeps_the_laws_of_defenses() -> None:
+    module = laws("defenses/test_laws.py")
+    (squash,) = [defense for defense in module.DEFENSES if defense.name == "squash"]
+    kept = [law for name, law in vars(module).items() if name.startswith("test_") and _asks(law, module.DEFENSES)]
+    assert len(kept) >= 7
+    for law in kept:
+        law(squash)
+
+
+def _asks(law: Any, defenses: list[Any]) -> bool:
+    """Whether a law is one of every defense, and of nothing else."""
+    return list(inspect.signature(law).parameters) == ["defense"] and law.pytestmark[0].args[1] is defenses
+
+
+def test_stage_attack_and_dataset_go_through_an_audit(run: AuditRun) -> None:
+    rows = {row.defense.partition(":")[0]: row for row in run.rows}
+    assert set(rows) == {"none", "squash"}
+    assert len(run.rows) == 3
+    assert {(row.status, row.reason, row.dataset, row.attack) for row in run.rows} == {
+        ("done", "", "parity_digits", "gradient_peak")
+    }
+    assert [row.proves.kind for row in run.rows if row.proves] == ["nothing", "nothing", "differential_privacy"]
+    for row in run.rows:
+        assert row.answers
+        assert [gate.passed for gate in row.gates if gate.decisive] == [True, True]
+
+
+def test_the_attack_runs_on_any_pair_of_modules() -> None:
+    attack = parse("attacks", "gradient_peak").spec
+    check_declared(attack)
+    assert [control.passed for control in controls(attack, 0)] == [True, True]
+    draws = Generator().manual_seed(0)
+    upper = nn.Linear(16, 2)
+    with torch.no_grad():
+        upper.bias.copy_(torch.tensor([2.0, -2.0]))  # a rare label has the longer gradients
+    labels = (torch.rand(200, generator=draws) < 0.5).long()
+    observation = observe(nn.Flatten(), upper, torch.rand(200, 1, 4, 4, generator=draws), labels, batch_size=50)
+    scores = attack.run(observation, draws)
+    assert pooled_auc(scores.values.numpy(), labels[scores.examples].numpy()).auc > 0.9
+
+
+def test_the_bound_is_valid_and_asked() -> None:
+    bound = load(table("bounds")["bounded_losses"])
+    answered = SplitMechanism(
+        smashed=Categories(classes=4, answers=3),
+        noise=Noise(law="randomized_response", smashed=0.5),
+        lower_model="frozen",
+        rounds=300,
+    )
+    steps = compile.steps(answered)  # 900 answers, whose δ is known
+    one, (exact,) = bound(steps), compile.bounds(steps)
+    for epsilon in (10.0, 600.0, 1000.0):
+        assert one.log_delta(epsilon).value >= exact.log_delta(epsilon).value
+    assert one.epsilon(1e-5).value >= exact.epsilon(1e-5).value
+
+    unbounded = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=4), lower_model="frozen")
+    assert bound(compile.steps(unbounded)) is None
+    laplace = SplitMechanism(
+        smashed=Clamp(low=0, high=1, dimensions=4),
+        noise=Noise(law="laplace", smashed=400),
+        lower_model="frozen",
+        rounds=50,
+    )
+    asked = {found.method: found.epsilon(0.2).value for found in compile.bounds(compile.steps(laplace), tight=False)}
+    assert 0 < asked["bounded losses"] < inf
+    assert answer.epsilon(laplace, 0.2, tight=False).epsilon == min(asked.values())
