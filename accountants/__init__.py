@@ -3,8 +3,45 @@
 This library knows neither the training core nor the attacks. `ACCOUNTANTS` is the table of what it offers.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privkit.lazy import lazy
+
 if __name__ != "privkit.accountants":
     raise ImportError("import privkit.accountants, not accountants: this folder is a part of the privkit package")
+
+if TYPE_CHECKING:
+    from privkit.accountants.answer import delta, epsilon, epsilons, rdp, trade_off
+    from privkit.accountants.base import Certificate, RenyiCurve, no_protection
+    from privkit.accountants.calibration import Calibrated, calibrate
+    from privkit.accountants.compile import curve
+    from privkit.accountants.ledger import BudgetSpent, Charge, Ledger, PrivacyBudget
+    from privkit.accountants.ledger_file import LedgerError, LedgerFile
+    from privkit.accountants.table import mechanism_of
+
+__all__ = [
+    "ACCOUNTANTS",
+    "BudgetSpent",
+    "Calibrated",
+    "Certificate",
+    "Charge",
+    "Ledger",
+    "LedgerError",
+    "LedgerFile",
+    "PrivacyBudget",
+    "RenyiCurve",
+    "calibrate",
+    "curve",
+    "delta",
+    "epsilon",
+    "epsilons",
+    "mechanism_of",
+    "no_protection",
+    "rdp",
+    "trade_off",
+]
 
 ACCOUNTANTS: dict[str, str] = {
     "batch_shuffle": "privkit.accountants.shuffles.certificates:batch_shuffle",
@@ -14,3 +51,5 @@ ACCOUNTANTS: dict[str, str] = {
     "patch_shuffle": "privkit.accountants.shuffles.certificates:patch_shuffle",
 }
 """Name -> "module:function"; each returns a `Certificate`."""
+
+__getattr__ = lazy(__name__)

@@ -19,8 +19,9 @@ True
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from privkit.lazy import lazy
 
 if __name__ != "privkit.attacks":
     raise ImportError("import privkit.attacks, not attacks: this folder is a part of the privkit package")
@@ -82,31 +83,6 @@ ATTACKS: dict[str, str] = {
 }
 """Name -> "module:object" of every attack; `privkit.registry` looks names up here and in entry points."""
 
-_HOME = {
-    "Attack": "privkit.attacks.base",
-    "AttackDiverged": "privkit.attacks.base",
-    "Mounting": "privkit.attacks.base",
-    "NotApplicable": "privkit.attacks.base",
-    "Observation": "privkit.attacks.base",
-    "QueryResult": "privkit.attacks.base",
-    "Scores": "privkit.attacks.base",
-    "Session": "privkit.attacks.base",
-    "View": "privkit.attacks.base",
-    "CanaryObservation": "privkit.attacks.goals.distinguish",
-    "LabelObservation": "privkit.attacks.goals.labels",
-    "MembershipObservation": "privkit.attacks.goals.membership",
-    "Permutation": "privkit.attacks.goals.order",
-    "ImageObservation": "privkit.attacks.goals.reconstruct",
-    "Reconstruction": "privkit.attacks.goals.reconstruct",
-    "check_declared": "privkit.attacks.declaration",
-    **{target.partition(":")[2]: target.partition(":")[0] for target in ATTACKS.values()},
-}
-"""Public name -> its module."""
 __all__ += [target.partition(":")[2] for target in ATTACKS.values()]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its home on first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'privkit.attacks' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+__getattr__ = lazy(__name__, ATTACKS.values())

@@ -3,5 +3,67 @@
 This library knows neither the training core nor the attacks nor the accountants.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privkit.lazy import lazy
+
 if __name__ != "privkit.reports":
     raise ImportError("import privkit.reports, not reports: this folder is a part of the privkit package")
+
+if TYPE_CHECKING:
+    from privkit.reports.answers import answers_table, orders_table
+    from privkit.reports.budget_curves import BudgetCurve
+    from privkit.reports.budgets import BudgetRow, budget_table
+    from privkit.reports.gate import Gate, GateError
+    from privkit.reports.page import render
+    from privkit.reports.schema import (
+        SCHEMA_VERSION,
+        Check,
+        Costs,
+        Empirical,
+        Estimate,
+        Interval,
+        Manifest,
+        Metrics,
+        PlannedCell,
+        Proof,
+        Provenance,
+        Row,
+        Summary,
+    )
+    from privkit.reports.tables import Table, summary_table, table
+    from privkit.reports.verdict import Judgement, Verdict, judge
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "BudgetCurve",
+    "BudgetRow",
+    "Check",
+    "Costs",
+    "Empirical",
+    "Estimate",
+    "Gate",
+    "GateError",
+    "Interval",
+    "Judgement",
+    "Manifest",
+    "Metrics",
+    "PlannedCell",
+    "Proof",
+    "Provenance",
+    "Row",
+    "Summary",
+    "Table",
+    "Verdict",
+    "answers_table",
+    "budget_table",
+    "judge",
+    "orders_table",
+    "render",
+    "summary_table",
+    "table",
+]
+
+__getattr__ = lazy(__name__)

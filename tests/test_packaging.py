@@ -1,12 +1,16 @@
 """The package as users get it: wheel, editable, lazy, layered, and never as a bare `attacks`."""
 
 import ast
+import importlib
+import inspect
 import os
+import pkgutil
 import subprocess
 import sys
 import tomllib
 import venv
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -75,13 +79,13 @@ CORE = {"training", "defenses", "models", "domains", "metrics"}
 def test_a_library_knows_only_itself(library: str) -> None:
     for path in modules(library):
         below = ("privkit.torch_utils", "privkit.seeds") if library == "attacks" else ()
-        allowed = (f"privkit.{library}", *below)
+        allowed = (f"privkit.{library}", "privkit.lazy", *below)
         foreign = {name for name in imports(path) if not name.startswith(allowed)}
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 
 
 def test_what_the_libraries_share_knows_nothing_of_privkit() -> None:
-    for path in modules("privkit/torch_utils"):
+    for path in [*modules("privkit/torch_utils"), ROOT / "privkit" / "lazy.py"]:
         assert not imports(path), path
 
 
@@ -116,7 +120,7 @@ def test_the_training_core_knows_no_attack_and_no_report() -> None:
 
 def test_scores_know_no_attack() -> None:
     for path in modules("attacks/scores"):
-        foreign = {name for name in imports(path) if not name.startswith("privkit.attacks.scores")}
+        foreign = {name for name in imports(path) if not name.startswith(("privkit.attacks.scores", "privkit.lazy"))}
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 
 
@@ -135,6 +139,37 @@ def test_a_module_costs_only_itself(module: str, absent: tuple[str, ...]) -> Non
     code = f"import {module}, sys; print([name for name in {absent!r} if name in sys.modules])"
     done = run(sys.executable, "-c", code, cwd=ROOT)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+SURFACES = [
+    "privkit",
+    "privkit.accountants",
+    *(f"privkit.accountants.{room}" for room in ("auditing", "bounds", "golden", "interop", "shuffles", "spec")),
+    *("privkit.attacks", "privkit.attacks.goals", "privkit.attacks.scores", "privkit.reports", "privkit.papers"),
+    *(f"privkit.{room}" for room in sorted(CORE)),
+]
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_every_public_name_is_there(surface: str) -> None:
+    module = importlib.import_module(surface)
+    assert len(set(module.__all__)) == len(module.__all__) > 0
+    assert all(hasattr(module, name) for name in module.__all__)
+    if "__getattr__" not in vars(module):
+        return
+    submodules = {found.name for found in pkgutil.iter_modules(module.__path__)}
+    for node in typed_imports(module):
+        for name in (alias.name for alias in node.names):
+            assert name in module.__all__
+            assert name not in submodules or node.module == surface, "what it is would depend on the order of imports"
+    with pytest.raises(AttributeError, match=f"module '{surface}' has no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
+def typed_imports(module: ModuleType) -> list[ast.ImportFrom]:
+    """Imports of a package's `if TYPE_CHECKING:` block."""
+    blocks = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.If)]
+    return [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
 
 
 @pytest.mark.slow

@@ -1,5 +1,45 @@
 """Upper bounds on privacy loss: one theorem a file."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privkit.lazy import lazy
+
+if TYPE_CHECKING:
+    from privkit.accountants.bounds import (
+        allocation,
+        gaussian,
+        gdp,
+        laplace,
+        mixture,
+        pld,
+        randomized_response,
+        renyi,
+        subsampled_rdp,
+        subsampling,
+    )
+    from privkit.accountants.bounds.bound import Bound, ClosedForm, Limit
+    from privkit.accountants.bounds.step import Step
+
+__all__ = [
+    "BOUNDS",
+    "Bound",
+    "ClosedForm",
+    "Limit",
+    "Step",
+    "allocation",
+    "gaussian",
+    "gdp",
+    "laplace",
+    "mixture",
+    "pld",
+    "randomized_response",
+    "renyi",
+    "subsampled_rdp",
+    "subsampling",
+]
+
 BOUNDS: dict[str, str] = {
     "gaussian": "privkit.accountants.bounds.gaussian_bound:gaussian_bound",
     "renyi": "privkit.accountants.bounds.renyi_composition:renyi_bound",
@@ -7,3 +47,5 @@ BOUNDS: dict[str, str] = {
     "numerical_composition": "privkit.accountants.bounds.numerical_composition:composed_bound",
 }
 """Name -> "module:function" of every theorem: `Steps` in, a `Bound` out, or None if it does not hold for them."""
+
+__getattr__ = lazy(__name__)

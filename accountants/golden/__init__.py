@@ -7,6 +7,8 @@ from importlib import import_module
 
 from privkit.accountants.golden.case import Case
 
+__all__ = ["AREAS", "Case", "cases"]
+
 AREAS = ("auditing", "gaussian", "mixing", "permutations", "subsampling")
 """Modules of this folder; each reads its file into a tuple `CASES`."""
 

@@ -1,1 +1,15 @@
 """Doors to other accounting libraries: events of dp_accounting, and privkit as an accountant of opacus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privkit.lazy import lazy
+
+if TYPE_CHECKING:
+    from privkit.accountants.interop.events import to_dp_event
+    from privkit.accountants.interop.opacus_accountant import PrivkitAccountant, register
+
+__all__ = ["PrivkitAccountant", "register", "to_dp_event"]
+
+__getattr__ = lazy(__name__)

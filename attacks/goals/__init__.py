@@ -8,6 +8,40 @@
 | which of two known contents was sent | `distinguish` | `CanaryObservation` | `Scores` |
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privkit.lazy import lazy
+
+if TYPE_CHECKING:
+    from privkit.attacks.goals import distinguish, labels, membership, order, reconstruct, reconstruct_controls
+    from privkit.attacks.goals.control import Control
+    from privkit.attacks.goals.distinguish import CanaryAttack, CanaryObservation
+    from privkit.attacks.goals.labels import LabelAttack, LabelObservation
+    from privkit.attacks.goals.membership import MembershipObservation
+    from privkit.attacks.goals.order import Permutation
+    from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
+
+__all__ = [
+    "GOALS",
+    "CanaryAttack",
+    "CanaryObservation",
+    "Control",
+    "ImageObservation",
+    "LabelAttack",
+    "LabelObservation",
+    "MembershipObservation",
+    "Permutation",
+    "Reconstruction",
+    "distinguish",
+    "labels",
+    "membership",
+    "order",
+    "reconstruct",
+    "reconstruct_controls",
+]
+
 GOALS: dict[str, str] = {
     "reconstruct": "privkit.attacks.goals.reconstruct:ImageObservation",
     "labels": "privkit.attacks.goals.labels:LabelObservation",
@@ -15,3 +49,5 @@ GOALS: dict[str, str] = {
     "distinguish": "privkit.attacks.goals.distinguish:CanaryObservation",
 }
 """Goal -> "module:class" of what its adversary observes."""
+
+__getattr__ = lazy(__name__)

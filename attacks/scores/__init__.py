@@ -1,1 +1,30 @@
 """How close a guess came: images, orders, and scores that tell two kinds apart. Imports no attack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privkit.lazy import lazy
+
+if TYPE_CHECKING:
+    from privkit.attacks.scores.image import IMAGE_METRICS, mse, psnr, ssim
+    from privkit.attacks.scores.leak import Leak, Rate, per_batch_auc, pooled_auc, roc_points, tpr_at
+    from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
+
+__all__ = [
+    "IMAGE_METRICS",
+    "Leak",
+    "Rate",
+    "direct_accuracy",
+    "membership_accuracy",
+    "mse",
+    "neighbor_accuracy",
+    "per_batch_auc",
+    "pooled_auc",
+    "psnr",
+    "roc_points",
+    "ssim",
+    "tpr_at",
+]
+
+__getattr__ = lazy(__name__)

@@ -1,5 +1,38 @@
 """Metrics: per example, with a declared data range; a reduction is always named by the caller."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privkit.lazy import lazy
+
+if TYPE_CHECKING:
+    from privkit.metrics.classification import Proportion, TaskScores, accuracy, auc, mcc, task_scores
+    from privkit.metrics.cost import Cost, measure
+    from privkit.metrics.feature_networks import FeatureNetwork, feature_network
+    from privkit.metrics.memory import peak_memory
+    from privkit.metrics.perception import Perception
+    from privkit.metrics.perceptual import f_sim, identity, lpips
+
+__all__ = [
+    "METRICS",
+    "Cost",
+    "FeatureNetwork",
+    "Perception",
+    "Proportion",
+    "TaskScores",
+    "accuracy",
+    "auc",
+    "f_sim",
+    "feature_network",
+    "identity",
+    "lpips",
+    "mcc",
+    "measure",
+    "peak_memory",
+    "task_scores",
+]
+
 METRICS: dict[str, str] = {
     "accuracy": "privkit.metrics.classification:accuracy",
     "mse": "privkit.attacks.scores.image:mse",
@@ -7,3 +40,5 @@ METRICS: dict[str, str] = {
     "ssim": "privkit.attacks.scores.image:ssim",
 }
 """Name -> "module:function" of every metric."""
+
+__getattr__ = lazy(__name__)

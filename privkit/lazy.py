@@ -1,0 +1,43 @@
+"""Packages whose public names are imported on first use, so that a package costs only what is used of it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+def lazy(package: str, targets: Iterable[str] = ()) -> Callable[[str], Any]:
+    """The `__getattr__` of a package: what its `if TYPE_CHECKING:` block imports is imported on first use.
+
+    So each name has its home in one place, the same for users and for type checkers.
+
+    Args:
+        package: its `__name__`.
+        targets: "module:object" of further public names.
+
+    >>> lazy("privkit")("AuditConfig").__module__
+    'privkit.config'
+    """
+    further = {target.partition(":")[2]: target.partition(":")[0] for target in targets}
+
+    def __getattr__(name: str) -> Any:
+        home = further.get(name) or _homes(package).get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
+
+    return __getattr__
+
+
+@cache
+def _homes(package: str) -> dict[str, str]:
+    """Name -> module of each import of the `if TYPE_CHECKING:` block, read from the package's source."""
+    tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
+    blocks = [node.body for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [node for block in blocks for node in block if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
