@@ -89,7 +89,7 @@ def renyi_bound(steps: Steps) -> RenyiBound:
 
     Source: Mironov 2017, Proposition 1; Canonne, Kamath and Steinke 2020, Proposition 12.
 
-    >>> renyi_bound([(GaussianRelease(mu=0.1, sampling="poisson", rate=0.5), 4)]).orders[-1]
+    >>> float(renyi_bound([(GaussianRelease(mu=0.1, sampling="poisson", rate=0.5), 4)]).orders[-1])
     64.0
     """
     how, sources = dict.fromkeys([step.how for step, _ in steps]), dict.fromkeys([step.source for step, _ in steps])
