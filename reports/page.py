@@ -85,7 +85,12 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"bracket": tables.bracket, "interval": tables.interval, "proven": tables.proven}
+    environment.globals |= {
+        "bracket": tables.bracket,
+        "counted": tables.counted,
+        "interval": tables.interval,
+        "proven": tables.proven,
+    }
     best_rows = strongest(rows)
     best = {found.row.cell: found.attacks for found in best_rows}
     page = environment.get_template("report.html.j2").render(

@@ -307,6 +307,18 @@ def number(estimate: Estimate | None, digits: int) -> str:
     return UNKNOWN if estimate is None else f"{estimate.mean:.{digits}f}"
 
 
+def counted(operations: int) -> str:
+    """A number of operations in a reader's unit.
+
+    >>> counted(950), counted(12_345), counted(3_400_000)
+    ('950', '12.35 k', '3.40 M')
+    """
+    for unit, size in (("M", 1_000_000), ("k", 1_000)):
+        if operations >= size:
+            return f"{operations / size:.2f} {unit}"
+    return str(operations)
+
+
 def bracket(estimate: Estimate | None) -> str:
     """The mean with its interval."""
     return UNKNOWN if estimate is None else f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"

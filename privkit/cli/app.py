@@ -278,7 +278,8 @@ def _print_run(rows: list[Any], page: Path) -> None:
         if row.status != "done":
             text = f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}"
             console.print(text, highlight=False, markup=False)
-        for caveat in row.caveats:
+        told = row.empirical.statement if row.empirical else ""
+        for caveat in (text for text in row.caveats if not told.startswith(text)):
             console.print(f"  note: {caveat}", style="dim", highlight=False, markup=False)
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
