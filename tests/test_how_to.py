@@ -3,7 +3,9 @@
 import ast
 import importlib.util
 import inspect
+import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -65,6 +67,26 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         sys.modules.pop(f"{package(file)}.{Path(file).stem}", None)
 
 
+@pytest.mark.usefixtures("no_report")
+def test_the_network_of_the_page_on_models_is_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file and its command as they stand, on few images and with an attack that costs nothing."""
+    page = (TESTS.parent / "docs" / "how-to" / "your-model.md").read_text("utf-8")
+    ((name, code),) = re.findall(r"```python\n# (\S+)\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / name).write_text(code, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mynets", raising=False)
+    command = re.findall(r"^privkit (audit .*?) --attack", page, flags=re.MULTILINE)[0]
+    small = "--attack mid_grey --training batch_size=20 --threads 1 --json --budget"
+    budget = "smoke:private=40,auxiliary=80,test=40,victims=20,epochs=1"
+    result = CliRunner().invoke(app, [*shlex.split(f"{command} {small}"), budget])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
+    assert [(row["status"], row["proves"]["kind"]) for row in rows] == [
+        ("done", "nothing"),
+        ("done", "differential_privacy"),
+    ]
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
     """One audit of the stage, alone and before noise, under the attack and on the dataset."""
@@ -108,11 +130,11 @@ def test_each_part_is_listed_documented_and_sourced(kind: str) -> None:
         registry.test_specifications_are_frozen_and_survive_json(kind, PARTS[kind])
 
 
-def test_the_commands_of_the_page_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_page_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = re.findall(r"^privkit audit .*", PAGE, flags=re.MULTILINE)
     assert len(commands) == 3
     for command in commands:
-        laws("test_readme.py").test_the_commands_are_understood(command, monkeypatch)
+        laws("test_readme.py").test_the_commands_are_understood(command, tmp_path, monkeypatch)
 
 
 def test_the_stage_keeps_the_laws_of_defenses() -> None:

@@ -50,8 +50,12 @@ def test_the_python_example_runs(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_commands_are_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything but the run itself: names, options and gates of each command are resolved."""
+def test_the_commands_are_understood(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything but the run itself: in a folder with the files of the pages, names, options and gates are resolved."""
+    for page in GUIDES:
+        for name, text in re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", page.read_text(), flags=re.DOTALL):
+            (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
     seen: list[object] = []
 
     def preview(config: object) -> str:
