@@ -23,7 +23,7 @@ from privkit.attacks.base import (
     require,
 )
 from privkit.attacks.goals.order import Permutation
-from privkit.attacks.scores.image import IMAGE_METRICS, SMALLEST_SSIM_SIDE, Images, Values
+from privkit.attacks.scores.image import Images, Values, image_scores
 
 __all__ = [
     "ImageAttack",
@@ -222,10 +222,5 @@ def score(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, dict[str, 
         "unaligned" (guess n against image n) and "matched" (after `match`) -> metric -> float64 [N].
     """
     originals, guesses = truth.cpu().numpy(), guess.cpu().numpy()
-    small = min(originals.shape[2:]) < SMALLEST_SSIM_SIDE
-    metrics = {name: metric for name, metric in IMAGE_METRICS.items() if not (small and name == "ssim")}
     aligned = {"unaligned": guesses, "matched": guesses[match(originals, guesses, batch_size)]}
-    return {
-        alignment: {name: metric(originals, images, data_range=DATA_RANGE) for name, metric in metrics.items()}
-        for alignment, images in aligned.items()
-    }
+    return {name: image_scores(originals, images, data_range=DATA_RANGE) for name, images in aligned.items()}

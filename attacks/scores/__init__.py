@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from privkit.lazy import lazy
 
 if TYPE_CHECKING:
-    from privkit.attacks.scores.image import IMAGE_METRICS, mse, psnr, ssim
+    from privkit.attacks.scores.image import IMAGE_METRICS, image_scores, mse, psnr, ssim
     from privkit.attacks.scores.leak import Leak, Rate, per_batch_auc, pooled_auc, roc_points, tpr_at
     from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 
@@ -16,6 +16,7 @@ __all__ = [
     "Leak",
     "Rate",
     "direct_accuracy",
+    "image_scores",
     "membership_accuracy",
     "mse",
     "neighbor_accuracy",

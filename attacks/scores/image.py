@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IMAGE_METRICS", "Images", "Values", "mse", "psnr", "ssim"]
+__all__ = ["IMAGE_METRICS", "Images", "Values", "image_scores", "mse", "psnr", "ssim"]
 
 Images = NDArray[np.float32]
 Values = NDArray[np.float64]
@@ -82,3 +82,10 @@ def ssim(truth: Images, guess: Images, *, data_range: float) -> Values:
 
 IMAGE_METRICS = {"mse": mse, "psnr": psnr, "ssim": ssim}
 """The image metrics of every row, in the order of the tables."""
+
+
+def image_scores(truth: Images, guess: Images, *, data_range: float) -> dict[str, Values]:
+    """Every image metric, image by image; images too small for SSIM get none. See `mse` for the arguments."""
+    small = min(truth.shape[2:]) < SMALLEST_SSIM_SIDE
+    metrics = {name: metric for name, metric in IMAGE_METRICS.items() if not (small and name == "ssim")}
+    return {name: metric(truth, guess, data_range=data_range) for name, metric in metrics.items()}

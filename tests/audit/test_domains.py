@@ -9,7 +9,7 @@ from privkit import run_audit
 from privkit.config import resolve
 from privkit.errors import UsageError
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "budget": "smoke:private=60,auxiliary=100,test=40,victims=20,epochs=1",
     "training": "batch_size=10",
 }

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from privkit.audit.run import run_audit
+from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
@@ -61,7 +62,7 @@ def test_every_protocol_goes_through_an_audit(tmp_path: Path, protocol: str) -> 
     assert {row.status for row in run.rows} == {"not_applicable" if protocol == "standalone" else "done"}
 
 
-DOMAINS = {
+DOMAINS: dict[str, Domain] = {
     "images": Images(shape=(1, 28, 28)),
     "tokens": Tokens(length=6, vocabulary=("", "?", "a", "b", "c")),
     "tables": Tables(dense=("x", "y"), ranges=((0, 1), (0, 1)), categorical=("kind",), values=(("a", "b", "c"),)),

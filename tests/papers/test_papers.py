@@ -45,7 +45,7 @@ def test_values_are_numbers_with_a_place(name: str) -> None:
 @pytest.mark.parametrize("name", PAPERS)
 def test_values_stand_on_their_line_of_the_paper(name: str, shared: Path) -> None:
     text = (shared / "papers" / f"{name}.txt").read_text(encoding="utf-8").split("\n")
-    with (files(f"privkit.papers.{name}") / "values.csv").open(encoding="utf-8", newline="") as file:
+    with Path(str(files(f"privkit.papers.{name}"))).joinpath("values.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             line = text[int(row["line"]) - 1].replace(",", "").replace("\\times 10^{", "e").replace(" \\cdot 10^{", "e")
             for number in filter(None, (row["value"], row["spread"])):
@@ -95,7 +95,8 @@ def test_a_claim_fails_only_where_its_number_is_below_the_truth_or_off_it() -> N
 
 def test_budget_pictures_draw_what_is_proven_and_published() -> None:
     figure = budget_figures.against_group((2, 5), drawn=True)
-    drawn = [np.asarray(line.get_ydata(), float) for line in figure.axes[0].get_lines() if len(line.get_ydata()) == 2]
+    lines = (np.asarray(line.get_ydata(), float) for line in figure.axes[0].get_lines())
+    drawn = [line for line in lines if len(line) == 2]
     for name in ("dp_sl", "dp_mixsl", "dp_cutmixsl"):
         experiments = [Experiment(name=name, group=group, drawn=True) for group in (2, 5)]  # type: ignore[arg-type]
         for values in ([e.proven(1e-5).epsilon for e in experiments], [e.published(1e-5)[0] for e in experiments]):

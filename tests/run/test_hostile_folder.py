@@ -14,7 +14,6 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.config import resolve
 from privkit.errors import PrivkitError, RunFolderError, StorageError
 from privkit.paths import read_bytes
-from privkit.run import folder as run_folder
 from privkit.run.folder import RunFolder, read_rows
 from privkit.run.provenance import manifest
 from privkit.run.verify import examine
@@ -222,7 +221,7 @@ def test_without_file_locks_a_run_goes_on_and_says_so(
     def flock(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(run_folder.fcntl, "flock", flock)
+    monkeypatch.setattr("privkit.run.folder.fcntl.flock", flock)
     with RunFolder(tmp_path / "run", _described()) as folder:
         assert "cannot be locked" in folder.unlocked
         assert "start no second process" in folder.unlocked

@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import interpolate
 
+from privkit.attacks.scores.image import Values, image_scores
 from privkit.domains.domain import Domain
 from privkit.domains.images.checks import check_images, clipped
 from privkit.errors import DataError, UsageError
@@ -97,6 +98,15 @@ class Images:
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
         """Mid-grey, and the mean image: the best constant guess under MSE."""
         return {"mid_grey": torch.full_like(auxiliary[0], 0.5), "mean_image": auxiliary.mean(0)}
+
+    def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
+        """The image metrics, guess n against image n; images too small for SSIM get none.
+
+        >>> black = torch.zeros(1, 1, 4, 4)
+        >>> {name: round(values.item(), 2) for name, values in Images.of(black).scores(black, black + 0.5).items()}
+        {'mse': 0.25, 'psnr': 6.02}
+        """
+        return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
     def shown(self, x: Tensor) -> list[str]:
         """Nothing: images are shown as pictures."""

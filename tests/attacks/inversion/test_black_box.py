@@ -129,6 +129,8 @@ class Session:
         copied: dict[str, Any] = torch.load(_bytes(state), weights_only=True)
         self.state = copied
 
+    keep = save
+
     def report(self, done: int, total: int, value: float) -> None:
         if done == self.dies_after:
             raise Killed

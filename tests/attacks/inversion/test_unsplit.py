@@ -12,7 +12,8 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.known_lower import mix
-from privkit.attacks.inversion.unsplit import UnSplit, fresh
+from privkit.attacks.inversion.unsplit import UnSplit
+from privkit.attacks.inversion.unsplit_training import fresh
 from privkit.domains.images.embedded import Digits, TinyDigits
 
 pytest_plugins = ["tests.attacks.hijackable"]

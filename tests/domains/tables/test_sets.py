@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from privkit.domains.base import RecordPool
+from privkit.domains.tables.domain import Tables
 from privkit.domains.tables.sets import AutoMpg, BreastCancer, TableFile
 from privkit.errors import DataError
 
@@ -18,9 +20,12 @@ def opened(tmp_path: Path, content: str, label: str = "owns"):  # type: ignore[n
 
 def test_packaged_tables() -> None:
     cancer = BreastCancer().open(None, download=False, train_images=1)
+    assert isinstance(cancer.train, RecordPool)
     assert (len(cancer.train), cancer.classes, cancer.train.domain.shape) == (569, 2, (30,))
     cars = AutoMpg().open(None, download=False, train_images=1)
+    assert isinstance(cars.train, RecordPool)
     assert (len(cars.train), cars.classes) == (392, 3)
+    assert isinstance(cars.train.domain, Tables)
     assert cars.train.domain.sizes == (5, 13)
     assert cars.train.domain.shown(cars.train.x[:1])[0].startswith("mpg=18, displacement=307, ")
     assert torch.bincount(cars.train.y).tolist() == [68, 79, 245]  # Europe, Japan, USA

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from privkit.domains.base import RecordPool
 from privkit.domains.tokens.texts import Definitions, TextFile
 from privkit.errors import DataError, PrivkitError, UsageError
 from privkit.registry import parse
@@ -20,6 +21,7 @@ def opened(tmp_path: Path, content: bytes, **options: object) -> object:
 def test_definitions_are_read_with_their_kinds() -> None:
     pools = Definitions(length=8, vocabulary=100).open(None, download=False, train_images=1)
     assert pools.classes == 5
+    assert isinstance(pools.train, RecordPool)
     assert pools.train.x.shape == (len(pools.train), 8)
     assert int(pools.train.x.max()) == 99
     assert (pools.train.x[:, 0] != 0).all()
@@ -30,6 +32,7 @@ def test_a_users_texts(tmp_path: Path, pack) -> None:  # type: ignore[no-untyped
     name = "texts.tsv.gz" if pack is gzip.compress else "texts.tsv"
     (tmp_path / name).write_bytes(pack(LINES.encode()))
     pools = TextFile(file=name, unit="characters", length=6).open(tmp_path, download=False, train_images=1)
+    assert isinstance(pools.train, RecordPool)
     assert pools.train.domain.shown(pools.train.x) == ["o'neal", "müller", "brady"]
     assert pools.train.y.tolist() == [1, 0, 1]
 
