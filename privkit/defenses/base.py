@@ -31,12 +31,14 @@ class Release:
             is 1 if all positions have one weight. None where nothing is mixed or masked.
         apart: float [G, k, B, ...], the members' messages as their clients sent them to whoever mixes; None where they
             sent their smashed data as they are.
+        apart_labels: float [G, k, B, L], the labels beside them; None where these are the clients' own.
     """
 
     smashed: Tensor
     labels: Tensor
     weights: Tensor | None = None
     apart: Tensor | None = None
+    apart_labels: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

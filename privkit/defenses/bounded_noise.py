@@ -60,6 +60,10 @@ class BoundedNoise:
         """What `before` gave, where it is what clients send."""
         return clipped if self.site == "client" else None
 
+    def apart_labels(self, label: Tensor) -> Tensor | None:
+        """The labels that `before` gave, where clients add noise to them."""
+        return None if self.sigma_labels is None else self.apart(label)
+
     def after(self, mixed: Tensor, labels: Tensor, generator: Generator) -> Pair:
         """The mix with the mixer's noise, if it is the mixer's to add."""
         return self._noisy(mixed, labels, generator) if self.site == "mixer" else (mixed, labels)

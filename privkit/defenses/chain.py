@@ -219,7 +219,9 @@ def run(
         made, receipt = stage.apply(smashed, labels, generator, present, **once)
         if weights is not None and stage.keeps_positions:
             made = replace(made, weights=weights if made.weights is None else weights * made.weights)
-        release = replace(made, apart=release.apart if made.apart is None else made.apart)
+        if made.apart is None:
+            made = replace(made, apart=release.apart, apart_labels=release.apart_labels)
+        release = made
         steps.append(Step(stage=stage, receipt=receipt))
     return release, tuple(steps)
 

@@ -110,7 +110,7 @@ class DpCutMixSl(Defense):
         owned = mixing.exclusive_masks(counts, generator, positions=positions)
         ratios = counts.double() / positions
         mixed = mixing.mix(clipped, masks.spread(owned, clipped, patch, leading=3))
-        mixed, label = channel.after(mixed, mixing.mix_labels(label, ratios), generator)
+        mixed, mixed_label = channel.after(mixed, mixing.mix_labels(label, ratios), generator)
         receipt = channel.receipt(
             mixed[0, 0].numel(),
             at_inference=self.at_inference,
@@ -120,7 +120,11 @@ class DpCutMixSl(Defense):
             present=present,
         )
         release = Release(
-            smashed=mixed.to(smashed.dtype), labels=label, weights=owned.to(clipped.dtype), apart=channel.apart(clipped)
+            smashed=mixed.to(smashed.dtype),
+            labels=mixed_label,
+            weights=owned.to(clipped.dtype),
+            apart=channel.apart(clipped),
+            apart_labels=channel.apart_labels(label),
         )
         return release, receipt
 

@@ -102,11 +102,17 @@ class DpMixSl(Defense):
         ratios = mixing.dirichlet_ratios(present, self.concentration, coins)
         weights = ratios.unsqueeze(2).to(clipped.dtype)
         mixed = mixing.mix(clipped, masks.spread(weights, clipped, None, leading=3))
-        mixed, label = channel.after(mixed, mixing.mix_labels(label, ratios), generator)
+        mixed, mixed_label = channel.after(mixed, mixing.mix_labels(label, ratios), generator)
         receipt = channel.receipt(
             mixed[0, 0].numel(), at_inference=self.at_inference, mix=self._law(), ratios=ratios, present=present
         )
-        release = Release(smashed=mixed.to(smashed.dtype), labels=label, weights=weights, apart=channel.apart(clipped))
+        release = Release(
+            smashed=mixed.to(smashed.dtype),
+            labels=mixed_label,
+            weights=weights,
+            apart=channel.apart(clipped),
+            apart_labels=channel.apart_labels(label),
+        )
         return release, receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:

@@ -231,7 +231,8 @@ class Clients(nn.Module):
         if self.block is not None:
             m, b = made.smashed.shape[:2]
             made = replace(made, smashed=self.block(made.smashed.flatten(0, 1)).unflatten(0, (m, b)))
-        release, last = self._run(sites.server, replace(made, apart=None) if sites.server else made, generator, groups)
+        before = replace(made, apart=None, apart_labels=None) if sites.server else made
+        release, last = self._run(sites.server, before, generator, groups)
         mixed = any(stage.group > 1 for stage in (*sites.images, *sites.smashed))
         arrived_groups = groups if mixed else torch.arange(len(made.smashed), device=images.device).unsqueeze(1)
         arrived = made if made.labels is not labels else replace(made, labels=own)
@@ -239,6 +240,8 @@ class Clients(nn.Module):
             seats = groups.flatten()
             seat_of = seats.argsort()[len(seats) - len(made.smashed) :]  # empty seats, -1, come first
             arrived = replace(arrived, smashed=release.apart.flatten(0, 1)[seat_of].to(made.smashed.dtype))
+            if release.apart_labels is not None:
+                arrived = replace(arrived, labels=release.apart_labels.flatten(0, 1)[seat_of])
         return ClientForward(
             smashed=smashed,
             labels=own,

@@ -339,6 +339,24 @@ def test_the_wire_shows_what_arrives_and_not_what_the_server_makes_of_it() -> No
     assert (alone.groups.shape, alone.arrived_groups.shape) == ((1, 2), (2, 1))
 
 
+@pytest.mark.parametrize("name", ["dp_mixsl:group=3,site=client", "dp_cutmixsl:group=3"])
+def test_a_server_that_mixes_gets_the_labels_with_the_noise_of_their_clients(name: str) -> None:
+    """Its claim covers labels, so that none may arrive as it is; without noise on labels the claim says so."""
+    images, labels = torch.rand(4, 5, 1, 8, 8, generator=generator()), torch.arange(5).expand(4, 5) % CLASSES
+    for chained in ((), ("scaling",)):
+        sent = clients_of(f"{name},sigma_labels=.01@server", *chained, clients=4).release(images, labels, generator(1))
+        certificate = sent.receipt.certificate(RUN)
+        assert certificate.kind == "differential_privacy"
+        assert charge.GIVEN_LABELS not in certificate.assumptions
+        arrived = sent.arrived.labels
+        assert arrived.shape == (4, 5, CLASSES)
+        apart = (arrived - one_hot(labels, CLASSES)).abs()
+        assert 0 < apart.min() <= apart.max() < 0.1
+    open_ones = clients_of(f"{name},sigma_labels=none@server", clients=4).release(images, labels, generator(1))
+    assert charge.GIVEN_LABELS in open_ones.receipt.certificate(RUN).assumptions
+    assert torch.equal(open_ones.arrived.labels, labels)
+
+
 def test_images_and_smashed_data_are_defended_in_one_chain() -> None:
     images, labels = torch.rand(2, 4, 1, 8, 8, generator=generator()), torch.zeros(2, 4, dtype=torch.int64)
     edge = clients_of("blur:factor=2", "nopeek", "gaussian_noise:sigma=2.0", "patch_shuffle")
