@@ -49,6 +49,7 @@ class ReleaseCount:
         rounds: rounds in which a client takes part, ≥ 1.
         epochs: releases of one record over the run, ≥ 1.
         batch_size: releases of one client in a round, ≥ 1.
+        copies: releases of one record in a round, ≥ 1: several where a client has fewer records than a batch.
         clients: n ≥ 1.
         lower_model: "frozen", "trained" (on raw data, and kept by its client), "averaged" (sent out, too), or the noisy
             updates that trained it.
@@ -59,6 +60,7 @@ class ReleaseCount:
     rounds: int = 1
     epochs: int = 1
     batch_size: int = 1
+    copies: int = 1
     clients: int = 1
     lower_model: Literal["frozen", "trained", "averaged"] | PrivateUpdates = "frozen"
     delta: float = 1e-5

@@ -105,6 +105,12 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
         return nothing("the server adds the noise to smashed data that it already holds")
     mixing, said = _credited(receipt, release_count)
     client = release_count.lower_model in ("trained", "averaged")
+    if not client and release_count.copies > 1 and _drawn_every_round(mixing):
+        return nothing(
+            f"a client has fewer records than a batch, so that one record is in a message up to {release_count.copies} "
+            "times, under the same random ratios: no bound was derived; use smaller batches, or fixed ratios "
+            "(concentration=inf)"
+        )
     try:
         mechanism = SplitMechanism(
             smashed=receipt.clip,
@@ -197,6 +203,12 @@ def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, lis
     # of the group for random λ; a group that colludes is charged with the most that it can be.
     collude = receipt.noise.site == "client"
     return replace(mixing, ratio=_of_members(mixing, members), colluding=mixing.colluding or collude), said
+
+
+def _drawn_every_round(mixing: Mixing) -> bool:
+    """Whether each round has random ratios of its own, which a charge of single releases takes to be independent."""
+    ratio = getattr(mixing, "ratio", None)
+    return isinstance(ratio, DirichletRatio | DirichletCounts) and ratio.drawn == "every_round"
 
 
 def _fewest(receipt: Noised, release_count: ReleaseCount) -> int:

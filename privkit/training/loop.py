@@ -23,7 +23,7 @@ from privkit.training.edge import Clients
 from privkit.training.evaluate import evaluate
 from privkit.training.losses import with_loss
 from privkit.training.optimizers import optimizer_of, schedule_of
-from privkit.training.private import check_private, private_gradients, private_updates
+from privkit.training.private import check_private, copies_in_a_batch, private_gradients, private_updates
 from privkit.training.protocol import SplitProtocol
 from privkit.training.round import Round, split_round
 from privkit.training.spec import TrainingSpec
@@ -104,22 +104,30 @@ def release_count(
     frozen = spec.freeze_lower or not learns(edge)
     sent_out = protocol.average != "never" or (protocol.lower == "handed_on" and protocol.clients > 1)
     trained, after, again = epochs * most_releases(private, spec.batch_size, rounds), 0, 0
+    copies = copies_in_a_batch(spec, private) if trained else 1
     if recorded is not None and len(recorded):
-        after = passes * -(-len(recorded) // (protocol.active * spec.batch_size))
-        again = passes * int(recorded.ids.unique(return_counts=True)[1].max())
+        sent = recorded.ids.split(protocol.active * spec.batch_size)
+        after, again = passes * len(sent), passes * _most(recorded.ids)
+        copies = max(copies, *map(_most, sent))
     lower: Literal["frozen", "trained", "averaged"] | PrivateUpdates = "averaged" if sent_out else "trained"
     if frozen or (spec.private and not trained):
         lower = "frozen"
     elif spec.private:
-        lower = private_updates(spec, trained, int(private.sizes.min()))
+        lower = private_updates(spec, trained, copies_in_a_batch(spec, private))
     return ReleaseCount(
         rounds=max(1, epochs * rounds + after),
         epochs=max(1, trained, again) if others else max(1, trained + again),
         batch_size=spec.batch_size,
+        copies=copies,
         clients=protocol.clients,
         lower_model=lower,
         unmatched=protocol.unmatched(edge.defense.group),
     )
+
+
+def _most(ids: Tensor) -> int:
+    """How often the most frequent of these records is in them."""
+    return int(ids.unique(return_counts=True)[1].max())
 
 
 def learns(edge: Clients) -> bool:

@@ -14,6 +14,7 @@ from privkit.accountants.base import Certificate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.defenses.base import ReleaseCount
+from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
 from privkit.training.edge import Clients
 from privkit.training.spec import TrainingSpec
@@ -105,7 +106,12 @@ def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]
     return {name: torch.einsum("nb,nb...->n...", scale, value) for name, value in gradients.items()}
 
 
-def private_updates(spec: TrainingSpec, steps: int, smallest: int) -> PrivateUpdates:
+def copies_in_a_batch(spec: TrainingSpec, shares: ClientPartition) -> int:
+    """How often one record is in a batch at most: the smallest client repeats its records where a batch is larger."""
+    return ceil(spec.batch_size / int(shares.sizes.min()))
+
+
+def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdates:
     """What the updates of the lower segments add to the charge of one record.
 
     Replacing a record moves a step's sum by at most 2C, times the number of its copies in one batch. Batches are not
@@ -114,13 +120,12 @@ def private_updates(spec: TrainingSpec, steps: int, smallest: int) -> PrivateUpd
     Args:
         spec: private.
         steps: of one record over the run.
-        smallest: images of the smallest client, which repeats them where a batch is larger.
+        copies: of one record in a batch.
 
-    >>> private_updates(TrainingSpec(private=True, clip=1.0, noise=4.0), steps=8, smallest=50)
+    >>> private_updates(TrainingSpec(private=True, clip=1.0, noise=4.0), steps=8, copies=1)
     PrivateUpdates(noise_multiplier=2.0, steps=8, chosen=None, records=None)
     """
     assert spec.noise is not None
-    copies = ceil(spec.batch_size / smallest)
     return PrivateUpdates(noise_multiplier=spec.noise / (2 * copies), steps=steps)
 
 

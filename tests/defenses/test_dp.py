@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 
 from privkit.accountants import answer
 from privkit.accountants.base import Certificate
+from privkit.accountants.bounds import gaussian
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise
@@ -185,6 +186,27 @@ def test_a_server_that_mixes_gets_no_credit_for_mixing_but_the_clients_noise_cou
 def test_averaged_lower_models_prove_nothing_and_the_accountant_says_why(defense: Defense) -> None:
     found = receipt(defense, 4, 2).certificate(ReleaseCount(lower_model="averaged"))
     assert "averaging lower models sends out what a client's raw data did to them" in reason(found)
+
+
+@pytest.mark.parametrize("kind", [DpMixSl, DpCutMixSl])
+def test_copies_of_a_record_under_the_same_random_ratios_are_not_charged_as_apart(kind: Any) -> None:
+    """Ten copies in one message share their ratio, so that δ at the ε of ten releases is a hundred times too large."""
+    apart = ReleaseCount(epochs=10, batch_size=50, clients=2)
+    together = replace(apart, copies=10)
+    found = receipt(kind(sigma=0.5, sigma_labels=None), 5, 2)
+    claimed = found.certificate(apart)
+    if kind is DpMixSl:
+        shares = (np.arange(4000) + 0.5) / 4000
+        true = (
+            6 * shares * (1 - shares) @ gaussian.delta(claimed.epsilon, 0.3 * np.sqrt(10) * shares * np.sqrt(10)) / 4000
+        )
+        assert true > 100 * claimed.delta
+    assert "under the same random ratios" in reason(found.certificate(together))
+    for one in (kind(sigma=0.5, concentration=float("inf")), kind(sigma=0.5, drawn="once"), DpSl(sigma=0.5)):
+        made = receipt(one, 5, 2)
+        assert made.certificate(together).epsilon == made.certificate(apart).epsilon
+    trained = replace(apart, lower_model="trained", rounds=10)
+    assert found.certificate(trained).epsilon == found.certificate(replace(trained, copies=10)).epsilon
 
 
 def test_labels_in_the_clear_are_said() -> None:

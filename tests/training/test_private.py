@@ -178,9 +178,14 @@ def test_updates_are_charged_as_they_ran() -> None:
     count = release_count(edge, SPEC, equal, epochs=5, recorded=images(12), passes=3)
     assert count.lower_model == PrivateUpdates(noise_multiplier=0.5, steps=5)  # one step an epoch uses a record
     assert count.epochs == 8  # and the passes that are recorded release it, without an update
+    assert count.copies == 1
     few = ClientPartition(rows=rows, sizes=torch.tensor([4, 20]))
     count = release_count(edge, SPEC, few, epochs=5)
     assert count.lower_model == PrivateUpdates(noise_multiplier=0.25, steps=15)  # a record may be in a batch twice
+    assert count.copies == 2
+    twice = images(12)
+    again = replace(twice, ids=twice.ids % 4)
+    assert release_count(edge, SPEC, equal, epochs=5, recorded=again, passes=3).copies == 3
     assert release_count(edge, SPEC, equal, epochs=0, recorded=images(12)).lower_model == "frozen"
 
 
