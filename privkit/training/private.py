@@ -30,6 +30,11 @@ CHOSEN = (
     "use keep=last"
 )
 
+NOT_COUNTED = (
+    "only the rounds that are counted here pass the trained lower segments: what images of others show of them, in "
+    "queries or where the task is measured, is not charged"
+)
+
 
 def check_private(edge: Clients, spec: TrainingSpec, world: int = 1) -> None:
     """Refuse private training of a segment that mixes records, or in several processes.
@@ -141,6 +146,8 @@ def of_run(certificate: Certificate, release_count: ReleaseCount, spec: Training
     proven = private and certificate.covers == "release"
     if private and spec.keep == "best" and (updates == "trained" or not proven):
         return Certificate(kind="nothing", statement=f"nothing is proven: {CHOSEN}", source="by definition")
+    if proven and updates == "trained":
+        return replace(certificate, assumptions=(*certificate.assumptions, NOT_COUNTED))
     if not isinstance(updates, PrivateUpdates):
         return certificate
     alone = gaussian.epsilon(release_count.delta, sqrt(updates.steps) / updates.noise_multiplier)
