@@ -18,7 +18,7 @@ from privkit.domains.images.embedded import TinyDigits
 from privkit.defenses import BatchShuffle, NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.models import VIT_MICRO
-from privkit.training import Clients, Protocol, TrainingSpec, train
+from privkit.training import Clients, SplitProtocol, TrainingSpec, train
 from privkit.training.distributed import process_group, processes
 
 torch.set_num_threads(1)
@@ -30,7 +30,7 @@ with process_group():
     for defense in (NoDefense(), BatchShuffle()):
         tiny = Images(shape=(1, 8, 8))
         model = VIT_MICRO.build(tiny, 10, positions=defense.positions, seed=0)
-        edge = Clients.build(model.lower, defense, tiny, classes=10, seed=0, protocol=Protocol(clients=2))
+        edge = Clients.build(model.lower, defense, tiny, classes=10, seed=0, protocol=SplitProtocol(clients=2))
         receipts, apply = [], edge.release
         def watched(*arguments):
             sent = apply(*arguments)
