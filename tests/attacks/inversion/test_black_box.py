@@ -15,6 +15,7 @@ from privkit.attacks.inversion.decoders import DECODERS, Geometry, MaeDecoder
 from privkit.attacks.inversion.floors import MeanImage, MidGrey
 from privkit.attacks.patches import as_tokens, patchify, sincos_positions, unpatchify
 from privkit.domains.images.embedded import TinyDigits
+from tests.attacks.sessions import Killed, Session
 
 BATCH = 20
 
@@ -110,30 +111,6 @@ def test_leaves_the_global_generator_alone() -> None:
     state = torch.random.get_rng_state()
     run(BlackBox(epochs=1))
     assert torch.equal(torch.random.get_rng_state(), state)
-
-
-class Killed(Exception):
-    pass
-
-
-class Session:
-    """Keeps the last state and dies after some epochs."""
-
-    def __init__(self, dies_after: int | None = None, state: dict[str, Any] | None = None) -> None:
-        self.dies_after, self.state = dies_after, state
-
-    def load(self) -> dict[str, Any] | None:
-        return self.state
-
-    def save(self, state: dict[str, Any]) -> None:
-        copied: dict[str, Any] = torch.load(_bytes(state), weights_only=True)
-        self.state = copied
-
-    keep = save
-
-    def report(self, done: int, total: int, value: float) -> None:
-        if done == self.dies_after:
-            raise Killed
 
 
 def _bytes(state: dict[str, Any]) -> Any:

@@ -1,6 +1,5 @@
 """A solved order in front of the white box: near the unshuffled release, far from the order as it came."""
 
-import io
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from privkit.attacks.patches import patchify
 from privkit.attacks.scores.order import direct_accuracy
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.defenses.batch_shuffle import BatchShuffle
+from tests.attacks.sessions import Killed, Session
 
 BATCH, T = 5, 16
 QUICK = JigsawWhiteBox(pieces_epochs=8, kicks=40, epochs=2, total_variation=0.1, l2=0.0)
@@ -148,34 +148,6 @@ def test_works_without_queries() -> None:
     assert error(found) < 0.5 * (AUXILIARY.mean(0) - VICTIMS).square().mean()
 
 
-class Killed(Exception):
-    pass
-
-
-class Session:
-    """Keeps the last state as a file would, and dies after some saves."""
-
-    def __init__(self, dies_after: int | None = None, state: dict[str, Any] | None = None) -> None:
-        self.dies_after, self.state, self.saves = dies_after, state, 0
-
-    def load(self) -> dict[str, Any] | None:
-        return self.state
-
-    def save(self, state: dict[str, Any]) -> None:
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        buffer.seek(0)
-        self.state = torch.load(buffer, weights_only=True)
-        self.saves += 1
-        if self.saves == self.dies_after:
-            raise Killed
-
-    keep = save
-
-    def report(self, done: int, total: int, value: float) -> None:
-        pass
-
-
 def test_the_start_has_learned_nothing_and_searched_nothing() -> None:
     assert QUICK.mounting.start == replace(QUICK, pieces_epochs=0, kicks=0, epochs=0)
 
@@ -185,7 +157,7 @@ def test_goes_on_after_a_kill_bit_for_bit(dies_after: int) -> None:
     """Killed inside the jigsaw's training, after it, after the view is solved, and inside the white box."""
     attack = replace(QUICK, pieces_epochs=1, kicks=2)
     view, _ = send(VICTIMS, 0.4, Generator().manual_seed(9))
-    killed = Session(dies_after)
+    killed = Session(dies_after, at="save")
     with pytest.raises(Killed):
         attack.run(replace(known(0.4), views=[view]), Generator().manual_seed(0), killed)
     resumed = attack.run(replace(known(0.4), views=[view]), Generator().manual_seed(0), Session(state=killed.state))

@@ -1,6 +1,5 @@
 """The white box wins where it must, fails where it must, and orders, averages, separates and resumes."""
 
-import io
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -21,6 +20,7 @@ from privkit.attacks.inversion.rounds import averaged
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.place_model import PlaceModel, place_costs
 from privkit.domains.images.embedded import Digits, TinyDigits
+from tests.attacks.sessions import Killed, Session
 
 BATCH = 10
 Defend = Callable[[Tensor, Generator], Tensor]
@@ -351,32 +351,6 @@ def test_the_released_recipe_stays_above_the_floor_on_the_split() -> None:
         errors[recipe] = (guess - victims).square().mean().item()
     assert errors["strong"] < 0.002  # the floor, the mean image of the 4,000, is 0.0681
     assert errors["released"] > 0.0681
-
-
-class Killed(Exception):
-    pass
-
-
-class Session:
-    """Keeps the last state and dies after some epochs."""
-
-    def __init__(self, dies_after: int | None = None, state: dict[str, Any] | None = None) -> None:
-        self.dies_after, self.state = dies_after, state
-        self.reports: list[tuple[int, int]] = []
-
-    def load(self) -> dict[str, Any] | None:
-        return self.state
-
-    def save(self, state: dict[str, Any]) -> None:
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        buffer.seek(0)
-        self.state = torch.load(buffer, weights_only=True)
-
-    def report(self, done: int, total: int, value: float) -> None:
-        self.reports.append((done, total))
-        if done == self.dies_after:
-            raise Killed
 
 
 @pytest.mark.parametrize(("dies_after", "order"), [(1, "auto"), (2, "shuffled"), (3, "known"), (4, "known")])

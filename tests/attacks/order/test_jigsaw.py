@@ -1,6 +1,5 @@
 """The jigsaw attack solves what can be solved, guesses where nothing is left, and says what it lacks."""
 
-import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from privkit.attacks.order.own_tokens import kept_share
 from privkit.attacks.order.token_contents import match_own_tokens
 from privkit.attacks.patches import patchify
 from privkit.attacks.scores.order import direct_accuracy, kinds_of, membership_accuracy, neighbor_accuracy
+from tests.attacks.sessions import Killed, Session
 
 BATCH = 5
 T = 16
@@ -216,40 +216,11 @@ def test_messages_of_one_round_are_solved_apart() -> None:
         run(attack, [both], replace(round_of_two, auxiliary=AUXILIARY[:9]))
 
 
-class Killed(Exception):
-    pass
-
-
-class Session:
-    """Keeps the last state as a file would, and dies after some saves."""
-
-    def __init__(self, dies_after: int | None = None, state: dict[str, Any] | None = None) -> None:
-        self.dies_after, self.state, self.saves = dies_after, state, 0
-        self.reports: list[tuple[int, int]] = []
-
-    def load(self) -> dict[str, Any] | None:
-        return self.state
-
-    def save(self, state: dict[str, Any]) -> None:
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        buffer.seek(0)
-        self.state = torch.load(buffer, weights_only=True)
-        self.saves += 1
-        if self.saves == self.dies_after:
-            raise Killed
-
-    keep = save
-
-    def report(self, done: int, total: int, value: float) -> None:
-        self.reports.append((done, total))
-
-
 @pytest.mark.parametrize("dies_after", [1, 2, 3, 4, 5])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs of each network, and one view solved: nothing is done again."""
     views, _, knowledge = scene(keep=0.4)
-    attack, killed = Jigsaw(epochs=2, kicks=3), Session(dies_after=dies_after)
+    attack, killed = Jigsaw(epochs=2, kicks=3), Session(dies_after, at="save")
     with pytest.raises(Killed):
         attack.run(replace(knowledge, views=views), Generator().manual_seed(0), killed)
     straight = run(attack, views, knowledge)

@@ -1,0 +1,44 @@
+"""A session that keeps states as a file would and can be cut off, for tests of attacks that go on after a kill."""
+
+import io
+from typing import Any, Literal
+
+import torch
+
+
+class Killed(Exception):
+    """What a session raises in place of a kill."""
+
+
+class Session:
+    """Keeps the last state, and dies after so many reports or saves."""
+
+    def __init__(
+        self,
+        dies_after: int | None = None,
+        state: dict[str, Any] | None = None,
+        at: Literal["report", "save"] = "report",
+    ) -> None:
+        self.dies_after, self.state, self.at = dies_after, state, at
+        self.saves, self.reports = 0, list[tuple[int, int]]()
+
+    def load(self) -> dict[str, Any] | None:
+        return self.state
+
+    def save(self, state: dict[str, Any]) -> None:
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        buffer.seek(0)
+        self.state = torch.load(buffer, weights_only=True)
+        self.saves += 1
+        self._die(self.saves, "save")
+
+    keep = save
+
+    def report(self, done: int, total: int, value: float) -> None:
+        self.reports.append((done, total))
+        self._die(done, "report")
+
+    def _die(self, count: int, at: str) -> None:
+        if at == self.at and count == self.dies_after:
+            raise Killed
