@@ -28,7 +28,7 @@ from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.inversion.intersection import intersected
 from privkit.attacks.inversion.recurrence import copy_distance
 from privkit.attacks.scores.image import mse, ssim
-from privkit.audit.seed_intervals import over_values
+from privkit.audit.seed_intervals import UNBOUNDED, UNIT, over_values
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
@@ -110,11 +110,11 @@ def scores(guess: Tensor, truth: Tensor) -> list[float]:
     return [float(f(truth.numpy(), guess.numpy(), data_range=1.0).mean()) for f in (mse, ssim)]
 
 
-def cells(rows: Sequence[Sequence[float]], digits: Sequence[int]) -> str:
+def cells(rows: Sequence[Sequence[float]], digits: Sequence[int], within: tuple[float, float] = UNBOUNDED) -> str:
     """Means over seeds, with Student intervals where there are several."""
     columns = np.array(rows).T
     return " | ".join(
-        interval(over_values(list(column), 0.95), d) if len(column) > 1 and d > 1 else f"{column.mean():.{d}f}"
+        interval(over_values(list(column), 0.95, within), d) if len(column) > 1 and d > 1 else f"{column.mean():.{d}f}"
         for column, d in zip(columns, digits, strict=True)
     )
 
@@ -175,7 +175,7 @@ def membership(given: Options, images: Tensor) -> None:
                     released = kinds[sent[0][1].source.flatten()]
                     own = kinds.view(batch, -1)
                     rows.append([_overlap(released[taken], own), _overlap(released.view(batch, -1), own)])
-                print(f"| {keep} | {batch} | {passes} | {cells(rows, (3, 3))} |", flush=True)
+                print(f"| {keep} | {batch} | {passes} | {cells(rows, (3, 3), UNIT)} |", flush=True)
 
 
 def _kinds(tokens: Tensor) -> Tensor:

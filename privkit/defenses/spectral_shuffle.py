@@ -62,10 +62,6 @@ class SpectralShuffle(Defense):
         """ "input" where the image is transformed."""
         return "input" if self.where == "image" else "smashed"
 
-    def release_width(self, dim: int) -> int:
-        """Width of a released token whose smashed token has `dim` values: twice that after the embedding."""
-        return 2 * dim if self.where == "embedding" else dim
-
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
         """The server's trainable MLP 2D → 2D → D in front of its segment, for tokens [..., T, 2D].
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -67,14 +66,6 @@ class ClientForward:
     def seen(self) -> ClientForward:
         """What the server gets to see: the messages as they arrive, before what it does to them itself."""
         return replace(self, release=self.arrived, groups=self.arrived_groups)
-
-
-class Grouping(Protocol):
-    """Draws the mixing groups of a round."""
-
-    def __call__(self, group: int, number: int, generator: Generator) -> Tensor:
-        """Groups int64 [M, k]; see `SplitProtocol.groups`."""
-        ...
 
 
 class Clients(nn.Module):
