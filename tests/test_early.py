@@ -33,7 +33,7 @@ WRONG = [
 
 def test_no_typo_costs_an_import_of_torch() -> None:
     code = (
-        "import sys\nfrom privkit.config import resolve\nfrom privkit.errors import UsageError\n"
+        "import sys\nfrom privkit.settings import resolve\nfrom privkit.errors import UsageError\n"
         f"for settings in {WRONG!r}:\n"
         "    try:\n        resolve(settings)\n"
         "    except UsageError:\n        pass\n"

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from privkit.audit.run import run_audit
-from privkit.config import AuditConfig, resolve
+from privkit.config import AuditConfig
 from privkit.errors import UsageError
 from privkit.run.plan import plan
+from privkit.settings import resolve
 
 SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
 MIXED = ["patch_shuffle", "dp_cutmixsl:sigma=2"]

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from privkit.config import BUDGETS, resolve
+from privkit.config import BUDGETS
 from privkit.errors import UsageError
 from privkit.registry import TABLES, describe, load, parse, table
+from privkit.settings import resolve
 
 NAMES = [(kind, name) for kind in TABLES for name in sorted(table(kind))]
 

@@ -16,7 +16,7 @@ from privkit.audit.report import build
 from privkit.audit.seed_data import open_data, prepare
 from privkit.audit.stale import refresh
 from privkit.caches import use_own_caches
-from privkit.config import AuditConfig, resolve
+from privkit.config import AuditConfig
 from privkit.errors import UsageError
 from privkit.metrics.perception import Perception
 from privkit.reports.schema import Row
@@ -27,6 +27,7 @@ from privkit.run.plan import Cell, plan
 from privkit.run.progress import Progress, Silent
 from privkit.run.provenance import circumstances, default_threads, manifest
 from privkit.run.verdict import verdict_of, write_verdict
+from privkit.settings import resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def run_audit(
         out: the run folder; None for one named after the configuration under ./privkit-runs.
         progress: told what happens; silent by default.
         again: recompute models and cells whose data, code, versions or device changed; False refuses them.
-        **settings: keys of `privkit.config.KEYS`.
+        **settings: keys of `privkit.settings.KEYS`.
 
     Returns:
         The rows, the folder and the report's page.

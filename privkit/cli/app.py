@@ -13,11 +13,11 @@ import typer
 from privkit.cli.accounting import COMMANDS, Json
 from privkit.cli.ledger import ledger
 from privkit.cli.papers import papers
-from privkit.config import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 from privkit.errors import tell, unknown
 from privkit.registry import TABLES, describe
 from privkit.reports.escape import terminal
 from privkit.run.stopping import finished_cells, keeping
+from privkit.settings import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 
 app = typer.Typer(
     add_completion=False,
@@ -211,12 +211,13 @@ def list_(
         return
     for name, entries in found.items():
         typer.echo(name)
+        width = max(14, *(len(entry["name"]) for entry in entries))
         for entry in entries:
             options = ", ".join(f"{key}={value}" for key, value in entry["options"].items())
             domain = f"[{entry['domain']}] " if "domain" in entry else ""
-            typer.echo(f"  {entry['name']:<14} {domain}{entry['summary']}")
+            typer.echo(f"  {entry['name']:<{width}} {domain}{entry['summary']}")
             if options:
-                typer.echo(f"  {'':<14} options: {options}")
+                typer.echo(f"  {'':<{width}} options: {options}")
 
 
 for command in (*COMMANDS, ledger, papers):

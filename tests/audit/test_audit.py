@@ -19,12 +19,12 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.audit.run import AuditRun, run_audit
 from privkit.audit.seed_data import prepare
 from privkit.cli.estimate import preview
-from privkit.config import resolve
 from privkit.errors import DamagedFile, DataError, PrivkitError, RunFolderError, StorageError, UsageError
 from privkit.registry import TABLES, Component, parse, table
 from privkit.reports.schema import Manifest, Row
 from privkit.run.folder import read_rows
 from privkit.sealed import opened
+from privkit.settings import resolve
 from privkit.training import Clients
 from privkit.wire.channel import black_box_query, record
 
@@ -293,7 +293,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, attack: type) -> None:
     def parse_too(kind: str, given: Any) -> Component:
         return Component(name=name, spec=attack(), label=name) if given == name else parse(kind, given)
 
-    monkeypatch.setattr("privkit.config.parse", parse_too)
+    monkeypatch.setattr("privkit.settings.parse", parse_too)
     monkeypatch.setattr("privkit.early.check", lambda settings: None)  # it knows registered names only
 
 

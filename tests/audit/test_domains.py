@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from privkit import run_audit
-from privkit.config import resolve
 from privkit.errors import UsageError
+from privkit.settings import resolve
 
 SMALL: dict[str, Any] = {
     "budget": "smoke:private=60,auxiliary=100,test=40,victims=20,epochs=1",

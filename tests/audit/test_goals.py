@@ -239,11 +239,11 @@ def test_live_clients_go_on_bit_for_bit_and_refuse_what_cannot_be_hijacked() -> 
 def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
     from privkit.audit.defended import defended_model, replay
     from privkit.audit.seed_data import prepare
-    from privkit.config import resolve
     from privkit.run.folder import RunFolder
     from privkit.run.plan import plan
     from privkit.run.progress import Silent
     from privkit.run.provenance import manifest
+    from privkit.settings import resolve
 
     config = resolve({"defense": "none", **SETTINGS})
     seed_data, cell = prepare(config, 0, torch.device("cpu")), plan(config)[0]

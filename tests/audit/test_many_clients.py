@@ -9,12 +9,12 @@ from torch import Generator
 
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
-from privkit.config import resolve
 from privkit.defenses.mixup import Mixup
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
+from privkit.settings import resolve
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.channel import black_box_query, record
 

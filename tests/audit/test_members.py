@@ -15,7 +15,6 @@ from privkit.audit.defended import another, untrained
 from privkit.audit.goals.membership import released
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
-from privkit.config import resolve
 from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
@@ -23,6 +22,7 @@ from privkit.domains.partition import Dirichlet, Iid
 from privkit.domains.shares import ClientPartition
 from privkit.models.vit import Vit
 from privkit.run.plan import plan
+from privkit.settings import resolve
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round, train
 
 SHAPE = (1, 8, 8)

@@ -108,6 +108,9 @@ def test_list_is_readable_by_machines_and_people(privkit_cli: Cli) -> None:
     assert only.returncode == 0
     assert "vit_tiny" in only.stdout
     assert "digits" not in only.stdout
+    names = [entry["name"] for entry in found["models"]]
+    starts = {line.index("options:" if line.startswith("   ") else "[") for line in only.stdout.splitlines()[1:]}
+    assert starts == {2 + max(map(len, names)) + 1}
 
 
 def test_version_and_help(privkit_cli: Cli) -> None:

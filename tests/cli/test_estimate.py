@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from privkit.audit.run import run_audit
 from privkit.cli.estimate import preview
-from privkit.config import resolve
 from privkit.errors import UsageError
+from privkit.settings import resolve
 
 SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
 

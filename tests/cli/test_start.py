@@ -16,10 +16,10 @@ from privkit.attacks.base import Mounting
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.start import INTERNAL_FAULT
-from privkit.config import resolve
 from privkit.errors import OutOfMemory
 from privkit.registry import Component, parse
 from privkit.run.folder import read_rows
+from privkit.settings import resolve
 
 STUB = """
 import privkit.cli.app, privkit.cli.start
@@ -129,7 +129,9 @@ def test_an_allocation_that_fails_ends_the_run_and_keeps_what_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     greedy = Component(name="greedy", spec=Greedy(), label="greedy")
-    monkeypatch.setattr("privkit.config.parse", lambda kind, given: greedy if given == "greedy" else parse(kind, given))
+    monkeypatch.setattr(
+        "privkit.settings.parse", lambda kind, given: greedy if given == "greedy" else parse(kind, given)
+    )
     monkeypatch.setattr("privkit.early.check", lambda settings: None)  # it knows registered names only
     config = resolve({"attack": ["mean_image", "greedy"], "dataset": "tiny_digits", "budget": "smoke", "threads": 1})
     with pytest.raises(OutOfMemory, match=r"in none / greedy, seed 0 \(you tried to allocate \d+ bytes\)") as caught:

@@ -13,7 +13,6 @@ from torch.nn.functional import one_hot
 
 from privkit.accountants.base import Certificate
 from privkit.accountants.spec.parts import PrivateUpdates
-from privkit.config import resolve
 from privkit.defenses import charge
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.batch_shuffle import BatchShuffle
@@ -23,6 +22,7 @@ from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.pairing import paired
 from privkit.registry import Component, load, parse, table
+from privkit.settings import resolve
 from privkit.training.edge import Clients
 from privkit.training.protocol import SplitProtocol
 from privkit.wire.channel import answer_of, holds_all, shared_lower

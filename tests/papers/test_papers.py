@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from privkit.cli.app import app
-from privkit.config import read_toml, resolve
 from privkit.errors import UsageError
 from privkit.papers import PAPERS, orderings, paper
 from privkit.papers.dp_cutmixsl import figures as budget_figures
 from privkit.papers.dp_cutmixsl.mechanisms import Experiment
 from privkit.papers.values import printed, printed_values
 from privkit.run.plan import plan
+from privkit.settings import read_toml, resolve
 
 VERDICTS = {name: {one.claim: one.verdict for one in paper(name).comparisons()} for name in PAPERS}
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from privkit.audit.run import AuditRun
-from privkit.config import resolve
 from privkit.errors import DamagedFile, PrivkitError, RunFolderError
 from privkit.reports.schema import SCHEMA_VERSION, Manifest
 from privkit.run.folder import RunFolder, read_manifest, read_rows
 from privkit.run.provenance import manifest
 from privkit.sealed import opened, sealed
+from privkit.settings import resolve
 
 
 def described(**settings: object) -> Manifest:

@@ -11,12 +11,12 @@ import pytest
 
 from privkit.audit.report import build
 from privkit.audit.run import AuditRun, run_audit
-from privkit.config import resolve
 from privkit.errors import PrivkitError, RunFolderError, StorageError
 from privkit.paths import read_bytes
 from privkit.run.folder import RunFolder, read_rows
 from privkit.run.provenance import manifest
 from privkit.run.verify import examine
+from privkit.settings import resolve
 from privkit.storage import append_line, remove, write_bytes
 
 QUICK = {"defense": "none", "attack": "mean_image", "dataset": "tiny_digits", "budget": "smoke", "threads": 1}

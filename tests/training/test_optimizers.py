@@ -6,12 +6,12 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from privkit.config import resolve
 from privkit.defenses import NoDefense
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
 from privkit.errors import UsageError
 from privkit.models import VIT_MICRO
+from privkit.settings import resolve
 from privkit.training import Clients, OptimizerSpec, TrainingSpec, train
 from privkit.training.optimizers import optimizer_of, schedule_of
 

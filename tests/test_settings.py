@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from privkit.config import read_toml, resolve
 from privkit.errors import UsageError
+from privkit.settings import read_toml, resolve
 
 WRONG = [
     ({"download": "false"}, "download must be true or false, got 'false'"),

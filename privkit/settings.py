@@ -1,0 +1,291 @@
+"""The settings of an audit: TOML and flags in, a configuration out; unknown names are errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privkit import early
+from privkit.config import BUDGETS, AuditConfig, Budget
+from privkit.errors import LONGEST, UsageError, shortened, unknown
+from privkit.pairing import paired
+from privkit.registry import Component, parse, read_options, specify, table
+from privkit.same_domain import check_same_domain, model_for
+from privkit.toml_text import TomlError, parse_toml, read_text
+
+if TYPE_CHECKING:
+    from privkit.attacks.base import AnyAttack
+    from privkit.reports.gate import Gate
+
+MOST_THREADS = 1024
+DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
+
+KEYS = (
+    "defense",
+    "attack",
+    "dataset",
+    "model",
+    "protocol",
+    "partition",
+    "seed",
+    "budget",
+    "training",
+    "delta",
+    "auxiliary",
+    "victims",
+    "features",
+    "parts",
+    "device",
+    "data_root",
+    "download",
+    "threads",
+    "gate",
+)
+"""What a configuration file may hold; a flag of the same name overrides it."""
+
+TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "data_root": ((str, Path), "the path of a folder"),
+    "download": (bool, "true or false"),
+    "device": (str, "auto, cpu or cuda"),
+    "victims": (str, "private or test"),
+    "delta": (float, "a number in (0, 1), such as 1e-5"),
+}
+"""What the settings are that no other reader checks."""
+
+DEFAULTS: dict[str, Any] = {
+    "defense": ["batch_shuffle"],
+    "attack": ["black_box"],
+    "dataset": "digits",
+    "model": "vit_micro",
+    "partition": "iid",
+    "delta": 1e-5,
+    "seed": [0],
+    "budget": "small",
+    "training": {},
+    "auxiliary": "disjoint",
+    "device": "auto",
+}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a configuration file; unknown keys are errors with a suggestion."""
+    try:
+        settings = parse_toml(read_text(path))
+    except OSError as error:
+        raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except TomlError as error:
+        raise UsageError(f"{path} is no valid TOML: {error}") from None
+    for key in settings:
+        if key not in KEYS:
+            raise unknown(f"key of {path.name}", key, KEYS)
+    return settings
+
+
+def resolve(settings: Mapping[str, Any]) -> AuditConfig:
+    """Turn settings (keys of `KEYS`; absent ones take the default) into a configuration.
+
+    Raises:
+        UsageError: for anything unknown or not allowed, in one sentence.
+
+    >>> resolve({"defense": "patch_shuffle", "budget": "smoke:epochs=3"}).budget.epochs
+    3
+    """
+    for key in settings:
+        if key not in KEYS:
+            raise unknown("setting", str(key), KEYS)
+    s = {**DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
+    for key, (kinds, what) in TYPES.items():
+        if key in s and not isinstance(s[key], kinds):
+            raise UsageError(f"{key} must be {what}, got {shortened(s[key])}")
+    victims, device, seeds, threads = s.get("victims"), s["device"], _seeds(s["seed"]), _threads(s.get("threads"))
+    if victims not in (None, "private", "test"):
+        raise unknown("victims", str(victims), ["private", "test"])
+    if device not in ("auto", "cpu", "cuda"):
+        raise unknown("device", str(device), ["auto", "cpu", "cuda"])
+    if not 0 < s["delta"] < 1:
+        raise UsageError(f"delta must lie in (0, 1), got {s['delta']}")
+    gates = tuple(_gate(text) for text in _many(s.get("gate", [])))
+    budget_name, budget = _budget(s["budget"])
+    early.check(s)  # what follows imports torch
+    from privkit.training.spec import TrainingSpec
+
+    pairs = paired(_many(s["defense"]), s.get("protocol"))
+    attacks = _unique(_budgeted(parse("attacks", given), budget) for given in _attacks(_many(s["attack"])))
+    dataset = parse("datasets", s["dataset"])
+    if gates and all(defense.name == "none" for _, defenses in pairs for defense in defenses):
+        raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
+    root = s.get("data_root") or os.environ.get(DATA_ROOT_VARIABLE)
+    wished = _table("training", s["training"])
+    protocols: list[dict[str, Any]] = []
+    for protocol, defenses in pairs:
+        training = specify("training", TrainingSpec, {"batch_size": _natural_batch(protocol.spec.clients), **wished})
+        training.check_epochs(budget.epochs)
+        if training.keep == "best" and not (budget.validation and budget.epochs):
+            raise UsageError(
+                "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
+            )
+        protocols.append({"protocol": protocol, "defenses": defenses, "training": training})
+    config = AuditConfig(
+        **protocols[0],
+        attacks=attacks,
+        dataset=dataset,
+        model=model_for(dataset, settings.get("model")),
+        partition=parse("partitions", s["partition"]),
+        delta=s["delta"],
+        seeds=seeds,
+        budget=budget,
+        budget_name=budget_name,
+        auxiliary=_auxiliary(s["auxiliary"], dataset),
+        victims=victims,
+        held=_held(s.get("parts", []), [defense for _, part in pairs for defense in part]),
+        features=_features(s.get("features", [])),
+        device=device,
+        data_root=Path(root).expanduser() if root else None,
+        download=s.get("download", False),
+        threads=threads,
+        gates=gates,
+    )
+    check_same_domain(dataset, auxiliary=config.auxiliary, augment=config.training.augment, features=config.features)
+    return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
+
+
+def _held(given: Any, defenses: Sequence[Component]) -> tuple[str, ...]:
+    """Names of the parts that the adversary holds; each is a part of every release that is split."""
+    names = tuple(dict.fromkeys(_many(given)))
+    split = [defense for defense in defenses if defense.spec.storages]
+    if names and not split:
+        raise UsageError(
+            f"parts={shortened(list(names))}, but no defense here splits its release, so nobody holds a part of one; "
+            "add the stage split_parts to a defense, or leave parts out"
+        )
+    for name in names:
+        for defense in split:
+            if name not in defense.spec.storages:
+                raise unknown(f"part of {defense.label}", str(name), defense.spec.storages)
+    return names
+
+
+def _features(given: Any) -> tuple[str, ...]:
+    """Names of feature networks; they are loaded when the run begins."""
+    from privkit.metrics.perception import check_names
+
+    names = _many(given)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"features must be names of networks, got {shortened(given)}")
+    check_names(names)
+    return tuple(names)
+
+
+def _many(value: Any) -> Sequence[Any]:
+    """One or several."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _unique(components: Any) -> tuple[Component, ...]:
+    """Drop what was named twice, in whatever words."""
+    found: list[Component] = []
+    for component in components:
+        if component.to_json() not in [other.to_json() for other in found]:
+            found.append(component)
+    if not found:
+        raise UsageError("name at least one defense and one attack")
+    return tuple(found)
+
+
+def _attacks(given: Sequence[Any]) -> Sequence[Any]:
+    """`all` stands for every attack; the constant guesses are floors of every row anyway."""
+    every = [name for name in table("attacks") if name not in ("mean_image", "mid_grey")]
+    return [name for entry in given for name in (every if entry == "all" else [entry])]
+
+
+def _natural_batch(clients: int) -> int:
+    """Fifty images a round over all clients, but at least five of each."""
+    return max(5, 50 // clients)
+
+
+def _auxiliary(given: Any, dataset: Component) -> str:
+    """Where the adversary's images come from; never the private dataset itself, part by part unknown."""
+    if given in ("disjoint", "training"):
+        return str(given)
+    found = parse("datasets", given)
+    if found.name == dataset.name:
+        raise UsageError(
+            f"auxiliary={found.label} is the private dataset itself, so private images would be among the adversary's; "
+            "use disjoint (other images of it) or training (the private ones, on purpose)"
+        )
+    return found.label
+
+
+def _budgeted(attack: Component, budget: Budget) -> Component:
+    """Check what an attack declares, and give it its share of the budget's epochs, unless it named its own.
+
+    Raises:
+        UsageError: if a plug-in's attack lacks something of the contract.
+    """
+    from privkit.attacks.declaration import check_declared
+
+    spec: AnyAttack = attack.spec
+    try:
+        check_declared(spec)
+    except TypeError as error:
+        raise UsageError(f"attack {attack.name}: {error}; repair the package that brings it") from None
+    share = spec.mounting.budget_share
+    return attack.replace(epochs=ceil(share * budget.attack_epochs)) if share else attack
+
+
+def _budget(given: Any) -> tuple[str, Budget]:
+    """A preset, with overrides: "small:epochs=3" or {name="small", epochs=3}."""
+    if isinstance(given, str):
+        name, _, text = given.partition(":")
+        options = read_options(given, text)
+    else:
+        options = _table("budget", given)
+        name = options.pop("name", "small")
+    if not isinstance(name, str) or name not in BUDGETS:
+        raise unknown("budget", str(name), BUDGETS)
+    return name, specify(f"budget {name}", BUDGETS[name], options)
+
+
+def _table(what: str, given: Any) -> dict[str, Any]:
+    """A table of options, or the text of one."""
+    if isinstance(given, str):
+        return read_options(given, given)
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{what} is a table of options, got {shortened(given)}")
+    return dict(given)
+
+
+def _seeds(given: Any) -> tuple[int, ...]:
+    """Whole numbers ≥ 0, each once."""
+    seeds = _many(given)
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+            raise UsageError(f"a seed is a whole number from 0 to 2^32 - 1, got {shortened(seed)}")
+    if not seeds:
+        raise UsageError("name at least one seed")
+    return tuple(dict.fromkeys(seeds))
+
+
+def _gate(text: Any) -> Gate:
+    """A condition on the rows."""
+    from privkit.reports.gate import Gate, GateError
+
+    if not isinstance(text, str) or len(text) > LONGEST:
+        raise UsageError(f"a gate is a text such as 'ssim<=0.4', got {shortened(text)}")
+    try:
+        return Gate.parse(text)
+    except GateError as error:
+        raise UsageError(str(error)) from None
+
+
+def _threads(given: Any) -> int | None:
+    """CPU threads, 1 to `MOST_THREADS`."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_THREADS:
+        raise UsageError(f"threads must be a whole number from 1 to {MOST_THREADS}, got {shortened(given)}")
+    return given
