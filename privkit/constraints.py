@@ -1,0 +1,269 @@
+"""Ranges of a dataclass's fields, stated once: in the annotation.
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True, kw_only=True)
+... class Noise(Checked):
+...     sigma: Positive
+...     place: Literal["client", "server"] = "client"
+>>> Noise(sigma=2).sigma
+2.0
+>>> Noise(sigma=-1)
+Traceback (most recent call last):
+ValueError: sigma must be a finite number > 0, got -1
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import inf, isfinite
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+_Test = Callable[[str, Any], Any]
+"""(a field's name, its value) -> the value as it is stored; raises ValueError for one that is not allowed."""
+
+LARGEST_WHOLE = 2**53
+"""Whole numbers up to here are floats without rounding."""
+
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Probability = Annotated[float, Ge(0), Le(1)]
+Fraction = Annotated[float, Gt(0), Le(1)]
+"""A probability above 0."""
+Count = Annotated[int, Ge(1)]
+Whole = Annotated[int, Ge(0)]
+
+
+class Checked:
+    """Base of dataclasses whose annotations are checked when an object is made.
+
+    A class with rules between its fields has its own `__post_init__`, which calls `super().__post_init__()` first.
+    """
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def check(spec: Any) -> None:
+    """Check every field against its annotation, and store numbers as plain Python numbers.
+
+    A float32 keeps its few digits in every product that it enters, so it becomes a float here. Annotations are
+    `Annotated[float | int, Gt | Ge | Lt | Le …]`, `Literal[…]`, either of them `| None`, and tuples of them. A text
+    inside `Annotated` is advice that ends the sentence of an error. Other annotations are not checked.
+
+    Raises:
+        ValueError: with the field's name, what is allowed and what was given; booleans and NaN are no numbers.
+    """
+    cls: Any = type(spec)
+    for name, test in _tests(cls):
+        value = getattr(spec, name)
+        checked = test(name, value)
+        if checked is not value:
+            object.__setattr__(spec, name, checked)
+
+
+def allowed(cls: type) -> dict[str, str]:
+    """What each constrained field of a dataclass may be, in words.
+
+    >>> from dataclasses import make_dataclass
+    >>> allowed(make_dataclass("Layer", [("width", Count), ("rate", Probability | None), ("free", int)]))
+    {'width': 'a whole number >= 1', 'rate': 'a finite number >= 0 and <= 1, or left out'}
+    """
+    hints = get_type_hints(cls, include_extras=True)
+    said = {field.name: _words(hints[field.name]) for field in dataclasses.fields(cls)}
+    return {name: words for name, words in said.items() if words}
+
+
+def real(
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> float:
+    """A finite number inside the bounds, as a Python float.
+
+    Raises:
+        ValueError: with the name, what is allowed and what was given; booleans and NaN are no numbers.
+
+    >>> real("sigma", 2, above=0)
+    2.0
+    """
+    if type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)):
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number beyond any float
+            number = inf
+        if (
+            isfinite(number)
+            and (above is None or number > above)
+            and (least is None or number >= least)
+            and (most is None or number <= most)
+            and (below is None or number < below)
+        ):
+            return number
+    raise ValueError(f"{name} must be {_real_words(above, least, most, below)}, got {value!r}")
+
+
+def whole(name: str, value: object, *, least: int = 1, most: int = LARGEST_WHOLE) -> int:
+    """A whole number inside the bounds, as a Python int.
+
+    >>> whole("rounds", 3)
+    3
+    """
+    number = int(value) if type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool)) else None
+    if number is None or not least <= number <= most:
+        too_large = number is not None and number > most
+        raise ValueError(f"{name} must be {_whole_words(least, most, always=too_large)}, got {value!r}")
+    return number
+
+
+def choice(name: str, value: object, options: Sequence[object]) -> Any:
+    """One of a few words or numbers.
+
+    >>> choice("norm", "l2", ("l1", "l2"))
+    'l2'
+    """
+    if isinstance(value, bool) or value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value!r}")
+    return value
+
+
+def instance(name: str, value: object, classes: tuple[type, ...]) -> None:
+    """An object of one of a few classes.
+
+    >>> instance("sigma", 1.0, (float,))
+    """
+    if not isinstance(value, classes):
+        raise ValueError(f"{name} must be one of {', '.join(cls.__name__ for cls in classes)}, got {value!r}")
+
+
+@cache
+def _tests(cls: type) -> tuple[tuple[str, _Test], ...]:
+    """The fields of a dataclass that have something to check."""
+    hints = get_type_hints(cls, include_extras=True)
+    tests = ((field.name, _test(hints[field.name])) for field in dataclasses.fields(cls))
+    return tuple((name, test) for name, test in tests if test is not None)
+
+
+def _test(hint: Any) -> _Test | None:
+    """The check that an annotation asks for."""
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType) and NoneType in arguments and len(arguments) == 2:
+        return _optional(_test(next(argument for argument in arguments if argument is not NoneType)))
+    if kind is Literal:
+        return lambda name, value: choice(name, value, arguments)
+    if kind is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        return _each(_test(arguments[0]))
+    if kind is Annotated:
+        return _advised(_number(hint), "; ".join(part for part in hint.__metadata__ if isinstance(part, str)))
+    return None
+
+
+def _optional(test: _Test | None) -> _Test | None:
+    """None passes; the sentence of an error says that the value may be left out."""
+    if test is None:
+        return None
+
+    def optional(name: str, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return test(name, value)
+        except ValueError as error:
+            allowed, got, given = str(error).rpartition(", got ")
+            raise ValueError(f"{allowed}, or left out{got}{given}") from None
+
+    return optional
+
+
+def _each(test: _Test | None) -> _Test | None:
+    """Every value of a tuple; a list becomes a tuple, so that the object can be hashed."""
+    if test is None:
+        return None
+    return lambda name, values: tuple(test(f"each of {name}", value) for value in values)
+
+
+def _advised(test: _Test | None, advice: str) -> _Test | None:
+    """A test whose error ends in advice."""
+    if test is None or not advice:
+        return test
+
+    def advised(name: str, value: Any) -> Any:
+        try:
+            return test(name, value)
+        except ValueError as error:
+            raise ValueError(f"{error}; {advice}") from None
+
+    return advised
+
+
+def _number(hint: Any) -> _Test | None:
+    """The check of `Annotated[float, …]` or `Annotated[int, …]`."""
+    limits = _limits(hint)
+    if hint.__origin__ is float and limits:
+        return lambda name, value: real(name, value, **limits)
+    if hint.__origin__ is int and limits:
+        least, most = _ends(limits)
+        return lambda name, value: whole(name, value, least=least, most=most)
+    return None
+
+
+def _limits(hint: Any) -> dict[str, Any]:
+    """The bounds inside an annotation, by the names that `real` has for them."""
+    limits: dict[str, Any] = {}
+    for part in hint.__metadata__:
+        match part:
+            case Gt(gt=bound):
+                limits["above"] = bound
+            case Ge(ge=bound):
+                limits["least"] = bound
+            case Le(le=bound):
+                limits["most"] = bound
+            case Lt(lt=bound):
+                limits["below"] = bound
+    return limits
+
+
+def _ends(limits: dict[str, Any]) -> tuple[int, int]:
+    """The smallest and the largest whole number inside bounds."""
+    above, below = limits.get("above", -LARGEST_WHOLE - 1), limits.get("below", LARGEST_WHOLE + 1)
+    return limits.get("least", above + 1), limits.get("most", below - 1)
+
+
+def _words(hint: Any) -> str:
+    """What an annotation allows; empty if it constrains nothing."""
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType) and NoneType in arguments and len(arguments) == 2:
+        words = _words(next(argument for argument in arguments if argument is not NoneType))
+        return words and f"{words}, or left out"
+    if kind is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if kind is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        words = _words(arguments[0])
+        return words and f"values that are each {words}"
+    if kind is Annotated and (limits := _limits(hint)):
+        if hint.__origin__ is float:
+            return _real_words(*(limits.get(key) for key in ("above", "least", "most", "below")))
+        return _whole_words(*_ends(limits))
+    return ""
+
+
+def _real_words(above: float | None, least: float | None, most: float | None, below: float | None) -> str:
+    """A range of numbers in words."""
+    limits = ((">", above), (">=", least), ("<=", most), ("<", below))
+    bounds = " and ".join(f"{sign} {bound:g}" for sign, bound in limits if bound is not None)
+    return f"a finite number{' ' * bool(bounds)}{bounds}"
+
+
+def _whole_words(least: int, most: int, *, always: bool = False) -> str:
+    """A range of whole numbers in words; an upper end that is only the floats' own is left out unless `always`."""
+    upper = f" and <= {most}" if always or most < LARGEST_WHOLE else ""
+    return f"a whole number >= {least}{upper}"
