@@ -129,13 +129,7 @@ class FSHA:
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Take the training over, then decode what the clients release.
-
-        Raises:
-            NotApplicable: if something that it needs is lacking, images are mixed, tokens form no square grid, or the
-                auxiliary images are of another shape or fewer than a round's.
-            AttackDiverged: if a loss or the clients' gradient is not finite; session and clients are then left as they
-                were after the last whole epoch.
+        """Take the training over, then decode what the clients release; if it diverges, the last epoch stands.
 
         >>> from privkit.attacks.base import View
         >>> views = [View(round=0, smashed=torch.rand(2, 16))]

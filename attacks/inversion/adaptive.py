@@ -100,15 +100,7 @@ class Adaptive:
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Combine the passes, train the decoder on own images combined likewise, and decode.
-
-        Returns:
-            One guess for each row of a single pass.
-
-        Raises:
-            NotApplicable: if something that it needs is lacking, the views are no passes of the same form, rows are
-                mixed, or the combination needs tokens, and there are none, too many, or masked ones.
-            AttackDiverged: if the held-out error is not finite.
+        """Combine the passes, train the decoder on own images combined likewise, and decode the rows of one pass.
 
         >>> from privkit.attacks.patches import patchify
         >>> def query(images: Tensor, draws: Generator) -> QueryResult:

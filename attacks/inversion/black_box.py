@@ -87,11 +87,6 @@ class BlackBox:
     ) -> Reconstruction:
         """Train the decoder and decode every view.
 
-        Raises:
-            NotApplicable: if something that it needs is lacking, the release is empty or holds NaN or infinity, the
-                tokens form no grid or the auxiliary images are too few.
-            AttackDiverged: if what the decoder draws is not finite or far from any image; the last good state is saved.
-
         >>> from privkit.attacks.base import QueryResult, View
         >>> aux = torch.rand(40, 1, 8, 8)
         >>> cells = lambda x: x.unfold(2, 2, 2).unfold(3, 2, 2).reshape(len(x), 16, 4)

@@ -76,14 +76,7 @@ class JigsawWhiteBox:
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Solve, put back, invert.
-
-        Returns:
-            The white box's images and curve, with the jigsaw's `permutation`.
-
-        Raises:
-            NotApplicable: as `Jigsaw` and `WhiteBox` do.
-            AttackDiverged: likewise.
+        """Solve, put back, invert: the white box's images and curve, with the jigsaw's `permutation`.
 
         >>> from privkit.attacks.base import View
         >>> from privkit.attacks.patches import patchify

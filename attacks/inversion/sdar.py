@@ -118,10 +118,6 @@ class SDAR:
     ) -> Reconstruction:
         """Learn from every view and decode it.
 
-        Raises:
-            NotApplicable: if something that it needs is lacking or does not fit the views, or rows hold several images.
-            AttackDiverged: if a part of the training is not finite; the last good state is saved.
-
         >>> views = [View(round=0, smashed=torch.rand(6, 16), labels=torch.tensor([0, 1, 2] * 2))]
         >>> observation = ImageObservation(
         ...     views=views, image_shape=(1, 8, 8), batch_size=6, auxiliary=torch.rand(40, 1, 8, 8),

@@ -88,11 +88,6 @@ class UnSplit:
     ) -> Reconstruction:
         """Guess every image of every view with one clone.
 
-        Raises:
-            NotApplicable: without the architecture, if it does not give what was released, or for mixed images whose
-                weights are hidden.
-            AttackDiverged: if the objective is not finite.
-
         >>> from privkit.attacks.base import View
         >>> views = [View(round=0, smashed=torch.rand(3, 16))]
         >>> lower = nn.Sequential(nn.Flatten(), nn.Linear(16, 16))

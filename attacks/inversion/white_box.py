@@ -127,11 +127,6 @@ class WhiteBox:
     ) -> Reconstruction:
         """Optimize a guess at every image of every view.
 
-        Raises:
-            NotApplicable: without the lower segment, if it does not give what was released, for NaN in the release,
-                mixed images whose weights are hidden, or an order of things that are no tokens.
-            AttackDiverged: if the matching error is not finite.
-
         >>> lower = nn.Flatten()
         >>> secret = torch.rand(3, 1, 4, 4, generator=Generator().manual_seed(1))
         >>> views = [View(round=0, smashed=lower(secret))]

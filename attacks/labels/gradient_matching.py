@@ -52,11 +52,7 @@ class GradientMatching:
             raise ValueError(f"message must be a whole number >= 1, or left out for a view's rows, got {self.message}")
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row: how much nearer the positive label's gradient is than the nearest other's.
-
-        Raises:
-            NotApplicable: without a gradient or a surrogate, for mixed rows, or for a label that the surrogate lacks.
-        """
+        """Score every row: how much nearer the positive label's gradient is than the nearest other's."""
         found, examples = self.distances(observation)
         if self.positive >= found.shape[1]:
             raise NotApplicable(f"the surrogate knows labels 0..{found.shape[1] - 1}, not positive={self.positive}")

@@ -71,13 +71,7 @@ class LabelLeak:
         return frozenset(known | ({"lower", "auxiliary"} if self.at == "lower" else set()))
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row of every view that a gradient came back for.
-
-        Returns:
-            Scores with `examples` counted through the rows of all views.
-
-        Raises:
-            NotApplicable: if no view holds a gradient, or what it needs is missing.
+        """Score every row of every view that a gradient came back for; `examples` counts through the rows of all views.
 
         >>> from privkit.attacks.base import View
         >>> views = [View(round=0, smashed=torch.zeros(2, 2), cut_gradient=torch.tensor([[3.0, 4.0], [0.0, 1.0]]))]

@@ -107,13 +107,7 @@ class Canaries:
         _check_sigma(self.sigma)
 
     def run(self, observation: CanaryObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every canary.
-
-        Returns:
-            One score a canary; `examples` counts canaries.
-
-        Raises:
-            NotApplicable: if a canary's row is in no view, or no gradient came back for it.
+        """Score every canary; `examples` counts canaries.
 
         >>> views = [View(round=0, smashed=torch.tensor([[0.9], [0.1]]))]
         >>> observation = CanaryObservation(

@@ -58,12 +58,7 @@ class MemberInference:
         return Mounting(shadow_models=self.shadows if self.score == "lira" else 0)
 
     def run(self, observation: MembershipObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every candidate, higher for a member.
-
-        The views do not matter: the attacked model is asked.
-
-        Raises:
-            NotApplicable: for "lira" without a way to train shadow models.
+        """Score every candidate, higher for a member; the views do not matter, because the attacked model is asked.
 
         >>> observation = MembershipObservation(
         ...     image_shape=(1, 1, 1),

@@ -82,15 +82,7 @@ class Jigsaw:
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Learn from auxiliary images, then solve every view.
-
-        Returns:
-            The decoded patches in their guessed places, with the `permutation`.
-
-        Raises:
-            NotApplicable: if auxiliary images, or a way to see their tokens, are lacking, several images share a row,
-                or the release is no square grid of at least 4 tokens over patches of at least 2 pixels a side.
-            AttackDiverged: if the training loss is not finite.
+        """Learn from auxiliary images, then solve every view; patches come in their guessed places.
 
         >>> from privkit.attacks.base import View
         >>> from privkit.attacks.patches import patchify

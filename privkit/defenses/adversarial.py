@@ -61,9 +61,6 @@ class Adversarial(Defense):
     ) -> tuple[Release, Nothing]:
         """Release the smashed data as they are: the defense lies in how they were learned.
 
-        Raises:
-            ValueError: if `smashed` has no axis of messages and images.
-
         >>> z = torch.rand(1, 2, 4, 3)
         >>> Adversarial().apply(z, torch.zeros(1, 2), torch.Generator())[0].smashed is z
         True

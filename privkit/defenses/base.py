@@ -167,17 +167,17 @@ class Defense(ABC):
 
         Args:
             smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...]: the
-                k members of M groups.
-            labels: int64 [M, B] (or [M, k, B]); float [..., L] with `soft_labels`.
+                k members of M groups. Tokens come without their class token.
+            labels: int64 [M, B] (or [M, k, B]); one-hot, float [..., L], with `soft_labels`.
             generator: the only source of randomness, on the device of `smashed`.
             present: bool [M, k] for a mixing defense: seats of a group that are taken; None for all. The data on an
-                empty seat have no meaning and must get weight 0.
+                empty seat have no meaning and must get weight 0. Defenses that mix nobody do not read it.
 
         Returns:
-            The release, M messages of B images, and the receipt.
+            The release, M messages of B images, differentiable in `smashed`, and the receipt.
 
         Raises:
-            ValueError: if the smashed data have a shape that the defense cannot take.
+            ValueError: if the smashed data or labels have a shape or type that the defense cannot take.
         """
 
     def companion(

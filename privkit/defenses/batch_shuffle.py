@@ -49,19 +49,7 @@ class BatchShuffle(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Permuted]:
-        """Shuffle each message of smashed data within itself; all messages are one gather.
-
-        Args:
-            smashed: float [M, B, T, D], class token excluded, B ≥ 2.
-            labels: [M, B], passed on: every image keeps its place and its label.
-            generator: the only source of randomness, on the device of `smashed`.
-            present: without meaning here.
-
-        Returns:
-            The release [M, B, T, D], differentiable in `smashed`, and its receipt.
-
-        Raises:
-            ValueError: if `smashed` holds no tokens, or messages of one image, which would mix nothing.
+        """Shuffle each message of tokens within itself; all messages are one gather. It needs B ≥ 2.
 
         >>> z = torch.rand(1, 4, 10, 3)
         >>> release, receipt = BatchShuffle(keep=0.4).apply(z, torch.zeros(1, 4), torch.Generator().manual_seed(0))

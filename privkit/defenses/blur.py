@@ -42,19 +42,7 @@ class Blur(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Nothing]:
-        """Blur images.
-
-        Args:
-            smashed: images [M, B, C, H, W].
-            labels: [M, B], passed on.
-            generator: not drawn from.
-            present: without meaning here.
-
-        Returns:
-            Images of the same shape, differentiable in the given ones, and the receipt.
-
-        Raises:
-            ValueError: if these are no images, or none of their pixels would be left.
+        """Blur images; the blurred ones are differentiable in the given ones.
 
         >>> import torch
         >>> release, receipt = Blur().apply(torch.rand(1, 2, 3, 28, 28), torch.zeros(1, 2), torch.Generator())

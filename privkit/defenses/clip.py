@@ -40,10 +40,7 @@ class Clip(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Nothing]:
-        """Clip [M, B, ...], image by image.
-
-        Raises:
-            ValueError: if `smashed` is not float [M, B, ...].
+        """Clip smashed data, image by image.
 
         >>> import torch
         >>> Clip(bound=0.5).apply(torch.ones(1, 1, 2), torch.zeros(1, 1), Generator())[0].smashed.tolist()

@@ -78,20 +78,7 @@ class DpCutMixSl(Defense):
         present: Tensor | None = None,
         kept: Generator | None = None,
     ) -> tuple[Release, Noised]:
-        """Clamp, mask, mix and add noise.
-
-        Args:
-            smashed: float [G, k, B, T, D] tokens or [G, k, B, C, H, W] maps; without the axis k where k = 1.
-            labels: one-hot, float [G, k, B, L]; [M, B, L] where k = 1.
-            generator: the only source of randomness, on the device of `smashed`.
-            present: bool [G, k], seats that are taken; None for all.
-            kept: as for `Defense.apply`.
-
-        Returns:
-            The release [G, B, ...] with labels [G, B, L] and masks as weights [G, k, T], and its receipt.
-
-        Raises:
-            ValueError: if smashed data or labels have another shape or type, or no positions.
+        """Clamp, mask, mix and add noise; `weights` are the masks, [G, k, T].
 
         >>> import torch
         >>> z, y = torch.zeros(1, 2, 1, 10, 1), torch.eye(2).view(1, 2, 1, 2)

@@ -73,20 +73,7 @@ class DpMixSl(Defense):
         present: Tensor | None = None,
         kept: Generator | None = None,
     ) -> tuple[Release, Noised]:
-        """Clamp, mix and add noise.
-
-        Args:
-            smashed: float [G, k, B, ...]; [M, B, ...] where k = 1.
-            labels: one-hot, float [G, k, B, L]; [M, B, L] where k = 1.
-            generator: the only source of randomness, on the device of `smashed`.
-            present: bool [G, k], seats that are taken; None for all.
-            kept: as for `Defense.apply`.
-
-        Returns:
-            The release [G, B, ...] with labels [G, B, L] and λ as weights [G, k, 1], and its receipt.
-
-        Raises:
-            ValueError: if smashed data or labels have another shape or type.
+        """Clamp, mix and add noise; `weights` are the ratios λ, [G, k, 1].
 
         >>> import torch
         >>> z, y = torch.zeros(1, 2, 1, 5, 2), torch.eye(2).view(1, 2, 1, 2)

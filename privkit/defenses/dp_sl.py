@@ -47,19 +47,7 @@ class DpSl(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Noised]:
-        """Clamp, and add noise to every coordinate of smashed data and labels.
-
-        Args:
-            smashed: float [M, B, ...].
-            labels: one-hot, float [M, B, L].
-            generator: the only source of randomness, on the device of `smashed`.
-            present: unused; nothing is mixed.
-
-        Returns:
-            The release with noisy labels [M, B, L], which may be negative, and its receipt.
-
-        Raises:
-            ValueError: if smashed data or labels have another shape or type.
+        """Clamp, and add noise to every coordinate of smashed data and labels, which may become negative.
 
         >>> import torch
         >>> z, y = torch.zeros(1, 1, 5, 2), torch.eye(2)[:1].view(1, 1, 2)

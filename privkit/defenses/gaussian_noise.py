@@ -52,19 +52,7 @@ class GaussianNoise(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Noised]:
-        """Clip each image's smashed data and add noise to every coordinate.
-
-        Args:
-            smashed: float [M, B, ...].
-            labels: [M, B, ...], passed on.
-            generator: the only source of randomness, on the device of `smashed`.
-            present: unused; nothing is mixed.
-
-        Returns:
-            The release [M, B, ...] in the type of `smashed`, and its receipt.
-
-        Raises:
-            ValueError: if `smashed` is not float [M, B, ...].
+        """Clip each image's smashed data and add noise to every coordinate; the release keeps their type.
 
         >>> import torch
         >>> z = torch.zeros(1, 2, 3, 4)

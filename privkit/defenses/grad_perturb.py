@@ -55,9 +55,6 @@ class GradPerturb(Defense):
     ) -> tuple[Release, Noised]:
         """Release the smashed data as they are: what is protected comes back the other way.
 
-        Raises:
-            ValueError: if `smashed` has no axis of messages and images.
-
         >>> z = torch.rand(1, 2, 4, 3)
         >>> GradPerturb().apply(z, torch.zeros(1, 2), torch.Generator())[0].smashed is z
         True
@@ -74,10 +71,6 @@ class GradPerturb(Defense):
 
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
         """Clip the gradient of every image, then add noise to every coordinate; in float64, rounded at the end.
-
-        Args:
-            gradient: [M, B, ...].
-            generator: the only source of randomness, on its device.
 
         >>> g = GradPerturb(noise=1e-9, clip=1.0).on_gradient(torch.full((1, 1, 4), 3.0), torch.Generator())
         >>> round(g.norm().item(), 6)

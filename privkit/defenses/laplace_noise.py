@@ -48,19 +48,7 @@ class LaplaceNoise(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Noised]:
-        """Clamp every coordinate and add noise to it.
-
-        Args:
-            smashed: float [M, B, ...].
-            labels: [M, B, ...], passed on.
-            generator: the only source of randomness, on the device of `smashed`.
-            present: unused; nothing is mixed.
-
-        Returns:
-            The release [M, B, ...] in the type of `smashed`, and its receipt.
-
-        Raises:
-            ValueError: if `smashed` is not float [M, B, ...].
+        """Clamp every coordinate and add noise to it; the release keeps the type of the smashed data.
 
         >>> import torch
         >>> _, receipt = LaplaceNoise(scale=4.0).apply(torch.zeros(1, 1, 2), torch.zeros(1, 1), Generator())

@@ -40,10 +40,7 @@ class Masking(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Nothing]:
-        """Mask [M, B, ...] coordinate by coordinate; the server sees which are 0, so nothing is proven.
-
-        Raises:
-            ValueError: if `smashed` has no axis of messages and images.
+        """Mask coordinate by coordinate; the server sees which are 0, so nothing is proven.
 
         >>> z = torch.ones(2, 3, 100, 10)
         >>> release, _ = Masking(keep=0.2).apply(z, torch.zeros(2, 3), Generator().manual_seed(0))

@@ -56,20 +56,7 @@ class Mixup(Defense):
         present: Tensor | None = None,
         kept: Generator | None = None,
     ) -> tuple[Release, Mixed]:
-        """Mix every group with ratios of its own, which its images weights.
-
-        Args:
-            smashed: float [G, k, B, ...] of any shape; [M, B, ...] where k = 1.
-            labels: float [G, k, B, L]; [M, B, L] where k = 1.
-            generator: the only source of randomness, on the device of `smashed`.
-            present: bool [G, k]; None for all.
-            kept: as for `Defense.apply`.
-
-        Returns:
-            The release, [G, B, ...] with `weights` [G, k, 1], and its receipt.
-
-        Raises:
-            ValueError: if these are no groups of k, or labels are not one-hot.
+        """Mix every group with ratios of its own, which its images share; they are `weights` [G, k, 1].
 
         >>> import torch
         >>> z, y = torch.rand(3, 2, 4, 5, 6), torch.eye(2).expand(3, 2, 4, 2, 2)[..., 0, :]

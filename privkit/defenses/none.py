@@ -40,9 +40,6 @@ class NoDefense(Defense):
     ) -> tuple[Release, Nothing]:
         """Release the smashed data as they are.
 
-        Raises:
-            ValueError: if `smashed` has no axis of messages and images.
-
         >>> import torch
         >>> z = torch.rand(1, 2, 4, 3)
         >>> release, receipt = NoDefense().apply(z, torch.zeros(1, 2), torch.Generator())

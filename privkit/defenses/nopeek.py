@@ -49,9 +49,6 @@ class NoPeek(Defense):
     ) -> tuple[Release, Nothing]:
         """Release the smashed data as they are: the defense lies in how they were learned.
 
-        Raises:
-            ValueError: if `smashed` has no axis of messages and images.
-
         >>> z = torch.rand(1, 2, 4, 3)
         >>> NoPeek().apply(z, torch.zeros(1, 2), torch.Generator())[0].smashed is z
         True

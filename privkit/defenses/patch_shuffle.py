@@ -45,19 +45,7 @@ class PatchShuffle(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Permuted]:
-        """Shuffle smashed data with one gather.
-
-        Args:
-            smashed: float [M, B, T, D], class token excluded.
-            labels: [M, B], passed on.
-            generator: the only source of randomness, on the device of `smashed`.
-            present: without meaning here.
-
-        Returns:
-            The release [M, B, T, D], differentiable in `smashed`, and its receipt.
-
-        Raises:
-            ValueError: if `smashed` holds no tokens.
+        """Shuffle tokens, class token excluded, with one gather.
 
         >>> z = torch.arange(6.0).view(1, 1, 3, 2)
         >>> release, receipt = PatchShuffle().apply(z, torch.zeros(1, 1), torch.Generator().manual_seed(0))

@@ -83,21 +83,7 @@ class RandomCutMix(Defense):
         present: Tensor | None = None,
         kept: Generator | None = None,
     ) -> tuple[Release, Mixed]:
-        """Mix every group by masks of its own; labels are mixed with λ_i = N_i/N.
-
-        Args:
-            smashed: float [G, k, B, T, D] tokens or [G, k, B, C, H, W] maps or images; without k where it is 1.
-            labels: float [G, k, B, L]; [M, B, L] where k = 1.
-            generator: the only source of randomness, on the device of `smashed`.
-            present: bool [G, k]; None for all. A seat that is not taken fills no position.
-            kept: as for `Defense.apply`.
-
-        Returns:
-            The release, [G, B, ...] with `weights` [G, k, T], and its receipt.
-
-        Raises:
-            ValueError: if these are no groups of k, labels are not one-hot, or there are no positions
-                (see `masks.positions`).
+        """Mix every group by masks of its own, `weights` [G, k, T]; labels are mixed with λ_i = N_i/N.
 
         >>> import torch
         >>> z, y = torch.rand(3, 2, 4, 16, 6), torch.eye(2).expand(3, 2, 4, 2, 2)[..., 0, :]

@@ -63,19 +63,7 @@ class RandomCutout(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Nothing]:
-        """Mask every client's smashed data.
-
-        Args:
-            smashed: float [M, B, T, D] tokens or [M, B, C, H, W] maps or images.
-            labels: passed on.
-            generator: the only source of randomness, on the device of `smashed`.
-            present: unused, since nothing is mixed.
-
-        Returns:
-            The release, of the same shape, with `weights` [M, 1, T], and its receipt.
-
-        Raises:
-            ValueError: if the smashed data have no positions (see `masks.positions`).
+        """Mask every client's smashed data; the masks are `weights` [M, 1, T].
 
         >>> z = torch.ones(3, 4, 16, 6)
         >>> release, receipt = RandomCutout(payload=0.25).apply(z, torch.zeros(3, 4), torch.Generator().manual_seed(0))

@@ -37,10 +37,7 @@ class Scaling(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Nothing]:
-        """Scale [M, B, ...]; division undoes it, so nothing is proven.
-
-        Raises:
-            ValueError: if `smashed` has no axis of messages and images.
+        """Scale the smashed data; division undoes it, so nothing is proven.
 
         >>> import torch
         >>> Scaling(factor=0.5).apply(torch.ones(1, 1, 2), torch.zeros(1, 1), Generator())[0].smashed.tolist()

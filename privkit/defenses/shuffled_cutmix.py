@@ -58,11 +58,7 @@ class ShuffledCutMix(RandomCutMix):
         present: Tensor | None = None,
         kept: Generator | None = None,
     ) -> tuple[Release, Mixed]:
-        """Mix as `RandomCutMix`, and shuffle every image; arguments and errors are the same.
-
-        Returns:
-            The release, [G, B, ...] with `weights` [G, k, 1], and its receipt.
-        """
+        """Mix as `RandomCutMix` does, and shuffle every image; `weights` are the ratios λ, [G, k, 1]."""
         release, receipt = super().apply(smashed, labels, generator, present, kept)
         weights = receipt.ratios.to(release.smashed.dtype).unsqueeze(2)
         return replace(release, weights=weights), replace(receipt, shuffled=True)

@@ -86,19 +86,7 @@ class SpectralShuffle(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Permuted]:
-        """Transform and shuffle.
-
-        Args:
-            smashed: float [M, B, T, D], class token excluded, T a square; images [M, B, C, H, W] with where="image".
-            labels: [M, B], passed on.
-            generator: the only source of randomness, on the device of `smashed`.
-            present: without meaning here.
-
-        Returns:
-            The release, [M, B, T, 2D] (float32 at least) or images of the same shape, and its receipt.
-
-        Raises:
-            ValueError: if the tokens are no square grid, or `patch` does not fit.
+        """Transform and shuffle; tokens must form a square grid, and come out as [M, B, T, 2D], float32 at least.
 
         >>> z = torch.rand(1, 2, 4, 12)
         >>> release, _ = SpectralShuffle().apply(z, torch.zeros(1, 2), torch.Generator().manual_seed(0))

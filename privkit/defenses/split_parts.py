@@ -47,10 +47,7 @@ class SplitParts(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Nothing]:
-        """Name the parts of [M, B, ...]; the release itself stays as it is.
-
-        Raises:
-            ValueError: if `smashed` has no axis of messages and images, or fewer channels than parts.
+        """Name the parts of the channels; the release itself stays as it is.
 
         >>> _, receipt = SplitParts(parts=2).apply(torch.zeros(1, 2, 4, 5), torch.zeros(1, 2), Generator())
         >>> dict(receipt.quantities)
