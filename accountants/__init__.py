@@ -14,12 +14,13 @@ if __name__ != "privkit.accountants":
 
 if TYPE_CHECKING:
     from privkit.accountants.answer import delta, epsilon, epsilons, rdp, trade_off
-    from privkit.accountants.base import Certificate, RenyiCurve, no_protection
+    from privkit.accountants.base import RenyiCurve, no_protection
     from privkit.accountants.calibration import Calibrated, calibrate
     from privkit.accountants.compile import curve
     from privkit.accountants.ledger import BudgetSpent, Charge, Ledger, PrivacyBudget
     from privkit.accountants.ledger_file import LedgerError, LedgerFile
     from privkit.accountants.table import mechanism_of
+    from privkit.certificate import Certificate
 
 __all__ = [
     "ACCOUNTANTS",

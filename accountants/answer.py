@@ -11,13 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from privkit.accountants import compile as compiled
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate, RenyiCurve
+from privkit.accountants.base import RenyiCurve
 from privkit.accountants.bounds import bound
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.numerical_composition import composed_bound
 from privkit.accountants.bounds.renyi_composition import renyi_bound
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, statement, warnings
+from privkit.certificate import Certificate
 
 Array = NDArray[np.float64]
 SMALLEST = 5e-324

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from privkit.accountants import answer, validate
-from privkit.accountants.base import Certificate
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
+from privkit.certificate import Certificate
 
 Parameter = Literal["sigma", "rounds", "group"]
 TOLERANCE = 1e-6

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from privkit.accountants import ledger_cost, validate
-from privkit.accountants.base import Certificate
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.step import USUAL_ORDERS
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, warnings
+from privkit.certificate import Certificate
 
 MECHANISM = ', "mechanism": '
 MOST = 2**53

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from privkit.lazy import lazy
 
 if TYPE_CHECKING:
-    from privkit.accountants.auditing.base import EmpiricalBound
     from privkit.accountants.auditing.many_runs import epsilon_clopper_pearson
     from privkit.accountants.auditing.many_runs_gdp import ceiling_many_runs, mu_many_runs
     from privkit.accountants.auditing.one_run import ceiling_one_run, epsilon_one_run
     from privkit.accountants.auditing.one_run_gdp import ceiling_one_run_gdp, epsilon_one_run_gdp
     from privkit.accountants.auditing.rates import auroc
+    from privkit.empirical_bound import EmpiricalBound
 
 __all__ = [
     "EmpiricalBound",

@@ -6,8 +6,6 @@ scores, for every mechanism; a small bound proves nothing in favor of the mechan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf
 from typing import Literal
 
 from privkit.accountants import validate
@@ -19,42 +17,6 @@ FRONTIER = (
     "themselves determine, so that no union bound covers the choice of the threshold"
 )
 """Why the correction of the reference library is not claimed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmpiricalBound:
-    """A lower bound on ε that scores support.
-
-    Attributes:
-        epsilon: no mechanism that is (ε′, δ)-DP with a smaller ε′ gives such scores, save with probability
-            1 − confidence; 0 says nothing, neither for nor against the mechanism.
-        delta: the δ that goes with it.
-        confidence: probability over the draw of the scores that the bound holds.
-        threshold: a score of at least this was guessed "member" where the bound was found; None where no guess was.
-        guesses: numbers of "member" and "non-member" guesses there (`epsilon_one_run`); None elsewhere.
-        mu: lower bound on μ of a Gaussian trade-off curve, where that is what was computed; None elsewhere.
-        method: what was computed, in words.
-        assumptions: what must hold, one sentence each.
-        sound: False where the number is reproduced as published although it is not proven.
-        objection: one sentence why, where `sound` is False.
-        source: paper and theorem.
-    """
-
-    epsilon: float
-    delta: float
-    confidence: float
-    threshold: float | None
-    guesses: tuple[int, int] | None = None
-    mu: float | None = None
-    method: str
-    assumptions: tuple[str, ...]
-    sound: bool = True
-    objection: str = ""
-    source: str
-
-    def __post_init__(self) -> None:
-        assert 0 <= self.epsilon < inf, self.epsilon
-        assert self.sound == (not self.objection)
 
 
 def levels(confidence: float, delta: float) -> tuple[float, float]:

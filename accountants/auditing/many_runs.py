@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.base import FRONTIER, Correction, EmpiricalBound, levels
+from privkit.accountants.auditing.base import FRONTIER, Correction, levels
 from privkit.accountants.auditing.score_cuts import Cuts, lower, scores, upper
+from privkit.empirical_bound import EmpiricalBound
 
 
 def epsilon_clopper_pearson(

@@ -7,10 +7,10 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.base import EmpiricalBound
 from privkit.accountants.auditing.one_run_gdp import LARGEST_MU
 from privkit.accountants.auditing.score_cuts import Array, Counts, Cuts, scores, upper
 from privkit.accountants.bounds import gaussian
+from privkit.empirical_bound import EmpiricalBound
 
 
 def mu_many_runs(

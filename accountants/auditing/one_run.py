@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike
 from scipy.special import bdtr, bdtrc
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.base import FRONTIER, Correction, EmpiricalBound, levels
+from privkit.accountants.auditing.base import FRONTIER, Correction, levels
 from privkit.accountants.auditing.score_cuts import Array, Cuts, halved, lower, scores
+from privkit.empirical_bound import EmpiricalBound
 
 UNLIKELY_COINS = 1e-9
 """Probability under fair coins below which `epsilon_one_run` refuses a split into members and non-members."""

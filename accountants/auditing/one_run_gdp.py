@@ -6,10 +6,10 @@ from numpy.typing import ArrayLike
 from scipy.special import bdtr, ndtr, ndtri
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.base import EmpiricalBound
 from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, UNLIKELY_COINS
 from privkit.accountants.auditing.score_cuts import scores
 from privkit.accountants.bounds import gaussian
+from privkit.empirical_bound import EmpiricalBound
 
 LARGEST_MU = 64.0
 """A bound beyond it is given as this: e^(μ²/2) has no meaning left."""

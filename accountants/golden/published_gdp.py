@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.gdp import NODES, GaussianFit, regret
+from privkit.certificate import Certificate
 
 Array = NDArray[np.float64]
 

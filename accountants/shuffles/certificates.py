@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from math import lgamma, log
 
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate
 from privkit.accountants.shuffles.laws import intersection_odds
 from privkit.accountants.shuffles.permutations import (
     checked_multiplicities,
@@ -22,6 +21,7 @@ from privkit.accountants.shuffles.variants import (
     log10_best_guess,
     log10_distinct_outcomes,
 )
+from privkit.certificate import Certificate
 
 NOT_DP = "this is no differential privacy: the tokens are released as they are (ε = ∞ for every δ < 1)"
 

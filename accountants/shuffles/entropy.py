@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, entr, gammaln, logsumexp, rel_entr
 
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate
 from privkit.accountants.shuffles.permutations import log10_distinct_orderings
+from privkit.certificate import Certificate
 
 Array = NDArray[np.float64]
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privkit.accountants import validate
-from privkit.accountants.base import Relation, Unit
 from privkit.accountants.spec.mixing import (
     EXACT_PATCHES,
     DirichletCounts,
@@ -35,6 +34,7 @@ from privkit.accountants.spec.parts import (
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, check_secrets
 from privkit.accountants.spec.sensitivity import CLIP_SETS, Categories, ClipSet, PatchBall
 from privkit.accountants.spec.shift import ShiftLaw, one_patch, scaled, shift_law
+from privkit.certificate import Relation, Unit
 
 Array = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from math import sqrt
 from typing import ClassVar, Literal, Protocol
 
 from privkit.accountants import validate
-from privkit.accountants.base import Relation
+from privkit.certificate import Relation
 
 Norm = Literal["l1", "l2"]
 

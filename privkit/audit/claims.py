@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.base import EmpiricalBound
 from privkit.accountants.auditing.one_run import ceiling_one_run, epsilon_one_run
 from privkit.accountants.auditing.one_run_gdp import ceiling_one_run_gdp, epsilon_one_run_gdp
-from privkit.accountants.base import Certificate
+from privkit.certificate import Certificate
+from privkit.empirical_bound import EmpiricalBound
 
 EXACT_GAUSSIAN = "exact Gaussian profile"
 """How the method of a certificate begins whose ε(δ) is that of a Gaussian of known μ: the whole curve is claimed."""

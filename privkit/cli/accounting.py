@@ -22,7 +22,7 @@ from privkit.errors import StorageError, UsageError, tell, unknown
 from privkit.run.stopping import keeping
 
 if TYPE_CHECKING:
-    from privkit.accountants.base import Certificate
+    from privkit.certificate import Certificate
     from privkit.reports.budgets import BudgetRow
 
 FORMATS = (".csv", ".json", ".md", ".tex")

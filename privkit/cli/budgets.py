@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from privkit.accountants import answer
-from privkit.accountants.base import Certificate
 from privkit.accountants.table import Entry
 from privkit.accountants.wording import warnings
+from privkit.certificate import Certificate
 from privkit.papers.as_published import Paper, as_published
 from privkit.reports.budgets import BudgetRow
 

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 
 from torch import Generator, Tensor, nn
 
-from privkit.accountants.base import Certificate
 from privkit.accountants.spec.parts import PrivateUpdates
+from privkit.certificate import Certificate
 
 Place = Literal["client", "mixer", "server"]
 """Who runs a stage. A message goes from its client to a mixer, whom clients trust, and on to the server."""

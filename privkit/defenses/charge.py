@@ -8,11 +8,11 @@ from typing import Literal
 from torch import Tensor
 
 from privkit.accountants import answer, validate
-from privkit.accountants.base import Certificate
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import UNMIXED, CutMix, Mixup, Noise, NoMixing, PrivateUpdates
 from privkit.accountants.spec.sensitivity import ClipSet
+from privkit.certificate import Certificate
 from privkit.defenses.base import ONE_RELEASE, Place, Receipt, ReleaseCount
 
 Mixing = NoMixing | Mixup | CutMix

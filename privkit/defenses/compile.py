@@ -8,9 +8,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from privkit.accountants.base import Certificate
 from privkit.accountants.spec.parts import NoMixing, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp, ClipSet
+from privkit.certificate import Certificate
 from privkit.defenses.base import ONE_RELEASE, Defense, Receipt, ReleaseCount
 from privkit.defenses.charge import Noised, nothing
 from privkit.defenses.receipts import Mixed, Nothing

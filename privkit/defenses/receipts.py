@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from privkit.accountants.base import Certificate
 from privkit.accountants.shuffles import certificates
 from privkit.accountants.shuffles.variants import Variant
 from privkit.accountants.spec.sensitivity import ClipSet
+from privkit.certificate import Certificate
 from privkit.defenses.base import ONE_RELEASE, Receipt, ReleaseCount
 
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"

@@ -10,9 +10,9 @@ from math import ceil, sqrt
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.accountants.base import Certificate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.spec.parts import PrivateUpdates
+from privkit.certificate import Certificate
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError

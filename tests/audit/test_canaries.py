@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.accountants.base import Certificate, no_protection
+from privkit.accountants.base import no_protection
 from privkit.attacks.base import NotApplicable
 from privkit.audit.claims import Audit, audit_one_run
 from privkit.audit.goals.canaries_returned import gradients
@@ -26,6 +26,7 @@ from privkit.audit.goals.canaries_sent import (
 from privkit.audit.goals.context import must_get_gradients
 from privkit.audit.goals.distinguish import empirical, judged
 from privkit.audit.run import run_audit
+from privkit.certificate import Certificate
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.grad_perturb import GradPerturb

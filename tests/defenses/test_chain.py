@@ -11,8 +11,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
-from privkit.accountants.base import Certificate
 from privkit.accountants.spec.parts import PrivateUpdates
+from privkit.certificate import Certificate
 from privkit.defenses import charge
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.batch_shuffle import BatchShuffle

@@ -10,12 +10,12 @@ from scipy.special import betaincinv
 from torch import Generator, Tensor
 
 from privkit.accountants import answer
-from privkit.accountants.base import Certificate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise
 from privkit.accountants.spec.sensitivity import Ball, Clamp, OneHot
+from privkit.certificate import Certificate
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.charge import Noised

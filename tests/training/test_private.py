@@ -8,10 +8,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.accountants import answer
-from privkit.accountants.base import Certificate
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp
+from privkit.certificate import Certificate
 from privkit.defenses import NoDefense
 from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.dp_sl import DpSl

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants.base import Certificate, no_protection
+from privkit.accountants.base import no_protection
 from privkit.attacks.base import Query, View
 from privkit.attacks.inversion.known_lower import mix
 from privkit.audit.goals.context import AttackContext
+from privkit.certificate import Certificate
 from privkit.defenses.split_parts import held_parts
 from privkit.seeds import derive
 from privkit.training import Clients

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Generator, Tensor
 
-from privkit.accountants.base import Certificate
 from privkit.attacks.base import AnyAttack, NotApplicable, Scores
 from privkit.attacks.goals.control import Control
 from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, tpr_at
 from privkit.audit.defended import DefendedModel
 from privkit.audit.seed_data import SeedData
+from privkit.certificate import Certificate
 from privkit.config import AuditConfig
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.domain import Domain

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Generator
 
-from privkit.accountants.base import Certificate
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.distinguish import CanaryAttack, CanaryObservation, controls
 from privkit.audit.claims import Audit, audit_one_run, claims_a_curve
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import smashed
 from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send
+from privkit.certificate import Certificate
 from privkit.reports.schema import Check, Empirical, Row
 from privkit.seeds import derive
 

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 from scipy.special import ndtri
 
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate
 from privkit.accountants.bounds import gaussian
+from privkit.certificate import Certificate
 from privkit.papers.accurate_sl import PAPER
 from privkit.papers.contract import ONE_RELEASE
 

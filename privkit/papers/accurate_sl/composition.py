@@ -6,7 +6,7 @@ from math import expm1, inf, isfinite, log, log1p, sqrt, tanh
 from typing import Literal, get_args
 
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate
+from privkit.certificate import Certificate
 from privkit.papers.accurate_sl import PAPER
 from privkit.papers.contract import ONE_RELEASE
 

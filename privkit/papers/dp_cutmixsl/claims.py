@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import isfinite, log, sqrt
 
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate
 from privkit.accountants.bounds.subsampling import amplify
+from privkit.certificate import Certificate
 from privkit.papers.contract import ONE_RELEASE
 from privkit.papers.dp_cutmixsl import PAPER
 from privkit.papers.dp_cutmixsl.setting import Setting, table_1

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from privkit.accountants import answer
-from privkit.accountants.base import Certificate
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Clamp, OneHot
+from privkit.certificate import Certificate
 from privkit.papers.dp_cutmixsl.claims import corollary_1
 from privkit.papers.dp_cutmixsl.group_size import ORDER
 from privkit.papers.dp_cutmixsl.setting import Mechanism, table_1, table_1_value

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from privkit.accountants import validate
-from privkit.accountants.base import Certificate
 from privkit.accountants.shuffles import certificates, permutations
+from privkit.certificate import Certificate
 from privkit.papers.patch_shuffling import PAPER
 from privkit.papers.values import printed
 

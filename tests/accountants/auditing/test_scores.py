@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binom, binomtest
 
-from privkit.accountants.auditing import base, many_runs, one_run, rates, score_cuts
+from privkit.accountants.auditing import many_runs, one_run, rates, score_cuts
 from privkit.accountants.auditing.base import Correction
 from privkit.accountants.auditing.score_cuts import Cuts
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.golden.auditing import CASES
 from privkit.accountants.golden.case import Case
+from privkit.empirical_bound import EmpiricalBound
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, NDArray[np.bool_]], Array]
@@ -27,7 +28,7 @@ Draw = Callable[[np.random.Generator, NDArray[np.bool_]], Array]
 REPETITIONS = 500
 INTEGERS = st.lists(st.integers(-3, 3), min_size=1, max_size=12)
 FLOATS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
-BOUNDS: list[Callable[..., base.EmpiricalBound]] = [many_runs.epsilon_clopper_pearson, one_run.epsilon_one_run]
+BOUNDS: list[Callable[..., EmpiricalBound]] = [many_runs.epsilon_clopper_pearson, one_run.epsilon_one_run]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
@@ -363,9 +364,7 @@ def test_laws_of_one_run(scores: list[float], shift: float, seed: int) -> None:
 
 @pytest.mark.parametrize("bound", BOUNDS)
 @pytest.mark.parametrize("scores", [([1], [0]), ([0], [1]), ([3] * 20, [3] * 20), ([1, 2], [0])])
-def test_too_little_to_say_anything(
-    bound: Callable[..., base.EmpiricalBound], scores: tuple[list[int], list[int]]
-) -> None:
+def test_too_little_to_say_anything(bound: Callable[..., EmpiricalBound], scores: tuple[list[int], list[int]]) -> None:
     found = bound(*scores, confidence=0.95, delta=1e-5)
     assert found.epsilon == 0
     assert found.threshold is None
@@ -384,7 +383,7 @@ def test_too_little_to_say_anything(
     ],
 )
 def test_perfect_attacks_stay_finite(
-    bound: Callable[..., base.EmpiricalBound], delta: float, low: float, high: float
+    bound: Callable[..., EmpiricalBound], delta: float, low: float, high: float
 ) -> None:
     found = bound(np.arange(50_000) + 1e9, np.arange(50_000), confidence=0.95, delta=delta)
     assert low <= found.epsilon <= high

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest, norm
 from sklearn.metrics import roc_auc_score
 
-from privkit.accountants.base import Certificate, no_protection
+from privkit.accountants.base import no_protection
 from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, roc_points, tpr_at
 from privkit.audit.claims import audit_one_run
+from privkit.certificate import Certificate
 
 Array = NDArray[np.float64]
 

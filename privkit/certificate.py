@@ -1,0 +1,59 @@
+"""What is proven: a certificate, as accountants return it and as rows, tables and the page show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Literal
+
+Relation = Literal["replace_one", "add_or_remove_one"]
+Unit = Literal["record", "client"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What is proven about one mechanism.
+
+    Attributes:
+        kind: "nothing", "permutation_count" or "differential_privacy".
+        statement: the claim in one sentence, together with what it does not say.
+        epsilon: smallest proven ε ≥ 0, in nats; `inf` where no (ε, δ < 1) is proven.
+        delta: the δ that goes with it; None where ε is infinite.
+        lower: a proven lower bound on the same ε at the same δ, where one is known.
+        method: which of the valid methods gave `epsilon`, in words.
+        order: Rényi order at which it was found; None where no order is involved.
+        at_grid_edge: whether that order is the first or last of those tried, so that a wider grid may do better.
+        relation: neighboring relation; None where no differential privacy is claimed.
+        unit: what one neighbor differs in; None likewise.
+        covers: "release" (the smashed data, and labels where they travel) or "labels" alone.
+        sound: False for formulas that are reproduced as published although they are no bound.
+        objection: one sentence why, where `sound` is False.
+        quantities: named numbers behind the statement (log10 of counts, shares, the calibrated σ), JSON-able.
+        assumptions: what must hold for the statement, one sentence each.
+        source: paper and equation.
+        versions: of the libraries that took part in the computation.
+    """
+
+    kind: Literal["nothing", "permutation_count", "differential_privacy"]
+    statement: str
+    epsilon: float = inf
+    delta: float | None = None
+    lower: float | None = None
+    method: str = ""
+    order: float | None = None
+    at_grid_edge: bool = False
+    relation: Relation | None = None
+    unit: Unit | None = None
+    covers: Literal["release", "labels"] = "release"
+    sound: bool = True
+    objection: str = ""
+    quantities: dict[str, float] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    source: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # A certificate that contradicts itself is a fault of ours, never of the user's.
+        assert self.epsilon >= 0, self.epsilon  # false for NaN, too
+        assert self.sound == (not self.objection)
+        assert self.lower is None or self.lower <= self.epsilon * (1 + 1e-9) + 1e-12 or not self.sound
