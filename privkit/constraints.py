@@ -15,9 +15,9 @@ ValueError: sigma must be a finite number > 0, got -1
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -53,8 +53,9 @@ def check(spec: Any) -> None:
     """Check every field against its annotation, and store numbers as plain Python numbers.
 
     A float32 keeps its few digits in every product that it enters, so it becomes a float here. Annotations are
-    `Annotated[float | int, Gt | Ge | Lt | Le …]`, `Literal[…]`, either of them `| None`, and tuples of them. A text
-    inside `Annotated` is advice that ends the sentence of an error. Other annotations are not checked.
+    `Annotated[float | int, Gt | Ge | Lt | Le …]`, `Literal[…]`, either of them `| None`, and tuples or sequences of
+    them. Only `Le(inf)` allows infinity. A text inside `Annotated` is advice that ends the sentence of an error. Other
+    annotations are not checked.
 
     Raises:
         ValueError: with the field's name, what is allowed and what was given; booleans and NaN are no numbers.
@@ -88,7 +89,7 @@ def real(
     most: float | None = None,
     below: float | None = None,
 ) -> float:
-    """A finite number inside the bounds, as a Python float.
+    """A number inside the bounds, as a Python float; infinity only where `most` is infinite.
 
     Raises:
         ValueError: with the name, what is allowed and what was given; booleans and NaN are no numbers.
@@ -100,9 +101,9 @@ def real(
         try:
             number = float(value)
         except OverflowError:  # a whole number beyond any float
-            number = inf
+            number = nan
         if (
-            isfinite(number)
+            (isfinite(number) or number == most)
             and (above is None or number > above)
             and (least is None or number >= least)
             and (most is None or number <= most)
@@ -160,8 +161,8 @@ def _test(hint: Any) -> _Test | None:
         return _optional(_test(next(argument for argument in arguments if argument is not NoneType)))
     if kind is Literal:
         return lambda name, value: choice(name, value, arguments)
-    if kind is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return _each(_test(arguments[0]))
+    if element := _element(hint):
+        return _each(_test(element))
     if kind is Annotated:
         return _advised(_number(hint), "; ".join(part for part in hint.__metadata__ if isinstance(part, str)))
     return None
@@ -188,7 +189,21 @@ def _each(test: _Test | None) -> _Test | None:
     """Every value of a tuple; a list becomes a tuple, so that the object can be hashed."""
     if test is None:
         return None
-    return lambda name, values: tuple(test(f"each of {name}", value) for value in values)
+
+    def each(name: str, values: Any) -> tuple[Any, ...]:
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise ValueError(f"{name} must be a list, got {values!r}")
+        return tuple(test(f"each of {name}", value) for value in values)
+
+    return each
+
+
+def _element(hint: Any) -> Any:
+    """The annotation of every value of a sequence; None for what is no sequence."""
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind is Sequence or (kind is tuple and arguments[1:] == (Ellipsis,)):
+        return arguments[0]
+    return None
 
 
 def _advised(test: _Test | None, advice: str) -> _Test | None:
@@ -246,8 +261,8 @@ def _words(hint: Any) -> str:
         return words and f"{words}, or left out"
     if kind is Literal:
         return f"one of {', '.join(map(str, arguments))}"
-    if kind is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        words = _words(arguments[0])
+    if element := _element(hint):
+        words = _words(element)
         return words and f"values that are each {words}"
     if kind is Annotated and (limits := _limits(hint)):
         if hint.__origin__ is float:
@@ -259,8 +274,8 @@ def _words(hint: Any) -> str:
 def _real_words(above: float | None, least: float | None, most: float | None, below: float | None) -> str:
     """A range of numbers in words."""
     limits = ((">", above), (">=", least), ("<=", most), ("<", below))
-    bounds = " and ".join(f"{sign} {bound:g}" for sign, bound in limits if bound is not None)
-    return f"a finite number{' ' * bool(bounds)}{bounds}"
+    bounds = " and ".join(f"{sign} {bound:g}" for sign, bound in limits if bound not in (None, inf))
+    return f"a {'finite ' * (most != inf)}number{' ' * bool(bounds)}{bounds}{', or inf' * (most == inf)}"
 
 
 def _whole_words(least: int, most: int, *, always: bool = False) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 
 from privkit.constraints import Checked, Count, Fraction, NonNegative, Positive, Probability, Whole, allowed
 
@@ -31,6 +32,8 @@ class Layer(Checked):
     depth: Literal[18, 20] = 18
     start: Literal["mean"] | None = None
     sizes: tuple[Count, ...] = ()
+    epochs: Sequence[Count] | None = None
+    power: Annotated[float, Ge(1), Le(inf), "inf for the maximum"] = 1.0
     free: float = 0.0
 
 
@@ -57,6 +60,11 @@ class Layer(Checked):
         ("depth", 19, "depth must be one of 18, 20, got 19"),
         ("start", "zero", "start must be one of mean, or left out, got 'zero'"),
         ("sizes", (3, 0), "each of sizes must be a whole number >= 1, got 0"),
+        ("epochs", 3, "epochs must be a list, or left out, got 3"),
+        ("epochs", [1, 0.5], "each of epochs must be a whole number >= 1, or left out, got 0.5"),
+        ("power", 0.5, "power must be a number >= 1, or inf, got 0.5; inf for the maximum"),
+        ("power", 10**400, f"power must be a number >= 1, or inf, got {10**400}; inf for the maximum"),
+        ("power", nan, "power must be a number >= 1, or inf, got nan; inf for the maximum"),
     ],
 )
 def test_what_an_annotation_forbids_is_refused_with_a_sentence(field: str, value: Any, sentence: str) -> None:
@@ -66,6 +74,7 @@ def test_what_an_annotation_forbids_is_refused_with_a_sentence(field: str, value
 
 def test_the_ends_of_a_range_belong_to_it_as_annotated() -> None:
     Layer(rate=1e-300, keep=0.0, share=1.0, weight=0.0, width=2**53, digit=9, depth=20, start="mean")
+    assert Layer(power=np.float32(inf)).power == inf  # type: ignore[arg-type]
     Layer(keep=1.0, weight=None, free=nan)  # what is not annotated is not checked
 
 
@@ -74,6 +83,7 @@ def test_numbers_are_stored_as_plain_python_numbers() -> None:
     assert (type(layer.rate), layer.rate) == (float, float(np.float32(0.1)))
     assert (type(layer.width), layer.width) == (int, 3)
     assert layer.sizes == (1, 2)
+    assert Layer(epochs=[1, 2]).epochs == (1, 2)
     assert hash(layer) == hash(Layer(rate=layer.rate, width=3, sizes=(1, 2)))
 
 
