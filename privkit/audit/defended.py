@@ -19,9 +19,10 @@ from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.errors import DamagedFile
 from privkit.reports.schema import Costs, Interval
-from privkit.run.folder import TRAINED, RunFolder
+from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
+from privkit.run.records import TRAINED
 from privkit.run.restart import or_anew
 from privkit.sealed import AGAIN
 from privkit.seeds import derive

@@ -14,7 +14,7 @@ from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.verdict import Verdict
 from privkit.run.arrays import read_arrays
-from privkit.run.folder import PICTURES, SCORES, read_manifest, read_rows
+from privkit.run.records import PICTURES, SCORES, read_manifest, read_rows
 from privkit.run.verdict import stored_gates, verdict_of, write_verdict
 from privkit.sealed import checked, digest
 from privkit.storage import make_folder, write_bytes, writing

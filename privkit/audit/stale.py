@@ -12,9 +12,10 @@ from privkit.config import AuditConfig
 from privkit.errors import RunFolderError
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
-from privkit.run.folder import RunFolder, holds
+from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
+from privkit.run.records import holds
 
 
 def refresh(

@@ -178,7 +178,7 @@ def report(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: 
     """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate failed, 3 if cells
     errored or are missing."""
     from privkit.audit.report import build
-    from privkit.run.folder import read_rows
+    from privkit.run.records import read_rows
     from privkit.run.verdict import last_verdict
 
     page = build(run)

@@ -11,7 +11,7 @@ from privkit.errors import DamagedFile, RunFolderError
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.verdict import Verdict, judge
-from privkit.run.folder import read_manifest
+from privkit.run.records import read_manifest
 from privkit.storage import read_record, write_record
 
 FILE = "verdict.json"

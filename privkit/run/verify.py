@@ -9,7 +9,7 @@ from pathlib import Path
 
 from privkit.errors import PrivkitError, RunFolderError
 from privkit.reports.schema import Manifest, Row
-from privkit.run.folder import MADE_OF, TRAINED, lines_of, parse_row, read_manifest, read_row
+from privkit.run.records import MADE_OF, TRAINED, lines_of, parse_row, read_manifest, read_row
 from privkit.run.verdict import FILE, read_verdict, verdict_of
 from privkit.sealed import Broken, altered
 from privkit.storage import TEMPORARY, read_record, read_state

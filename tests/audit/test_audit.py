@@ -22,7 +22,7 @@ from privkit.cli.estimate import preview
 from privkit.errors import DamagedFile, DataError, PrivkitError, RunFolderError, StorageError, UsageError
 from privkit.registry import TABLES, Component, parse, table
 from privkit.reports.schema import Manifest, Row
-from privkit.run.folder import read_rows
+from privkit.run.records import read_rows
 from privkit.sealed import opened
 from privkit.settings import resolve
 from privkit.training import Clients

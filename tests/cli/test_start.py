@@ -18,7 +18,7 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.start import INTERNAL_FAULT
 from privkit.errors import OutOfMemory
 from privkit.registry import Component, parse
-from privkit.run.folder import read_rows
+from privkit.run.records import read_rows
 from privkit.settings import resolve
 
 STUB = """

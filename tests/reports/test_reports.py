@@ -21,7 +21,7 @@ from privkit.reports import figures, tables
 from privkit.reports.gate import Gate, GateError
 from privkit.reports.schema import Estimate, Interval, Row
 from privkit.reports.strongest import strongest
-from privkit.run.folder import read_rows
+from privkit.run.records import read_rows
 
 
 def made(**changes: object) -> Row:

@@ -13,8 +13,9 @@ from privkit.audit.report import build
 from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import PrivkitError, RunFolderError, StorageError
 from privkit.paths import read_bytes
-from privkit.run.folder import RunFolder, read_rows
+from privkit.run.folder import RunFolder
 from privkit.run.provenance import manifest
+from privkit.run.records import read_rows
 from privkit.run.verify import examine
 from privkit.settings import resolve
 from privkit.storage import append_line, remove, write_bytes

@@ -19,7 +19,7 @@ from privkit.errors import RunFolderError, UsageError
 from privkit.metrics.perception import Perception
 from privkit.registry import table
 from privkit.run import provenance, sources
-from privkit.run.folder import read_rows
+from privkit.run.records import read_rows
 
 MODULES = {
     "mynets.py": "from torch import nn\n\ndef lower():\n    from myhelper import layer\n\n    return layer()\n\n\n"
@@ -317,7 +317,8 @@ def test_a_module_edited_under_a_living_process_is_refused(home: Path) -> None:
 def test_control_experiments_follow_their_attack(small_run: AuditRun, tmp_path: Path) -> None:
     """Stored gates are taken up by the same attack only, and by other seeds."""
     from privkit.reports.schema import Check, Provenance
-    from privkit.run.folder import RunFolder, read_manifest
+    from privkit.run.folder import RunFolder
+    from privkit.run.records import read_manifest
 
     folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
     gates = (Check(name="wins", passed=True, detail="", decisive=True),)

@@ -15,7 +15,7 @@ from privkit.audit.report import build
 from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import DamagedFile, UnfinishedRun
 from privkit.reports.gate import Gate
-from privkit.run.folder import read_manifest
+from privkit.run.records import read_manifest
 from privkit.run.verdict import read_verdict, verdict_of
 from privkit.sealed import opened
 

@@ -21,10 +21,11 @@ from privkit.defenses.base import ReleaseCount
 from privkit.domains.domain import Domain
 from privkit.errors import DamagedFile
 from privkit.reports.schema import Check, Interval, Row
-from privkit.run.folder import SCORES, RunFolder
+from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
+from privkit.run.records import SCORES
 from privkit.seeds import derive
 from privkit.storage import write_bytes
 from privkit.training import Checkpoint

@@ -24,7 +24,7 @@ from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.audit.scoring import Scores, scored, summarise
 from privkit.domains.base import Batch
 from privkit.reports.schema import Check, Interval, Row
-from privkit.run.folder import PICTURES
+from privkit.run.records import PICTURES
 from privkit.seeds import derive
 from privkit.storage import write_bytes
 from privkit.wire.channel import black_box_query, holds_all, shared_lower

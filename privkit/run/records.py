@@ -1,0 +1,161 @@
+"""Records of a run on disk: its manifest, its rows, and the names of its files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from privkit.errors import DamagedFile, RunFolderError
+from privkit.paths import MOST_TEXT, read_bytes
+from privkit.reports.schema import SCHEMA_VERSION, Manifest, Row
+from privkit.sealed import Broken, opened, sealed
+
+MADE_OF = "made_of.json"
+"""In the folder of a model or a cell: its provenance, written before its first number."""
+SCORES = "scores.npz"
+"""In a cell's folder: values float64 [N] and positive bool [N], of attacks that tell two kinds of examples apart."""
+PICTURES = "per_example.npz"
+"""In a cell's folder: every image's metrics, and the first images with their guesses."""
+TRAINED = "trained.json"
+"""In a model's folder: its record, which lists its weights."""
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def line(row: Row) -> str:
+    """A row as it stands in `results.jsonl`."""
+    return sealed(row.model_dump(mode="json"))
+
+
+def parse_row(data: bytes | str, **identity: str) -> Row:
+    """A row from its record.
+
+    Raises:
+        Broken: if it is damaged, belongs to another cell, or is of another schema version.
+    """
+    return _parse(Row, data, **identity)
+
+
+def read_row(cell: Path) -> Row | None:
+    """The row of a cell's folder, None where it is not finished.
+
+    Raises:
+        DamagedFile: if it is damaged, or another cell's.
+    """
+    path = cell / "result.json"
+    try:
+        return parse_row(read_bytes(path, MOST_TEXT), cell=cell.name)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedFile(f"cannot read {path} ({error.strerror})") from None
+    except Broken as error:
+        raise DamagedFile(f"{path} {error}") from None
+
+
+def holds(home: Path) -> bool:
+    """Whether the folder of a model or a cell holds something that a run would go on with."""
+    return any((home / name).exists() for name in (TRAINED, "training.ckpt", "attack.ckpt"))
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """Manifest of a run folder, None where there is none.
+
+    Raises:
+        RunFolderError: if it is not privkit's, of another schema version or damaged. The advice is never to delete
+            anything: the folder may be somebody's.
+    """
+    file = Path(os.path.realpath(path)) / "manifest.json"
+    try:
+        data = read_bytes(file, MOST_TEXT)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise RunFolderError(f"cannot read {file} ({error.strerror}); name another folder with --out") from None
+    try:
+        return _parse(Manifest, data)
+    except OtherVersion as error:
+        raise RunFolderError(
+            f"{file} {error}; read that run with the privkit that wrote it, or name another folder with --out to run "
+            "anew"
+        ) from None
+    except Broken as error:
+        raise RunFolderError(
+            f"{file} is no manifest of privkit's, or it {error}; restore it, or name another folder with --out"
+        ) from None
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All rows of a run folder in the order of its plan, for reading it without resuming it.
+
+    Raises:
+        RunFolderError: if it is no run folder.
+        DamagedFile: if a line is damaged, or is of no cell of this run, or contradicts another line.
+    """
+    manifest = read_manifest(path)
+    if manifest is None:
+        raise RunFolderError(f"{path} is no run folder: it has no manifest.json")
+    rows: dict[str, Row] = {}
+    places = {planned.cell: number for number, planned in enumerate(manifest.cells)}
+    results = Path(os.path.realpath(path)) / "results.jsonl"
+    for number, data in enumerate(lines_of(results), start=1):
+        where = f"{results} line {number}"
+        try:
+            row = parse_row(data)
+        except OtherVersion as error:
+            raise DamagedFile(f"{where} {error}; repeat the run's command to do that cell again") from None
+        except Broken:
+            raise DamagedFile(f"{where} is truncated or damaged; repeat the run's command to mend it") from None
+        if row.cell not in places:
+            raise DamagedFile(f"{where} is of {row.cell}, which is no cell of this run; repeat the run's command")
+        if rows.setdefault(row.cell, row) != row:
+            raise DamagedFile(f"{where} contradicts an earlier line of {row.cell}; repeat the run's command")
+    return sorted(rows.values(), key=lambda row: places[row.cell])
+
+
+def lines_of(results: Path) -> list[bytes]:
+    """Lines of `results.jsonl`, none where there is no such file."""
+    try:
+        return read_bytes(results, MOST_TEXT).splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot read {results} ({error.strerror}); move it away and repeat the run's command to write it anew"
+        ) from None
+
+
+class OtherVersion(Broken):
+    """A whole record of another schema version."""
+
+
+def _parse(kind: type[Model], data: bytes | str, **identity: str) -> Model:
+    """A record parsed as a `kind`."""
+    try:
+        fields = opened(data, **identity)
+        return kind.model_validate_json(json.dumps(fields))
+    except (Broken, ValidationError) as error:
+        other = _other_version(data)
+        if other is not None:
+            raise OtherVersion(f"has schema version {other}, and this privkit reads version {SCHEMA_VERSION}") from None
+        if isinstance(error, Broken):
+            raise
+        raise Broken("is damaged: its fields are not those of a " + kind.__name__.lower()) from None
+
+
+def _other_version(data: bytes | str) -> object | None:
+    """The schema version that a whole JSON object claims, None if it claims none or this one.
+
+    Versions before 5 had no checksum.
+    """
+    try:
+        fields = json.loads(data)
+        if "sha256" in fields:
+            opened(data)
+        claimed = fields.get("schema_version")
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return None
+    return claimed if claimed != SCHEMA_VERSION else None
