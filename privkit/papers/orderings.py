@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from privkit.errors import UsageError
 from privkit.reports.schema import Interval
-from privkit.run.folder import read_rows as run_rows
+from privkit.run.records import read_rows as run_rows
 from privkit.toml_text import parse_toml
 
 __all__ = ["Judged", "Measured", "Ordering", "judge", "measured", "orderings", "read_rows"]
