@@ -4,6 +4,7 @@ from privkit.models.base import ModelSpec, SplitModel
 from privkit.models.imported import ImportedPair
 from privkit.models.lenet import LENET5, LeNet5
 from privkit.models.pit import PIT_TINY, Pit
+from privkit.models.recurrent import LSTM, RNN, Recurrent
 from privkit.models.resnet import RESNET18, RESNET20, ResNet
 from privkit.models.t2t import T2T_VIT, T2tVit
 from privkit.models.table_mlp import TABLE_MLP, TableMlp
@@ -13,9 +14,11 @@ from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
 
 MODELS: dict[str, str] = {
     "lenet5": "privkit.models.lenet:LENET5",
+    "lstm": "privkit.models.recurrent:LSTM",
     "pit_tiny": "privkit.models.pit:PIT_TINY",
     "resnet18": "privkit.models.resnet:RESNET18",
     "resnet20": "privkit.models.resnet:RESNET20",
+    "rnn": "privkit.models.recurrent:RNN",
     "table_mlp": "privkit.models.table_mlp:TABLE_MLP",
     "t2t_vit": "privkit.models.t2t:T2T_VIT",
     "transformer_micro": "privkit.models.transformer:TRANSFORMER_MICRO",
@@ -29,10 +32,12 @@ MODELS: dict[str, str] = {
 
 __all__ = [
     "LENET5",
+    "LSTM",
     "MODELS",
     "PIT_TINY",
     "RESNET18",
     "RESNET20",
+    "RNN",
     "T2T_VIT",
     "TABLE_MLP",
     "TRANSFORMER_MICRO",
@@ -45,6 +50,7 @@ __all__ = [
     "LeNet5",
     "ModelSpec",
     "Pit",
+    "Recurrent",
     "ResNet",
     "SplitModel",
     "T2tVit",

@@ -83,3 +83,22 @@ def test_a_defense_on_tokens_needs_tokens(tmp_path: Path) -> None:
 def test_each_domain_has_a_default_model() -> None:
     chosen = {name: resolve({"dataset": name}).model.name for name in ("digits", "definitions", "breast_cancer")}
     assert chosen == {"digits": "vit_micro", "definitions": "transformer_micro", "breast_cancer": "table_mlp"}
+
+
+def test_a_recurrent_model_goes_through_an_audit_and_the_row_says_that_clients_took_turns(tmp_path: Path) -> None:
+    found = run_audit(
+        dataset="definitions:length=6,vocabulary=50",
+        model="lstm:width=8",
+        defense="none",
+        attack="label_leak",
+        protocol="psl:clients=2",
+        **{**SMALL, "training": "batch_size=5"},
+        out=tmp_path / "run",
+    )
+    (row,) = found.rows
+    assert (row.status, row.reason) == ("done", "")
+    assert row.accuracy is not None
+    assert 0 <= row.answers["auc"].value <= 1
+    sentence = "the 2 lower segments ran one after another, because torch cannot batch this module over clients"
+    assert sentence in row.notes
+    assert sentence in Path(found.report).read_text()

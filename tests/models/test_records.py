@@ -9,7 +9,7 @@ import torch
 from torch import Generator
 
 from privkit.domains import Domain, Tables, Tokens
-from privkit.models import TABLE_MLP, TRANSFORMER_MICRO, SplitModel
+from privkit.models import LSTM, RNN, TABLE_MLP, TRANSFORMER_MICRO, SplitModel
 from privkit.models.places import hides_places
 from privkit.training import Stacked
 
@@ -17,7 +17,7 @@ WORDS = Tokens(length=5, vocabulary=("", "?", "a", "b", "c"))
 CARS = Tables(
     dense=("x", "y"), ranges=((0, 1), (0, 1)), categorical=("kind", "color"), values=(("a", "b"), ("c", "d", "e"))
 )
-CASES: list[tuple[Any, Domain]] = [(TRANSFORMER_MICRO, WORDS), (TABLE_MLP, CARS)]
+CASES: list[tuple[Any, Domain]] = [(TRANSFORMER_MICRO, WORDS), (TABLE_MLP, CARS), (LSTM, WORDS), (RNN, WORDS)]
 
 
 def built(spec: Any, domain: Domain, **fields: Any) -> SplitModel:
@@ -45,6 +45,8 @@ def test_three_clients_in_one_call_equal_one_after_the_other(spec: Any, domain: 
     for weight in lowers.parameters():
         weight.data += 0.1 * torch.randn(weight.shape, generator=Generator().manual_seed(1))
     x = domain.random(6, Generator().manual_seed(2)).unflatten(0, (3, 2))
+    lowers.settle(x)
+    assert lowers.batched is (spec not in (LSTM, RNN))  # what torch cannot batch runs in a loop
     together = lowers(x)
     for client in range(3):
         torch.testing.assert_close(together[client], copy.deepcopy(lowers.copy(client))(x[client]), atol=1e-5, rtol=0)
@@ -57,11 +59,21 @@ def test_padding_has_no_content_and_no_place() -> None:
     assert (tokens[0, :2] != 0).any()
 
 
+def test_a_recurrent_model_reads_a_text_the_same_wherever_its_padding_ends() -> None:
+    short = replace(WORDS, length=3)
+    longer, shorter = (LSTM.build(domain, 3, positions=True, seed=0).lower for domain in (WORDS, short))
+    with torch.no_grad():
+        far, near = longer(torch.tensor([[2, 3, 4, 0, 0]])), shorter(torch.tensor([[2, 3, 4]]))
+        other = longer(torch.tensor([[2, 3, 3, 0, 0]]))
+    assert (far - near).norm() < 0.3 * (far - other).norm()
+
+
 def test_what_is_said_about_places_is_what_is_seen() -> None:
     for positions in (True, False):
         model = TRANSFORMER_MICRO.build(WORDS, 3, positions=positions, seed=0)
         assert model.hides_places is (not positions)
         assert hides_places(model.lower, WORDS) is model.hides_places
+    assert hides_places(built(LSTM, WORDS, cut="embedding").lower, WORDS) is True
     assert hides_places(TABLE_MLP.build(CARS, 3, positions=False, seed=0).lower, CARS) is None
 
 
@@ -69,3 +81,8 @@ def test_what_is_said_about_places_is_what_is_seen() -> None:
 def test_sizes_that_make_no_network_are_refused(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         replace(TRANSFORMER_MICRO, **{field: value})
+
+
+def test_a_recurrent_layer_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="kind must be lstm, gru, rnn, got 'mamba'"):
+        replace(LSTM, kind="mamba")

@@ -1,0 +1,102 @@
+"""A recurrent network on token sequences, cut after the embedding or after its last state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from privkit.domains.tokens.domain import PADDING, Tokens
+from privkit.models.base import SplitModel, check_cut, check_sizes
+
+LAYERS: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+"""Kind -> torch's layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrent:
+    """Token embedding, recurrent layers, and a linear classifier on the state after the last token.
+
+    Padding is embedded as zeros and moved in front of the text, so that the last state has just read the last token.
+    torch cannot batch recurrent layers over clients: several clients run one after another, and the row says so.
+
+    Attributes:
+        kind: "lstm", "gru" or "rnn" (tanh).
+        embedding: size of a token's vector.
+        width: size of the state.
+        depth: recurrent layers, one on top of the other.
+        cut: last layer of the lower segment: "embedding" sends tokens [N, T, embedding], "state" sends vectors
+            [N, width].
+
+    Source: Hochreiter and Schmidhuber 1997, "Long short-term memory".
+
+    >>> names = Tokens(length=8, vocabulary=("", "?", "a", "b"))
+    >>> LSTM.build(names, 2, positions=True, seed=0).lower(names.zeros(3)).shape
+    torch.Size([3, 64])
+    """
+
+    domain: ClassVar[str] = "tokens"
+
+    kind: Literal["lstm", "gru", "rnn"] = "lstm"
+    embedding: int = 32
+    width: int = 64
+    depth: int = 1
+    cut: str = "state"
+
+    def __post_init__(self) -> None:
+        if self.kind not in LAYERS:
+            raise ValueError(f"kind must be {', '.join(LAYERS)}, got {self.kind!r}")
+        check_sizes(embedding=self.embedding, width=self.width, depth=self.depth)
+        check_cut(self.cut, self.cuts)
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """Names of the cut layers."""
+        return ("embedding", "state")
+
+    def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
+        """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            embedding = EmbeddedLast(nn.Embedding(len(domain.vocabulary), self.embedding, padding_idx=PADDING))
+            state = LastState(LAYERS[self.kind](self.embedding, self.width, self.depth, batch_first=True))
+            head = nn.Linear(self.width, classes)
+        if self.cut == "embedding":
+            return SplitModel(lower=embedding, upper=nn.Sequential(state, head), hides_places=True)
+        return SplitModel(lower=nn.Sequential(embedding, state), upper=head, hides_places=False)
+
+
+class EmbeddedLast(nn.Module):
+    """Embedding of a sequence whose padding was moved from its end to its front."""
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.embedding = embedding
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Ids int64 [N, T] -> tokens [N, T, embedding]."""
+        padding = (ids == PADDING).sum(1, keepdim=True)
+        places = torch.arange(ids.shape[1], device=ids.device)
+        tokens: Tensor = self.embedding(ids.gather(1, (places - padding) % ids.shape[1]))
+        return tokens
+
+
+class LastState(nn.Module):
+    """The state of the last recurrent layer after the last token."""
+
+    def __init__(self, layers: nn.RNNBase) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens [N, T, embedding] -> states [N, width]."""
+        states: Tensor = self.layers(tokens)[0]
+        return states[:, -1]
+
+
+LSTM = Recurrent()
+"""One LSTM layer of width 64, cut at its last state: trains in seconds."""
+RNN = Recurrent(kind="rnn")
+"""The same with a plain recurrent layer."""
