@@ -56,7 +56,8 @@ def _word(*allowed: str) -> Callable[[str, Any], str]:
 
     def parsed(name: str, value: Any) -> str:
         word = "_".join(value.lower().replace("-", " ").split()) if isinstance(value, str) else value
-        return validate.choice(name, word if word in allowed else value, allowed)
+        found: str = validate.choice(name, word if word in allowed else value, allowed)
+        return found
 
     return parsed
 

@@ -15,12 +15,13 @@ ValueError: sigma must be a finite number > 0, got -1
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from math import inf, isfinite, nan
+from math import inf, isfinite, nan, nextafter
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -30,6 +31,9 @@ _Test = Callable[[str, Any], Any]
 LARGEST_WHOLE = 2**53
 """Whole numbers up to here are floats without rounding."""
 
+LARGEST_FLOAT = sys.float_info.max
+
+Finite = Annotated[float, isfinite]
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Probability = Annotated[float, Ge(0), Le(1)]
@@ -37,6 +41,13 @@ Fraction = Annotated[float, Gt(0), Le(1)]
 """A probability above 0."""
 Count = Annotated[int, Ge(1)]
 Whole = Annotated[int, Ge(0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """What users call a field, inside `Annotated`, if they know it by another name."""
+
+    name: str
 
 
 class Checked:
@@ -53,17 +64,17 @@ def check(spec: Any) -> None:
     """Check every field against its annotation, and store numbers as plain Python numbers.
 
     A float32 keeps its few digits in every product that it enters, so it becomes a float here. Annotations are
-    `Annotated[float | int, Gt | Ge | Lt | Le …]`, `Literal[…]`, either of them `| None`, and tuples or sequences of
-    them. Only `Le(inf)` allows infinity. A text inside `Annotated` is advice that ends the sentence of an error. Other
-    annotations are not checked.
+    `Annotated[float | int, Gt | Ge | Lt | Le …]`, `Literal[…]`, `bool` and dataclasses; a union of dataclasses, or of
+    them, None and one of the others; and tuples or sequences of them. Only `Le(inf)` allows infinity. A text inside
+    `Annotated` is advice that ends the sentence of an error. Other annotations are not checked.
 
     Raises:
         ValueError: with the field's name, what is allowed and what was given; booleans and NaN are no numbers.
     """
     cls: Any = type(spec)
-    for name, test in _tests(cls):
+    for name, said, test in _tests(cls):
         value = getattr(spec, name)
-        checked = test(name, value)
+        checked = test(said, value)
         if checked is not value:
             object.__setattr__(spec, name, checked)
 
@@ -137,52 +148,79 @@ def choice(name: str, value: object, options: Sequence[object]) -> Any:
     return value
 
 
-def instance(name: str, value: object, classes: tuple[type, ...]) -> None:
+def instance(name: str, value: object, classes: tuple[type, ...]) -> Any:
     """An object of one of a few classes.
 
     >>> instance("sigma", 1.0, (float,))
+    1.0
     """
     if not isinstance(value, classes):
-        raise ValueError(f"{name} must be one of {', '.join(cls.__name__ for cls in classes)}, got {value!r}")
+        raise ValueError(f"{name} must be {_class_words(classes)}, got {value!r}")
+    return value
 
 
 @cache
-def _tests(cls: type) -> tuple[tuple[str, _Test], ...]:
-    """The fields of a dataclass that have something to check."""
+def _tests(cls: type) -> tuple[tuple[str, str, _Test], ...]:
+    """The fields of a dataclass that have something to check: their names, and what users call them."""
     hints = get_type_hints(cls, include_extras=True)
-    tests = ((field.name, _test(hints[field.name])) for field in dataclasses.fields(cls))
-    return tuple((name, test) for name, test in tests if test is not None)
+    names = [field.name for field in dataclasses.fields(cls)]
+    tests = ((name, _said(name, hints[name]), _test(hints[name])) for name in names)
+    return tuple((name, said, test) for name, said, test in tests if test is not None)
+
+
+def _said(name: str, hint: Any) -> str:
+    """What users call a field."""
+    return next((part.name for part in getattr(hint, "__metadata__", ()) if isinstance(part, Named)), name)
 
 
 def _test(hint: Any) -> _Test | None:
     """The check that an annotation asks for."""
     kind, arguments = get_origin(hint), get_args(hint)
-    if kind in (Union, UnionType) and NoneType in arguments and len(arguments) == 2:
-        return _optional(_test(next(argument for argument in arguments if argument is not NoneType)))
-    if kind is Literal:
-        return lambda name, value: choice(name, value, arguments)
+    if kind in (Union, UnionType):
+        return _either(*_divided(arguments))
     if element := _element(hint):
         return _each(_test(element))
     if kind is Annotated:
-        return _advised(_number(hint), "; ".join(part for part in hint.__metadata__ if isinstance(part, str)))
+        test = _number(hint) or _test(hint.__origin__)
+        return _advised(test, "; ".join(part for part in hint.__metadata__ if isinstance(part, str)))
+    if kind is Literal:
+        return lambda name, value: choice(name, value, arguments)
+    if hint is bool:
+        return _flag
+    if _is_class(hint):
+        return lambda name, value: instance(name, value, (hint,))
     return None
 
 
-def _optional(test: _Test | None) -> _Test | None:
-    """None passes; the sentence of an error says that the value may be left out."""
+def _is_class(hint: Any) -> TypeGuard[type]:
+    """Whether it is a class of objects that are checked themselves: a dataclass."""
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
+
+
+def _divided(members: Sequence[Any]) -> tuple[tuple[type, ...], list[Any]]:
+    """Members of a union: classes (None's among them), and the rest."""
+    classes = tuple(member for member in members if member is NoneType or _is_class(member))
+    return classes, [member for member in members if member not in classes]
+
+
+def _either(classes: tuple[type, ...], rest: list[Any]) -> _Test | None:
+    """An object of one of the classes, or what passes the test of the rest; the sentence of an error names both."""
+    if not rest:
+        return lambda name, value: instance(name, value, classes)
+    test = _test(rest[0]) if len(rest) == 1 else None
     if test is None:
         return None
 
-    def optional(name: str, value: Any) -> Any:
-        if value is None:
-            return None
+    def either(name: str, value: Any) -> Any:
+        if isinstance(value, classes):
+            return value
         try:
             return test(name, value)
         except ValueError as error:
             allowed, got, given = str(error).rpartition(", got ")
-            raise ValueError(f"{allowed}, or left out{got}{given}") from None
+            raise ValueError(f"{allowed}{_or_words(classes)}{got}{given}") from None
 
-    return optional
+    return either
 
 
 def _each(test: _Test | None) -> _Test | None:
@@ -220,14 +258,32 @@ def _advised(test: _Test | None, advice: str) -> _Test | None:
     return advised
 
 
+def _flag(name: str, value: Any) -> bool:
+    """True or False: any other value would count as one of them in silence."""
+    if value is True or value is False:
+        return value
+    raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
 def _number(hint: Any) -> _Test | None:
-    """The check of `Annotated[float, …]` or `Annotated[int, …]`."""
+    """The check of `Annotated[float, …]` or `Annotated[int, …]`; the usual case is fast, for tables make thousands."""
     limits = _limits(hint)
-    if hint.__origin__ is float and limits:
-        return lambda name, value: real(name, value, **limits)
-    if hint.__origin__ is int and limits:
+    if hint.__origin__ is float:
+        low = nextafter(limits["above"], inf) if "above" in limits else limits.get("least", -LARGEST_FLOAT)
+        high = nextafter(limits["below"], -inf) if "below" in limits else limits.get("most", LARGEST_FLOAT)
+
+        def number(name: str, value: Any) -> float:
+            return value if type(value) is float and low <= value <= high else real(name, value, **limits)
+
+        return number
+    if hint.__origin__ is int:
         least, most = _ends(limits)
-        return lambda name, value: whole(name, value, least=least, most=most)
+
+        def count(name: str, value: Any) -> int:
+            fits = type(value) is int and least <= value <= most
+            return value if fits else whole(name, value, least=least, most=most)
+
+        return count
     return None
 
 
@@ -256,22 +312,39 @@ def _ends(limits: dict[str, Any]) -> tuple[int, int]:
 def _words(hint: Any) -> str:
     """What an annotation allows; empty if it constrains nothing."""
     kind, arguments = get_origin(hint), get_args(hint)
-    if kind in (Union, UnionType) and NoneType in arguments and len(arguments) == 2:
-        words = _words(next(argument for argument in arguments if argument is not NoneType))
-        return words and f"{words}, or left out"
+    if kind in (Union, UnionType):
+        classes, rest = _divided(arguments)
+        words = _words(rest[0]) if len(rest) == 1 else ""
+        return words and words + _or_words(classes) if rest else _class_words(classes)
     if kind is Literal:
         return f"one of {', '.join(map(str, arguments))}"
     if element := _element(hint):
         words = _words(element)
         return words and f"values that are each {words}"
-    if kind is Annotated and (limits := _limits(hint)):
-        if hint.__origin__ is float:
-            return _real_words(*(limits.get(key) for key in ("above", "least", "most", "below")))
-        return _whole_words(*_ends(limits))
-    return ""
+    if kind is Annotated and hint.__origin__ is float:
+        return _real_words(**_limits(hint))
+    if kind is Annotated and hint.__origin__ is int:
+        return _whole_words(*_ends(_limits(hint)))
+    if _is_class(hint):
+        return _class_words((hint,))
+    return "True or False" if hint is bool else ""
 
 
-def _real_words(above: float | None, least: float | None, most: float | None, below: float | None) -> str:
+def _class_words(classes: Sequence[type]) -> str:
+    """A few classes in words; None means that the value may be left out."""
+    names = [one.__name__ for one in classes if one is not NoneType]
+    left_out = ", or left out" if NoneType in classes else ""
+    return f"{'one of ' if len(names) > 1 else 'of class '}{', '.join(names)}{left_out}"
+
+
+def _or_words(classes: Sequence[type]) -> str:
+    """The classes as further possibilities; None means that the value may be left out."""
+    return "".join(", or left out" if one is NoneType else f", or of class {one.__name__}" for one in classes)
+
+
+def _real_words(
+    above: float | None = None, least: float | None = None, most: float | None = None, below: float | None = None
+) -> str:
     """A range of numbers in words."""
     limits = ((">", above), (">=", least), ("<=", most), ("<", below))
     bounds = " and ".join(f"{sign} {bound:g}" for sign, bound in limits if bound not in (None, inf))

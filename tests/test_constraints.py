@@ -11,9 +11,38 @@ import numpy as np
 import pytest
 from annotated_types import Ge, Le, Lt
 
-from privkit.constraints import Checked, Count, Fraction, NonNegative, Positive, Probability, Whole, allowed
+from privkit.constraints import (
+    Checked,
+    Count,
+    Finite,
+    Fraction,
+    Named,
+    NonNegative,
+    Positive,
+    Probability,
+    Whole,
+    allowed,
+)
 
 inf, nan = float("inf"), float("nan")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range(Checked):
+    """A rule between fields."""
+
+    low: Probability
+    high: Probability
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.low > self.high:
+            raise ValueError("low must not exceed high")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A part that another class may hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +63,12 @@ class Layer(Checked):
     sizes: tuple[Count, ...] = ()
     epochs: Sequence[Count] | None = None
     power: Annotated[float, Ge(1), Le(inf), "inf for the maximum"] = 1.0
+    shift: Finite = 0.0
+    spread: Annotated[Positive | None, Named("sigma")] = None
+    biased: bool = False
+    inner: Range = Range(low=0, high=1)
+    clip: Range | Point | None = None
+    model: Literal["frozen", "trained"] | Point = "frozen"
     free: float = 0.0
 
 
@@ -65,6 +100,12 @@ class Layer(Checked):
         ("power", 0.5, "power must be a number >= 1, or inf, got 0.5; inf for the maximum"),
         ("power", 10**400, f"power must be a number >= 1, or inf, got {10**400}; inf for the maximum"),
         ("power", nan, "power must be a number >= 1, or inf, got nan; inf for the maximum"),
+        ("shift", -inf, "shift must be a finite number, got -inf"),
+        ("spread", 0.0, "sigma must be a finite number > 0, or left out, got 0.0"),
+        ("biased", "no", "biased must be True or False, got 'no'"),
+        ("inner", 1.0, "inner must be of class Range, got 1.0"),
+        ("clip", 1.0, "clip must be one of Range, Point, or left out, got 1.0"),
+        ("model", "averaged", "model must be one of frozen, trained, or of class Point, got 'averaged'"),
     ],
 )
 def test_what_an_annotation_forbids_is_refused_with_a_sentence(field: str, value: Any, sentence: str) -> None:
@@ -73,9 +114,10 @@ def test_what_an_annotation_forbids_is_refused_with_a_sentence(field: str, value
 
 
 def test_the_ends_of_a_range_belong_to_it_as_annotated() -> None:
+    # What is not annotated is not checked.
     Layer(rate=1e-300, keep=0.0, share=1.0, weight=0.0, width=2**53, digit=9, depth=20, start="mean")
     assert Layer(power=np.float32(inf)).power == inf  # type: ignore[arg-type]
-    Layer(keep=1.0, weight=None, free=nan)  # what is not annotated is not checked
+    Layer(keep=1.0, weight=None, free=nan, shift=-1, clip=Point(), model=Point())
 
 
 def test_numbers_are_stored_as_plain_python_numbers() -> None:
@@ -92,20 +134,12 @@ def test_a_class_says_in_words_what_its_fields_may_be() -> None:
     assert words["keep"] == "a finite number >= 0 and <= 1"
     assert words["start"] == "one of mean, or left out"
     assert words["sizes"] == "values that are each a whole number >= 1"
+    assert words["model"] == "one of frozen, trained, or of class Point"
+    assert words["clip"] == "one of Range, Point, or left out"
     assert "free" not in words
 
 
 def test_rules_between_fields_come_after_those_of_each_field() -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class Range(Checked):
-        low: Probability
-        high: Probability
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.low > self.high:
-                raise ValueError("low must not exceed high")
-
     with pytest.raises(ValueError, match="low must be a finite number"):
         Range(low=2, high=0)
     with pytest.raises(ValueError, match="must not exceed"):
