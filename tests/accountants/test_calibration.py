@@ -13,28 +13,19 @@ from privkit.accountants.calibration import calibrate
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
-from privkit.accountants.spec.sensitivity import Clamp
 from privkit.papers.dp_cutmixsl.mechanisms import specification as table_1
+from tests.accountants.one_release import one_release
 
 DELTA = 1e-5
 
 
-def spec(**changes: Any) -> SplitMechanism:
-    given: dict[str, Any] = {
-        "smashed": Clamp(low=0, high=1, dimensions=1),
-        "noise": Noise(smashed=1.0),
-        "lower_model": "frozen",
-    }
-    return SplitMechanism(**(given | changes))
-
-
 KINDS: dict[str, SplitMechanism] = {
-    "plain": spec(),
+    "plain": one_release(),
     "labels": table_1(),
-    "sampled": spec(participation=WithoutReplacement(chosen=2, clients=10), rounds=20),
-    "poisson": spec(relation="add_or_remove_one", participation=Poisson(rate=0.05), rounds=30),
-    "dirichlet": spec(mixing=Mixup(ratio=DirichletRatio(concentration=2, clients=3))),
-    "laplace": spec(noise=Noise(law="laplace", smashed=1.0)),
+    "sampled": one_release(participation=WithoutReplacement(chosen=2, clients=10), rounds=20),
+    "poisson": one_release(relation="add_or_remove_one", participation=Poisson(rate=0.05), rounds=30),
+    "dirichlet": one_release(mixing=Mixup(ratio=DirichletRatio(concentration=2, clients=3))),
+    "laplace": one_release(noise=Noise(law="laplace", smashed=1.0)),
 }
 
 
@@ -95,17 +86,17 @@ def test_numerical_composition_needs_less_noise() -> None:
 @pytest.mark.parametrize(
     ("start", "parameter", "epsilon", "match"),
     [
-        (spec(), "noise", 1, "parameter must be one of sigma, rounds, group"),
-        (spec(), "sigma", 0, "epsilon must be a finite number > 0"),
-        (spec(), "sigma", nan, "epsilon must be"),
-        (spec(), "sigma", inf, "epsilon must be"),
-        (spec(), "sigma", True, "epsilon must be"),
-        (spec(), "group", 1, "group needs mixing"),
-        (spec(), "rounds", 1, "a single round already costs epsilon=4.377"),
+        (one_release(), "noise", 1, "parameter must be one of sigma, rounds, group"),
+        (one_release(), "sigma", 0, "epsilon must be a finite number > 0"),
+        (one_release(), "sigma", nan, "epsilon must be"),
+        (one_release(), "sigma", inf, "epsilon must be"),
+        (one_release(), "sigma", True, "epsilon must be"),
+        (one_release(), "group", 1, "group needs mixing"),
+        (one_release(), "rounds", 1, "a single round already costs epsilon=4.377"),
         (table_1(CutMix(ratio=FixedRatio.equal(2), patches=10), chosen=2), "group", 1, "10 give 18.77"),
-        (spec(mixing=Mixup(ratio=FixedRatio(ratios=(0.7, 0.3)))), "group", 1, "use equal or Dirichlet"),
+        (one_release(mixing=Mixup(ratio=FixedRatio(ratios=(0.7, 0.3)))), "group", 1, "use equal or Dirichlet"),
         (
-            spec(lower_model=PrivateUpdates(noise_multiplier=0.1, chosen=9, records=10, steps=100)),
+            one_release(lower_model=PrivateUpdates(noise_multiplier=0.1, chosen=9, records=10, steps=100)),
             "sigma",
             1,
             "something else than the noised releases costs more",

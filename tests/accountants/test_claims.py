@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import integrate, optimize, stats
+from scipy import integrate, stats
 
 from privkit.accountants import answer, table
 from privkit.accountants.interop.events import to_dp_event
@@ -18,33 +18,14 @@ from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, Fix
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, NoMixing, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Ball, Clamp, Known, OneHot
 from privkit.papers.as_published import as_published
+from tests.accountants.one_release import exact, inverse, one_release, profile
 
 ONE = Known(value=1, relation="replace_one", norm="l2")
 PAIR = FixedRatio.equal(2)
 
 
 def spec(**changes: Any) -> SplitMechanism:
-    given: dict[str, Any] = {"smashed": ONE, "noise": Noise(smashed=1.0), "lower_model": "frozen"}
-    return SplitMechanism(**(given | changes))
-
-
-def profile(epsilon: float, mu: float) -> float:
-    """δ of a Gaussian by its definition."""
-    if mu == 0:
-        return 0.0
-    return float(stats.norm.sf(epsilon / mu - mu / 2) - exp(epsilon + stats.norm.logsf(epsilon / mu + mu / 2)))
-
-
-def inverse(delta_of: Any, delta: float) -> float:
-    """Smallest ε ≥ 0."""
-    if delta_of(0.0) <= delta:
-        return 0.0
-    return float(optimize.brentq(lambda epsilon: delta_of(epsilon) - delta, 0, 500, xtol=1e-10, rtol=1e-13))
-
-
-def exact(mu: float, delta: float = 1e-5) -> float:
-    """ε of a Gaussian."""
-    return inverse(lambda epsilon: profile(epsilon, mu), delta)
+    return one_release(**{"smashed": ONE, **changes})
 
 
 def rare(epsilon: float, mu: float, rate: float, rounds: int) -> float:

@@ -15,14 +15,7 @@ from privkit.accountants.base import no_protection
 from privkit.attacks.base import NotApplicable
 from privkit.audit.claims import Audit, audit_one_run
 from privkit.audit.goals.canaries_returned import gradients
-from privkit.audit.goals.canaries_sent import (
-    Sending,
-    farthest,
-    in_their_rows,
-    seen_alone,
-    smashed,
-    tells_where,
-)
+from privkit.audit.goals.canaries_sent import Sending, farthest, in_their_rows, seen_alone, smashed, tells_where
 from privkit.audit.goals.context import must_get_gradients
 from privkit.audit.goals.distinguish import empirical, judged
 from privkit.audit.run import run_audit

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy.integrate import quad
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import minimize_scalar
 from scipy.stats import beta, norm
 
 import privkit.accountants
@@ -30,6 +30,7 @@ from privkit.papers.dp_cutmixsl import group_size
 from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1
 from privkit.papers.patch_shuffling import claims as patch_shuffling
 from privkit.papers.values import printed
+from tests.accountants.one_release import exact, profile
 
 MECHANISMS: tuple[Mechanism, ...] = get_args(Mechanism)
 PRINTED_SIZES = {
@@ -53,20 +54,6 @@ FIGURE_7 = """
 10 23.2995 43.8738 6.3447 11.4883 2.1060 3.3919
 """
 """k, then Mix and Cut at σ = 8, 16 and 32/255: made from the paper's text by another program."""
-
-
-def profile(epsilon: float, mu: float) -> float:
-    """Exact δ of a Gaussian shift, as the hockey-stick integral in one dimension."""
-    crossing = epsilon / mu + mu / 2
-    upper = norm.logsf(crossing, mu)
-    return float(exp(upper) - exp(epsilon + norm.logsf(crossing, 0)))
-
-
-def exact(delta: float, mu: float) -> float:
-    """Exact ε of a Gaussian shift, by root search in `profile`."""
-    if profile(0.0, mu) <= delta:
-        return 0.0
-    return float(brentq(lambda e: profile(e, mu) - delta, 0.0, mu * mu + 10 * mu * sqrt(-log(delta)) + 1, xtol=1e-12))
 
 
 def one_number(**changes: Any) -> Setting:
@@ -368,7 +355,7 @@ def test_corollary_1_bounds_the_exact_profile_of_a_sampled_release(
     rate = k / 10
     after = certificate.quantities["delta_after_sampling"]
     assert after == pytest.approx(rate * delta, rel=1e-12, abs=0)
-    unsampled = exact(after / rate, mu) if after < rate else 0.0
+    unsampled = exact(mu, after / rate) if after < rate else 0.0
     assert log(1 - rate + rate * exp(unsampled)) <= certificate.epsilon + 1e-9
     assert certificate.sound
 
@@ -376,7 +363,7 @@ def test_corollary_1_bounds_the_exact_profile_of_a_sampled_release(
 def test_round_robin_groups_break_corollary_1() -> None:
     setting = one_number(sampling="partition")
     certificate = dp_cutmixsl.corollary_1(setting, order=5.8, delta=1e-5)
-    assert certificate.epsilon < 3.1 < 4.377 < exact(1e-5, 1.0)
+    assert certificate.epsilon < 3.1 < 4.377 < exact(1.0)
     assert not certificate.sound
     assert "round-robin" in certificate.objection
     assert dp_cutmixsl.corollary_1(replace(setting, group=10), order=5.8, delta=1e-5).sound
@@ -477,7 +464,7 @@ def test_half_the_diameter_is_objected_to() -> None:
     assert profile(certificate.epsilon, 0.5) > 1e-5
     assert not certificate.sound
     assert "by up to 0.5 in L2" in certificate.objection
-    assert certificate.lower == pytest.approx(exact(1e-5, 0.5), rel=1e-6)
+    assert certificate.lower == pytest.approx(exact(0.5), rel=1e-6)
 
 
 def composed_response(epsilon: float, rounds: int, at: float) -> float:

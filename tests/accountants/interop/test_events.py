@@ -11,8 +11,6 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 from privkit.accountants import answer
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
@@ -23,6 +21,7 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, RealizedRatios
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Ball, Clamp, OneHot
+from tests.accountants.one_release import exact, noised
 
 REPLACE, ADD = dp_accounting.NeighboringRelation.REPLACE_ONE, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 SPECIAL = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
@@ -30,8 +29,7 @@ SPECIAL = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 
 def gaussian(sigma: Any = 2.0, **options: Any) -> SplitMechanism:
     """Replace-one distance 1."""
-    clip = Clamp(low=0, high=1, dimensions=1)
-    return SplitMechanism(smashed=clip, noise=Noise(smashed=sigma), lower_model="frozen", **options)
+    return noised(sigma, **options)
 
 
 def poisson(sigma: Any, rate: Any, rounds: int) -> SplitMechanism:
@@ -54,15 +52,6 @@ def rdp(event: Event) -> Any:
 def pld(event: Event, interval: float = 1e-4) -> Any:
     """dp_accounting's PLD accountant after the event."""
     return PLDAccountant(event.relation, interval).compose(event.event)
-
-
-def exact_gaussian(mu: float, delta: float) -> float:
-    """ε of N(0, 1) against N(μ, 1) from the definition of the profile."""
-
-    def gap(e: float) -> float:
-        return float(norm.cdf(mu / 2 - e / mu) - np.exp(e) * norm.cdf(-mu / 2 - e / mu)) - delta
-
-    return float(brentq(gap, 0, 60, xtol=1e-12))
 
 
 DRAWN: Any = RealizedRatios(ratios=((0.7, 0.3), (0.2, 0.8)))
@@ -153,7 +142,7 @@ def test_updates_of_the_lower_model_are_a_part_of_the_event(secret: bool) -> Non
     assert np.all(ours <= theirs * (1 + 1e-9))
     if not secret:
         assert theirs == pytest.approx(ours, rel=1e-9)
-        assert pld(event).get_epsilon(1e-5) == pytest.approx(exact_gaussian((3 / 4 + 200 / 256) ** 0.5, 1e-5), abs=1e-3)
+        assert pld(event).get_epsilon(1e-5) == pytest.approx(exact((3 / 4 + 200 / 256) ** 0.5, 1e-5), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -205,11 +194,11 @@ def test_rdp_under_replace_one_uses_half_the_sensitivity() -> None:
     assert PLDAccountant(REPLACE).compose(norm_event).get_epsilon(1e-5) == pytest.approx(4.3772, abs=1e-3)
     wrong = RdpAccountant(neighboring_relation=REPLACE).compose(norm_event).get_epsilon(1e-5)
     assert wrong == pytest.approx(2.1657, abs=1e-3)
-    assert wrong < exact_gaussian(1.0, 1e-5)  # below the truth: no bound
+    assert wrong < exact(1.0, 1e-5)  # below the truth: no bound
 
 
 def test_our_relation_keeps_both_accountants_above_the_truth() -> None:
-    event, truth = to_dp_event(gaussian(1.0)), exact_gaussian(1.0, 1e-5)
+    event, truth = to_dp_event(gaussian(1.0)), exact(1.0, 1e-5)
     assert pld(event).get_epsilon(1e-5) == pytest.approx(truth, abs=1e-3)
     assert truth <= rdp(event).get_epsilon(1e-5) <= 1.1 * truth
     for relation in (ADD, REPLACE, SPECIAL):  # even with a relation that was not asked for

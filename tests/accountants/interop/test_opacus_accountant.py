@@ -16,8 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opacus import PrivacyEngine
 from opacus.accountants import PRVAccountant, RDPAccountant, create_accountant
-from scipy.optimize import brentq
-from scipy.stats import norm
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -25,6 +23,7 @@ from privkit.accountants.bounds import pld
 from privkit.accountants.bounds.loss_distribution import GridTooLarge
 from privkit.accountants.interop import opacus_accountant
 from privkit.accountants.interop.opacus_accountant import PrivkitAccountant, register
+from tests.accountants.one_release import exact
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -43,15 +42,6 @@ def accountant(history: History) -> PrivkitAccountant:
     found = PrivkitAccountant()
     found.history = list(history)
     return found
-
-
-def exact(mu: float, delta: float = DELTA) -> float:
-    """ε of N(0, 1) against N(μ, 1), from the profile's definition."""
-
-    def gap(e: float) -> float:
-        return float(norm.cdf(mu / 2 - e / mu) - np.exp(e) * norm.cdf(-mu / 2 - e / mu)) - delta
-
-    return float(brentq(gap, 0, 100, xtol=1e-13))
 
 
 def parts(samples: int = 400, batch: int = 20) -> tuple[torch.nn.Module, torch.optim.Optimizer, DataLoader[Any]]:

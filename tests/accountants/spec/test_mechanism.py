@@ -1,56 +1,33 @@
-"""What can be specified, and what is refused with its reason; shifts of a round against their definitions."""
+"""What can be specified, and what is refused with its reason."""
 
-import json
-from math import nan, sqrt
+from math import nan
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from privkit.accountants import answer
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.accountants.spec.mixing import (
-    DirichletCounts,
-    DirichletRatio,
-    FixedCounts,
-    FixedRatio,
-    RealizedRatios,
-)
-from privkit.accountants.spec.parts import (
-    CutMix,
-    EveryRound,
-    Mixup,
-    Noise,
-    NoMixing,
-    Poisson,
-    PrivateUpdates,
-    WithoutReplacement,
-)
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, RealizedRatios
+from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Clamp, Known, OneHot, PatchBall
+from tests.accountants.one_release import one_release
 
 EQUAL = FixedRatio.equal(2)
-UNIT = Clamp(low=0, high=1, dimensions=1)
-
-
-def spec(**changes: Any) -> SplitMechanism:
-    given: dict[str, Any] = {"smashed": UNIT, "noise": Noise(smashed=1.0), "lower_model": "frozen"}
-    return SplitMechanism(**(given | changes))
 
 
 def test_record_level_composition_over_raw_training_is_refused_with_three_ways_out() -> None:
     for lower in ("trained", "averaged"):
         with pytest.raises(ValueError, match="carry this record through the weights") as caught:
-            spec(lower_model=lower, rounds=10)
+            one_release(lower_model=lower, rounds=10)
         said = str(caught.value)
         assert "lower_model='frozen'" in said
         assert "unit='client'" in said
         assert "PrivateUpdates" in said
     updates = PrivateUpdates(noise_multiplier=1.0, chosen=1, records=10, steps=5)
     for sound in ({}, {"unit": "client", "lower_model": "trained"}, {"lower_model": updates}):
-        assert spec(**sound, rounds=10).rounds == 10
+        assert one_release(**sound, rounds=10).rounds == 10
 
 
 LABELS = {"labels": OneHot(), "noise": Noise(smashed=1.0, labels=1.0)}
@@ -106,7 +83,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("changes", "match"), REFUSED)
 def test_refuses_what_cannot_be_accounted_for(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        spec(**changes)
+        one_release(**changes)
 
 
 @pytest.mark.parametrize("bad", [0, -1, nan, float("inf"), True, "1", None])
@@ -142,7 +119,10 @@ BAD_PARTS: list[tuple[Any, str]] = [
     (lambda: FixedCounts(counts=(0, 0)), "must sum to the number of patches"),
     (lambda: FixedCounts(counts=(3, -1)), "count must be"),
     (lambda: FixedCounts(counts=(True, 1)), "count must be"),
-    (lambda: spec(mixing=CutMix(ratio=FixedCounts(counts=(3, 2)), patches=6)).shift(), "sum to the 6 patches, got 5"),
+    (
+        lambda: one_release(mixing=CutMix(ratio=FixedCounts(counts=(3, 2)), patches=6)).shift(),
+        "sum to the 6 patches, got 5",
+    ),
     (lambda: Mixup(ratio=DirichletCounts(concentration=1, clients=2)), "ratio must be one of"),
     (lambda: Mixup(ratio=FixedCounts(counts=(1, 1))), "ratio must be one of"),
     (lambda: RealizedRatios(ratios=()), "non-empty table"),
@@ -172,126 +152,6 @@ def test_refuses_bad_parts(call: Any, match: str) -> None:
         call()
 
 
-# sensitivities by search over the clip set
-
-SETS: list[tuple[Any, Any]] = [
-    (Clamp(low=-0.3, high=1, dimensions=3), lambda x: x.clip(-0.3, 1)),
-    (Clamp(low=0.2, high=0.7, dimensions=3), lambda x: x.clip(0.2, 0.7)),
-    (Ball(radius=1.5), lambda x: x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True) / 1.5, 1)),
-    (
-        Ball(radius=1.5, nonnegative=True),
-        lambda x: x.clip(0) / np.maximum(np.linalg.norm(x.clip(0), axis=1, keepdims=True) / 1.5, 1),
-    ),
-    (OneHot(), lambda x: np.eye(3)[x.argmax(1)]),
-    (BoxLabels(classes=3), lambda x: x.clip(0, 1)),
-]
-
-
-@pytest.mark.parametrize(("clip", "clipped"), SETS)
-@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
-def test_sensitivities_are_reached_and_never_exceeded(clip: Any, clipped: Any, relation: Any) -> None:
-    corners = np.stack(np.meshgrid(*[[-9.0, 0.0, 9.0]] * 3), -1).reshape(-1, 3)
-    points = clipped(np.concatenate([corners, np.random.default_rng(0).normal(0, 3, (300, 3))]))
-    moved = points[:, None] - points[None] if relation == "replace_one" else points
-    for norm, order in (("l2", 2), ("l1", 1)):
-        if isinstance(clip, Ball) and norm == "l1":
-            continue
-        found = clip.sensitivity(relation, norm).value
-        largest = float(np.linalg.norm(moved, order, axis=-1).max())
-        assert largest <= found * (1 + 1e-12)
-        assert largest == pytest.approx(found, rel=1e-9)
-
-
-def test_a_patch_ball_is_the_root_of_its_patches() -> None:
-    assert PatchBall(radius=1.5, patches=9).sensitivity("replace_one", "l2").value == pytest.approx(9.0)
-    assert PatchBall(radius=1, patches=4, nonnegative=True).sensitivity("replace_one", "l2").value == pytest.approx(
-        sqrt(8)
-    )
-
-
-# shifts
-
-
-@given(
-    data=st.data(),
-    group=st.integers(2, 5),
-    sigma=st.floats(0.2, 5),
-    sigma_labels=st.floats(0.2, 5),
-    site=st.sampled_from(["mixer", "client"]),
-    colluding=st.booleans(),
-    cut=st.booleans(),
-    releases=st.integers(1, 5),
-)
-def test_shift_of_fixed_ratios_is_distance_over_noise(
-    data: st.DataObject,
-    group: int,
-    sigma: float,
-    sigma_labels: float,
-    site: str,
-    colluding: bool,
-    cut: bool,
-    releases: int,
-) -> None:
-    """Mean difference of the mixed releases over the noise that is left, for the worst client, in plain numpy."""
-    counts = data.draw(st.lists(st.integers(0, 8), min_size=group, max_size=group).filter(lambda c: sum(c) > 0))
-    patches = sum(counts)
-    ratios = np.array(counts) / patches
-    worst = 0.0
-    for i, ratio in enumerate(ratios):
-        if ratio == 0:
-            continue
-        mixed = sqrt(ratio**2 if colluding else float(ratios @ ratios)) if site == "client" else 1.0
-        smashed = sqrt(counts[i]) / sigma if cut else ratio * sqrt(patches) / (sigma * mixed)
-        label = ratio * sqrt(2) / (sigma_labels * mixed)
-        worst = max(worst, sqrt(releases * (smashed**2 + label**2)))
-    whole, shares = FixedCounts(counts=tuple(counts)), FixedRatio(ratios=tuple(ratios.tolist()))
-    mixing = (
-        CutMix(ratio=whole, patches=patches, colluding=colluding) if cut else Mixup(ratio=shares, colluding=colluding)
-    )
-    found = spec(
-        smashed=Clamp(low=0, high=1, dimensions=patches),
-        labels=OneHot(),
-        noise=Noise(smashed=sigma, labels=sigma_labels, site=site),  # type: ignore[arg-type]
-        mixing=mixing,
-        unit="client",
-        releases=releases,
-    ).shift()
-    assert found.constant == pytest.approx(worst, rel=1e-12)
-
-
-def test_a_global_clip_gains_nothing_from_fixed_masks_but_something_from_random_ones() -> None:
-    quarter = CutMix(ratio=FixedCounts(counts=(1, 1, 1, 1)), patches=4)
-    fixed = spec(smashed=Ball(radius=1.0), mixing=quarter)
-    assert fixed.shift().constant == 2.0
-    law = spec(smashed=Ball(radius=1.0), mixing=quarter, random_masks=True).shift()
-    assert dict(zip(law.mu.tolist(), np.exp(law.log_weight).round(12).tolist(), strict=True)) == {2.0: 0.25, 0.0: 0.75}
-    assert spec(smashed=PatchBall(radius=0.5, patches=4), mixing=quarter).shift().constant == 1.0
-
-
-@pytest.mark.parametrize(
-    "mixing",
-    [
-        Mixup(ratio=DirichletRatio(concentration=0.3, clients=4)),
-        CutMix(ratio=DirichletRatio(concentration=2, clients=3), patches=7),
-        CutMix(ratio=DirichletCounts(concentration=0.01, clients=3), patches=196),
-    ],
-)
-def test_laws_of_random_ratios_are_probabilities_with_the_right_mean(mixing: Any) -> None:
-    law = spec(mixing=mixing).law
-    assert law is not None
-    weight = np.exp(law.log_weight)
-    assert weight.sum() == pytest.approx(1, abs=1e-10)
-    assert float(weight @ law.ratio) == pytest.approx(1 / mixing.group, rel=1e-9)
-    assert np.all(law.share >= law.ratio - 1e-12)
-    assert np.all((law.norm >= law.ratio**2 - 1e-15) & (law.norm <= 1 + 1e-12))
-
-
-def test_single_clients_and_single_patches() -> None:
-    alone = spec(mixing=Mixup(ratio=DirichletRatio(concentration=2, clients=1)))
-    assert alone.shift().constant == spec().shift().constant == 1.0
-    assert spec(mixing=CutMix(ratio=FixedRatio.equal(3), patches=1)).shift().constant == 1.0
-
-
 @pytest.mark.parametrize("bad", [{}, {"kind": "clmap"}, {"kind": "clamp", "low": 0}, {"kind": "clamp", "hi": 1}, 3])
 def test_json_of_something_else_is_refused_or_left_alone(bad: Any) -> None:
     if isinstance(bad, dict):
@@ -299,11 +159,6 @@ def test_json_of_something_else_is_refused_or_left_alone(bad: Any) -> None:
             records.from_json(bad)
     else:
         assert records.from_json(bad) == bad
-
-
-@given(spec_of=st.sampled_from([NoMixing(), EveryRound(), OneHot(), *(clip for clip, _ in SETS)]))
-def test_parts_survive_json(spec_of: Any) -> None:
-    assert records.from_json(json.loads(json.dumps(records.to_json(spec_of)))) == spec_of
 
 
 @pytest.mark.parametrize("changes", [{"unit": "client"}, {"relation": "add_or_remove_one"}])
@@ -333,32 +188,6 @@ def test_updates_are_charged_beside_laplace_noise() -> None:
     )
     assert answer.delta(mechanism, 1.0).kind == "nothing"
     assert answer.epsilon(mechanism, 1e-5).epsilon > 1000
-
-
-def test_random_ratios_of_several_releases_rest_on_the_renyi_bound_that_holds_for_shared_and_for_fresh_draws() -> None:
-    given: dict[str, Any] = {
-        "smashed": Known(value=8, relation="replace_one", norm="l2"),
-        "noise": Noise(smashed=1.0),
-        "lower_model": "trained",
-        "unit": "client",
-        "mixing": Mixup(ratio=DirichletRatio(concentration=2, clients=1000)),
-    }
-    shared = answer.epsilon(SplitMechanism(**given, releases=8), 1e-5)
-    fresh = answer.epsilon(SplitMechanism(**given, rounds=8), 1e-5)
-    assert shared.lower is None
-    assert shared.order is not None
-    assert shared.epsilon >= fresh.epsilon
-    assert any("once a round or once a release" in sentence for sentence in shared.assumptions)
-
-
-def test_patches_of_the_clip_set_are_those_of_the_masks() -> None:
-    with pytest.raises(ValueError, match="patches of the clip set"):
-        SplitMechanism(
-            smashed=PatchBall(radius=1, patches=1),
-            noise=Noise(smashed=1.0),
-            lower_model="frozen",
-            mixing=CutMix(ratio=FixedCounts(counts=(2, 2)), patches=4),
-        )
 
 
 @pytest.mark.parametrize(

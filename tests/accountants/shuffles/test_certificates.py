@@ -1,0 +1,159 @@
+"""What a permutation hides: total variation, odds of intersections, certificates."""
+
+import json
+from collections import Counter
+from fractions import Fraction
+from itertools import permutations
+from math import inf, log10
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from privkit.accountants.shuffles import certificates, laws
+from privkit.accountants.shuffles import permutations as counts
+from privkit.accountants.shuffles.variants import VARIANTS, Variant
+from tests.accountants.shuffles.enumeration import Outcome, law
+
+
+def law_of(batch: tuple[tuple[int, ...], ...], k: int, variant: Variant) -> dict[Outcome, Fraction]:
+    """The law of releases if the batch's patches stood like this before."""
+    flat = [x for row in batch for x in row]
+    found = law(len(batch[0]), len(batch), k, variant)
+    return {tuple(tuple(flat[t] for t in row) for row in outcome): odds for outcome, odds in found.items()}
+
+
+def variation(p: dict[Outcome, Fraction], q: dict[Outcome, Fraction]) -> Fraction:
+    """Total variation distance of two laws."""
+    return sum((abs(p.get(z, Fraction(0)) - q.get(z, Fraction(0))) for z in p.keys() | q.keys()), Fraction(0)) / 2
+
+
+def test_proposition_2_is_false() -> None:
+    one, swapped, crossed = ((0, 1), (2, 3)), ((2, 3), (0, 1)), ((0, 2), (1, 3))
+    written = law_of(one, 1, "algorithm_2")
+    assert written[one] == Fraction(1, 8)
+    assert one not in law_of(swapped, 1, "algorithm_2")
+    assert variation(written, law_of(swapped, 1, "algorithm_2")) == 1
+    assert variation(written, law_of(crossed, 1, "algorithm_2")) == Fraction(3, 4)
+    assert variation(law_of(one, 1, "final_shuffle"), law_of(crossed, 1, "final_shuffle")) == Fraction(1, 2)
+    for variant in VARIANTS:
+        for other in (swapped, crossed, one):
+            enumerated = variation(law_of(one, 1, variant), law_of(other, 1, variant))
+            assert laws.total_variation(one, other, kept=1, variant=variant) == enumerated
+
+
+@settings(deadline=None, max_examples=30)
+@given(order=st.permutations(range(6)), k=st.integers(0, 3), variant=st.sampled_from(VARIANTS))
+def test_total_variation_is_that_of_enumeration(order: list[int], k: int, variant: Variant) -> None:
+    one, other = ((0, 1, 2), (3, 4, 5)), (tuple(order[:3]), tuple(order[3:]))
+    found = laws.total_variation(one, other, kept=k, variant=variant)
+    assert found == variation(law_of(one, k, variant), law_of(other, k, variant))
+    if k == 0:
+        assert found == 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_orders_inside_an_image_are_hidden_unless_patches_stay_in_place(variant: Variant) -> None:
+    found = laws.total_variation(((0, 1, 2), (3, 4, 5)), ((1, 2, 0), (3, 5, 4)), kept=1, variant=variant)
+    assert (found == 0) == (variant != "kept_in_place")
+
+
+def test_other_patches_have_disjoint_releases() -> None:
+    assert laws.total_variation([[1, 2], [3, 4]], [[1, 2], [3, 5]], kept=0, variant="final_shuffle") == 1
+    assert laws.release_probability([[1, 2], [3, 5]], [[1, 2], [3, 4]], kept=0, variant="final_shuffle") == 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("shape", [(2, 2, 1), (3, 2, 1), (3, 2, 2), (2, 3, 1), (3, 2, 0), (2, 2, 2)])
+def test_intersection_odds_are_those_of_enumeration(variant: Variant, shape: tuple[int, int, int]) -> None:
+    n, _, _ = shape
+    odds = laws.intersection_odds(*shape)
+    for first, second, expected in ((0, 1, odds.same_image), (0, n, odds.other_image)):
+        together = sum(
+            p for outcome, p in law(*shape, variant).items() if any({first, second} <= set(row) for row in outcome)
+        )
+        assert expected == pytest.approx(float(together), abs=1e-15)
+
+
+def test_intersection_odds_are_those_of_a_simulation() -> None:
+    n, b, k, rounds, generator = 20, 6, 8, 20_000, np.random.default_rng(0)
+    orders = generator.permuted(np.tile(np.arange(n), (rounds, b, 1)), axis=2) + n * np.arange(b)[:, None]
+    pool = generator.permuted(orders[:, :, k:].reshape(rounds, -1), axis=1).reshape(rounds, b, n - k)
+    home = np.empty((rounds, n * b), dtype=int)
+    released = np.concatenate([orders[:, :, :k], pool], axis=2).reshape(rounds, -1)
+    np.put_along_axis(home, released, np.broadcast_to(np.repeat(np.arange(b), n), released.shape), axis=1)
+    odds = laws.intersection_odds(n, b, k)
+    for other, expected in ((1, odds.same_image), (n, odds.other_image)):
+        error = np.sqrt(expected * (1 - expected) / rounds)
+        assert abs(np.mean(home[:, 0] == home[:, other]) - expected) < 4 * error
+    assert odds.ratio == pytest.approx(odds.same_image / odds.other_image)
+
+
+@given(n=st.integers(2, 400), b=st.integers(2, 100), rounds=st.integers(1, 300), data=st.data())
+def test_rounds_help_the_adversary_as_two_binomials_differ(n: int, b: int, rounds: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(0, n))
+    odds = laws.intersection_odds(n, b, k, rounds=rounds)
+    assert 0 <= odds.other_image <= odds.same_image <= 1
+    j = np.arange(rounds + 1)
+    gap = np.abs(binom.pmf(j, rounds, odds.same_image) - binom.pmf(j, rounds, odds.other_image)).sum() / 2
+    assert odds.advantage == pytest.approx(gap, abs=1e-11)
+    assert odds.ratio >= 1
+    if k == 0:
+        assert (odds.ratio, odds.advantage) == (1, 0)
+    if k == n:
+        assert (odds.ratio, odds.advantage) == (inf, 1)
+
+
+def test_rounds_by_the_million_do_not_overflow() -> None:
+    odds = laws.intersection_odds(196, 50, 78, rounds=10**6)
+    assert odds.advantage == pytest.approx(1, abs=1e-12)
+    assert odds.log10_ratio == pytest.approx(10**6 * log10(odds.ratio))
+
+
+def test_averaging_over_releases(shared: Path) -> None:
+    (case,) = (c for c in json.loads((shared / "checks.json").read_text()) if c["id"] == "F14")
+    found = laws.averaged_noise_std(case["params"]["var"] ** 0.5, case["params"]["e"])
+    assert found == pytest.approx(case["expected"], rel=case["tolerance"])
+    noise = np.random.default_rng(0).normal(0, 2, size=(60, 100_000)).mean(axis=0)
+    assert noise.std() == pytest.approx(found, rel=0.02)
+
+
+@given(word=st.lists(st.integers(0, 3), min_size=1, max_size=7))
+def test_equal_patches_are_counted_once(word: list[int]) -> None:
+    multiplicities = list(Counter(word).values())
+    expected = len(set(permutations(word)))
+    assert counts.distinct_orderings(multiplicities) == expected
+    assert counts.log10_distinct_orderings(multiplicities) == pytest.approx(log10(expected), abs=1e-12)
+    certificate = certificates.patch_shuffle(tokens=len(word), multiplicities=multiplicities)
+    assert certificate.quantities["log10_permutations"] == pytest.approx(log10(expected), abs=1e-12)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_certificates_of_every_reading(variant: Variant) -> None:
+    certificate = certificates.batch_shuffle(tokens=16, batch=4, kept=6, variant=variant)
+    assert certificate.epsilon == inf
+    assert "no differential privacy" in certificate.statement
+    evenly = any(", equally likely" in sentence for sentence in certificate.assumptions)
+    assert evenly == (variant == "algorithm_2")
+    assert ("Eq. 7" in certificate.statement) == (variant != "kept_in_place")
+
+
+def test_certificates_say_that_this_is_no_differential_privacy() -> None:
+    for certificate in (
+        certificates.patch_shuffle(tokens=16),
+        certificates.batch_shuffle(tokens=16, batch=50, kept=6),
+    ):
+        assert certificate.kind == "permutation_count"
+        assert certificate.epsilon == float("inf")
+        assert certificate.delta is None
+        assert "no differential privacy" in certificate.statement
+        assert "\n" not in certificate.statement
+        assert certificate.source
+
+
+def test_a_batch_of_one_has_no_batch_certificate() -> None:
+    with pytest.raises(ValueError, match="mixes nothing"):
+        certificates.batch_shuffle(tokens=4, batch=1, kept=1)
