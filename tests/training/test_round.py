@@ -1,11 +1,6 @@
 """The laws of the protocols: each reduces to what it must where it must."""
 
-import random
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
-from math import inf
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,36 +8,16 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.defenses.base import Defense
-from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
-from privkit.defenses.shuffled_cutmix import ShuffledCutMix
 from privkit.domains.base import Batch
-from privkit.domains.images.domain import Images
-from privkit.domains.images.embedded import TinyDigits
 from privkit.domains.partition import ClientPartition
-from privkit.errors import TrainingDiverged, UsageError
+from privkit.errors import UsageError
 from privkit.models import VIT_MICRO
 from privkit.seeds import derive
-from privkit.training import Checkpoint, Clients, SplitProtocol, Stacked, TrainingSpec, evaluate, split_round, train
-from privkit.training.loop import release_count
-from privkit.wire.channel import record
+from privkit.training import Clients, SplitProtocol, Stacked, TrainingSpec, evaluate, split_round, train
 from privkit.wire.transcript import Recorder
-
-SHAPE = (1, 8, 8)
-IMAGES = Images(shape=SHAPE)
-
-
-def digits(count: int = 120) -> Batch:
-    pool = TinyDigits().open(None, download=False, train_images=count).train
-    return pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
-
-
-def built(defense: Defense, protocol: SplitProtocol, seed: int = 0) -> tuple[Clients, nn.Module]:
-    model = VIT_MICRO.build(IMAGES, 10, positions=defense.positions, seed=seed)
-    edge = Clients.build(model.lower, defense, IMAGES, classes=10, seed=seed, protocol=protocol)
-    return edge, Stacked(model.upper, protocol.clients) if protocol.upper == "own" else model.upper
+from tests.digits import IMAGES, SHAPE, built, digits
 
 
 def stacks(edge: Clients) -> list[Tensor]:
@@ -159,49 +134,6 @@ def test_equal_data_on_all_clients_gives_equal_lower_segments(protocol: SplitPro
     assert any(not torch.allclose(g[0], g[2], atol=1e-6) for g in grads)
 
 
-def gradients(defense: Defense, protocol: SplitProtocol) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradient at each client's smashed data, the messages' gradient, masks and groups of one round."""
-    edge, upper = built(defense, protocol)
-    edge.eval()
-    data = digits(40)
-    x, y = data.x.view(4, 10, *SHAPE), data.y.view(4, 10)
-    caught: list[Tensor] = []
-
-    def watch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        output.register_hook(caught.append)
-
-    handle = edge.lowers.register_forward_hook(watch)
-    found = split_round(edge, upper, x, y, Generator().manual_seed(0))
-    handle.remove()
-    share = found.sent.release.weights
-    assert share is not None
-    return sum(caught[1:], caught[0]), found.cut_gradient, share, found.sent.groups
-
-
-def test_unicast_is_the_masked_gradient() -> None:
-    ours, message, share, groups = gradients(RandomCutMix(), SplitProtocol(clients=4))
-    for g, group in enumerate(groups.tolist()):
-        for seat, client in enumerate(group):
-            assert torch.equal(ours[client], message[g] * share[g, seat][None, :, None])
-
-
-def test_broadcast_is_the_whole_gradient_of_the_group() -> None:
-    ours, message, _, groups = gradients(RandomCutMix(), SplitProtocol(clients=4, gradient="broadcast"))
-    for g, group in enumerate(groups.tolist()):
-        for client in group:
-            assert torch.equal(ours[client], message[g])
-
-
-def test_averaged_gradients_are_the_same_for_everybody() -> None:
-    ours, message, _, _ = gradients(RandomCutMix(), SplitProtocol(clients=4, gradient="average"))
-    torch.testing.assert_close(ours, message.mean(0).expand_as(ours))
-
-
-def test_a_message_of_shuffled_cells_cannot_be_broadcast() -> None:
-    with pytest.raises(UsageError, match="unicast"):
-        built(ShuffledCutMix(), SplitProtocol(clients=4, gradient="broadcast"))
-
-
 def test_cutmix_of_one_is_parallel_split_learning() -> None:
     data, spec = digits(), TrainingSpec(batch_size=10)
     runs = []
@@ -268,97 +200,6 @@ def replace_images(data: Batch, rows: Tensor) -> Batch:
     return Batch(x=x, y=data.y, ids=data.ids)
 
 
-class Killed(Exception):
-    pass
-
-
-class Dying(nn.Module):
-    """Passes smashed data on and dies at a forward pass."""
-
-    def __init__(self, upper: nn.Module, at: int) -> None:
-        super().__init__()
-        self.inner, self.left = upper, at
-
-    def forward(self, z: Tensor) -> Tensor:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
-        return self.inner(z)  # type: ignore[no-any-return]
-
-
-class Eager(Checkpoint):
-    """Saves every epoch."""
-
-    def save(self, state: dict[str, object]) -> None:
-        self._cost = 0.0
-        super().save(state)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_ten_clients_killed_at_a_random_step_end_in_the_same_numbers(tmp_path: Path, seed: int) -> None:
-    data, spec, protocol = digits(), TrainingSpec(batch_size=4, augment="crop"), SplitProtocol(clients=10)
-    at = random.Random(seed).randrange(2, 12)  # of 12 steps
-    make: Callable[[int], tuple[Clients, nn.Module]] = lambda s: built(RandomCutMix(), protocol, s)  # noqa: E731
-    straight = make(0)
-    curve = train(*straight, data, spec, epochs=4, seed=seed).curve
-    edge, upper = make(0)
-    dying = Dying(upper, at)
-    with pytest.raises(Killed):
-        train(edge, dying, data, spec, epochs=4, seed=seed, checkpoint=Renamed(tmp_path / "training.ckpt"))
-    resumed = make(5)
-    done: list[int] = []
-    checkpoint = Checkpoint(tmp_path / "training.ckpt", lambda now, total, value: done.append(now))
-    assert train(*resumed, data, spec, epochs=4, seed=seed, checkpoint=checkpoint).curve == curve
-    assert done == list(range((at - 1) // 3 + 1, 5))  # it went on where the last whole epoch ended
-    for module, other in zip(straight, resumed, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(module.parameters(), other.parameters(), strict=True))
-
-
-class Renamed(Eager):
-    """Takes the dying wrapper's name off the saved weights."""
-
-    def save(self, state: dict[str, object]) -> None:
-        upper = {name.removeprefix("inner."): value for name, value in state["upper"].items()}  # type: ignore[attr-defined]
-        super().save({**state, "upper": upper})
-
-
-def test_a_nan_names_its_step_and_its_clients_and_is_never_saved(tmp_path: Path) -> None:
-    data, protocol = digits(), SplitProtocol(clients=4)
-    edge, upper = built(RandomCutMix(concentration=inf), protocol)  # equal masks: every client is seen at once
-    shares = ClientPartition(rows=torch.arange(120).view(4, 30), sizes=torch.full((4,), 30))
-    edge.lowers.module.get_parameter("patch_embed.proj.weight").data[2] = float("nan")
-    path = tmp_path / "training.ckpt"
-    with pytest.raises(TrainingDiverged, match=r"at step 1 of 6, client (2 and \d|\d and 2)"):
-        train(edge, upper, data, TrainingSpec(batch_size=10), epochs=2, seed=0, shares=shares, checkpoint=Eager(path))
-    assert not path.exists()
-
-
-def test_bad_batches_name_the_clients() -> None:
-    edge, upper = built(NoDefense(), SplitProtocol(clients=10))
-    with pytest.raises(UsageError, match="batch_size=20 of 10 clients is more than the 120 private images"):
-        train(edge, upper, digits(), TrainingSpec(batch_size=20), epochs=1, seed=0)
-    with pytest.raises(UsageError, match="batch_size=2 of 10 clients is more than the 10 test images"):
-        evaluate(edge, upper, digits(10), batch_size=2, seed=0)
-
-
-def test_labels_outside_the_classes_are_refused() -> None:
-    edge, upper = built(NoDefense(), SplitProtocol())
-    data = digits()
-    data.y[7] = 10
-    with pytest.raises(UsageError, match=r"labels must lie in 0\.\.9 for 10 classes, got 0\.\.10"):
-        train(edge, upper, data, TrainingSpec(batch_size=20), epochs=1, seed=0)
-
-
-def test_segments_that_fail_are_refused_before_training() -> None:
-    class OneAtATime(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.view(1, -1, *x.shape[1:]).squeeze(0) if len(x) == 1 else x.view(1)
-
-    Clients.build(OneAtATime(), NoDefense(), IMAGES, classes=10, seed=0)  # one client is tried with one image alone
-    with pytest.raises(UsageError, match="fails for 3 clients, together and one after another: RuntimeError"):
-        Clients.build(OneAtATime(), BatchShuffle(), IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=3))
-
-
 class Normed(nn.Module):
     """Tokens behind a batch normalization."""
 
@@ -387,48 +228,6 @@ def test_a_frozen_segment_carries_no_record_into_another(frozen: bool) -> None:
         released.append(torch.cat([view.smashed for view in recorder.views]))
     rows = (released[0] != released[1]).flatten(1).any(1).sum()
     assert rows == 1 if frozen else rows > 1
-
-
-def test_exposure_counts_releases() -> None:
-    edge, _ = built(NoDefense(), SplitProtocol(clients=3))
-    shares = ClientPartition(rows=torch.arange(120).view(3, 40), sizes=torch.full((3,), 40))
-    spec = TrainingSpec(batch_size=10)
-    found = release_count(edge, spec, shares, epochs=5)
-    assert (found.rounds, found.epochs, found.batch_size, found.lower_model) == (20, 5, 10, "trained")
-    averaged, _ = built(NoDefense(), SplitProtocol(clients=3, average="round"))
-    assert release_count(averaged, spec, shares, epochs=5).lower_model == "averaged"
-    turns, _ = built(NoDefense(), SplitProtocol(clients=3, lower="handed_on"))
-    assert release_count(turns, spec, shares, epochs=5).lower_model == "averaged"
-
-
-def test_passes_after_training_are_charged_for_all_that_they_send() -> None:
-    """A pass is as many rounds as its images fill, of one client as of three."""
-    spec, data = TrainingSpec(batch_size=10), digits(120)
-    shares = ClientPartition(rows=torch.arange(120).view(3, 40), sizes=torch.full((3,), 40))
-    edge, _ = built(NoDefense(), SplitProtocol(clients=3))
-    after = release_count(edge, spec, shares, epochs=5, recorded=data[:60], passes=3)
-    assert (after.rounds, after.epochs) == (5 * 4 + 3 * 2, 5 + 3)  # and not 5·4 + 3
-    frozen = release_count(edge, replace(spec, freeze_lower=True), shares, epochs=5, recorded=data[:60])
-    assert (frozen.lower_model, frozen.epochs) == ("frozen", 6)
-    # Other images than the private ones are records of their own, but a trained segment tells of its client.
-    others = release_count(edge, spec, shares, epochs=5, recorded=data[:60], passes=3, others=True)
-    assert (others.rounds, others.epochs) == (26, 5)
-    assert release_count(edge, spec, shares, epochs=1, recorded=data[:60], passes=3, others=True).epochs == 3
-
-
-def test_images_that_a_small_client_repeats_are_charged_every_time() -> None:
-    """A client of four images fills a batch of ten with three copies of some: what is charged is what was counted."""
-    sizes, data = torch.tensor([4, 40, 40]), digits(84)
-    starts = torch.tensor([0, 4, 44])
-    shares = ClientPartition(rows=starts.unsqueeze(1) + torch.arange(40) % sizes.unsqueeze(1), sizes=sizes)
-    edge, _ = built(NoDefense(), SplitProtocol(clients=3))
-    victims = data[shares.rows[:, :10].flatten()]
-    spec = TrainingSpec(batch_size=10, freeze_lower=True)
-    charged = release_count(edge, spec, shares, epochs=2, recorded=victims, passes=2).epochs
-    sent = record(edge, victims, batch_size=10, seed=0, passes=2)
-    again = int(victims.ids[sent.members].bincount().max())
-    assert again == 2 * 3  # and not 2
-    assert charged == 2 * 5 + again  # two rounds an epoch: 20 places for 4 images
 
 
 def test_several_servers_are_several_trainings() -> None:

@@ -1,0 +1,59 @@
+"""The solver of puzzles by itself."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator
+
+from privkit.attacks.assign import by_capacity, sinkhorn
+from privkit.attacks.order.assembly import Frame, Puzzles, assemble, assign
+from privkit.attacks.order.coordinates import coordinates, starts
+
+
+def ideal(side: int, pictures: int = 1) -> tuple[Puzzles, np.ndarray]:
+    """A puzzle whose true pairs score 1 and all others −1."""
+    frame = Frame(rows=side, columns=side, pictures=pictures)
+    truth = np.random.default_rng(2).permutation(frame.places)
+    pairs = np.full((1, 2, frame.places, frame.places), -1.0)
+    for direction, near in ((0, frame.neighbors[1]), (1, frame.neighbors[3])):
+        places = np.flatnonzero(near < frame.places)
+        pairs[0, direction, truth[places], truth[near[places]]] = 1.0
+    return Puzzles(unary=np.zeros((1, frame.places, frame.places)), pairs=pairs, frame=frame), truth
+
+
+@pytest.mark.parametrize("side", [2, 5, 14])
+def test_a_puzzle_without_doubt_is_solved_from_its_coordinates(side: int) -> None:
+    puzzles, truth = ideal(side)
+    assert (assemble(puzzles, starts(puzzles), 0, np.random.default_rng(0))[0] == truth).all()
+    found = coordinates(puzzles.pairs, power=1, mutual=True)[0][truth]
+    assert np.allclose(found[1] - found[0], [1, 0], atol=0.05)
+
+
+def test_kicks_never_lower_the_score_and_lead_out_of_a_bad_start() -> None:
+    puzzles, _ = ideal(5)
+    scores = []
+    for kicks in (0, 20, 200):
+        at = assemble(puzzles, [np.arange(25)[None]], kicks, np.random.default_rng(0))
+        scores.append(puzzles.score(at)[0])
+    assert scores[0] < scores[1] <= scores[2] == 40
+
+
+def test_score_counts_each_pair_once() -> None:
+    puzzles, truth = ideal(3, pictures=2)
+    assert puzzles.score(truth[None]).item() == 24  # 12 pairs a picture, none across pictures
+
+
+def test_the_best_unary_is_found() -> None:
+    unary = np.zeros((1, 3, 3))
+    unary[0, [2, 0, 1], [0, 1, 2]] = 1
+    assert assign(unary).tolist() == [[2, 0, 1]]
+
+
+def test_images_take_as_many_tokens_as_they_can_hold() -> None:
+    logits = torch.randn(40, 4, generator=Generator().manual_seed(0))
+    logits[:, 0] += 5
+    taken = by_capacity(logits, 10)
+    assert torch.equal(taken.flatten().sort().values, torch.arange(40))
+    chances = sinkhorn(logits.T, 20, 10).T.exp()
+    assert torch.allclose(chances.sum(1), torch.ones(40), atol=1e-4)
+    assert torch.allclose(chances.sum(0), torch.full((4,), 10.0), atol=0.5)

@@ -1,0 +1,44 @@
+"""Audits of a few seconds that are run again, and attacks that only a test knows."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privkit.audit.run import AuditRun, run_audit
+from privkit.registry import Component, parse
+
+SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
+
+
+class Notes:
+    """Progress that remembers."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.stages: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def stage(self, name: str, unit: str = "epochs") -> None:
+        self.stages.append(name)
+
+    def step(self, done: int, total: int, value: float | None = None) -> None:
+        pass
+
+
+def again(folder: Path, **changes: Any) -> tuple[AuditRun, Notes]:
+    notes = Notes()
+    return run_audit(out=folder, progress=notes, **{"defense": "batch_shuffle", **SMALL, **changes}), notes
+
+
+def registered(monkeypatch: pytest.MonkeyPatch, attack: type) -> None:
+    """Make an attack known by its name."""
+    name: str = attack.name  # type: ignore[attr-defined]
+
+    def parse_too(kind: str, given: Any) -> Component:
+        return Component(name=name, spec=attack(), label=name) if given == name else parse(kind, given)
+
+    monkeypatch.setattr("privkit.settings.parse", parse_too)
+    monkeypatch.setattr("privkit.early.check", lambda settings: None)  # it knows registered names only

@@ -1,0 +1,115 @@
+"""The truth stays outside of an attack."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FunctionType
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Generator, nn
+
+from privkit.attacks.base import Mounting, Session
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
+from privkit.audit.run import run_audit
+from privkit.audit.seed_data import prepare
+from privkit.settings import resolve
+from privkit.training import Clients
+from privkit.wire.channel import black_box_query, record
+from tests.audit.audits import SMALL, registered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spy:
+    """An attack that looks for the truth everywhere it can reach, and keeps what it was given."""
+
+    name: ClassVar[str] = "spy"
+    goal: ClassVar[str] = "reconstruct"
+    mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)
+    needs: ClassVar[frozenset[str]] = frozenset()
+    uses: ClassVar[frozenset[str]] = frozenset({"auxiliary", "auxiliary_labels", "query", "lower", "upper", "imitate"})
+    seen: ClassVar[list[ImageObservation]] = []
+
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        type(self).seen.append(observation)
+        n = sum(len(view.smashed) for view in observation.views)
+        return Reconstruction(images=torch.full((n, *observation.image_shape), 0.5))
+
+
+def reachable(*roots: Any) -> list[torch.Tensor]:
+    """Every tensor that can be reached from what an attack is given, closures and modules included."""
+    found, queue, known = [], list(roots), set()
+    while queue:
+        thing = queue.pop()
+        if id(thing) in known:
+            continue
+        known.add(id(thing))
+        if isinstance(thing, torch.Tensor):
+            found.append(thing)
+        elif isinstance(thing, nn.Module):
+            queue += [*thing.parameters(), *thing.buffers(), *vars(thing).values()]
+        elif isinstance(thing, FunctionType):
+            queue += [*(cell.cell_contents for cell in thing.__closure__ or ()), *(thing.__defaults__ or ())]
+        elif isinstance(thing, dict):
+            queue += thing.values()
+        elif isinstance(thing, list | tuple | set):
+            queue += thing
+        elif hasattr(thing, "__dict__"):
+            queue += vars(thing).values()
+    return found
+
+
+def test_no_private_image_can_be_reached_from_what_an_attack_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered(monkeypatch, Spy)
+    Spy.seen.clear()
+    config = resolve({"defense": "batch_shuffle", "attack": "spy", **SMALL})
+    run_audit(config, out=tmp_path / "run")
+    private = prepare(config, 0, torch.device("cpu")).splits.private
+    images = private.x.flatten(1)
+
+    def leaks(*given: Any) -> bool:
+        tensors = reachable(*given)
+        assert len(tensors) > 10  # the client's weights, the views, the auxiliary images
+        return any(
+            (tensor.numel() % 64 == 0 and (tensor.reshape(-1, 64)[:, None] == images[None]).all(2).any())
+            or (tensor.dtype == torch.int64 and tensor.ndim == 1 and torch.isin(tensor, private.ids).any())
+            for tensor in tensors
+        )
+
+    assert len(Spy.seen) == 2
+    altered: Any = replace  # by queries of a wrong type
+    for observation in Spy.seen:
+        assert not leaks(observation)
+        victim, ids = private.x[7:8], private.ids[:5]
+        kept = observation.query
+        assert leaks(altered(observation, query=lambda x, g, kept=kept, leak=victim: (kept, leak)))
+        assert leaks(altered(observation, query=lambda x, g: (kept, ids)))  # noqa: B023
+
+
+@pytest.mark.parametrize("attack", ["black_box:epochs=1", "mean_image", "mid_grey"])
+def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> None:
+    """The private images are replaced after the wire was recorded: every attack answers bit for bit the same."""
+    config = resolve({"defense": "batch_shuffle", "attack": attack, **SMALL})
+    outputs = []
+    for replaced in (False, True):
+        setting = prepare(config, 0, torch.device("cpu"))
+        defense = config.defenses[1].spec
+        model = config.model.spec.build(setting.splits.domain, 10, positions=False, seed=0)
+        edge = Clients.build(model.lower, defense, setting.splits.domain, classes=10, seed=0)
+        views = record(edge, setting.victims, batch_size=50, seed=0).views
+        knowledge = ImageObservation(
+            image_shape=(1, 8, 8),
+            batch_size=50,
+            auxiliary=setting.auxiliary.x,
+            query=black_box_query(edge),
+        )
+        if replaced:
+            setting.victims.x.copy_(torch.rand_like(setting.victims.x))
+            setting.splits.private.x.copy_(torch.rand_like(setting.splits.private.x))
+        spec = config.attacks[0].spec
+        outputs.append(spec.run(replace(knowledge, views=views), Generator().manual_seed(0)).images)
+    assert torch.equal(*outputs)
