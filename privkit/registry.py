@@ -189,7 +189,11 @@ def _parsed(kind: str, given: Any) -> Component:
     default = load(table(kind)[name])
     if kind == "defenses":
         options = _placed(name, default, options)
+    filtered = kind == "datasets" and "classes" in options.keys() - getattr(default, "__dataclass_fields__", {}).keys()
+    classes = options.pop("classes") if filtered else None
     spec = specify(singular + " " + name, default, options)
+    if filtered:
+        spec = _with_classes(f"dataset {name}", spec, classes)
     changed = {
         f.name: getattr(spec, f.name)
         for f in dataclasses.fields(spec)
@@ -198,6 +202,16 @@ def _parsed(kind: str, given: Any) -> Component:
     place = f"@{changed.pop('place')}" if kind == "defenses" and "place" in changed else ""
     text = ",".join(f"{key}={_shown(value)}" for key, value in changed.items())
     return Component(name=name, spec=spec, label=":".join(filter(None, [name, text])) + place)
+
+
+def _with_classes(what: str, spec: Any, classes: object) -> Any:
+    """A dataset of some classes only, as any dataset can be."""
+    from privkit.domains.chosen import with_classes
+
+    try:
+        return with_classes(spec, classes)
+    except ValueError as error:
+        raise UsageError(f"{what}: {error}") from None
 
 
 def stages_given(given: Any) -> list[Any] | None:

@@ -32,7 +32,7 @@ class SeedData:
         dropped: auxiliary images left out, because they are private or attacked ones.
         floors: metrics of the constant guesses.
         perception: what reconstructions are looked at with, beside pixels.
-        warnings: of images that look clipped, one sentence each.
+        warnings: of images that look clipped and of records that were left out, one sentence each.
         hashes: part -> SHA-256 of its images.
     """
 
@@ -56,6 +56,7 @@ class Images:
     victims: Batch
     auxiliary: Batch
     dropped: int
+    notes: tuple[str, ...]
     hashes: dict[str, str]
 
 
@@ -96,7 +97,15 @@ def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
     hashes = splits.hashes()
     if config.auxiliary not in ("disjoint", "training"):
         hashes[config.auxiliary] = auxiliary.sha256()
-    return Images(splits=splits, shares=shares, victims=victims, auxiliary=auxiliary, dropped=dropped, hashes=hashes)
+    return Images(
+        splits=splits,
+        shares=shares,
+        victims=victims,
+        auxiliary=auxiliary,
+        dropped=dropped,
+        notes=pools.notes,
+        hashes=hashes,
+    )
 
 
 def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Perception | None = None) -> SeedData:
@@ -131,7 +140,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         dropped=images.dropped,
         floors=floors,
         perception=perception,
-        warnings=tuple(filter(None, (splits.domain.warning(splits.private.x),))),
+        warnings=tuple(filter(None, (*images.notes, splits.domain.warning(splits.private.x)))),
         hashes=images.hashes,
     )
 

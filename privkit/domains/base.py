@@ -84,6 +84,10 @@ class Pool(Protocol):
         """Number of records."""
         ...
 
+    def targets(self) -> NDArray[np.int64]:
+        """The labels of all records, without decoding one."""
+        ...
+
     def take(self, rows: NDArray[np.int64]) -> Batch:
         """The records of these rows, in this order."""
         ...
@@ -91,11 +95,19 @@ class Pool(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Pools:
-    """The official parts of a dataset; `test` is None where it has none."""
+    """The official parts of a dataset.
+
+    Attributes:
+        train: training records.
+        test: test records; None where the dataset has none.
+        classes: number of labels.
+        notes: what a reader of the results must know, one sentence each: records that were left out, for example.
+    """
 
     train: Pool
     test: Pool | None
     classes: int
+    notes: tuple[str, ...] = ()
 
 
 class DatasetSpec(Protocol):
@@ -131,16 +143,22 @@ class RecordPool:
         x: records [N, *domain.shape].
         y: int64 [N], labels from 0.
         domain: what a record is.
+        first_id: id of row 0.
     """
 
     x: Tensor
     y: Tensor
     domain: Domain
+    first_id: int = 0
 
     def __len__(self) -> int:
         return len(self.x)
 
+    def targets(self) -> NDArray[np.int64]:
+        """The labels of all records; see `Pool.targets`."""
+        return self.y.numpy()
+
     def take(self, rows: NDArray[np.int64]) -> Batch:
         """The records of these rows, in this order."""
-        ids = torch.from_numpy(rows.astype(np.int64))
-        return Batch(x=self.x[ids], y=self.y[ids], ids=ids, domain=self.domain)
+        picked = torch.from_numpy(rows.astype(np.int64))
+        return Batch(x=self.x[picked], y=self.y[picked], ids=picked + self.first_id, domain=self.domain)

@@ -2,78 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from privkit.domains.base import TEST_ID_OFFSET, Batch, Pools
-from privkit.domains.images.modes import NotOnScale, unit_pixels
-from privkit.domains.official import advice_on_missing, check_files, check_folder, need_root, one_sentence, reason
+from privkit.domains.base import Pools
+from privkit.domains.images.decoded import check_size, decoded_pools, opened
+from privkit.domains.official import advice_on_missing, check_files, check_folder, need_root, one_sentence
 from privkit.errors import DataError
-
-LARGEST_SIZE = 1024
-"""Pixels a side: beyond it a single message of 50 pictures takes more than half a gigabyte."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecodedPool:
-    """A torchvision dataset whose pictures are decoded when taken: centre square, resampled to size×size.
-
-    Attributes:
-        dataset: gives (PIL image, label) by index.
-        size: side in pixels.
-        file: names the file of a row of the dataset, for errors.
-        label: turns the dataset's target into a class index.
-        first_id: id of row 0.
-    """
-
-    dataset: Any
-    size: int
-    file: Callable[[Any, int], object]
-    label: Callable[[Any], int] = int
-    first_id: int = 0
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def take(self, rows: NDArray[np.int64]) -> Batch:
-        """Decode the pictures of these rows."""
-        from PIL import Image
-
-        images = np.empty((len(rows), 3, self.size, self.size), dtype=np.float32)
-        labels = np.empty(len(rows), dtype=np.int64)
-        for place, row in enumerate(rows):
-            try:
-                with warnings.catch_warnings():  # of a picture that unpacks to gigabytes, Pillow only warns
-                    warnings.simplefilter("error", Image.DecompressionBombWarning)
-                    picture, target = self.dataset[int(row)]
-                self._check_sides(row, picture.size)
-                images[place] = unit_pixels(picture, self.size).transpose(2, 0, 1)
-                labels[place] = self.label(target)
-            except MemoryError:
-                raise
-            except NotOnScale as error:
-                raise DataError(f"picture {row} ({self.file(self.dataset, int(row))}): {error}") from None
-            except DataError:
-                raise
-            except Exception as error:  # a decoder raises nearly anything on a damaged file
-                file = self.file(self.dataset, int(row))
-                raise DataError(f"picture {row} ({file}) cannot be decoded ({reason(error)}); replace it") from error
-        return Batch(x=torch.from_numpy(images), y=torch.from_numpy(labels), ids=torch.from_numpy(rows + self.first_id))
-
-    def _check_sides(self, row: np.int64, sides: tuple[int, int]) -> None:
-        """A picture enlarged to more than twice its size is mostly invention, and easy to recover."""
-        if 2 * min(sides) < self.size:
-            raise DataError(
-                f"picture {row} ({self.file(self.dataset, int(row))}) is {sides[0]}×{sides[1]} pixels, too small for "
-                f"size={self.size}; take it out, or set size to at most {2 * min(sides)}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +33,7 @@ class CelebA:
     size: int = 64
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        check_size(self.size)
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Open the official training and test parts; see `DatasetSpec.open`."""
@@ -117,13 +56,13 @@ class CelebA:
         if self.attribute not in names:
             raise DataError(f"celeba has no attribute {self.attribute!r}; allowed: {', '.join(names)}")
         column = names.index(self.attribute)
-        return _decoded_pools(
+        return decoded_pools(
             parts["train"],
             parts["test"],
             size=self.size,
             classes=2,
             file=lambda faces, row: pictures / faces.filename[row],
-            label=lambda target: int(target[column]),
+            labels=lambda faces: faces.attr[:, column],
         )
 
 
@@ -145,7 +84,7 @@ class LfwPeople:
     size: int = 64
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        check_size(self.size)
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Open the official development training part; see `DatasetSpec.open`."""
@@ -166,7 +105,7 @@ class LfwPeople:
             check_files(self.name, folder, lists, advice)
             check_folder(self.name, folder / LFWPeople.file_dict["deepfunneled"][0], advice)
             people = Extracted(str(root), split="train", image_set="deepfunneled")
-            return _decoded_pools(
+            return decoded_pools(
                 people,
                 None,
                 size=self.size,
@@ -191,7 +130,7 @@ class Pcam:
     size: int = 96
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        check_size(self.size)
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Open both parts; see `DatasetSpec.open`."""
@@ -203,6 +142,11 @@ class Pcam:
         with one_sentence(self.name, root, advice):
             import h5py
 
+            def labels(dataset: Any) -> NDArray[np.int64]:
+                """All at once; torchvision reads them patch by patch."""
+                with h5py.File(folder / f"camelyonpatch_level_2_split_{dataset._split}_y.h5") as content:
+                    return np.asarray(content["y"]).reshape(-1).astype(np.int64)
+
             if download:
                 for part in ("train", "test"):
                     datasets.PCAM(str(root), split=part, download=True)
@@ -213,7 +157,8 @@ class Pcam:
                     values: Any = content[kind]
                     len(values)
             train, test = (datasets.PCAM(str(root), split=part) for part in ("train", "test"))
-            return _decoded_pools(train, test, size=self.size, classes=2, file=lambda _, row: folder)
+            with one_sentence(self.name, folder, advice):
+                return decoded_pools(train, test, size=self.size, classes=2, file=lambda _, row: folder, labels=labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +177,7 @@ class ImageFolder:
     size: int = 32
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        check_size(self.size)
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Open all pictures; see `DatasetSpec.open`."""
@@ -240,42 +185,11 @@ class ImageFolder:
 
         root = need_root(self.name, root, "one folder of pictures a class")
         with one_sentence(self.name, root, "lay the pictures out as DATA_ROOT/<class>/<picture>"):
-            pictures = datasets.ImageFolder(str(root), loader=_opened)
-            return _decoded_pools(
+            pictures = datasets.ImageFolder(str(root), loader=opened)
+            return decoded_pools(
                 pictures,
                 None,
                 size=self.size,
                 classes=len(pictures.classes),
                 file=lambda pictures, row: pictures.samples[row][0],
             )
-
-
-def _opened(path: str) -> Any:
-    """A decoded picture in its own mode: torchvision's loader turns it into 8-bit color, and clips 16-bit grey."""
-    from PIL import Image
-
-    with open(path, "rb") as file:
-        picture = Image.open(file)
-        picture.load()
-    return picture
-
-
-def _check_size(size: int) -> None:
-    """A picture has at least one pixel, and fits into memory."""
-    if not 1 <= size <= LARGEST_SIZE:
-        raise ValueError(f"size must be a whole number of pixels from 1 to {LARGEST_SIZE}, got {size}")
-
-
-def _decoded_pools(
-    train: Any,
-    test: Any,
-    *,
-    size: int,
-    classes: int,
-    file: Callable[[Any, int], object],
-    label: Callable[[Any], int] = int,
-) -> Pools:
-    """Pools of a dataset that torchvision decodes picture by picture."""
-    pool = DecodedPool(dataset=train, size=size, file=file, label=label)
-    own_test = None if test is None else replace(pool, dataset=test, first_id=TEST_ID_OFFSET)
-    return Pools(train=pool, test=own_test, classes=classes)

@@ -1,0 +1,122 @@
+"""A class filter for every dataset: `classes=[0,4]` keeps records of classes 0 and 4 and numbers them 0 and 1."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.domains.base import Batch, Pool, Pools
+from privkit.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenPool:
+    """Some records of a pool, which keep their ids.
+
+    Attributes:
+        pool: of all records.
+        rows: those of `pool` that are kept.
+        labels: the new label of each, [len(rows)].
+    """
+
+    pool: Pool
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def targets(self) -> NDArray[np.int64]:
+        """The new labels; see `Pool.targets`."""
+        return self.labels
+
+    def take(self, rows: NDArray[np.int64]) -> Batch:
+        """The records of these rows, in this order."""
+        batch = self.pool.take(self.rows[rows])
+        return replace(batch, y=batch.y.new_tensor(self.labels[rows]))
+
+
+def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
+    """The records of some classes, which are numbered in the order given.
+
+    Args:
+        name: of the dataset, for errors.
+        pools: the opened dataset.
+        classes: at least two different class numbers.
+
+    Raises:
+        DataError: if a class does not exist, or no training record has it.
+
+    >>> from privkit.domains.images.embedded import TinyDigits
+    >>> pools = only_classes("tiny_digits", TinyDigits().open(None, download=False, train_images=1), [0, 4])
+    >>> pools.classes, len(pools.train), pools.train.targets()[:4]
+    (2, 359, array([0, 1, 0, 1]))
+    """
+    if max(classes) >= pools.classes:
+        raise DataError(f"{name} has no class {max(classes)}; name some of 0 to {pools.classes - 1} with classes=[…]")
+    train = _chosen(name, pools.train, classes)
+    for label, count in zip(classes, np.bincount(train.labels, minlength=len(classes)), strict=True):
+        if not count:
+            raise DataError(f"{name} has no record of class {label}, which classes= names; name classes with records")
+    test = None if pools.test is None else _chosen(name, pools.test, classes)
+    return replace(pools, train=train, test=test, classes=len(classes))
+
+
+def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> ChosenPool:
+    """The records of some classes."""
+    targets = pool.targets()
+    if targets.ndim != 1:
+        raise DataError(f"{name} has several labels a record, so it has no classes to choose from; leave classes= out")
+    number = np.full(max(*classes, int(targets.max(initial=0))) + 1, -1)
+    number[list(classes)] = np.arange(len(classes))
+    labels = number[targets]
+    rows = np.flatnonzero(labels >= 0)
+    return ChosenPool(pool=pool, rows=rows, labels=labels[rows])
+
+
+def with_classes(spec: Any, classes: object) -> Any:
+    """The specification of a dataset with one more field, `classes`: opened, it holds records of these alone.
+
+    Args:
+        spec: the dataset's.
+        classes: class numbers.
+
+    Raises:
+        ValueError: if `classes` is no list of at least two different class numbers.
+
+    >>> from privkit.domains.images.vision import Mnist
+    >>> with_classes(Mnist(), [0, 4])
+    Mnist(classes=[0, 4])
+    >>> with_classes(Mnist(), [4])
+    Traceback (most recent call last):
+    ValueError: classes must be at least two different class numbers such as [0, 4], got [4]
+    """
+    numbers = isinstance(classes, list) and all(type(label) is int and label >= 0 for label in classes)
+    if not numbers or len(set(classes)) < max(2, len(classes)):
+        raise ValueError(f"classes must be at least two different class numbers such as [0, 4], got {classes!r}")
+    own = {field.name: getattr(spec, field.name) for field in fields(spec) if field.init}
+    return _filtered(type(spec))(**own, classes=classes)
+
+
+@cache
+def _filtered(dataset: Any) -> Any:
+    """The class of a dataset's specification with the field `classes`."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Filtered(dataset):  # type: ignore[misc]  # a base that is known only now
+        classes: list[int]
+
+        def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
+            """All of it is opened: how many records of these classes its parts hold is not known before."""
+            pools = super().open(root, download=download, train_images=sys.maxsize)
+            return only_classes(self.name, pools, self.classes)
+
+    Filtered.__doc__, Filtered.__qualname__ = dataset.__doc__, dataset.__qualname__
+    return Filtered

@@ -1,0 +1,129 @@
+"""Pictures that torchvision decodes one by one: centre square, resampled, only when taken."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from privkit.domains.base import TEST_ID_OFFSET, Batch, Pools
+from privkit.domains.images.modes import NotOnScale, unit_pixels
+from privkit.domains.official import reason
+from privkit.errors import DataError
+
+LARGEST_SIZE = 1024
+"""Pixels a side: beyond it a single message of 50 pictures takes more than half a gigabyte."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodedPool:
+    """A torchvision dataset whose pictures are decoded when taken: centre square, resampled to size×size.
+
+    Attributes:
+        dataset: gives (PIL image, target) by index.
+        labels: the class number of each picture, [N].
+        size: side in pixels.
+        file: names the file of a row of the dataset, for errors.
+        first_id: id of row 0.
+    """
+
+    dataset: Any
+    labels: NDArray[np.int64]
+    size: int
+    file: Callable[[Any, int], object]
+    first_id: int = 0
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def targets(self) -> NDArray[np.int64]:
+        """The labels of all pictures; see `Pool.targets`."""
+        return self.labels
+
+    def take(self, rows: NDArray[np.int64]) -> Batch:
+        """Decode the pictures of these rows."""
+        from PIL import Image
+
+        images = np.empty((len(rows), 3, self.size, self.size), dtype=np.float32)
+        for place, row in enumerate(rows):
+            try:
+                with warnings.catch_warnings():  # of a picture that unpacks to gigabytes, Pillow only warns
+                    warnings.simplefilter("error", Image.DecompressionBombWarning)
+                    picture, _ = self.dataset[int(row)]
+                self._check_sides(row, picture.size)
+                images[place] = unit_pixels(picture, self.size).transpose(2, 0, 1)
+            except MemoryError:
+                raise
+            except NotOnScale as error:
+                raise DataError(f"picture {row} ({self.file(self.dataset, int(row))}): {error}") from None
+            except DataError:
+                raise
+            except Exception as error:  # a decoder raises nearly anything on a damaged file
+                file = self.file(self.dataset, int(row))
+                raise DataError(f"picture {row} ({file}) cannot be decoded ({reason(error)}); replace it") from error
+        return Batch(
+            x=torch.from_numpy(images),
+            y=torch.from_numpy(self.labels[rows]),
+            ids=torch.from_numpy(rows + self.first_id),
+        )
+
+    def _check_sides(self, row: np.int64, sides: tuple[int, int]) -> None:
+        """A picture enlarged to more than twice its size is mostly invention, and easy to recover."""
+        if 2 * min(sides) < self.size:
+            raise DataError(
+                f"picture {row} ({self.file(self.dataset, int(row))}) is {sides[0]}×{sides[1]} pixels, too small for "
+                f"size={self.size}; take it out, or set size to at most {2 * min(sides)}"
+            )
+
+
+def opened(path: str) -> Any:
+    """A decoded picture in its own mode: torchvision's loader turns it into 8-bit color, and clips 16-bit grey."""
+    from PIL import Image
+
+    with open(path, "rb") as file:
+        picture = Image.open(file)
+        picture.load()
+    return picture
+
+
+def check_size(size: int) -> None:
+    """A picture has at least one pixel, and fits into memory."""
+    if not 1 <= size <= LARGEST_SIZE:
+        raise ValueError(f"size must be a whole number of pixels from 1 to {LARGEST_SIZE}, got {size}")
+
+
+def decoded_pools(
+    train: Any,
+    test: Any,
+    *,
+    size: int,
+    classes: int,
+    file: Callable[[Any, int], object],
+    labels: Callable[[Any], object] = lambda dataset: dataset.targets,
+) -> Pools:
+    """Pools of a dataset that torchvision decodes picture by picture.
+
+    Args:
+        train: gives (PIL image, target) by index.
+        test: likewise; None where there is no official test part.
+        size: side in pixels.
+        classes: number of labels.
+        file: names the file of a row of the dataset, for errors.
+        labels: the labels of `train` or `test`, [N].
+
+    Raises:
+        ValueError: if there is not one label a picture.
+    """
+
+    def pool(dataset: Any, first_id: int) -> DecodedPool:
+        found = np.asarray(labels(dataset), dtype=np.int64)
+        if len(found) != len(dataset):
+            raise ValueError(f"{len(dataset)} pictures but {len(found)} labels")
+        return DecodedPool(dataset=dataset, labels=found, size=size, file=file, first_id=first_id)
+
+    return Pools(train=pool(train, 0), test=None if test is None else pool(test, TEST_ID_OFFSET), classes=classes)
