@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import interpolate, pixel_shuffle
 
-from privkit.accountants import validate
+from privkit.constraints import Count, NonNegative
 from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
@@ -48,13 +48,9 @@ class Adversarial(Defense):
     images_only: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 2
 
-    strength: float = 1.0
-    width: int = 64
+    strength: NonNegative = 1.0
+    width: Count = 64
     frozen_block: bool = False
-
-    def __post_init__(self) -> None:
-        validate.real("strength", self.strength, least=0)
-        validate.whole("width", self.width)
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
@@ -109,7 +105,7 @@ class SimulatedAttacker(nn.Module):
     Source: privkit's; two convolutions as the attacker of DP-CutMixSL has them.
     """
 
-    def __init__(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], width: int) -> None:
+    def __init__(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], width: Count) -> None:
         super().__init__()
         self.image_shape = channels, height, w = image_shape
         self.grid: tuple[int, int] | None = None

@@ -5,15 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from annotated_types import Gt, Lt
 from torch import Generator, Tensor, nn
 
 from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.certificate import Certificate
+from privkit.constraints import Checked, Count, Whole
 
 Place = Literal["client", "mixer", "server"]
 """Who runs a stage. A message goes from its client to a mixer, whom clients trust, and on to the server."""
+
+Level = Literal["smashed", "input"]
+"""What a defense is given: smashed data or, at the input layer, images."""
+
+Drawn = Literal["every_round", "once"]
+"""When a mixing defense draws its ratios: afresh in every round, or once for the whole run."""
 
 Effect = Literal["trains", "maps", "clips", "masks", "permutes", "mixes", "noises", "answers", "splits"]
 
@@ -42,29 +50,29 @@ class Release:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleaseCount:
+class ReleaseCount(Checked):
     """How often a run releases what belongs to one record or one client: what a receipt cannot know by itself.
 
     Attributes:
-        rounds: rounds in which a client takes part, ≥ 1.
-        epochs: releases of one record over the run, ≥ 1.
-        batch_size: releases of one client in a round, ≥ 1.
-        copies: releases of one record in a round, ≥ 1: several where a client has fewer records than a batch.
-        clients: n ≥ 1.
+        rounds: rounds in which a client takes part.
+        epochs: releases of one record over the run.
+        batch_size: releases of one client in a round.
+        copies: releases of one record in a round: several where a client has fewer records than a batch.
+        clients: n.
         lower_model: "frozen", "trained" (on raw data, and kept by its client), "averaged" (sent out, too), or the noisy
             updates that trained it.
-        delta: the δ at which ε is wanted, in (0, 1).
+        delta: the δ at which ε is wanted.
         unmatched: clients of the group that is left over when k does not divide n; 0 where it does.
     """
 
-    rounds: int = 1
-    epochs: int = 1
-    batch_size: int = 1
-    copies: int = 1
-    clients: int = 1
+    rounds: Count = 1
+    epochs: Count = 1
+    batch_size: Count = 1
+    copies: Count = 1
+    clients: Count = 1
     lower_model: Literal["frozen", "trained", "averaged"] | PrivateUpdates = "frozen"
-    delta: float = 1e-5
-    unmatched: int = 0
+    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
+    unmatched: Whole = 0
 
 
 ONE_RELEASE = ReleaseCount()
@@ -93,8 +101,10 @@ NEGLIGIBLE = 1e-12
 """A scale of noise that is lost in the rounding of float32, and still above 0, as every noise must be."""
 
 
-class Defense(ABC):
+class Defense(Checked, ABC):
     """One defense: a frozen dataclass. `apply` is what it does to smashed data; the other methods are hooks.
+
+    What a field may be stands in its annotation and is checked when an object is made (`privkit.constraints`).
 
     Attributes:
         name: its name in the registry.
@@ -127,15 +137,15 @@ class Defense(ABC):
     over_batch: ClassVar[bool] = False
     positions: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 1
-    group: int = 1
-    level: str = "smashed"
+    group: Count = 1
+    level: Level = "smashed"
     images_only: ClassVar[bool] = False
     soft_labels: ClassVar[bool] = False
     at_inference: bool = True
     frozen_block: bool = False
     published: bool = True
     keeps_positions: ClassVar[bool] = True
-    drawn: str = "every_round"
+    drawn: Drawn = "every_round"
     storages: tuple[str, ...] = ()
     noise_fields: ClassVar[tuple[str, ...]] = ()
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
 from privkit.accountants.shuffles import permutations
-from privkit.accountants.shuffles.variants import VARIANTS, Variant
+from privkit.accountants.shuffles.variants import Variant
+from privkit.constraints import Probability
 from privkit.defenses.base import Defense, Effect, Release, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows, permutation_rows
 from privkit.defenses.receipts import Permuted
@@ -37,14 +36,9 @@ class BatchShuffle(Defense):
     positions: ClassVar[bool] = False
     smallest_batch: ClassVar[int] = 2
 
-    keep: float = 0.4
+    keep: Probability = 0.4
     variant: Variant = "final_shuffle"
     frozen_block: bool = False
-
-    def __post_init__(self) -> None:
-        if not (isfinite(self.keep) and 0 <= self.keep <= 1):
-            raise ValueError(f"keep must lie in [0, 1], got {self.keep}")
-        validate.choice("variant", self.variant, VARIANTS)
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Generator, Tensor
 from torch.nn.functional import interpolate
 
-from privkit.accountants import validate
+from privkit.constraints import Count
 from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.receipts import Nothing
 
@@ -32,12 +32,8 @@ class Blur(Defense):
     effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})
     level = "input"
 
-    factor: int = 14
+    factor: Count = 14
     enlarge: Literal["bilinear", "nearest"] = "bilinear"
-
-    def __post_init__(self) -> None:
-        validate.whole("factor", self.factor)
-        validate.choice("enlarge", self.enlarge, ("bilinear", "nearest"))
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

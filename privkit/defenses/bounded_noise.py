@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
 from privkit.accountants.spec.parts import UNMIXED, Noise
 from privkit.accountants.spec.sensitivity import Clamp, OneHot
+from privkit.constraints import Checked, Positive
 from privkit.defenses import mixing, noise
 from privkit.defenses.base import Place
 from privkit.defenses.charge import Mixing, Noised
 
 Pair = tuple[Tensor, Tensor]
 
+Site = Literal["client", "mixer"]
+"""Who adds the noise: each client before mixing, or the mixer once."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedNoise:
+class BoundedNoise(Checked):
     """The Gaussian mechanism of DP-CutMixSL, before mixing (Eq. 5) or after it (Eq. 15 and 16).
 
     Attributes:
@@ -33,18 +37,11 @@ class BoundedNoise:
     ValueError: sigma must be a finite number > 0, got 0
     """
 
-    sigma: float
-    sigma_labels: float | None
-    bound: float
-    site: str
+    sigma: Positive
+    sigma_labels: Positive | None
+    bound: Positive
+    site: Site
     place: Place
-
-    def __post_init__(self) -> None:
-        validate.real("sigma", self.sigma, above=0)
-        if self.sigma_labels is not None:
-            validate.real("sigma_labels", self.sigma_labels, above=0)
-        validate.real("bound", self.bound, above=0)
-        validate.choice("site", self.site, ("client", "mixer"))
 
     def before(self, smashed: Tensor, labels: Tensor, generator: Generator) -> Pair:
         """Smashed data [..., B, ...] in [0, Δ] and labels [..., B, L] in the simplex, with the clients' noise if it is
@@ -81,9 +78,7 @@ class BoundedNoise:
         """For images of so many coordinates."""
         return Noised(
             clip=Clamp(low=0, high=self.bound, dimensions=coordinates),
-            noise=Noise(
-                smashed=self.sigma, labels=self.sigma_labels, site="client" if self.site == "client" else "mixer"
-            ),
+            noise=Noise(smashed=self.sigma, labels=self.sigma_labels, site=self.site),
             labels=None if self.sigma_labels is None else OneHot(),
             mixing=mix,
             added_by="client" if self.site == "client" else self.place,

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from privkit.accountants import answer, validate
+from privkit.accountants import answer
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import UNMIXED, CutMix, Mixup, Noise, NoMixing, PrivateUpdates
@@ -87,9 +87,6 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
         Differential privacy of one record (lower segment frozen or trained by noisy updates, which are charged, too) or
         one client (trained), replace-one; or "nothing", with the reason.
 
-    Raises:
-        ValueError: if the release count's δ is not in (0, 1).
-
     Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the noise's place put right; a lower segment
     trained on raw data carries records from round to round, so that its unit is the client.
 
@@ -98,7 +95,6 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     >>> round(charge(made, ReleaseCount()).epsilon, 4), charge(made, ReleaseCount(lower_model="averaged")).kind
     (4.3772, 'nothing')
     """
-    delta = validate.delta(release_count.delta)
     if receipt.clip is None:
         return nothing("the smashed data have no bound, so that no noise hides one of them; set clip")
     if receipt.added_by == "server":
@@ -122,9 +118,9 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
             rounds=release_count.rounds if client else release_count.epochs,
             releases=release_count.batch_size if client else 1,
         )
-        found = answer.epsilon(mechanism, delta, tight=False)
+        found = answer.epsilon(mechanism, release_count.delta, tight=False)
         if found.epsilon < WORTH_COMPOSING:
-            found = answer.epsilon(mechanism, delta)
+            found = answer.epsilon(mechanism, release_count.delta)
     except ValueError as reason:  # the accountant refuses what it has no proof for, and says why
         return nothing(str(reason))
     if found.kind == "nothing":

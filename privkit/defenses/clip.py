@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
+from privkit.constraints import Positive
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, Effect, Place, Release
 from privkit.defenses.receipts import NOT_DP, Nothing
@@ -28,14 +28,9 @@ class Clip(Defense):
     name: ClassVar[str] = "clip"
     effects: ClassVar[frozenset[Effect]] = frozenset({"clips"})
 
-    bound: float = 1.0
-    clip_by: Literal["coordinate", "image"] = "coordinate"
+    bound: Positive = 1.0
+    clip_by: noise.ClipBy = "coordinate"
     place: Place = "client"
-
-    def __post_init__(self) -> None:
-        validate.fields(self, bound=validate.real("bound", self.bound, above=0))
-        validate.choice("clip_by", self.clip_by, ("coordinate", "image"))
-        validate.choice("place", self.place, ("client", "mixer", "server"))
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
 from privkit.accountants.spec.mixing import DirichletCounts, FixedCounts
 from privkit.accountants.spec.parts import UNMIXED, CutMix
+from privkit.constraints import Count, Positive
 from privkit.defenses import masks, mixing
-from privkit.defenses.base import Defense, Effect, Release
-from privkit.defenses.bounded_noise import BoundedNoise, seated
+from privkit.defenses.base import Defense, Drawn, Effect, Level, Release
+from privkit.defenses.bounded_noise import BoundedNoise, Site, seated
 from privkit.defenses.charge import Mixing, Noised, equal_counts
 
 
@@ -46,29 +46,22 @@ class DpCutMixSl(Defense):
     soft_labels: ClassVar[bool] = True
     at_inference = False
 
-    group: int = 2
-    concentration: float = 2.0
-    sigma: float = 16 / 255
-    sigma_labels: float | None = 16 / 255
-    bound: float = 0.15
-    site: Literal["client", "mixer"] = "client"
+    group: Count = 2
+    concentration: mixing.Concentration = 2.0
+    sigma: Positive = 16 / 255
+    sigma_labels: Positive | None = 16 / 255
+    bound: Positive = 0.15
+    site: Site = "client"
     place: Literal["mixer", "server"] = "mixer"
-    patch: int | None = None
-    level: Literal["smashed", "input"] = "smashed"
+    patch: Count | None = None
+    level: Level = "smashed"
     published: bool = True
-    drawn: Literal["every_round", "once"] = "every_round"
+    drawn: Drawn = "every_round"
 
     def __post_init__(self) -> None:
-        validate.whole("group", self.group)
-        validate.fields(self, concentration=mixing.check_concentration(self.concentration))
-        validate.choice("place", self.place, ("mixer", "server"))
-        if self.patch is not None:
-            validate.whole("patch", self.patch)
-        validate.choice("level", self.level, ("smashed", "input"))
+        super().__post_init__()
         if self.level == "input" and self.place == "server":
             raise ValueError("level=input with place=server would send the server the images; use place=mixer")
-        validate.choice("drawn", self.drawn, ("every_round", "once"))
-        self._channel()  # refuses its own
 
     def apply(
         self,

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
+from privkit.constraints import Positive
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, Effect, Place, Release
 from privkit.defenses.bounded_noise import BoundedNoise
@@ -34,15 +34,11 @@ class DpSl(Defense):
     noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
     soft_labels: ClassVar[bool] = True
 
-    sigma: float = 16 / 255
-    sigma_labels: float | None = 16 / 255
-    bound: float = 0.15
+    sigma: Positive = 16 / 255
+    sigma_labels: Positive | None = 16 / 255
+    bound: Positive = 0.15
     place: Place = "client"
     at_inference: bool = True
-
-    def __post_init__(self) -> None:
-        self._channel()  # refuses its own
-        validate.choice("place", self.place, ("client", "mixer", "server"))
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

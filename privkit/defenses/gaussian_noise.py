@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
 from privkit.accountants.spec.parts import Noise
+from privkit.constraints import Positive
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, Effect, Place, Release
 from privkit.defenses.charge import Noised
@@ -35,19 +35,12 @@ class GaussianNoise(Defense):
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})
     noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
 
-    sigma: float = 0.7
-    clip: float | None = 1.0
-    clip_by: Literal["coordinate", "image"] = "coordinate"
+    sigma: Positive = 0.7
+    clip: Positive | None = 1.0
+    clip_by: noise.ClipBy = "coordinate"
     place: Place = "client"
     at_inference: bool = True
     noise_in_place: bool = False
-
-    def __post_init__(self) -> None:
-        validate.fields(self, sigma=validate.real("sigma", self.sigma, above=0))
-        if self.clip is not None:
-            validate.fields(self, clip=validate.real("clip", self.clip, above=0))
-        validate.choice("clip_by", self.clip_by, ("coordinate", "image"))
-        validate.choice("place", self.place, ("client", "mixer", "server"))
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

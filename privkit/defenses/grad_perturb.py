@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
 from privkit.accountants.spec.parts import Noise
 from privkit.accountants.spec.sensitivity import Known
+from privkit.constraints import Positive
 from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.charge import Noised
 from privkit.defenses.none import require_messages
@@ -40,15 +40,9 @@ class GradPerturb(Defense):
     place = "server"
 
     law: Literal["gaussian", "laplace"] = "gaussian"
-    noise: float = 1e-3
-    clip: float | None = None
+    noise: Positive = 1e-3
+    clip: Positive | None = None
     frozen_block: bool = False
-
-    def __post_init__(self) -> None:
-        validate.choice("law", self.law, ("gaussian", "laplace"))
-        validate.real("noise", self.noise, above=0)
-        if self.clip is not None:
-            validate.real("clip", self.clip, above=0)
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

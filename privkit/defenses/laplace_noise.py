@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
 from privkit.accountants.spec.parts import Noise
+from privkit.constraints import Positive
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, Effect, Place, Release
 from privkit.defenses.charge import Noised
@@ -33,17 +33,11 @@ class LaplaceNoise(Defense):
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})
     noise_fields: ClassVar[tuple[str, ...]] = ("scale",)
 
-    scale: float = 0.7
-    clip: float | None = 1.0
+    scale: Positive = 0.7
+    clip: Positive | None = 1.0
     place: Place = "client"
     at_inference: bool = True
     noise_in_place: bool = False
-
-    def __post_init__(self) -> None:
-        validate.fields(self, scale=validate.real("scale", self.scale, above=0))
-        if self.clip is not None:
-            validate.fields(self, clip=validate.real("clip", self.clip, above=0))
-        validate.choice("place", self.place, ("client", "mixer", "server"))
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
+from privkit.constraints import Probability
 from privkit.defenses.base import Defense, Effect, Place, Release
 from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import NOT_DP, Nothing
@@ -29,13 +29,9 @@ class Masking(Defense):
     name: ClassVar[str] = "masking"
     effects: ClassVar[frozenset[Effect]] = frozenset({"masks"})
 
-    keep: float = 0.2
+    keep: Probability = 0.2
     place: Place = "server"
     at_inference: bool = True
-
-    def __post_init__(self) -> None:
-        validate.fields(self, keep=validate.real("keep", self.keep, least=0, most=1))
-        validate.choice("place", self.place, ("client", "mixer", "server"))
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

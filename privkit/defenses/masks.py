@@ -7,21 +7,10 @@ from math import isqrt
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
+from privkit.constraints import whole
 
 INPUT_PATCH = 2
 """Side of a position of an image where none is given (DP-CutMixSL §3.B, "Impact of Patch Size": 2×2)."""
-
-
-def check(level: object, patch: object) -> None:
-    """Refuse fields of a masking defense that mean nothing.
-
-    Raises:
-        ValueError: if `level` is neither "smashed" nor "input", or `patch` neither None nor a whole number >= 1.
-    """
-    validate.choice("level", level, ("smashed", "input"))
-    if patch is not None:
-        validate.whole("patch", patch)
 
 
 def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> int:
@@ -120,7 +109,7 @@ def _grid(name: str, smashed: Tensor, patch: int | None, leading: int) -> tuple[
             "or give patch=, the side of a position of a feature map [..., C, H, W]"
         )
     _, height, width = trailing
-    if height % validate.whole("patch", patch) or width % patch:
+    if height % whole("patch", patch) or width % patch:
         common = [side for side in range(1, min(height, width) + 1) if height % side == 0 == width % side]
         raise ValueError(
             f"{name}: patch={patch} does not divide the feature map's {height}×{width} pixels; use one of {common}"

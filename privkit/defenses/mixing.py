@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from math import isinf
+from math import inf, isinf
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Le
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
 from privkit.defenses.masks import permutations
 
-LEAST_CONCENTRATION = 1e-6
-"""α_M of any use."""
+Concentration = Annotated[float, Ge(1e-6), Le(inf), "inf gives equal ratios"]
+"""α_M of a Dirichlet law. Below its range, one client fills every message, and logarithms of ratios overflow."""
 
 
 def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator) -> Tensor:
@@ -217,25 +218,6 @@ def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present:
             f"present must be bool {list(smashed.shape[:2])}, a flag a seat, got {present.dtype} {list(present.shape)}"
         )
     return smashed, labels, present
-
-
-def check_concentration(value: object) -> float:
-    """α_M ≥ 1e-6, infinity included.
-
-    Raises:
-        ValueError: for anything else: below, one client fills every message, and logarithms of shares overflow.
-
-    >>> check_concentration(2), check_concentration(float("inf"))
-    (2.0, inf)
-    """
-    if isinstance(value, float) and value == float("inf"):
-        return value
-    try:
-        return validate.real("concentration", value, least=LEAST_CONCENTRATION)
-    except ValueError:
-        raise ValueError(
-            f"concentration must be >= {LEAST_CONCENTRATION:g}, or inf for equal shares, got {value!r}"
-        ) from None
 
 
 def _patchwork(smashed: Tensor, mask: Tensor) -> Tensor:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
+from privkit.constraints import Count
 from privkit.defenses import masks
-from privkit.defenses.base import Defense, Effect, Release
-from privkit.defenses.mixing import check_concentration, check_group, dirichlet_ratios, mix, mix_labels, ratio_coins
+from privkit.defenses.base import Defense, Drawn, Effect, Level, Release
+from privkit.defenses.mixing import Concentration, check_group, dirichlet_ratios, mix, mix_labels, ratio_coins
 from privkit.defenses.receipts import Mixed
 
 
@@ -36,17 +36,11 @@ class Mixup(Defense):
     soft_labels: ClassVar[bool] = True
     at_inference = False
 
-    group: int = 2
-    concentration: float = 2.0
-    level: str = "smashed"
+    group: Count = 2
+    concentration: Concentration = 2.0
+    level: Level = "smashed"
     published: bool = True
-    drawn: Literal["every_round", "once"] = "every_round"
-
-    def __post_init__(self) -> None:
-        validate.whole("group", self.group)
-        validate.fields(self, concentration=check_concentration(self.concentration))
-        masks.check(self.level, None)
-        validate.choice("drawn", self.drawn, ("every_round", "once"))
+    drawn: Drawn = "every_round"
 
     def apply(
         self,

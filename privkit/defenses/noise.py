@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Generator, Tensor
 
 from privkit.accountants.spec.sensitivity import Ball, Clamp, ClipSet
+
+ClipBy = Literal["coordinate", "image"]
+"""What a clip bounds: each coordinate, or the L2 norm of an image's smashed data."""
 
 
 def widened(values: Tensor) -> Tensor:
@@ -53,14 +58,14 @@ def shrink(smashed: Tensor, radius: float) -> Tensor:
     return wide * (radius / norm.clamp(min=radius))
 
 
-def clipped(smashed: Tensor, bound: float | None, clip_by: str) -> Tensor:
+def clipped(smashed: Tensor, bound: float | None, clip_by: ClipBy) -> Tensor:
     """Smashed data [M, B, ...] in the clip set of `clip_set`; only widened if `bound` is None."""
     if bound is None:
         return widened(smashed)
     return shrink(smashed, bound) if clip_by == "image" else clamp(smashed, -bound, bound)
 
 
-def clip_set(bound: float | None, clip_by: str, coordinates: int) -> ClipSet | None:
+def clip_set(bound: float | None, clip_by: ClipBy, coordinates: int) -> ClipSet | None:
     """Where `clipped` puts the smashed data of an image of so many coordinates, as the accountant knows it.
 
     >>> clip_set(2.0, "image", 100)

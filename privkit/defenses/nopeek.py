@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
+from privkit.constraints import NonNegative
 from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
@@ -38,11 +38,8 @@ class NoPeek(Defense):
     images_only: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 2
 
-    weight: float = 1.0
+    weight: NonNegative = 1.0
     frozen_block: bool = False
-
-    def __post_init__(self) -> None:
-        validate.real("weight", self.weight, least=0)
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
-from privkit.defenses.base import Defense, Effect, Release
-from privkit.defenses.masks import INPUT_PATCH, check, positions, spread
+from privkit.constraints import Count
+from privkit.defenses.base import Defense, Drawn, Effect, Level, Release
+from privkit.defenses.masks import INPUT_PATCH, positions, spread
 from privkit.defenses.mixing import (
-    check_concentration,
+    Concentration,
     check_group,
     dirichlet_counts,
     exclusive_masks,
@@ -46,18 +46,12 @@ class RandomCutMix(Defense):
     at_inference = False
     input_patch: ClassVar[int] = INPUT_PATCH
 
-    group: int = 2
-    concentration: float = 2.0
-    level: str = "smashed"
-    patch: int | None = None
+    group: Count = 2
+    concentration: Concentration = 2.0
+    level: Level = "smashed"
+    patch: Count | None = None
     published: bool = True
-    drawn: Literal["every_round", "once"] = "every_round"
-
-    def __post_init__(self) -> None:
-        validate.whole("group", self.group)
-        validate.fields(self, concentration=check_concentration(self.concentration))
-        check(self.level, self.patch)
-        validate.choice("drawn", self.drawn, ("every_round", "once"))
+    drawn: Drawn = "every_round"
 
     @property
     def side(self) -> int | None:

@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
-from privkit.defenses.base import Defense, Effect, Place, Release
-from privkit.defenses.masks import INPUT_PATCH, check, permutations, positions, spread
+from privkit.constraints import Count, Probability, Whole
+from privkit.defenses.base import Defense, Effect, Level, Place, Release
+from privkit.defenses.masks import INPUT_PATCH, permutations, positions, spread
 from privkit.defenses.receipts import NOT_DP, Nothing
 
 
@@ -35,18 +35,15 @@ class RandomCutout(Defense):
     input_patch: ClassVar[int] = INPUT_PATCH
     server_knows: ClassVar[str] = "the server sees which positions are zero, or is told one bit a position"
 
-    payload: float = 0.5
+    payload: Probability = 0.5
     stationary: bool = False
-    mask_seed: int = 0
-    level: str = "smashed"
+    mask_seed: Whole = 0
+    level: Level = "smashed"
     place: Place = "client"
-    patch: int | None = None
+    patch: Count | None = None
 
     def __post_init__(self) -> None:
-        validate.fields(self, payload=validate.real("payload", self.payload, least=0, most=1))
-        validate.whole("mask_seed", self.mask_seed, least=0)
-        check(self.level, self.patch)
-        validate.choice("place", self.place, ("client", "mixer", "server"))
+        super().__post_init__()
         if self.level == "input" and self.place != "client":
             raise ValueError(f"level=input with place={self.place} would send the images away; use place=client")
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
+from privkit.constraints import Positive
 from privkit.defenses.base import Defense, Effect, Place, Release
 from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
@@ -27,12 +27,8 @@ class Scaling(Defense):
     name: ClassVar[str] = "scaling"
     effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})
 
-    factor: float = 0.2
+    factor: Positive = 0.2
     place: Place = "server"
-
-    def __post_init__(self) -> None:
-        validate.fields(self, factor=validate.real("factor", self.factor, above=0))
-        validate.choice("place", self.place, ("client", "mixer", "server"))
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.accountants import validate
+from privkit.constraints import Count
 from privkit.defenses.base import Defense, Effect, Release, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows
 from privkit.defenses.receipts import Permuted
@@ -48,13 +48,11 @@ class SpectralShuffle(Defense):
     positions: ClassVar[bool] = False
 
     where: Literal["embedding", "image"] = "embedding"
-    patch: int | None = None
+    patch: Count | None = None
 
     def __post_init__(self) -> None:
-        validate.choice("where", self.where, ("embedding", "image"))
-        if self.patch is not None:
-            validate.whole("patch", self.patch)
-        elif self.where == "image":
+        super().__post_init__()
+        if self.where == "image" and self.patch is None:
             raise ValueError("where=image permutes patches of an image's spectrum: give patch=, the model's patch size")
 
     @property

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Generator, Tensor
 
-from privkit.accountants import validate
 from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
@@ -31,13 +31,8 @@ class SplitParts(Defense):
     name: ClassVar[str] = "split_parts"
     effects: ClassVar[frozenset[Effect]] = frozenset({"splits"})
 
-    parts: int = 2
+    parts: Annotated[int, Ge(2), "one part is the whole release"] = 2
     place: Literal["client", "mixer"] = "client"
-
-    def __post_init__(self) -> None:
-        validate.choice("place", self.place, ("client", "mixer"))
-        if validate.whole("parts", self.parts) < 2:
-            raise ValueError(f"parts must be at least 2, got {self.parts}; one part is the whole release")
 
     @property
     def storages(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -116,7 +116,7 @@ def test_parts_that_nobody_holds_are_refused() -> None:
         resolve({"defense": "split_parts", "parts": ["part_3"]})
     with pytest.raises(UsageError, match="put split_parts behind it"):
         resolve({"defense": "split_parts+gaussian_noise"})
-    with pytest.raises(UsageError, match="at least 2"):
+    with pytest.raises(UsageError, match=">= 2, got 1; one part is the whole release"):
         resolve({"defense": "split_parts:parts=1"})
     config = resolve({"defense": "gaussian_noise+split_parts", "parts": "part_2"})
     assert config.held == ("part_2",)

@@ -296,7 +296,7 @@ def test_feature_maps_are_refused(defense: Defense) -> None:
 
 @pytest.mark.parametrize("keep", [-0.1, 1.5, float("nan")])
 def test_keep_must_be_a_share(keep: float) -> None:
-    with pytest.raises(ValueError, match="keep must lie in"):
+    with pytest.raises(ValueError, match="keep must be a finite number >= 0 and <= 1"):
         BatchShuffle(keep=keep)
 
 

@@ -341,7 +341,7 @@ def test_positions_seen_is_what_fresh_masks_show() -> None:
     [
         ({"group": 0}, "group must be a whole number >= 1, got 0"),
         ({"group": 2.5}, "group must be a whole number"),
-        ({"concentration": 0}, "concentration must be >= 1e-06, or inf for equal shares, got 0"),
+        ({"concentration": 0}, "concentration must be a number >= 1e-06, or inf, got 0; inf gives equal ratios"),
         ({"concentration": -1.0}, "concentration must be"),
         ({"concentration": float("nan")}, "concentration must be"),
         ({"concentration": -INF}, "concentration must be"),

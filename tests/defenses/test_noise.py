@@ -350,7 +350,7 @@ def test_feature_maps_vectors_and_images_pass() -> None:
     [
         (GaussianNoise, {"sigma": 0.0}, "sigma must be a finite number > 0, got 0.0"),
         (GaussianNoise, {"sigma": float("nan")}, "sigma must be"),
-        (GaussianNoise, {"clip": -1.0}, "clip must be a finite number > 0, got -1.0"),
+        (GaussianNoise, {"clip": -1.0}, "clip must be a finite number > 0, or left out, got -1.0"),
         (GaussianNoise, {"clip_by": "batch"}, "clip_by must be one of coordinate, image, got 'batch'"),
         (GaussianNoise, {"place": "nobody"}, "place must be one of client, mixer, server"),
         (LaplaceNoise, {"scale": -0.1}, "scale must be"),
