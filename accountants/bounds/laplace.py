@@ -157,12 +157,3 @@ def epsilon(delta_: float, shift: float) -> float:
     """
     d, t = validate.delta(delta_), validate.real("shift", shift, least=0)
     return max(0.0, t + 2 * log(1 - d))
-
-
-def scale_for(epsilon_: float, l1_sensitivity: float) -> float:
-    """Scale b of the noise that makes a release ε-DP (δ = 0): sensitivity/ε.
-
-    >>> scale_for(2.0, 512.0)
-    256.0
-    """
-    return validate.real("l1_sensitivity", l1_sensitivity, above=0) / validate.real("epsilon", epsilon_, above=0)

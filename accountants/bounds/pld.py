@@ -54,27 +54,6 @@ def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interva
     return composed_bounds([(profile, rounds)], delta, interval)[1]
 
 
-def composed_delta(profile: Profile | Pair, rounds: int, epsilon: float, interval: float | None = None) -> float:
-    """δ of T rounds of one mechanism at ε: an upper bound, tight up to the grid.
-
-    Args:
-        profile: of one round, as in `from_profile`.
-        rounds: T in 1..10¹¹.
-        epsilon: ε ≥ 0.
-        interval: of the grid.
-
-    Raises:
-        ValueError: if an argument is out of range.
-
-    Source: as `history_delta`.
-
-    >>> from privkit.accountants.bounds import gaussian
-    >>> round(composed_delta(lambda e: gaussian.delta(e, 0.1), 100, 1.0, 1e-3), 5)
-    0.12694
-    """
-    return history_delta([(profile, rounds)], epsilon, interval)
-
-
 def history_delta(steps: Steps, epsilon: float, interval: float | None = None) -> float:
     """δ of a history of mechanisms at ε, each with its own number of rounds: an upper bound, tight up to the grid.
 

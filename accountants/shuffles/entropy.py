@@ -253,18 +253,6 @@ def entropy_after_attack(
     )
 
 
-def patch_multiplicities(patches: ArrayLike) -> list[int]:
-    """How often each different patch of an image occurs, bit for bit; sums to N.
-
-    Args:
-        patches: numbers [N, D].
-
-    >>> patch_multiplicities([[0, 0], [1, 2], [0, 0]])
-    [2, 1]
-    """
-    return np.unique(_patches("patches", patches), axis=0, return_counts=True)[1].tolist()  # type: ignore[no-any-return]
-
-
 def distinguish(
     released_tokens: ArrayLike, candidate_a: ArrayLike, candidate_b: ArrayLike
 ) -> Literal["a", "b", "both", "neither"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from math import comb, factorial, lgamma, log, prod
+from math import comb, factorial, lgamma, log
 
 from privkit.accountants import validate
 
@@ -91,23 +91,13 @@ def own_image_share(tokens: int, batch: int, kept: int) -> float:
     return share + (1 - share) / batch
 
 
-def distinct_orderings(multiplicities: Sequence[int]) -> int:
-    """Orderings of an image with equal patches that can be told apart: N!/∏m!.
+def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
+    """log10 of N!/∏m!, the orderings of an image with equal patches that can be told apart, for any size.
 
     Args:
         multiplicities: how often each different patch occurs, each ≥ 1; they sum to N.
 
     Source: the multinomial coefficient.
-
-    >>> distinct_orderings([2, 1, 1])
-    12
-    """
-    found = checked_multiplicities(multiplicities)
-    return factorial(sum(found)) // prod(factorial(m) for m in found)
-
-
-def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
-    """log10 of `distinct_orderings`, for any size.
 
     >>> round(log10_distinct_orderings([2, 1, 1]), 6)
     1.079181

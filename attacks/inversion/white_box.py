@@ -66,7 +66,7 @@ class WhiteBox:
     release counts as explained. `converged` so says whether more steps would change the guess, not that it is right.
 
     Where a lower segment treats all places alike, every order explains the release: only what the adversary's own
-    images say of places (`place_model.place_costs`) orders the tokens.
+    images say of places (`PlaceModel`) orders the tokens.
 
     Source: He et al. 2019, "Model inversion attacks against collaborative inference"; Yao et al., patch shuffling,
     Eq. 4 and §V-B.2, whose authors neither bound the pixels nor optimize the order.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, log
+from math import inf
 from typing import ClassVar, Literal
 
 import torch
@@ -45,40 +45,6 @@ def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: f
     _check_sigma(sigma)
     row, a, b = (values.detach().double().flatten(1) for values in (observed, present, absent))
     return ((a - b) * (row - (a + b) / 2)).sum(1) / sigma**2
-
-
-def contained(observed: Tensor, candidates: Tensor, sigma: float) -> Tensor:
-    """ln of the mean likelihood, over all rows, that the row is a candidate, relative to what any candidate would get.
-
-    For canaries whose row is unknown, since a shuffle hides it or because they were only perhaps inserted: row r has
-    −‖r − z‖²/2σ² for candidate z, from which the best explanation of the row by another candidate is subtracted.
-
-    Args:
-        observed: float [N, ...], the released rows.
-        candidates: [K, ...], each one's smashed data without noise, K ≥ 2.
-        sigma: of the noise, > 0.
-
-    Returns:
-        float64 [K], high where some row holds the candidate.
-
-    Raises:
-        ValueError: if shapes differ, there is one candidate only, or σ is out of range.
-
-    >>> contained(torch.tensor([[1.0], [0.0]]), torch.tensor([[1.0], [5.0]]), 0.5).argmax().item()
-    0
-    """
-    if observed.shape[1:] != candidates.shape[1:] or len(candidates) < 2:
-        raise ValueError(
-            f"contained needs rows [N, ...] and at least two candidates of the same shape, got {list(observed.shape)} "
-            f"and {list(candidates.shape)}"
-        )
-    _check_sigma(sigma)
-    rows, z = observed.detach().double().flatten(1), candidates.detach().double().flatten(1)
-    like = (rows @ z.T - z.square().sum(1) / 2) / sigma**2  # the row's own norm cancels below
-    first, second = like.topk(2, 1).values.unbind(1)
-    own = torch.arange(len(z), device=like.device) == like.argmax(1, keepdim=True)
-    other = torch.where(own, second.unsqueeze(1), first.unsqueeze(1))
-    return (like - other).logsumexp(0) - log(len(rows))
 
 
 @dataclass(frozen=True, kw_only=True)

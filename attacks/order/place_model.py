@@ -12,25 +12,6 @@ PLACE_CHANNELS = 32  # principal channels that the Gaussians of places are fitte
 NUMBERS_AT_ONCE = 2**24  # 64 MiB in float32; bounds memory, changes nothing
 
 
-def place_costs(released: Tensor, examples: Tensor) -> Tensor:
-    """How unlikely each released token is at each place, by one Gaussian a place, fitted to the adversary's images.
-
-    Args:
-        released: [N, T, D].
-        examples: [M, T, D] with M ≥ 2, tokens in order, of the adversary's own images.
-
-    Returns:
-        [N, T, T], negative log-likelihood in nats of token t at place s, up to a constant for each token.
-
-    Source: quadratic discriminant analysis with regularised covariances, Friedman 1989.
-
-    >>> examples = torch.stack([torch.tensor([[0.0], [5.0]]), torch.tensor([[1.0], [6.0]])])
-    >>> place_costs(torch.tensor([[[5.5], [0.5]]]), examples)[0].argmin(1).tolist()
-    [1, 0]
-    """
-    return PlaceModel.fit(examples).costs(released)
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlaceModel:
     """One Gaussian a place, in the principal channels of all places.
@@ -40,6 +21,12 @@ class PlaceModel:
         axes: [D, d], to channels of unit variance.
         means: [T, d].
         factors: [T, d, d], Cholesky factors of the covariances.
+
+    Source: quadratic discriminant analysis with regularised covariances, Friedman 1989.
+
+    >>> examples = torch.stack([torch.tensor([[0.0], [5.0]]), torch.tensor([[1.0], [6.0]])])
+    >>> PlaceModel.fit(examples).costs(torch.tensor([[[5.5], [0.5]]]))[0].argmin(1).tolist()
+    [1, 0]
     """
 
     mean: Tensor
@@ -49,7 +36,7 @@ class PlaceModel:
 
     @classmethod
     def fit(cls, examples: Tensor) -> PlaceModel:
-        """From tokens [M, T, D] in order, some at a time: there may be millions."""
+        """From tokens [M, T, D] in order, M ≥ 2, some at a time: there may be millions."""
         m, t, d = examples.shape
         parts = examples.split(max(1, NUMBERS_AT_ONCE // (t * d)))
         mean = torch.stack([part.sum((0, 1)) for part in parts]).sum(0) / (m * t)
@@ -69,7 +56,7 @@ class PlaceModel:
         return cls(mean=mean, axes=axes, means=means, factors=factors)
 
     def costs(self, released: Tensor) -> Tensor:
-        """Of released tokens [N, T, D] at each place, [N, T, T]; see `place_costs`."""
+        """Released tokens [N, T, D] -> negative log-likelihoods in nats, up to a constant a token, [N, T, T]."""
         places, kept = self.means.shape
         costs = []
         for part in released.flatten(0, 1).split(max(1, NUMBERS_AT_ONCE // (places * kept))):

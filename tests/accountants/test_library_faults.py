@@ -156,7 +156,7 @@ def test_asymptotic_gdp_is_no_bound() -> None:
     claimed = accountant.get_epsilon(DELTA)
     skip_if_fixed(claimed >= low)
     assert claimed == pytest.approx(1.6177118087467202, rel=1e-6)
-    assert pld.composed_delta(round_profiles.poisson_gaussian(0.01, 1.0), 1000, claimed, 1e-4) > 3 * DELTA
+    assert pld.history_delta([(round_profiles.poisson_gaussian(0.01, 1.0), 1000)], claimed, 1e-4) > 3 * DELTA
 
 
 def test_gaussian_dual_overflows() -> None:

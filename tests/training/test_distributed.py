@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 import numpy as np, torch
 from torch import Generator
 from privkit.domains.images.domain import Images
@@ -19,34 +19,35 @@ from privkit.defenses import BatchShuffle, NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.models import VIT_MICRO
 from privkit.training import Clients, SplitProtocol, TrainingSpec, train
-from privkit.training.distributed import process_group, processes
+from privkit.training.distributed import processes
 
 torch.set_num_threads(1)
 pool = TinyDigits().open(None, download=False, train_images=96).train
 data = pool.take(np.random.default_rng(0).permutation(len(pool))[:96])
 found = {}
-with process_group():
-    rank, world = processes()
-    for defense in (NoDefense(), BatchShuffle()):
-        tiny = Images(shape=(1, 8, 8))
-        model = VIT_MICRO.build(tiny, 10, positions=defense.positions, seed=0)
-        edge = Clients.build(model.lower, defense, tiny, classes=10, seed=0, protocol=SplitProtocol(clients=2))
-        receipts, apply = [], edge.release
-        def watched(*arguments):
-            sent = apply(*arguments)
-            receipts.append(sent.receipt)
-            return sent
-        edge.release = watched
-        curve = train(edge, model.upper, data, TrainingSpec(batch_size=12), epochs=2, seed=0).curve
-        weights = torch.cat([p.detach().flatten() for p in (*edge.parameters(), *model.upper.parameters())])
-        share = receipts[0].certificate().quantities.get("own_image_share")
-        found[defense.name] = {"weights": weights[::997].tolist(), "share": share, "sum": weights.sum().item()}
-    try:
-        train(edge, model.upper, data, TrainingSpec(batch_size=13), epochs=1, seed=0)
-    except Exception as error:
-        found["odd"] = str(error)
-    if sys.argv[1] != "-":
-        open(f"{sys.argv[1]}.{rank}", "w").write(json.dumps(found))
+if "WORLD_SIZE" in os.environ:
+    torch.distributed.init_process_group("gloo")
+rank, world = processes()
+for defense in (NoDefense(), BatchShuffle()):
+    tiny = Images(shape=(1, 8, 8))
+    model = VIT_MICRO.build(tiny, 10, positions=defense.positions, seed=0)
+    edge = Clients.build(model.lower, defense, tiny, classes=10, seed=0, protocol=SplitProtocol(clients=2))
+    receipts, apply = [], edge.release
+    def watched(*arguments):
+        sent = apply(*arguments)
+        receipts.append(sent.receipt)
+        return sent
+    edge.release = watched
+    curve = train(edge, model.upper, data, TrainingSpec(batch_size=12), epochs=2, seed=0).curve
+    weights = torch.cat([p.detach().flatten() for p in (*edge.parameters(), *model.upper.parameters())])
+    share = receipts[0].certificate().quantities.get("own_image_share")
+    found[defense.name] = {"weights": weights[::997].tolist(), "share": share, "sum": weights.sum().item()}
+try:
+    train(edge, model.upper, data, TrainingSpec(batch_size=13), epochs=1, seed=0)
+except Exception as error:
+    found["odd"] = str(error)
+if sys.argv[1] != "-":
+    open(f"{sys.argv[1]}.{rank}", "w").write(json.dumps(found))
 """
 
 

@@ -127,7 +127,7 @@ def test_small_compositions_by_brute_force(shift: float, rounds: int, epsilon: f
     exact = float(np.sum(masses * np.maximum(0, -np.expm1(epsilon - losses)))) - np.expm1(
         rounds * log1p(-once.infinity)
     )
-    assert pld.composed_delta(round_profiles.laplace(shift), rounds, epsilon, 0.01) == pytest.approx(
+    assert pld.history_delta([(round_profiles.laplace(shift), rounds)], epsilon, 0.01) == pytest.approx(
         exact, rel=1e-8, abs=3e-14
     )
 
@@ -148,7 +148,7 @@ def test_agrees_with_dp_accounting(rate: float, sigma: float, rounds: int) -> No
         ours = pld.composed_epsilon(round_profiles.poisson_gaussian(rate, 1 / sigma), rounds, delta, 1e-3)
         assert ours == pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-6)
     for epsilon in (0.0, 0.5, 3.0):
-        ours = pld.composed_delta(round_profiles.poisson_gaussian(rate, 1 / sigma), rounds, epsilon, 1e-3)
+        ours = pld.history_delta([(round_profiles.poisson_gaussian(rate, 1 / sigma), rounds)], epsilon, 1e-3)
         assert ours == pytest.approx(theirs.get_delta_for_epsilon(epsilon), rel=1e-6, abs=1e-13)
 
 
@@ -235,7 +235,7 @@ def test_delta_and_epsilon_are_inverse_and_a_finer_grid_lies_between(
     assert low <= finer_high
     assert finer_low <= finer_high <= high + 1e-9
     if high > 0:
-        assert pld.composed_delta(pair, rounds, high, 5e-3) == pytest.approx(delta, rel=1e-6)
+        assert pld.history_delta([(pair, rounds)], high, 5e-3) == pytest.approx(delta, rel=1e-6)
 
 
 def test_the_lower_bound_is_close() -> None:
@@ -261,7 +261,7 @@ def test_an_infinite_loss_is_never_hidden() -> None:
     leaky = lambda e: np.maximum(gaussian.delta(e, 1.0), 1e-4)  # noqa: E731
     assert pld.composed_epsilon(leaky, 1, 1e-5, 1e-3) == inf
     assert pld.composed_epsilon(leaky, 100, 1e-3, 1e-3) == inf
-    assert pld.composed_delta(leaky, 10, 50.0, 1e-3) == pytest.approx(1 - (1 - 1e-4) ** 10, rel=1e-6)
+    assert pld.history_delta([(leaky, 10)], 50.0, 1e-3) == pytest.approx(1 - (1 - 1e-4) ** 10, rel=1e-6)
 
 
 @settings(max_examples=25, deadline=None)
@@ -285,7 +285,7 @@ def test_refuses_what_is_no_number(bad: Any) -> None:
     calls: list[Any] = [
         lambda: pld.composed_epsilon(profile, bad, 1e-5),
         lambda: pld.composed_epsilon(profile, 10, bad),
-        lambda: pld.composed_delta(profile, 10, bad),
+        lambda: pld.history_delta([(profile, 10)], bad),
         lambda: from_profile(profile, bad),
         lambda: round_profiles.gaussian_profile(bad),
         lambda: round_profiles.poisson_gaussian(bad, 1.0),

@@ -125,7 +125,6 @@ def test_averaging_over_releases(shared: Path) -> None:
 def test_equal_patches_are_counted_once(word: list[int]) -> None:
     multiplicities = list(Counter(word).values())
     expected = len(set(permutations(word)))
-    assert counts.distinct_orderings(multiplicities) == expected
     assert counts.log10_distinct_orderings(multiplicities) == pytest.approx(log10(expected), abs=1e-12)
     certificate = certificates.patch_shuffle(tokens=len(word), multiplicities=multiplicities)
     assert certificate.quantities["log10_permutations"] == pytest.approx(log10(expected), abs=1e-12)

@@ -138,7 +138,6 @@ def test_equal_patches_leave_fewer_orders(word: list[int], p: float) -> None:
     expected = shannon([p, *rest], base=2) if p > 1 / orders else log2(orders)
     assert entropy.fano_bits(n, p, multiplicities) == pytest.approx(expected, abs=1e-9)
     assert entropy.min_entropy_bits(n, p, multiplicities) <= most
-    assert entropy.patch_multiplicities(np.array(word, dtype=float)[:, None]) == multiplicities
 
 
 @given(trials=st.integers(1, 10_000), confidence=st.floats(0.5, 0.9999), data=st.data())
@@ -269,7 +268,6 @@ def test_refuses_what_is_no_number_of_tokens(bound: Callable[[Any, float], Any],
         (lambda: entropy.distinguish([1.0, 2.0], [[1.0]], [[2.0]]), "released_tokens"),
         (lambda: entropy.distinguish([[1.0]], [[float("nan")]], [[2.0]]), "candidate_a"),
         (lambda: entropy.distinguish([[1.0]], [[1.0]], []), "candidate_b"),
-        (lambda: entropy.patch_multiplicities([["a"]]), "patches"),
     ],
 )
 def test_refuses_bad_input(call: Callable[[], object], match: str) -> None:

@@ -165,8 +165,8 @@ def test_refuses_an_unknown_reading(variant: object) -> None:
         (lambda: laws.averaged_noise_std(0.0, 60), "std"),
         (lambda: laws.averaged_noise_std(float("nan"), 60), "std"),
         (lambda: laws.averaged_noise_std(2.0, 0), "releases"),
-        (lambda: counts.distinct_orderings([]), "multiplicities"),
-        (lambda: counts.distinct_orderings([2, 0]), "multiplicity"),
+        (lambda: counts.log10_distinct_orderings([]), "multiplicities"),
+        (lambda: counts.log10_distinct_orderings([2, 0]), "multiplicity"),
         (lambda: certificates.patch_shuffle(tokens=4, multiplicities=[2, 1]), "sum to tokens"),
     ],
 )

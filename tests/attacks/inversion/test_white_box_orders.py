@@ -12,7 +12,7 @@ from privkit.attacks.fit import fit
 from privkit.attacks.inversion.image_fit import ImageFit, Method, Problem
 from privkit.attacks.inversion.rounds import averaged
 from privkit.attacks.inversion.white_box import WhiteBox
-from privkit.attacks.order.place_model import PlaceModel, place_costs
+from privkit.attacks.order.place_model import PlaceModel
 from privkit.domains.images.embedded import Digits
 from tests.attacks.inversion.cells import (
     AUXILIARY,
@@ -150,9 +150,9 @@ def test_places_are_learned_once_for_all_chunks(monkeypatch: pytest.MonkeyPatch)
 def test_costs_of_places_do_not_depend_on_how_many_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = Generator().manual_seed(0)
     examples, seen = torch.randn(50, 9, 12, generator=draws), torch.randn(30, 9, 12, generator=draws)
-    whole = place_costs(seen, examples)
+    whole = PlaceModel.fit(examples).costs(seen)
     monkeypatch.setattr("privkit.attacks.order.place_model.NUMBERS_AT_ONCE", 1_000)
-    torch.testing.assert_close(place_costs(seen, examples), whole, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(PlaceModel.fit(examples).costs(seen), whole, rtol=1e-4, atol=1e-4)
 
 
 def test_plans_are_doubly_stochastic_and_sharpen_to_the_assignment() -> None:
@@ -179,7 +179,7 @@ def test_places_are_scored_by_the_gaussian_likelihood() -> None:
     shrunk = 0.9 * covariance + 0.1 * covariance.mean(0)
     densities = torch.distributions.MultivariateNormal(examples.mean(0), shrunk)
     expected = -densities.log_prob(seen.unsqueeze(2))
-    costs = place_costs(seen, examples)
+    costs = PlaceModel.fit(examples).costs(seen)
     torch.testing.assert_close(
         costs - costs.mean(2, keepdim=True), expected - expected.mean(2, keepdim=True), rtol=0.02, atol=0.05
     )

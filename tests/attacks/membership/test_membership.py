@@ -13,7 +13,7 @@ from privkit.accountants.bounds.gaussian import epsilon as gaussian_epsilon
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.distinguish import CanaryObservation
 from privkit.attacks.labels.gradient_matching import label_gradients
-from privkit.attacks.membership.canaries import Canaries, contained, likelihood_ratio
+from privkit.attacks.membership.canaries import Canaries, likelihood_ratio
 from privkit.attacks.membership.member_inference import confidence, lira, loss_threshold
 from privkit.attacks.scores.leak import pooled_auc, tpr_at
 from privkit.audit.claims import Audit, audit_one_run
@@ -207,20 +207,6 @@ def test_cut_layer_gradients_are_audited_by_label_canaries(factor: float, refute
     assert found.bound.epsilon > 0.3
 
 
-def test_a_candidate_is_found_among_shuffled_rows() -> None:
-    draws = Generator().manual_seed(0)
-    candidates = torch.randn(200, 30, generator=draws)
-    coins = torch.rand(200, generator=draws) < 0.5
-    sent = torch.where(coins.unsqueeze(1), candidates, torch.randn(200, 30, generator=draws))
-    sent = sent[torch.randperm(200, generator=draws)]
-    for sigma, least in ((0.5, 0.99), (2.0, 0.6)):
-        rows = sent + sigma * torch.randn(sent.shape, generator=draws)
-        found = pooled_auc(contained(rows, candidates, sigma).numpy(), coins.numpy())
-        assert found.auc > least
-    pure = torch.randn(200, 30, generator=draws)
-    assert pooled_auc(contained(pure, candidates, 1.0).numpy(), coins.numpy()).direction == "none"
-
-
 def test_the_ratio_is_that_of_the_two_likelihoods() -> None:
     draws = Generator().manual_seed(0)
     row, a, b = (torch.randn(5, 3, generator=draws, dtype=torch.float64) for _ in range(3))
@@ -249,8 +235,6 @@ def test_canaries_say_what_they_lack() -> None:
         likelihood_ratio(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 4))
     with pytest.raises(ValueError, match="> 0"):
         Canaries(sigma=0.0)
-    with pytest.raises(ValueError, match="two candidates"):
-        contained(torch.zeros(2, 3), torch.zeros(1, 3), 1.0)
 
 
 def test_a_curve_is_tested_only_where_one_is_claimed() -> None:
