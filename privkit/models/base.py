@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
+from annotated_types import Ge, Le
 from torch import nn
 
+from privkit.constraints import Checked, choice
 from privkit.errors import UsageError
 
 SMALL_IMAGE = 64
 """Pixels a side below which models for 224 pixels take smaller patches and strides."""
+
+Depth = Annotated[int, Ge(1), Le(1000)]
+"""Blocks or layers in both segments together."""
 
 
 @dataclass(kw_only=True)
@@ -40,9 +46,6 @@ class ModelSpec(Protocol):
 
     Attributes:
         domain: what it reads: "images", "tokens" or "tables", or "any".
-
-    The built-in ones have a field `cut`, the name of the last layer in the lower segment, and a property `cuts`, the
-    names that may stand there, from the input to the output.
     """
 
     domain: ClassVar[str]
@@ -62,33 +65,38 @@ class ModelSpec(Protocol):
         ...
 
 
-def check_cut(cut: str, cuts: tuple[str, ...]) -> None:
-    """Refuse a cut layer that the model does not have.
+class NamedCuts(Checked):
+    """Base of the built-in specifications, whose field `cut` is one of the names in `cuts`.
 
-    Args:
-        cut: what was given.
-        cuts: the names that exist.
+    Attributes:
+        cut: the last layer in the lower segment.
 
-    Raises:
-        ValueError: with those names.
-
-    >>> check_cut("pool9", ("pool1", "pool2"))
+    >>> from privkit.models.lenet import LeNet5
+    >>> LeNet5(cut="pool9")
     Traceback (most recent call last):
-    ValueError: cut must be one of pool1, pool2; got 'pool9'
+    ValueError: cut must be one of conv1, pool1, conv2, pool2, fc1, fc2, got 'pool9'
     """
-    if cut not in cuts:
-        raise ValueError(f"cut must be one of {', '.join(cuts)}; got {cut!r}")
+
+    cut: str
+
+    @property
+    @abstractmethod
+    def cuts(self) -> tuple[str, ...]:
+        """Names of the cut layers, from the input to the output."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choice("cut", self.cut, self.cuts)
 
 
-def check_sizes(**sizes: int | None) -> None:
-    """Refuse sizes of a network below 1.
+def check_heads(width: int, heads: int) -> None:
+    """Refuse a number of attention heads that does not divide the width of a token.
 
     Raises:
-        ValueError: naming the first one.
+        ValueError: with both.
     """
-    for name, value in sizes.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be a whole number >= 1, got {value}")
+    if width % heads:
+        raise ValueError(f"heads must divide width ({width}), got {heads}")
 
 
 def check_class_token(positions: bool, remedy: str) -> None:

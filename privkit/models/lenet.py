@@ -10,14 +10,14 @@ from torch import nn
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models.base import SplitModel, check_cut
+from privkit.models.base import NamedCuts, SplitModel
 from privkit.models.chain import cut_chain
 
 SMALLEST = 12  # pixels a side, which leave 1×1 after the second pooling
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeNet5:
+class LeNet5(NamedCuts):
     """LeNet-5: two convolutions of 5×5 with poolings, and three linear layers; tanh between them.
 
     Images below 32 pixels are padded by two, as 28-pixel digits were. The second convolution sees all six maps, and the
@@ -36,9 +36,6 @@ class LeNet5:
     domain: ClassVar[str] = "images"
 
     cut: str = "conv2"
-
-    def __post_init__(self) -> None:
-        check_cut(self.cut, self.cuts)
 
     @property
     def cuts(self) -> tuple[str, ...]:

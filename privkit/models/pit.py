@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from privkit.constraints import Count
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models.base import SMALL_IMAGE, SplitModel, check_class_token, check_cut, check_sizes
+from privkit.models.base import SMALL_IMAGE, NamedCuts, SplitModel, check_class_token
 from privkit.models.tokens import PatchLinear, centered, stackable
 
 DEPTHS, HEADS, BASE_WIDTH = (2, 6, 4), (2, 4, 8), 32
@@ -61,7 +62,7 @@ class Upper(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pit:
+class Pit(NamedCuts):
     """PiT-Ti: three stages of transformer blocks with a pooling of the tokens between them.
 
     Attributes:
@@ -80,13 +81,9 @@ class Pit:
 
     domain: ClassVar[str] = "images"
 
-    patch: int | None = None
-    stride: int | None = None
+    patch: Count | None = None
+    stride: Count | None = None
     cut: str = "embedding"
-
-    def __post_init__(self) -> None:
-        check_sizes(patch=self.patch, stride=self.stride)
-        check_cut(self.cut, self.cuts)
 
     @property
     def cuts(self) -> tuple[str, ...]:

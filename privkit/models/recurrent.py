@@ -8,15 +8,16 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from privkit.constraints import Count
 from privkit.domains.tokens.domain import PADDING, Tokens
-from privkit.models.base import SplitModel, check_cut, check_sizes
+from privkit.models.base import Depth, NamedCuts, SplitModel
 
 LAYERS: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 """Kind -> torch's layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recurrent:
+class Recurrent(NamedCuts):
     """Token embedding, recurrent layers, and a linear classifier on the state after the last token.
 
     Padding is embedded as zeros and moved in front of the text, so that the last state has just read the last token.
@@ -40,16 +41,10 @@ class Recurrent:
     domain: ClassVar[str] = "tokens"
 
     kind: Literal["lstm", "gru", "rnn"] = "lstm"
-    embedding: int = 32
-    width: int = 64
-    depth: int = 1
+    embedding: Count = 32
+    width: Count = 64
+    depth: Depth = 1
     cut: str = "state"
-
-    def __post_init__(self) -> None:
-        if self.kind not in LAYERS:
-            raise ValueError(f"kind must be {', '.join(LAYERS)}, got {self.kind!r}")
-        check_sizes(embedding=self.embedding, width=self.width, depth=self.depth)
-        check_cut(self.cut, self.cuts)
 
     @property
     def cuts(self) -> tuple[str, ...]:

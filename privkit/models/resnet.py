@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privkit.domains.images.domain import Images
-from privkit.models.base import SMALL_IMAGE, SplitModel, check_cut
+from privkit.models.base import SMALL_IMAGE, NamedCuts, SplitModel
 from privkit.models.chain import cut_chain
 
 BLOCKS = {18: (2, 2, 2, 2), 20: (3, 3, 3)}
@@ -27,7 +27,7 @@ class Shortcut(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet:
+class ResNet(NamedCuts):
     """A residual network of basic blocks.
 
     Depth 18 has a stem of 3×3 without pooling below 64 pixels a side, as is usual on CIFAR (patch SplitNN, table 4),
@@ -51,11 +51,6 @@ class ResNet:
 
     depth: Literal[18, 20] = 18
     cut: str = "stage1"
-
-    def __post_init__(self) -> None:
-        if self.depth not in BLOCKS:
-            raise ValueError(f"depth must be 18 or 20, got {self.depth}")
-        check_cut(self.cut, self.cuts)
 
     @property
     def cuts(self) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from privkit.constraints import Count, Positive
 from privkit.domains.images.domain import Images
-from privkit.models.base import SMALL_IMAGE, SplitModel, check_class_token, check_cut, check_sizes
+from privkit.models.base import SMALL_IMAGE, Depth, NamedCuts, SplitModel, check_class_token
 from privkit.models.tokens import Lower, Upper
 from privkit.models.tokens_to_token import TokensToToken
 from privkit.models.weights import load_fitting, read_weights
@@ -41,7 +42,7 @@ class Whole(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class T2tVit:
+class T2tVit(NamedCuts):
     """T2T-ViT with the transformer type of its tokens-to-token module.
 
     Sixteen-pixel tokens at 224 pixels. Soft splits overlap, so that a token tells its neighbors even without positions:
@@ -69,22 +70,19 @@ class T2tVit:
 
     domain: ClassVar[str] = "images"
 
-    width: int = 384
-    depth: int = 14
-    heads: int = 6
-    mlp_ratio: float = 3.0
-    stride: int | None = None
+    width: Count = 384
+    depth: Depth = 14
+    heads: Count = 6
+    mlp_ratio: Positive = 3.0
+    stride: Count | None = None
     cut: str = "tokens"
     class_token: Literal["server", "client"] = "server"
     checkpoint: str | None = None
 
     def __post_init__(self) -> None:
-        check_sizes(width=self.width, depth=self.depth, heads=self.heads, stride=self.stride)
+        super().__post_init__()
         if self.width % 2 or self.width % self.heads:
             raise ValueError(f"width must be even and a multiple of heads ({self.heads}), got {self.width}")
-        if not self.mlp_ratio > 0:
-            raise ValueError(f"mlp_ratio must be above 0, got {self.mlp_ratio}")
-        check_cut(self.cut, self.cuts)
 
     @property
     def cuts(self) -> tuple[str, ...]:

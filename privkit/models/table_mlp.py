@@ -9,12 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from privkit.constraints import Count
 from privkit.domains.tables.domain import Tables
-from privkit.models.base import SplitModel, check_cut, check_sizes
+from privkit.models.base import Depth, NamedCuts, SplitModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableMlp:
+class TableMlp(NamedCuts):
     """Categories are embedded, dense columns taken as they are, and layers of one width follow.
 
     Smashed data are vectors [N, D]: a defense that moves tokens cannot run on them.
@@ -34,14 +35,10 @@ class TableMlp:
 
     domain: ClassVar[str] = "tables"
 
-    width: int = 64
-    depth: int = 3
-    embedding: int = 8
+    width: Count = 64
+    depth: Depth = 3
+    embedding: Count = 8
     cut: str = "layer1"
-
-    def __post_init__(self) -> None:
-        check_sizes(width=self.width, depth=self.depth, embedding=self.embedding)
-        check_cut(self.cut, self.cuts)
 
     @property
     def cuts(self) -> tuple[str, ...]:

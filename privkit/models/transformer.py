@@ -8,13 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from privkit.constraints import Count
 from privkit.domains.tokens.domain import PADDING, Tokens
-from privkit.models.base import SplitModel, check_cut, check_sizes
+from privkit.models.base import Depth, NamedCuts, SplitModel, check_heads
 from privkit.models.tokens import Upper, stackable
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transformer:
+class Transformer(NamedCuts):
     """Token and position embedding, then blocks of attention in both segments, and the mean over tokens.
 
     Padding is embedded as zeros without a position, and crosses the cut like any token: the server is not told the
@@ -37,16 +38,14 @@ class Transformer:
 
     domain: ClassVar[str] = "tokens"
 
-    width: int = 64
-    depth: int = 3
-    heads: int = 4
+    width: Count = 64
+    depth: Depth = 3
+    heads: Count = 4
     cut: str = "block1"
 
     def __post_init__(self) -> None:
-        check_sizes(width=self.width, depth=self.depth, heads=self.heads)
-        if self.width % self.heads:
-            raise ValueError(f"heads must divide width ({self.width}), got {self.heads}")
-        check_cut(self.cut, self.cuts)
+        super().__post_init__()
+        check_heads(self.width, self.heads)
 
     @property
     def cuts(self) -> tuple[str, ...]:

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from privkit.domains.images.domain import Images
-from privkit.models.base import SplitModel, check_cut
+from privkit.models.base import NamedCuts, SplitModel
 from privkit.models.chain import cut_chain
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # configuration D
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vgg16:
+class Vgg16(NamedCuts):
     """VGG-16 with one linear classifier, as CIFAR has it.
 
     Thirteen convolutions of 3×3 and five poolings; the mean of what is left goes to the classifier, in place of the
@@ -37,9 +37,6 @@ class Vgg16:
 
     cut: str = "pool1"
     batch_norm: bool = False
-
-    def __post_init__(self) -> None:
-        check_cut(self.cut, self.cuts)
 
     @property
     def cuts(self) -> tuple[str, ...]:

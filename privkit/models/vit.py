@@ -9,15 +9,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
+from privkit.constraints import Count
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models.base import SplitModel, check_class_token, check_cut, check_sizes
+from privkit.models.base import Depth, NamedCuts, SplitModel, check_class_token, check_heads
 from privkit.models.tokens import Lower, PatchLinear, Upper
 from privkit.models.weights import load_fitting, read_weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vit:
+class Vit(NamedCuts):
     """A ViT split into `lower` and `upper`.
 
     Attributes:
@@ -46,21 +47,19 @@ class Vit:
 
     domain: ClassVar[str] = "images"
 
-    width: int = 96
-    depth: int = 4
-    heads: int = 4
-    grid: int = 4
-    patch: int | None = None
+    width: Count = 96
+    depth: Depth = 4
+    heads: Count = 4
+    grid: Count = 4
+    patch: Count | None = None
     cut: str = "block1"
     pool: Literal["avg", "token"] = "avg"
     class_token: Literal["server", "client"] = "server"
     checkpoint: str | None = None
 
     def __post_init__(self) -> None:
-        check_sizes(width=self.width, depth=self.depth, heads=self.heads, grid=self.grid)
-        if self.width % self.heads:
-            raise ValueError(f"heads must divide width ({self.width}), got {self.heads}")
-        check_cut(self.cut, self.cuts)
+        super().__post_init__()
+        check_heads(self.width, self.heads)
         if self.class_token == "client" and self.pool != "token":
             raise ValueError("class_token=client needs pool=token: with pool=avg there must be no class token")
 

@@ -156,5 +156,5 @@ def test_lenet_says_how_small_is_too_small() -> None:
 
 
 def test_depths_that_do_not_exist() -> None:
-    with pytest.raises(ValueError, match="depth must be 18 or 20, got 50"):
+    with pytest.raises(ValueError, match="depth must be one of 18, 20, got 50"):
         ResNet(depth=50)  # type: ignore[arg-type]

@@ -127,7 +127,7 @@ def test_weights_follow_the_seed_and_nothing_else() -> None:
 def test_patch_must_divide_the_image() -> None:
     with pytest.raises(UsageError, match="does not divide images of 28×28; allowed"):
         Vit(patch=5).build(IMAGES, 10, positions=True, seed=0)
-    for bad in ({"cut": "block5"}, {"cut": "block0"}, {"heads": 5}, {"width": 0}):
+    for bad in ({"cut": "block5"}, {"cut": "block0"}, {"heads": 5}, {"width": 0}, {"depth": 10**9}):
         with pytest.raises(ValueError, match="must"):
             Vit(**bad)  # type: ignore[arg-type]
 
