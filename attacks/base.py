@@ -8,25 +8,6 @@ from typing import Any, Generic, Never, Protocol, TypeVar
 
 from torch import Generator, Tensor
 
-__all__ = [
-    "AnyAttack",
-    "Attack",
-    "AttackDiverged",
-    "Mounting",
-    "NoSession",
-    "NotApplicable",
-    "Observation",
-    "Query",
-    "QueryResult",
-    "Scores",
-    "Session",
-    "TrainingClients",
-    "View",
-    "known_to",
-    "lacking",
-    "require",
-]
-
 
 class NotApplicable(Exception):
     """The attack cannot be mounted on these views with this knowledge; the message says why."""

@@ -9,8 +9,6 @@ from importlib import import_module
 from privkit.attacks.base import AnyAttack, Mounting
 from privkit.attacks.goals import GOALS
 
-__all__ = ["check_declared"]
-
 OWN = {"labels": ("positive", "epoch"), "distinguish": ("on",)}
 """Goal -> fields that an attack on it has beside the contract's."""
 

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from privkit.attacks.base import Scores
 
-__all__ = ["CONTROL_STEPS", "Control", "planted"]
-
 CONTROL_STEPS = 100
 """Training steps of an attack in its controls, if it names no other number."""
 PLANTED_AUC = 0.9

@@ -11,8 +11,6 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Attack, Observation, Scores, View
 from privkit.attacks.goals.control import Control, planted
 
-__all__ = ["CanaryAttack", "CanaryObservation", "controls"]
-
 CONTROL_CANARIES, CONTROL_SIZE = 400, 16
 
 

@@ -11,8 +11,6 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Attack, Observation, Scores, View
 from privkit.attacks.goals.control import Control, planted
 
-__all__ = ["LabelAttack", "LabelObservation", "controls", "observe"]
-
 CONTROL_ROUNDS, CONTROL_ROWS = 8, 100
 
 

@@ -13,8 +13,6 @@ from torch.optim import Optimizer
 from privkit.attacks.base import View
 from privkit.torch_utils.seeded import seeded
 
-__all__ = ["Learners", "OneClient", "shrunk"]
-
 CHANNELS = 4
 RATE = 2e-3
 

@@ -11,8 +11,6 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Attack, Observation, Scores
 from privkit.attacks.goals.control import Control, planted
 
-__all__ = ["Fit", "MembershipAttack", "MembershipObservation", "Predict", "controls"]
-
 CONTROL_CANDIDATES, CONTROL_CLASSES = 400, 4
 EXACT = "donot_use_mm_for_euclid_dist"  # a product of matrices rounds the distance of an image to itself above 0
 

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 
-__all__ = ["Permutation", "score"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Permutation:

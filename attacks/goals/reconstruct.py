@@ -25,19 +25,6 @@ from privkit.attacks.base import (
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.scores.image import Images, Values, image_scores
 
-__all__ = [
-    "ImageAttack",
-    "ImageMounting",
-    "ImageObservation",
-    "Reconstruction",
-    "check",
-    "check_one_form",
-    "check_unmixed",
-    "match",
-    "observe",
-    "score",
-]
-
 DATA_RANGE = 1.0
 
 

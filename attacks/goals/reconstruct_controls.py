@@ -15,8 +15,6 @@ from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.patches import Geometry, patchify
 from privkit.seeds import derive
 
-__all__ = ["Patches", "controls", "plain", "shortened"]
-
 CONTROL_IMAGES = 1_000
 PLAYED = 100
 """Auxiliary images that take part at most, and those of them that play the victim."""

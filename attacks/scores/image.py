@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IMAGE_METRICS", "Images", "Values", "image_scores", "mse", "psnr", "ssim"]
-
 Images = NDArray[np.float32]
 Values = NDArray[np.float64]
 

@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, betaincinv
 from scipy.stats import norm, rankdata, t
 
-__all__ = ["Array", "Direction", "Leak", "Rate", "per_batch_auc", "pooled_auc", "roc_points", "tpr_at"]
-
 Array = NDArray[np.float64]
 Direction = Literal["higher", "lower", "none"]
 DISJOINT = "Clopper–Pearson of disjoint pairs, which all are on one side"

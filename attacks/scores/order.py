@@ -12,8 +12,6 @@ from math import isqrt
 import torch
 from torch import Tensor
 
-__all__ = ["direct_accuracy", "kinds_of", "membership_accuracy", "neighbor_accuracy"]
-
 
 def kinds_of(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
     """Which released tokens of a message are equal.

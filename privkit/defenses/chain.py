@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -11,6 +12,21 @@ from torch import Generator, Tensor, nn
 from privkit.defenses.base import Defense, Place, Receipt, Release
 from privkit.defenses.compile import ChainReceipt, Step
 from privkit.defenses.rules import check
+
+
+def _every(name: str) -> Any:
+    """Whether the attribute is true of every stage."""
+    return property(lambda chain: all(getattr(stage, name) for stage in chain.stages))
+
+
+def _some(name: str) -> Any:
+    """Whether the attribute is true of a stage."""
+    return property(lambda chain: any(getattr(stage, name) for stage in chain.stages))
+
+
+def _most(name: str) -> Any:
+    """The largest value of any stage."""
+    return property(lambda chain: max(getattr(stage, name) for stage in chain.stages))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +60,14 @@ class Chain(Defense):
         """Who runs the last stage."""
         return self.stages[-1].place
 
-    @property
-    def positions(self) -> bool:  # type: ignore[override]
-        """Whether all stages leave the positions of tokens to be seen."""
-        return all(stage.positions for stage in self.stages)
-
-    @property
-    def smallest_batch(self) -> int:  # type: ignore[override]
-        """The most that any stage needs."""
-        return max(stage.smallest_batch for stage in self.stages)
-
-    @property
-    def group(self) -> int:  # type: ignore[override]
-        """k of the stage that mixes."""
-        return max(stage.group for stage in self.stages)
+    positions = _every("positions")
+    smallest_batch = _most("smallest_batch")
+    group = _most("group")
+    soft_labels = _some("soft_labels")
+    at_inference = _every("at_inference")
+    frozen_block = _some("frozen_block")
+    published = _every("published")
+    keeps_positions = _every("keeps_positions")
 
     @property
     def level(self) -> str:  # type: ignore[override]
@@ -69,31 +79,6 @@ class Chain(Defense):
     def images_only(self) -> bool:  # type: ignore[override]
         """Whether a stage reads images, or changes them."""
         return any(stage.images_only or stage.level == "input" for stage in self.stages)
-
-    @property
-    def soft_labels(self) -> bool:  # type: ignore[override]
-        """Whether a stage changes labels."""
-        return any(stage.soft_labels for stage in self.stages)
-
-    @property
-    def at_inference(self) -> bool:  # type: ignore[override]
-        """Whether test images pass all stages."""
-        return all(stage.at_inference for stage in self.stages)
-
-    @property
-    def frozen_block(self) -> bool:  # type: ignore[override]
-        """Whether a stage asks for the frozen block; it runs behind the last stage before the server's."""
-        return any(stage.frozen_block for stage in self.stages)
-
-    @property
-    def published(self) -> bool:  # type: ignore[override]
-        """Whether the server learns all coins."""
-        return all(stage.published for stage in self.stages)
-
-    @property
-    def keeps_positions(self) -> bool:  # type: ignore[override]
-        """Whether no stage moves tokens."""
-        return all(stage.keeps_positions for stage in self.stages)
 
     @property
     def drawn(self) -> str:  # type: ignore[override]

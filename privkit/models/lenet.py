@@ -39,7 +39,6 @@ class LeNet5(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        """Names of the cut layers."""
         return ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2")
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:

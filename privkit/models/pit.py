@@ -87,7 +87,6 @@ class Pit(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        """Names of the cut layers."""
         return ("embedding", *(f"stage{i + 1}" for i in range(len(DEPTHS))))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
@@ -103,7 +102,6 @@ class Pit(NamedCuts):
         return patch, self.stride or max(1, patch // 2)
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build both segments; see `ModelSpec.build`."""
         from timm.models.pit import PoolingVisionTransformer
 
         stages = self.cuts.index(self.cut)

@@ -48,7 +48,6 @@ class Recurrent(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        """Names of the cut layers."""
         return ("embedding", "state")
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:

@@ -54,7 +54,6 @@ class ResNet(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        """Names of the cut layers."""
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]))), "pool")
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:

@@ -86,11 +86,9 @@ class T2tVit(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        """Names of the cut layers."""
         return ("tokens", *(f"block{i + 1}" for i in range(self.depth)))
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build both segments; see `ModelSpec.build`."""
         clients = self.class_token == "client"
         if clients:
             check_class_token(positions, "take class_token=server")

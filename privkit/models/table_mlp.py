@@ -42,7 +42,6 @@ class TableMlp(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        """Names of the cut layers."""
         return ("embedding", *(f"layer{i + 1}" for i in range(self.depth)))
 
     def build(self, domain: Tables, classes: int, *, positions: bool, seed: int) -> SplitModel:

@@ -49,11 +49,9 @@ class Transformer(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        """Names of the cut layers."""
         return ("embedding", *(f"block{i + 1}" for i in range(self.depth)))
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build both segments; see `ModelSpec.build`."""
         from timm.models.vision_transformer import Block
 
         with torch.random.fork_rng(devices=[]):

@@ -40,7 +40,6 @@ class Vgg16(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        """Names of the cut layers."""
         return tuple(f"pool{i + 1}" for i in range(len(STAGES)))
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:

@@ -65,7 +65,6 @@ class Vit(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        """Names of the cut layers."""
         return ("embedding", *(f"block{i + 1}" for i in range(self.depth)))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> int:
@@ -83,7 +82,6 @@ class Vit(NamedCuts):
         return self.patch
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build both segments; see `ModelSpec.build`."""
         from timm.models.vision_transformer import VisionTransformer
 
         owner: Literal["none", "server", "client"] = self.class_token if self.pool == "token" else "none"

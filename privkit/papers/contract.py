@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from privkit.accountants.golden.case import Case
 
-__all__ = ["ONE_RELEASE", "Comparison", "Paper", "Verdict"]
-
 ONE_RELEASE = "one release: rounds add up only while the lower model does not learn from the same records"
 """What every published single-release bound takes for granted."""
 

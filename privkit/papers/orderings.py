@@ -15,8 +15,6 @@ from privkit.reports.schema import Interval
 from privkit.run.records import read_rows as run_rows
 from privkit.toml_text import parse_toml
 
-__all__ = ["Judged", "Measured", "Ordering", "judge", "measured", "orderings", "read_rows"]
-
 FIELDS = ("defense", "protocol", "dataset", "model", "partition")
 """Fields of a row that say which method it is."""
 CONFIDENCE = 0.95

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["PrintedValue", "printed", "printed_values"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedValue:

@@ -183,12 +183,10 @@ class Autoencoder(Decoder):
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
-        """A decoder for releases like this one; see `privkit.attacks.inversion.decoders.build`."""
         return cls(MapGeometry.of(release, image_shape), release, width=width, depth=depth)
 
     @property
     def learning_rate(self) -> float:
-        """Peak of the learning rate's cosine."""
         return CONVOLUTIONAL_RATE
 
     def forward(self, release: Tensor) -> Tensor:

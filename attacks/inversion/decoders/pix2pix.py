@@ -44,7 +44,6 @@ class UNet(Decoder):
 
     @property
     def learning_rate(self) -> float:
-        """Peak of the learning rate's cosine."""
         return CONVOLUTIONAL_RATE
 
     def forward(self, release: Tensor) -> Tensor:

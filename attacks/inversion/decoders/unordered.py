@@ -88,12 +88,10 @@ class SetDecoder(Decoder):
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
-        """A decoder for releases like this one; see `privkit.attacks.inversion.decoders.build`."""
         return cls(Geometry.of(release, image_shape), as_tokens(release), width=width, depth=depth)
 
     @property
     def learning_rate(self) -> float:
-        """Peak of the learning rate's cosine."""
         return RATE_TIMES_WIDTH / self.width
 
     def forward(self, release: Tensor) -> Tensor:

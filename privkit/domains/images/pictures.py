@@ -133,7 +133,6 @@ class Pcam:
         check_size(self.size)
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Open both parts; see `DatasetSpec.open`."""
         from torchvision import datasets
 
         root = need_root(self.name, root, "pcam/camelyonpatch_level_2_split_*.h5")

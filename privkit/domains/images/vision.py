@@ -70,7 +70,6 @@ class Cifar100:
     domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Open both parts; see `DatasetSpec.open`."""
         from torchvision.datasets import CIFAR100
 
         root = need_root(self.name, root, CIFAR100.base_folder)
@@ -93,7 +92,6 @@ class Mnist:
     domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Open both parts; see `DatasetSpec.open`."""
         from torchvision.datasets import MNIST
 
         return _open_idx(self.name, MNIST, root, download)
@@ -110,7 +108,6 @@ class FashionMnist:
     domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Open both parts; see `DatasetSpec.open`."""
         from torchvision.datasets import FashionMNIST
 
         return _open_idx(self.name, FashionMNIST, root, download)

@@ -30,7 +30,6 @@ class BreastCancer:
     domain: ClassVar[str] = "tables"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Read the packaged table; see `DatasetSpec.open`."""
         from sklearn.datasets import load_breast_cancer
 
         found = load_breast_cancer()
@@ -52,7 +51,6 @@ class AutoMpg:
     domain: ClassVar[str] = "tables"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Read the packaged table; see `DatasetSpec.open`."""
         from mlxtend.data import autompg_data
 
         cells, mpg = autompg_data()
