@@ -12,7 +12,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.audit.run import run_audit
 from privkit.errors import PrivkitError, UsageError
 from privkit.registry import TABLES
-from privkit.run.folder import read_rows
+from privkit.run.records import read_rows
 from privkit.settings import resolve
 from tests.audit.audits import SMALL, again, registered
 
