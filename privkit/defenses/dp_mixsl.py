@@ -8,16 +8,16 @@ from typing import ClassVar, Literal
 from torch import Generator, Tensor
 
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
-from privkit.accountants.spec.parts import UNMIXED, Mixup
+from privkit.accountants.spec.parts import Mixup
 from privkit.constraints import Count, Positive
-from privkit.defenses import masks, mixing
-from privkit.defenses.base import Defense, Drawn, Effect, Level, Release
-from privkit.defenses.bounded_noise import BoundedNoise, Site, seated
-from privkit.defenses.charge import Mixing, Noised
+from privkit.defenses import mixing
+from privkit.defenses.base import Drawn, Level
+from privkit.defenses.bounded_noise import Site
+from privkit.defenses.mixed_noise import MixedNoise
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpMixSl(Defense):
+class DpMixSl(MixedNoise):
     """Differentially private Mixup: Σ λ_i·s_i of clamped smashed data, λ ~ Dirichlet, and Gaussian noise.
 
     Attributes:
@@ -36,13 +36,16 @@ class DpMixSl(Defense):
             run. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
 
     Source: DP-CutMixSL Eq. 15 and §3.C; its Theorem 1 holds for fixed λ and noise at the mixer.
+
+    >>> import torch
+    >>> z, y = torch.zeros(1, 2, 1, 5, 2), torch.eye(2).view(1, 2, 1, 2)
+    >>> fixed = DpMixSl(concentration=float("inf"))
+    >>> release, receipt = fixed.apply(z, y, Generator().manual_seed(0))
+    >>> release.weights.flatten().tolist(), round(receipt.certificate().epsilon, 1)
+    ([0.5, 0.5], 120.5)
     """
 
     name: ClassVar[str] = "dp_mixsl"
-    effects: ClassVar[frozenset[Effect]] = frozenset({"noises", "mixes"})
-    noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
-    soft_labels: ClassVar[bool] = True
-    at_inference = False
 
     group: Count = 2
     concentration: mixing.Concentration = 2.0
@@ -55,65 +58,15 @@ class DpMixSl(Defense):
     published: bool = True
     drawn: Drawn = "every_round"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.level == "input" and self.place == "server":
-            raise ValueError("level=input with place=server would send the server the images; use place=mixer")
-
-    def apply(
-        self,
-        smashed: Tensor,
-        labels: Tensor,
-        generator: Generator,
-        present: Tensor | None = None,
-        kept: Generator | None = None,
-    ) -> tuple[Release, Noised]:
-        """Clamp, mix and add noise; `weights` are the ratios λ, [G, k, 1].
-
-        >>> import torch
-        >>> z, y = torch.zeros(1, 2, 1, 5, 2), torch.eye(2).view(1, 2, 1, 2)
-        >>> fixed = DpMixSl(concentration=float("inf"))
-        >>> release, receipt = fixed.apply(z, y, Generator().manual_seed(0))
-        >>> release.weights.flatten().tolist(), round(receipt.certificate().epsilon, 1)
-        ([0.5, 0.5], 120.5)
-        """
-        smashed, labels, present = seated(self.name, smashed, labels, self.group, present)
-        channel = self._channel()
-        clipped, label = channel.before(smashed, labels, generator)
-        coins = mixing.ratio_coins(self.drawn, generator, kept)
+    def draw(
+        self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator
+    ) -> tuple[Tensor, Tensor, None]:
+        """The ratios λ as weights, T = 1."""
         ratios = mixing.dirichlet_ratios(present, self.concentration, coins)
-        weights = ratios.unsqueeze(2).to(clipped.dtype)
-        mixed = mixing.mix(clipped, masks.spread(weights, clipped, None, leading=3))
-        mixed, mixed_label = channel.after(mixed, mixing.mix_labels(label, ratios), generator)
-        receipt = channel.receipt(
-            mixed[0, 0].numel(), at_inference=self.at_inference, mix=self._law(), ratios=ratios, present=present
-        )
-        release = Release(
-            smashed=mixed.to(smashed.dtype),
-            labels=mixed_label,
-            weights=weights,
-            apart=channel.apart(clipped),
-            apart_labels=channel.apart_labels(label),
-        )
-        return release, receipt
+        return ratios.unsqueeze(2), ratios, None
 
-    def public_transform(self, smashed: Tensor) -> Tensor:
-        """Clamped, without noise."""
-        return self._channel().public_transform(smashed)
-
-    def _channel(self) -> BoundedNoise:
-        return BoundedNoise(
-            sigma=self.sigma,
-            sigma_labels=self.sigma_labels,
-            bound=self.bound,
-            site=self.site,
-            place=self.place,
-        )
-
-    def _law(self) -> Mixing:
-        """As the accountant knows it."""
-        if self.group == 1:
-            return UNMIXED
+    def law(self, positions: int) -> Mixup:
+        """Fixed or Dirichlet ratios."""
         if self.concentration == float("inf"):
             return Mixup(ratio=FixedRatio.equal(self.group))
         law = DirichletRatio(

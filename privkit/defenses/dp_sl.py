@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Generator, Tensor
 
 from privkit.constraints import Positive
 from privkit.defenses import noise
-from privkit.defenses.base import Defense, Effect, Place, Release
+from privkit.defenses.base import Place, Release
 from privkit.defenses.bounded_noise import BoundedNoise
 from privkit.defenses.charge import Noised
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpSl(Defense):
+class DpSl(BoundedNoise):
     """Differentially private split learning: clamp to [0, Δ] and add Gaussian noise to smashed data and labels.
 
     Attributes:
@@ -30,9 +30,6 @@ class DpSl(Defense):
     """
 
     name: ClassVar[str] = "dp_sl"
-    effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})
-    noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
-    soft_labels: ClassVar[bool] = True
 
     sigma: Positive = 16 / 255
     sigma_labels: Positive | None = 16 / 255
@@ -53,20 +50,5 @@ class DpSl(Defense):
         """
         coordinates = noise.require_images(self.name, smashed)
         noise.require_one_hot(self.name, labels, tuple(smashed.shape[:2]))
-        channel = self._channel()
-        noisy, label = channel.before(smashed, labels, generator)
-        receipt = replace(channel.receipt(coordinates, at_inference=self.at_inference), added_by=self.place)
-        return Release(smashed=noisy.to(smashed.dtype), labels=label), receipt
-
-    def public_transform(self, smashed: Tensor) -> Tensor:
-        """Clamped, without noise."""
-        return self._channel().public_transform(smashed)
-
-    def _channel(self) -> BoundedNoise:
-        return BoundedNoise(
-            sigma=self.sigma,
-            sigma_labels=self.sigma_labels,
-            bound=self.bound,
-            site="client",
-            place=self.place,
-        )
+        noisy, label = self.noisy(*self.bounded(smashed, labels), generator)
+        return Release(smashed=noisy.to(smashed.dtype), labels=label), self.receipt(coordinates)
