@@ -77,6 +77,7 @@ ATTACKS: dict[str, str] = {
     "mean_image": "privkit.attacks.inversion.floors:MeanImage",
     "member_inference": "privkit.attacks.membership.member_inference:MemberInference",
     "mid_grey": "privkit.attacks.inversion.floors:MidGrey",
+    "nearest_record": "privkit.attacks.inversion.nearest_record:NearestRecord",
     "sdar": "privkit.attacks.inversion.sdar:SDAR",
     "unsplit": "privkit.attacks.inversion.unsplit:UnSplit",
     "white_box": "privkit.attacks.inversion.white_box:WhiteBox",

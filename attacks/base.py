@@ -168,6 +168,9 @@ class Mounting(Generic[Held, Output]):
             for the attack itself.
         control_side: pixels a side that are enough for its controls; None for the images as they are.
         ignores_views: whether it is a constant guess, which needs no controls.
+        domains: kinds of records that it reconstructs, of "images", "tokens" and "tables".
+        returns_auxiliary: whether its guesses are records of the adversary's own: its controls hide the attacked
+            records among them.
         shadow_models: models of the attacked one's kind that it has trained.
         short_of_published: a sentence, if it is mounted below its published strength.
     """
@@ -178,6 +181,8 @@ class Mounting(Generic[Held, Output]):
     control: Callable[[int], Attack[Held, Output]] | None = None
     control_side: int | None = None
     ignores_views: bool = False
+    domains: tuple[str, ...] = ("images",)
+    returns_auxiliary: bool = False
     shadow_models: int = 0
     short_of_published: str = ""
 

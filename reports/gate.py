@@ -12,8 +12,17 @@ from privkit.reports.schema import Row
 
 COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 PATTERN = re.compile(r"^\s*([a-z_]+)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
-METRICS = ("accuracy", "mse", "psnr", "ssim", "f_sim", "identified", "lpips", "auc", "epsilon")
-CONSTANT_FLOORS = {"mid_grey": "the mid-grey image", "mean_image": "the mean auxiliary image"}
+METRICS = (
+    *("accuracy", "mse", "psnr", "ssim", "f_sim", "identified", "lpips", "auc", "epsilon"),
+    *("token_accuracy", "rouge_l", "exact", "cells", "dense_error", "categories"),
+)
+CONSTANT_FLOORS = {
+    "mid_grey": "the mid-grey image",
+    "mean_image": "the mean auxiliary image",
+    "most_frequent_token": "the most frequent auxiliary token",
+    "most_frequent_by_place": "the most frequent auxiliary token of each place",
+    "column_mean": "the mean or most frequent auxiliary value of each column",
+}
 
 
 class GateError(ValueError):
@@ -29,8 +38,8 @@ class Gate:
     failure is no merit of the defense.
 
     Attributes:
-        metric: "accuracy"; an image metric, which is taken unaligned; "auc", the larger of an AUC and one less it; or
-            "epsilon", the lower bound of canaries.
+        metric: "accuracy"; a metric of reconstructions, which is taken unaligned; "auc", the larger of an AUC and one
+            less it; or "epsilon", the lower bound of canaries.
         comparison: one of <=, >=, <, >.
         bound: a number.
 

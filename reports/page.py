@@ -25,6 +25,7 @@ def render(
     summaries: Sequence[Summary],
     manifest: Manifest,
     pictures: Mapping[str, Pictures],
+    texts: Mapping[str, Sequence[tuple[str, str]]],
     told: Mapping[str, Told],
     verdict: Verdict,
     folder: Path,
@@ -37,6 +38,7 @@ def render(
         summaries: over seeds, empty where there is one seed.
         manifest: of the run.
         pictures: cell id -> its first images; cells without pictures are left out of the figure.
+        texts: cell id -> its first token sequences or table rows in words, and the guesses at them; likewise.
         told: cell id -> its scores, for attacks that answer a question; likewise.
         verdict: on the run.
         folder: where `index.html`, `tables/` and `figures/` go.
@@ -112,6 +114,7 @@ def render(
         table=table,
         note=tables.note_of(rows),
         others=others,
+        texts=texts,
         told={found.row.cell: found.told for found in best_rows},
         elsewhere={found.row.cell: found.elsewhere for found in best_rows},
         summary=summary,

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from privkit.reports.schema import Row
 
 FLOORS = ("mean_image", "mid_grey")
-NAMES = {"mse": "MSE", "ssim": "SSIM", "f_sim": "F-SIM", "lpips": "LPIPS"}
+NAMES = {
+    "mse": "MSE",
+    "ssim": "SSIM",
+    "f_sim": "F-SIM",
+    "lpips": "LPIPS",
+    "token_accuracy": "token accuracy",
+    "rouge_l": "ROUGE-L",
+    "dense_error": "dense error",
+}
+DECIDING = ("mse", "token_accuracy", "cells")
+"""The metric by which attacks are compared: of images, token sequences and table rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +26,7 @@ class Strongest:
     """The row that counts for one defense and seed.
 
     Attributes:
-        row: of the attack with the smallest MSE on the images as released.
+        row: of the attack that came closest to the records as released, by the metric in `DECIDING`.
         attacks: how many attacks gave a number, floors not among them.
         elsewhere: where another attack is ahead by another metric: the metric's name, and that attack's row. Matched
             metrics are taken after guesses are assigned to images by the truth.
@@ -32,14 +42,15 @@ class Strongest:
     def sentence(self) -> str:
         """Which attack the defense is to be judged by."""
         others = "".join(f"; by {metric} it is {row.attack}" for metric, row in self.elsewhere)
-        by = "MSE" if self.row.recovers else "AUC"
+        metric = deciding(self.row)
+        by = NAMES.get(metric, metric) if metric else "AUC"
         return f"judge it by {self.row.attack}, the strongest of {self.attacks} (by {by}){others}"
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
     """One entry for each defense and seed on which an attack gave a number, in the order of the rows.
 
-    Where no attack reconstructed images, the row of the farthest AUC from 1/2 counts.
+    Where no attack reconstructed records, the row of the farthest AUC from 1/2 counts.
 
     The constant guesses are attacks only where nothing else was mounted: they need no release.
 
@@ -52,18 +63,29 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
             groups.setdefault((row.defense, row.seed), []).append(row)
     found = []
     for group in groups.values():
-        images = [row for row in group if "mse" in row.recovers.get("unaligned", {})]
+        guessed = [row for row in group if deciding(row)]
         told = tuple(row for row in group if "auc" in row.answers)
-        real = [row for row in images if row.attack not in FLOORS]
-        if images:
-            best = min(real or images, key=lambda row: row.recovers["unaligned"]["mse"].mean)
+        real = [row for row in guessed if row.attack not in FLOORS]
+        if guessed:
+            best = min(real or guessed, key=_distance)
         elif told:
             best = max(told, key=lambda row: abs(row.answers["auc"].value - 0.5))
         else:
             continue
         elsewhere = _elsewhere(best, real)
-        found.append(Strongest(row=best, attacks=len(real) if images else len(told), elsewhere=elsewhere, told=told))
+        found.append(Strongest(row=best, attacks=len(real) if guessed else len(told), elsewhere=elsewhere, told=told))
     return found
+
+
+def deciding(row: Row) -> str:
+    """The metric by which a row is compared with others; empty where it has none."""
+    return next((name for name in DECIDING if name in row.recovers.get("unaligned", {})), "")
+
+
+def _distance(row: Row) -> float:
+    """How far the guesses of a row are from the records, by its deciding metric."""
+    estimate = row.recovers["unaligned"][deciding(row)]
+    return -estimate.mean if estimate.higher_is_closer else estimate.mean
 
 
 def _elsewhere(best: Row, rows: Sequence[Row]) -> tuple[tuple[str, Row], ...]:

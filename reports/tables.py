@@ -120,7 +120,6 @@ def table(rows: Sequence[Row]) -> Table:
     return Table(headers=headers, rows=tuple(lines), floor=tuple(floor))
 
 
-SUMMARY_HEADERS = ("defense", "attack", "seeds", "accuracy ↑", "MSE ↑", "PSNR ↓", "SSIM ↓", "matched", "AUC")
 SUMMARY_NOTE = (
     "Means over seeds; brackets are 95 % intervals over seeds: Student's, on the logit scale of the quantity's range "
     "(on the log scale for PSNR)."
@@ -131,16 +130,20 @@ FEW_SEEDS = 5
 
 def summary_table(summaries: Sequence[Summary]) -> Table:
     """One line a defense and attack, over the seeds."""
+    held = {name for summary in summaries for name in summary.values}
+    of_records = {name: (header, 3) for name, header in RECORD_METRICS.items() if name in held}
+    columns = {"accuracy": ("accuracy ↑", 3), **(of_records or SUMMARY_METRICS), "auc": ("AUC", 3)}
     lines = [
         (
             _kind(summary.floor) if summary.floor else summary.defense,
             floor_name(summary.floor, summary.defense, summary.attack) if summary.floor else summary.attack,
             str(len(summary.seeds)),
-            *(interval(summary.values.get(name), digits) for name, digits in SUMMARY_METRICS.items()),
+            *(interval(summary.values.get(name), digits) for name, (_, digits) in columns.items()),
         )
         for summary in summaries
     ]
-    return Table(headers=SUMMARY_HEADERS, rows=tuple(lines), floor=tuple(bool(summary.floor) for summary in summaries))
+    headers = ("defense", "attack", "seeds", *(header for header, _ in columns.values()))
+    return Table(headers=headers, rows=tuple(lines), floor=tuple(bool(summary.floor) for summary in summaries))
 
 
 def summary_note(summaries: Sequence[Summary]) -> str:
@@ -159,8 +162,8 @@ def summary_note(summaries: Sequence[Summary]) -> str:
     )
 
 
-SUMMARY_METRICS = {"accuracy": 3, "mse": 4, "psnr": 1, "ssim": 3, "matched_ssim": 3, "auc": 3}
-"""Metric -> digits, in the order of the headers."""
+SUMMARY_METRICS = {"mse": ("MSE ↑", 4), "psnr": ("PSNR ↓", 1), "ssim": ("SSIM ↓", 3), "matched_ssim": ("matched", 3)}
+"""Metric of images -> header and digits; `RECORD_METRICS` stand in their place for other records."""
 
 
 def markdown(shown: Table, note: str = NOTE) -> str:

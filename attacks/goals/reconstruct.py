@@ -1,4 +1,4 @@
-"""Reconstruct the private images: what the adversary observes, what it returns, refusals of input, and scores."""
+"""Reconstruct private images or other records: what the adversary observes and returns, refusals of input, scores."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ DATA_RANGE = 1.0
 class ImageObservation(Observation):
     """What an adversary who wants the private images may hold; None means that it does not have it.
 
+    An attack on token sequences and tables gets records [M, ...] of theirs where images are named here.
+
     Attributes:
         auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
         auxiliary_labels: their labels, int64 [M].
@@ -58,8 +60,8 @@ class Reconstruction:
     """Guesses at the private images.
 
     Attributes:
-        images: float32 [N·k, C, H, W] in [0, 1]; row n·k + i is the guess at the i-th image in the n-th released row,
-            views concatenated.
+        images: float32 [N·k, C, H, W] in [0, 1], or records like the auxiliary ones; row n·k + i is the guess at the
+            i-th image in the n-th released row, views concatenated.
         curve: the attack's own objective on held-out *auxiliary* images after each epoch (MSE on [0, 1], lower is
             a stronger attack); empty for attacks that learn nothing.
         permutation: the order that the images were put together by, from attacks that undo a shuffle; rows are the

@@ -1,8 +1,9 @@
-"""Controls of attacks on images: a release that is the image itself, and one of pure noise."""
+"""Controls of attacks that reconstruct: a release that is the record itself, and one of pure noise."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -11,7 +12,6 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.learners import Learners, shrunk
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
-from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.patches import Geometry, patchify
 from privkit.seeds import derive
 
@@ -26,10 +26,11 @@ NOISE_SLACK = 0.03
 
 
 def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> tuple[Control, Control]:
-    """Mount a short version of an attack on a release that is the image itself, and on one that is pure noise.
+    """Mount a short version of an attack on a release that is the record itself, and on one that is pure noise.
 
-    Only auxiliary images take part: the last ones, at most a quarter, play the victim. An attack that takes training
-    over meets small clients that can be led (`privkit.attacks.goals.learners`) instead.
+    Only auxiliary records take part: the last ones, at most a quarter, play the victim. An attack that returns records
+    of its own holds them, too. An attack that takes training over meets small clients that can be led
+    (`privkit.attacks.goals.learners`) instead.
 
     Args:
         attack: as its `mounting.control` has it.
@@ -40,6 +41,7 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
     Raises:
         NotApplicable: if there are too few auxiliary images, or no view.
 
+    >>> from privkit.attacks.inversion.floors import MeanImage
     >>> own = torch.rand(80, 1, 8, 8, generator=Generator().manual_seed(0))
     >>> views = [View(round=0, smashed=torch.zeros(5, 64))]
     >>> seen = ImageObservation(views=views, image_shape=(1, 8, 8), batch_size=5, auxiliary=own)
@@ -62,7 +64,10 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
     if quarter == 0:
         raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
     own, played, own_labels = auxiliary[:-quarter], auxiliary[-quarter:], labels[:-quarter]
-    shape = (auxiliary.shape[1], auxiliary.shape[2], auxiliary.shape[3])
+    mean = own.float().mean(0)
+    if mounting.returns_auxiliary:
+        own, own_labels = auxiliary, labels
+    shape = cast(tuple[int, int, int], tuple(auxiliary.shape[1:]))  # of images; the attack reads these records
     image = plain(release, shape)
     attack = shortened(attack, len(own), batch_size)
     held = ImageObservation(image_shape=shape, batch_size=batch_size, auxiliary=own, auxiliary_labels=own_labels)
@@ -101,9 +106,9 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
                 upper=_probe(query(own, draws).view.smashed, own_labels) if "upper" in attack.needs else None,
             )
         guess = attack.run(shown, Generator().manual_seed(derive(seed, "control", name, "attack")))
-        errors.append((guess.images - played).square().mean().item())
-    floor = MeanImage().run(replace(held, views=[answer(played).view]), Generator()).images
-    return _judged(errors[0], errors[1], (floor - played).square().mean().item())
+        errors.append((guess.images.float() - played.float()).square().mean().item())
+    what = "image" if len(shape) == 3 else "record"
+    return _judged(what, errors[0], errors[1], (mean - played.float()).square().mean().item())
 
 
 def shortened(attack: ImageAttack, own: int, batch_size: int) -> ImageAttack:
@@ -118,19 +123,19 @@ def shortened(attack: ImageAttack, own: int, batch_size: int) -> ImageAttack:
     return attack if control is None else control(max(1, (own - max(batch_size, own // 10)) // batch_size))
 
 
-def _judged(identity_error: float, noise_error: float, mean_error: float) -> tuple[Control, Control]:
-    """Both controls against the error of the mean image."""
+def _judged(what: str, identity_error: float, noise_error: float, mean_error: float) -> tuple[Control, Control]:
+    """Both controls against the error of the mean image or record."""
     return (
         Control(
             name="wins_on_identity",
             passed=identity_error <= IDENTITY_SHARE * mean_error,
-            detail=f"on a release that is the image itself the attack has MSE {identity_error:.4f}, "
-            f"the mean image {mean_error:.4f}",
+            detail=f"on a release that is the {what} itself the attack has MSE {identity_error:.4f}, "
+            f"the mean {what} {mean_error:.4f}",
         ),
         Control(
             name="fails_on_noise",
             passed=noise_error >= (1 - NOISE_SLACK) * mean_error,
-            detail=f"on a release of pure noise the attack has MSE {noise_error:.4f}, the mean image {mean_error:.4f}",
+            detail=f"on a release of pure noise the attack has MSE {noise_error:.4f}, the mean {what} {mean_error:.4f}",
         ),
     )
 
@@ -149,27 +154,30 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
     return nn.Sequential(nn.Flatten(), linear)
 
 
-def plain(release: Tensor, image_shape: tuple[int, int, int]) -> nn.Module:
-    """A lower segment that gives the image itself, in the form that is nearest to a release's.
+def plain(release: Tensor, image_shape: tuple[int, ...]) -> nn.Module:
+    """A lower segment that gives the image itself, in the form that is nearest to a release's; other records as a row.
 
     Args:
         release: [N, T, D], [N, C, h, w] or [N, D].
-        image_shape: (C, H, W).
+        image_shape: (C, H, W), or (T,) of token sequences and table rows.
 
     >>> plain(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 16, 4])
     >>> plain(torch.zeros(1, 16, 5, 5), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 1, 8, 8])
     """
+    if len(image_shape) == 1:
+        return Numbers(by_place=release.ndim == 3 and release.shape[1] == image_shape[0])
     if release.ndim == 2:
         return nn.Flatten()
+    channels, height, width = image_shape
     try:
-        return Patches(Geometry.of(release, image_shape).patch)
+        return Patches(Geometry.of(release, (channels, height, width)).patch)
     except NotApplicable:
         if release.ndim == 4:
             return nn.Identity()
-    shorter = min(image_shape[1:])
-    sides = [p for p in range(1, shorter + 1) if image_shape[1] % p == 0 == image_shape[2] % p]
+    shorter = min(height, width)
+    sides = [p for p in range(1, shorter + 1) if height % p == 0 == width % p]
     return Patches(max(p for p in sides if p * p <= shorter))
 
 
@@ -183,3 +191,20 @@ class Patches(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """[N, C, H, W] -> [N, T, p·p·C]."""
         return patchify(images, self.patch)
+
+
+class Numbers(nn.Module):
+    """A lower segment that gives the numbers of a token sequence or table row themselves, ids among them.
+
+    Args:
+        by_place: whether each number is a vector of its own, as where a token crosses for each token of a sequence.
+    """
+
+    def __init__(self, by_place: bool) -> None:
+        super().__init__()
+        self.by_place = by_place
+
+    def forward(self, records: Tensor) -> Tensor:
+        """[N, T] -> [N, T, 1] or [N, T]."""
+        numbers = records.float()
+        return numbers.unsqueeze(2) if self.by_place else numbers

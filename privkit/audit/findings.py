@@ -12,8 +12,21 @@ CONVERGENCE: dict[bool | None, str] = {
 }
 
 
+BEATEN = {
+    "mean_image": "the mean image",
+    "most_frequent_token": "the most frequent token everywhere",
+    "most_frequent_by_place": "the most frequent token of each place",
+    "column_mean": "the mean or most frequent value of each column",
+    "zero_steps": "the attack's own untrained start",
+}
+"""Floor -> what an attack must be better than."""
+METRICS = {"mse": "MSE", "token_accuracy": "token accuracy", "cells": "share of cells"}
+
+
 def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]) -> tuple[Check, ...]:
-    """Gates of one cell: did the attack converge, and does it beat the mean image and its own untrained start?
+    """Gates of one cell: did the attack converge, and does it beat the constant guesses and its own untrained start?
+
+    Images are compared by their MSE with the mean image; other records by the first metric of their domain.
 
     A gate that fails here is a finding about the cell, not a fault of the run: numbers at the floor say that this
     attack got nothing, never that nothing is to be got.
@@ -26,16 +39,17 @@ def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]
             decisive=False,
         )
     ]
-    for name, what in (("mean_image", "the mean image"), ("zero_steps", "the attack's own untrained start")):
+    metric = next(iter(recovered))
+    for name, what in BEATEN.items():
         if name in floors:
-            ours, floor = recovered["mse"], floors[name]["mse"].mean
-            passed = ours.high < floor
+            ours, floor = recovered[metric], floors[name][metric].mean
+            passed = ours.low > floor if ours.higher_is_closer else ours.high < floor
             found.append(
                 Check(
                     name=f"beats_{name}",
                     passed=passed,
                     detail=f"{'better' if passed else 'no better'} than {what}: "
-                    f"MSE {ours.mean:.4f} against {floor:.4f}",
+                    f"{METRICS.get(metric, metric)} {ours.mean:.4f} against {floor:.4f}",
                     decisive=False,
                 )
             )

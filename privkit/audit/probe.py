@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import cast
 
 import numpy as np
 import torch
@@ -105,8 +106,8 @@ def attack_on_images(
     a_round = protocol.active * config.training.batch_size
     rounds = 1 if "clients" in spec.needs else ROUNDS  # a hijack trains clients in each of its steps
     images = _images(pools, rounds * protocol.clients * config.training.batch_size, device)
-    if images.domain.name != "images":
-        return Timed(reason=f"not applicable: {attack.name} reconstructs images")
+    if images.domain.name not in spec.mounting.domains:
+        return Timed(reason=f"not applicable: {attack.name} does not reconstruct {images.domain.records}")
     watch = _Watch(limit)
     with _blamed(config, f"{defense.label} / {attack.label}"):
         edge, upper = _model(config, defense, images.domain, pools.classes, device)
@@ -134,9 +135,8 @@ def _observed(
     held: frozenset[str],
 ) -> ImageObservation:
     """An adversary who holds these fields."""
-    channels, height, width = images.x.shape[1:]
     return ImageObservation(
-        image_shape=(channels, height, width),
+        image_shape=cast(tuple[int, int, int], images.domain.shape),  # of images; else the attack reads these
         batch_size=a_round,
         views=views,
         auxiliary=images.x if "auxiliary" in held else None,

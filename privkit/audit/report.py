@@ -65,16 +65,27 @@ def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, 
     for cell, found in pictures.items():
         strip = figures.save(figures.reconstructions({"reconstruction": found}), "png")
         write(homes[cell] / "reconstructions.png", strip)
+    texts = {row.cell: found for row in rows if (found := _texts(homes[row.cell], row))}
     told = {row.cell: found for row in rows if (found := _told(homes[row.cell], row))}
-    return page.render(rows, over_seeds(rows), manifest, pictures, told, verdict, run / "report", write)
+    return page.render(rows, over_seeds(rows), manifest, pictures, texts, told, verdict, run / "report", write)
 
 
 def _pictures(cell: Path, row: Row):  # type: ignore[no-untyped-def]
     """The stored pictures of a cell, None where it has none."""
     from privkit.reports.figures import Pictures
 
+    if row.records != "images":
+        return None
     arrays = _arrays(cell / PICTURES, row, {"truth": ("u", 4), "guess": ("u", 4)})
     return None if arrays is None else Pictures(truth=arrays["truth"], guess=arrays["guess"])
+
+
+def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
+    """The first records of a cell that are no images, in words, and the guesses at them."""
+    if row.records == "images":
+        return []
+    arrays = _arrays(cell / PICTURES, row, {"truth": ("U", 1), "guess": ("U", 1)}) or {"truth": (), "guess": ()}
+    return [(str(truth), str(guess)) for truth, guess in zip(arrays["truth"], arrays["guess"], strict=True)]
 
 
 def _told(cell: Path, row: Row):  # type: ignore[no-untyped-def]

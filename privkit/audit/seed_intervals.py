@@ -7,6 +7,8 @@ from math import exp, inf, isfinite, log, log1p
 
 import numpy as np
 
+from privkit.domains.tables.domain import Tables
+from privkit.domains.tokens.domain import Tokens
 from privkit.reports.schema import Interval
 
 UNIT, UNBOUNDED = (0.0, 1.0), (-inf, inf)
@@ -25,6 +27,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "f_sim": (-1.0, 1.0),
     "psnr": (0.0, inf),
     "lpips": (0.0, inf),
+    **dict.fromkeys((*Tokens.metrics, *Tables.metrics), UNIT),
     "bits_before": (0.0, inf),
     "bits_left": (0.0, inf),
 }

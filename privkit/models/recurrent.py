@@ -12,7 +12,7 @@ from privkit.constraints import Count
 from privkit.domains.tokens.domain import PADDING, Tokens
 from privkit.models.base import Depth, NamedCuts, SplitModel
 
-LAYERS: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+LAYERS: dict[str, type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 """Kind -> torch's layer."""
 
 

@@ -23,7 +23,7 @@ def read_arrays(path: Path, data: bytes, wanted: Mapping[str, tuple[str, int]]) 
     Args:
         path: of the file, for errors.
         data: its content.
-        wanted: name -> kind of its numbers as numpy has it ("f", "u", "b") and number of dimensions.
+        wanted: name -> kind of its numbers as numpy has it ("f", "u", "b", "U") and number of dimensions.
 
     Raises:
         DamagedFile: if it is no such file, or unpacks to more than `MOST_BYTES`.

@@ -1,8 +1,10 @@
 """Text and tables go through whole audits; what reads images alone says so."""
 
+import html
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from privkit import run_audit
@@ -21,7 +23,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     found = run_audit(
         dataset=request.param,
         defense="gaussian_noise:clip=1",
-        attack=["label_leak", "member_inference", "canaries", "black_box"],
+        attack=["label_leak", "member_inference", "canaries", "black_box", "nearest_record"],
         **SMALL,
         out=tmp_path_factory.mktemp("run") / "run",
     )
@@ -37,6 +39,9 @@ def test_labels_members_and_canaries_are_asked_of_any_records(run: tuple[Any, st
         if row.attack == "black_box":
             assert row.status == "not_applicable"
             assert row.reason == f"black_box reconstructs images, and these records are {records}"
+        elif row.attack == "nearest_record":
+            assert (row.status, row.reason) == ("done", "")
+            assert all(gate.passed for gate in row.gates if gate.decisive)
         else:
             assert (row.status, row.reason) == ("done", "")
             assert 0 <= row.answers["auc"].value <= 1
@@ -52,6 +57,26 @@ def test_floors_are_those_of_the_domain_and_stand_in_the_report(run: tuple[Any, 
     for text in (*names[records], f"test {records}", "not applicable"):
         assert text in page
     assert "PSNR" not in page
+
+
+def test_records_are_recovered_where_nothing_defends_them_and_shown_beside_the_truth(run: tuple[Any, str]) -> None:
+    found, records = run
+    metric, floors = {
+        "token sequences": ("token_accuracy", ["most_frequent_token", "most_frequent_by_place"]),
+        "table rows": ("cells", ["column_mean"]),
+    }[records]
+    bare = next(row for row in found.rows if (row.defense, row.attack) == ("none", "nearest_record"))
+    assert all(bare.recovers["unaligned"][metric].low > bare.floors[name]["unaligned"][metric].mean for name in floors)
+    assert {gate.name for gate in bare.gates if gate.passed} >= {f"beats_{name}" for name in floors}
+    page = Path(found.report).read_text()
+    with np.load(found.folder / "cells" / bare.cell / "per_example.npz", allow_pickle=False) as arrays:
+        truth, guess = arrays["truth"].tolist(), arrays["guess"].tolist()
+        assert len(arrays[f"unaligned_{metric}"]) == bare.images["victims"]
+    assert len(truth) == len(guess) == 8
+    for text in (*truth, *guess):
+        assert f"<td>{html.escape(text)}</td>" in page
+    if records == "table rows":
+        assert any(note.startswith("smallest errors by column: ") for note in bare.notes)
 
 
 @pytest.mark.parametrize(

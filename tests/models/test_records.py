@@ -85,4 +85,4 @@ def test_sizes_that_make_no_network_are_refused(field: str, value: Any) -> None:
 
 def test_a_recurrent_layer_of_another_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="kind must be one of lstm, gru, rnn, got 'mamba'"):
-        replace(LSTM, kind="mamba")
+        replace(LSTM, kind="mamba")  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
 from privkit.run.records import SCORES
+from privkit.same_domain import RECORDS
 from privkit.seeds import derive
 from privkit.storage import write_bytes
 from privkit.training import Checkpoint
@@ -134,18 +135,19 @@ def must_send(context: AttackContext) -> None:
         raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
 
 
-def must_be_images(attack: str, domain: Domain) -> None:
-    """Refuse an attack that reconstructs images on records of another domain.
+def must_read(attack: AnyAttack, domain: Domain) -> None:
+    """Refuse an attack that reconstructs records of other domains.
 
     Args:
-        attack: its name.
+        attack: its specification.
         domain: what the attacked records are.
 
     Raises:
         NotApplicable: it says so.
     """
-    if domain.name != "images":
-        raise NotApplicable(f"{attack} reconstructs images, and these records are {domain.records}")
+    if domain.name not in attack.mounting.domains:
+        reads = " and ".join(RECORDS[name] for name in attack.mounting.domains)
+        raise NotApplicable(f"{attack.name} reconstructs {reads}, and these records are {domain.records}")
 
 
 def must_get_gradients(context: AttackContext) -> None:

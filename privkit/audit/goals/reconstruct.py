@@ -1,15 +1,16 @@
-"""What did the images look like? Reconstructions, held against the truth, the floors and their own untrained start."""
+"""What did the records look like? Guesses, held against the truth, the floors and their own untrained start."""
 
 from __future__ import annotations
 
 import io
 from dataclasses import replace
 from math import log2
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Generator
+from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, known_to
 from privkit.attacks.goals.order import Permutation
@@ -19,10 +20,12 @@ from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.attacks.scores.order import kinds_of
 from privkit.audit.defended import untrained
 from privkit.audit.findings import judge
-from privkit.audit.goals.context import AttackContext, must_be_images, must_send
+from privkit.audit.goals.context import AttackContext, must_read, must_send
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.audit.scoring import Scores, scored, summarise
 from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
+from privkit.domains.tables.domain import Tables
 from privkit.reports.schema import Check, Interval, Row
 from privkit.run.records import PICTURES
 from privkit.seeds import derive
@@ -31,7 +34,9 @@ from privkit.wire.channel import black_box_query, holds_all, shared_lower
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, imitated, serve
 
 SHOWN = 8
-"""Images of each cell that the report shows."""
+"""Records of each cell that the report shows."""
+CLOSEST = 5
+"""Columns of a table that the row names."""
 
 
 def ask(context: AttackContext) -> Row:
@@ -42,7 +47,7 @@ def ask(context: AttackContext) -> Row:
     """
     attack: ImageAttack = context.cell.attack.spec
     seed_data, seed, size, mounting = context.seed_data, context.cell.seed, context.round_size, attack.mounting
-    must_be_images(attack.name, seed_data.splits.domain)
+    must_read(attack, seed_data.splits.domain)
     must_send(context)
     views = context.recording.views
     if not all(bool(view.smashed.isfinite().all()) for view in views):
@@ -71,6 +76,7 @@ def ask(context: AttackContext) -> Row:
     clients = observation.clients
     caught = noticed(context, clients) if isinstance(clients, LiveClients) else ""
     looks = seed_data.perception.floors(victims.x, victims.y)
+    columns = by_column(victims.domain, victims.x, result.images) if isinstance(victims.domain, Tables) else ""
     checkpoint.remove()
     return context.row.model_copy(
         update={
@@ -79,9 +85,15 @@ def ask(context: AttackContext) -> Row:
             "gates": gates,
             "attack_curve": result.curve,
             "answers": told,
-            "notes": tuple(filter(None, (notes, mounting.short_of_published, caught, looks))),
+            "notes": tuple(filter(None, (notes, mounting.short_of_published, caught, looks, columns))),
         }
     )
+
+
+def by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
+    """A sentence on the columns that were recovered best."""
+    errors = sorted(table.columns(truth, guess).items(), key=lambda column: column[1])[:CLOSEST]
+    return f"smallest errors by column: {', '.join(f'{name} {error:.3f}' for name, error in errors)}"
 
 
 def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interval], str]:
@@ -136,9 +148,8 @@ def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservatio
     """What this adversary holds: its views, and of the rest what its attack declares."""
     seed_data, edge = context.seed_data, context.model.edge
     same_classes = context.config.auxiliary in ("disjoint", "training")
-    channels, height, width = seed_data.splits.domain.shape
     return ImageObservation(
-        image_shape=(channels, height, width),
+        image_shape=cast(tuple[int, int, int], seed_data.splits.domain.shape),  # of images; else the attack reads these
         batch_size=context.round_size,
         views=context.recording.views,
         auxiliary=seed_data.auxiliary.x if "auxiliary" in declared else None,
@@ -176,15 +187,23 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
 
 
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
-    """Store what the row summarises: every image's metrics, and the first images with their guesses."""
-    truth, guess = victims.x.cpu().numpy(), result.images.cpu().numpy()
-    matched = guess[match(truth, guess, context.round_size)]
+    """Store what the row summarises: every record's metrics, and the first records beside their guesses."""
     values = {f"{alignment}_{name}": found for alignment, metrics in scores.items() for name, found in metrics.items()}
-    pictures = {"truth": truth, "guess": guess, "matched": matched}
-    shown = {name: _to_uint8(images[:SHOWN]) for name, images in pictures.items()}
-    buffer = io.BytesIO()
+    buffer, shown = io.BytesIO(), _shown(victims, result.images, context.round_size)
     np.savez_compressed(buffer, allow_pickle=False, ids=victims.ids.cpu().numpy(), **values, **shown)
     write_bytes(context.folder.cell(context.cell.id) / PICTURES, buffer.getvalue())
+
+
+def _shown(victims: Batch, guess: Tensor, size: int) -> dict[str, NDArray[np.generic]]:
+    """The first images and their guesses as pictures; records of other domains as lines of text."""
+    domain = victims.domain
+    if not isinstance(domain, Images):
+        both = {"truth": victims.x, "guess": guess}
+        return {name: np.array(domain.shown(records[:SHOWN].cpu()), dtype=np.str_) for name, records in both.items()}
+    images, guesses = victims.x.cpu().numpy(), guess.cpu().numpy()
+    matched = guesses[match(images, guesses, size)]
+    pictures = {"truth": images, "guess": guesses, "matched": matched}
+    return {name: _to_uint8(found[:SHOWN]) for name, found in pictures.items()}
 
 
 def _to_uint8(images: NDArray[np.float32]) -> NDArray[np.uint8]:

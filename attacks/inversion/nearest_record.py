@@ -1,0 +1,123 @@
+"""Nearest-record inversion: guess the record of the adversary's own whose release lies nearest to the victim's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
+from privkit.attacks.goals.reconstruct import (
+    ImageMounting,
+    ImageObservation,
+    Reconstruction,
+    check,
+    check_one_form,
+    check_unmixed,
+)
+from privkit.attacks.inversion.known_lower import mix
+from privkit.constraints import Checked, Count
+
+CHUNK = 1 << 24  # distances that are held at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestRecord(Checked):
+    """Push the adversary's own records through the defended edge, and return the one that looks most like the victim.
+
+    It learns nothing, and reads images, token sequences and tables alike. A sequence whose release has one token for
+    each of its own is guessed token by token, so that it may be put together from many records. Positions that public
+    masks took away are left out of the distance.
+
+    Attributes:
+        repeats: how often each own record is sent; its releases are averaged, so that their noise shrinks by √repeats.
+
+    Source: the nearest neighbor in feature space as a lower bound of leakage is folklore; this form is privkit's.
+    """
+
+    name: ClassVar[str] = "nearest_record"
+    goal: ClassVar[str] = "reconstruct"
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[ImageMounting] = Mounting(domains=("images", "tokens", "tables"), returns_auxiliary=True)
+
+    repeats: Count = 4
+
+    @torch.no_grad()
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Query, and look up the nearest release of every row; see `Attack.run`.
+
+        >>> from privkit.attacks.base import QueryResult
+        >>> def query(rows: Tensor, draws: Generator) -> QueryResult:
+        ...     return QueryResult(view=View(round=0, smashed=2 * rows), members=torch.arange(len(rows)).unsqueeze(1))
+        >>> own, views = torch.eye(3), [View(round=0, smashed=torch.tensor([[0.1, 1.9, 0.0]]))]
+        >>> observation = ImageObservation(views=views, image_shape=(3,), batch_size=2, auxiliary=own, query=query)
+        >>> NearestRecord().run(observation, Generator().manual_seed(0)).images
+        tensor([[0., 1., 0.]])
+        """
+        views = observation.views
+        check(self, observation)
+        check_one_form(self, views)
+        check_unmixed(self, views)
+        assert observation.auxiliary is not None
+        assert observation.query is not None
+        device, batch = views[0].smashed.device, observation.batch_size
+        own = observation.auxiliary.to(device)
+        if len(own) < batch:
+            raise NotApplicable(f"{self.name} sends {batch} own records a round, got {len(own)}")
+        draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
+        releases, kept = _released(observation.query, own, batch, self.repeats, draws)
+        seen, known = (torch.cat(parts) for parts in zip(*map(_shown, views), strict=True))
+        if own.ndim == 2 and seen.ndim == 3 and seen.shape[1] == own.shape[1]:  # a token of each place
+            seen, known, releases, kept = (part.flatten(0, 1) for part in (seen, known, releases, kept))
+            return Reconstruction(images=own.flatten()[_nearest(seen, known, releases, kept)].view(-1, own.shape[1]))
+        return Reconstruction(images=own[_nearest(seen, known, releases, kept)])
+
+
+def _released(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor]:
+    """The mean release of every own record over the answers that show it, and where it was ever shown."""
+    rounds = torch.arange(-(-len(own) // batch) * batch, device=own.device) % len(own)
+    totals: list[Tensor] = []
+    for rows in rounds.repeat(repeats).split(batch):
+        answer = query(own[rows], draws)
+        smashed, spread = _shown(answer.view)
+        if not totals:
+            totals = [smashed.new_zeros(len(own), *smashed.shape[1:]) for _ in range(2)]
+        for total, part in zip(totals, (smashed * spread, spread), strict=True):
+            total.index_add_(0, rows[answer.members[:, 0]], part)
+    total, weight = totals
+    return total / weight.clamp_min(1e-12), (weight > 0).to(total.dtype)
+
+
+def _shown(view: View) -> tuple[Tensor, Tensor]:
+    """A release without the weights of public masks, and 1 for each number that they left, else 0."""
+    if view.weights is None:
+        return view.smashed, torch.ones_like(view.smashed)
+    spread = mix(torch.ones_like(view.smashed), 1, view.weights)
+    return torch.where(spread > 0, view.smashed / spread.clamp_min(1e-12), 0), (spread > 0).to(spread.dtype)
+
+
+def _nearest(seen: Tensor, known: Tensor, releases: Tensor, kept: Tensor) -> Tensor:
+    """For each row seen, the release with the smallest mean squared distance over what both show, int64 [N].
+
+    Args:
+        seen: [N, ...].
+        known: [N, ...], 1 for what the row shows, else 0.
+        releases: [M, ...].
+        kept: [M, ...], likewise.
+    """
+    rows, there, others, theirs = (part.flatten(1).float() for part in (seen, known, releases, kept))
+    whole = bool((there == 1).all()) and bool((theirs == 1).all())
+    found = []
+    for x, k in zip(*(part.split(max(1, CHUNK // len(others))) for part in (rows, there)), strict=True):
+        if whole:
+            found.append(torch.cdist(x, others).argmin(1))
+            continue
+        squared = (k * x.square()) @ theirs.T - 2 * (k * x) @ (theirs * others).T + k @ (theirs * others.square()).T
+        both = k @ theirs.T
+        found.append(torch.where(both > 0, squared / both.clamp_min(1e-12), torch.inf).argmin(1))
+    return torch.cat(found)

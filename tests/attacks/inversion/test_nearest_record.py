@@ -1,0 +1,119 @@
+"""The nearest own record wins where releases are told apart, and learns nothing from noise."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import NotApplicable, Query, QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
+from privkit.attacks.goals.reconstruct_controls import controls
+from privkit.attacks.inversion.nearest_record import NearestRecord
+from privkit.domains.images.embedded import TinyDigits
+from privkit.domains.tokens.domain import Tokens
+
+Release = Callable[[Tensor, Generator], View]
+WORDS = Tokens(length=6, vocabulary=("", "?", *"abcdefgh"))
+
+
+def answering(release: Release, order: list[int] | None = None) -> Query:
+    """A query whose answer has its rows in another order, if one is given."""
+
+    def query(records: Tensor, draws: Generator) -> QueryResult:
+        view = release(records, draws)
+        members = torch.arange(len(records)) if order is None else torch.tensor(order)
+        return QueryResult(view=replace(view, smashed=view.smashed[members]), members=members.unsqueeze(1))
+
+    return query
+
+
+def guess(victims: Tensor, own: Tensor, release: Release, query: Query | None = None) -> Reconstruction:
+    draws = Generator().manual_seed(5)
+    observation = ImageObservation(
+        image_shape=tuple(own.shape[1:]),  # type: ignore[arg-type]
+        batch_size=4,
+        views=[release(part, draws) for part in victims.split(4)],
+        auxiliary=own,
+        query=query or answering(release),
+    )
+    return NearestRecord().run(observation, Generator().manual_seed(0))
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    pool = TinyDigits().open(None, download=False, train_images=220).train
+    images = pool.take(np.arange(220)).x
+    return images[:20], images[20:]
+
+
+def flat(records: Tensor, draws: Generator) -> View:
+    return View(round=0, smashed=records.flatten(1).float())
+
+
+def masked(records: Tensor, draws: Generator) -> View:
+    """Half of the numbers are taken away by public coins, and the rest doubled."""
+    numbers = records.flatten(1).float().unsqueeze(2)
+    weights = 2.0 * (torch.rand(len(records), 1, numbers.shape[1], generator=draws) < 0.5)
+    return View(round=0, smashed=numbers * weights.transpose(1, 2), weights=weights)
+
+
+def noise(records: Tensor, draws: Generator) -> View:
+    return View(round=0, smashed=torch.randn(len(records), 64, generator=draws))
+
+
+def test_an_own_record_is_found_again_and_others_are_close() -> None:
+    victims, own = digits()
+    among = torch.cat([own, victims])
+    assert torch.equal(guess(victims, among, flat).images, victims)
+    assert torch.equal(guess(victims, among, flat, answering(flat, order=[2, 0, 3, 1])).images, victims)
+    mean = (own.mean(0) - victims).square().mean()
+    assert (guess(victims, own, flat).images - victims).square().mean() < 0.8 * mean
+    assert (guess(victims, own, noise).images - victims).square().mean() > mean
+
+
+def test_public_masks_are_left_out_of_the_distance() -> None:
+    victims, own = digits()
+    assert torch.equal(guess(victims, torch.cat([own, victims]), masked).images, victims)
+
+
+def test_a_sequence_is_put_together_from_the_tokens_of_many() -> None:
+    victims, own = (WORDS.random(n, Generator().manual_seed(n)) for n in (8, 40))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        embedding = nn.Embedding(10, 5).requires_grad_(False)
+
+    def by_token(ids: Tensor, draws: Generator) -> View:
+        return View(round=0, smashed=embedding(ids))
+
+    assert torch.equal(guess(victims, own, by_token).images, victims)
+    assert not (victims.unsqueeze(1) == own).all(2).any()  # none of them is an own record
+
+
+@pytest.mark.parametrize("form", [(6, 5), (7,)])
+def test_controls_on_token_sequences(form: tuple[int, ...]) -> None:
+    own = WORDS.random(60, Generator().manual_seed(0))
+    seen = ImageObservation(
+        image_shape=(6,),  # type: ignore[arg-type]
+        batch_size=5,
+        views=[View(round=0, smashed=torch.zeros(5, *form))],
+        auxiliary=own,
+    )
+    found = controls(NearestRecord(), seen, 0)
+    assert [control.passed for control in found] == [True, True]
+    assert "the mean record" in found[0].detail
+
+
+def test_it_says_what_it_lacks() -> None:
+    victims, own = digits()
+    with pytest.raises(NotApplicable, match="nearest_record sends 4 own records a round, got 3"):
+        guess(victims, own[:3], flat)
+
+    def pairs(records: Tensor, draws: Generator) -> View:
+        return replace(flat(records, draws), mixed=2)
+
+    with pytest.raises(NotApplicable, match="each released row holds 2 images"):
+        guess(victims, own, pairs)
+    with pytest.raises(ValueError, match="repeats must be a whole number >= 1"):
+        NearestRecord(repeats=0)
