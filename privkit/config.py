@@ -6,9 +6,11 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from privkit.errors import shortened
+from annotated_types import Ge, Le
+
+from privkit.constraints import Checked
 from privkit.registry import Component
 
 if TYPE_CHECKING:
@@ -18,9 +20,12 @@ if TYPE_CHECKING:
 MOST = 1_000_000_000
 """Images or epochs of a budget: far beyond what anybody computes, and small enough for every formula."""
 
+Images = Annotated[int, Ge(1), Le(MOST)]
+Passes = Annotated[int, Ge(0), Le(MOST)]
+
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class Budget(Checked):
     """How much work a run does; a dataset that is smaller is shared out in the same proportions.
 
     Attributes:
@@ -33,21 +38,13 @@ class Budget:
         attack_epochs: of an attack's training, unless the attack names its own.
     """
 
-    private: int
-    auxiliary: int
-    test: int
-    victims: int
-    epochs: int
-    attack_epochs: int
-    validation: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            least = 1 if name in ("private", "auxiliary", "test", "victims") else 0
-            if value < least:
-                raise ValueError(f"{name} must be a whole number >= {least}, got {value}")
-            if value > MOST:
-                raise ValueError(f"{name} must be at most {MOST:,}, got {shortened(value)}")
+    private: Images
+    auxiliary: Images
+    test: Images
+    victims: Images
+    epochs: Passes
+    attack_epochs: Passes
+    validation: Passes = 0
 
 
 BUDGETS = {

@@ -67,7 +67,7 @@ BAD = [
     ({"attack": "blackbox"}, "did you mean 'black_box'?"),
     ({"attack": "black_box:decoder=x"}, "'mae', 'released'"),
     ({"dataset": "cifar"}, "did you mean 'cifar10'?"),
-    ({"dataset": "cifar10:batches=9"}, "batches must be 1 to 5"),
+    ({"dataset": "cifar10:batches=9"}, "batches must be a whole number >= 1 and <= 5"),
     ({"model": "vit_micr"}, "did you mean 'vit_micro'?"),
     ({"model": "my.lower"}, "name both by import path"),
     ({"model": "vit_micro:cut=block9"}, "block4"),

@@ -22,7 +22,7 @@ WRONG = [
     ({"auxiliary": 5}, "a dataset is a name or a table, got 5"),
     ({"auxiliary": "digits"}, "is the private dataset itself"),
     ({"dataset": "image_folder:size=16", "auxiliary": "image_folder"}, "is the private dataset itself"),
-    ({"dataset": "image_folder:size=1000000"}, "from 1 to 1024"),
+    ({"dataset": "image_folder:size=1000000"}, "size must be a whole number >= 1 and <= 1024"),
     ({"defense": "none", "gate": "ssim<=0.4"}, "a gate judges defenses, and none is audited here"),
     ({5: 1}, "unknown setting '5'"),
 ]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privkit.constraints import Checked, Count
 from privkit.domains.shares import ClientPartition, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import UsageError
 
@@ -51,11 +52,11 @@ class Partition(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Iid:
+class Iid(Checked):
     """Images are dealt out at random, whatever their labels; sizes differ by at most one.
 
     Attributes:
-        sizes: images of each client, ≥ 1 each, or None for equal ones; images above their sum go to nobody.
+        sizes: images of each client, or None for equal ones; images above their sum go to nobody.
 
     Source: CutMixSL §4 (every client holds as many images, chosen at random).
 
@@ -65,13 +66,12 @@ class Iid:
 
     name: ClassVar[str] = "iid"
 
-    sizes: Sequence[int] | None = None
+    sizes: Sequence[Count] | None = None
 
     def __post_init__(self) -> None:
-        if self.sizes is not None:
-            object.__setattr__(self, "sizes", tuple(self.sizes))  # a list from a file would make the spec unhashable
-            if not self.sizes or min(self.sizes) < 1:
-                raise ValueError(f"sizes must be whole numbers >= 1, one a client, got {list(self.sizes)}")
+        super().__post_init__()
+        if self.sizes == ():
+            raise ValueError("sizes must be whole numbers >= 1, one a client, got []")
 
     def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
         """Deal the images out; see `Partition.assign`."""
@@ -90,12 +90,12 @@ class Iid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dirichlet:
+class Dirichlet(Checked):
     """Each class is divided over the clients in proportions drawn from a symmetric Dirichlet distribution.
 
     Attributes:
         alpha: α_D > 0; small values give each client few classes, and 9,999 is the papers' IID case.
-        smallest: images that every client has at least, ≥ 1; a client with fewer gets some of the largest one's.
+        smallest: images that every client has at least; a client with fewer gets some of the largest one's.
 
     Source: DP-CutMixSL §5 and Fig. 11b (α_D). That a class is divided over clients, and not a client over classes, is
     the common reading, after Yurochkin et al. 2019; the paper names α_D only.
@@ -107,14 +107,9 @@ class Dirichlet:
 
     name: ClassVar[str] = "dirichlet"
 
-    alpha: float = 0.5
-    smallest: int = 1
-
-    def __post_init__(self) -> None:
-        if not (isfinite(self.alpha) and 1e-6 <= self.alpha <= 1e9):  # beyond, float64 gammas vanish or overflow
-            raise ValueError(f"alpha must lie in [1e-6, 1e9], got {self.alpha}; 9999 is as good as IID")
-        if self.smallest < 1:
-            raise ValueError(f"smallest must be a whole number >= 1, got {self.smallest}")
+    # beyond these ends, float64 gammas vanish or overflow
+    alpha: Annotated[float, Ge(1e-6), Le(1e9), "9999 is as good as IID"] = 0.5
+    smallest: Count = 1
 
     def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
         """Deal the images out; see `Partition.assign`."""

@@ -8,15 +8,16 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
+from privkit.constraints import Checked, Count
 from privkit.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitProtocol:
+class SplitProtocol(Checked):
     """Clients, their lower segments, the server's updates and the way of the gradient.
 
     Attributes:
-        clients: n ≥ 1.
+        clients: n.
         lower: "own" (each client keeps a lower segment) or "handed_on" (one lower segment goes from client to client,
             and they take turns: sequential SL).
         upper: "shared" (the server's) or "own" (each client trains a whole network alone: standalone).
@@ -33,18 +34,17 @@ class SplitProtocol:
     appendix C; DP-CutMixSL Eq. 3, 10 and 11.
     """
 
-    clients: int = 1
+    clients: Count = 1
     lower: Literal["own", "handed_on"] = "own"
     upper: Literal["shared", "own"] = "shared"
-    servers: int = 1
+    servers: Count = 1
     average: Literal["never", "round", "epoch"] = "never"
     gradient: Literal["unicast", "broadcast", "average"] = "unicast"
     updates: Literal["round", "message"] = "round"
     grouping: Literal["random", "round_robin", "fixed"] = "random"
 
     def __post_init__(self) -> None:
-        if self.clients < 1:
-            raise ValueError(f"clients must be a whole number >= 1, got {self.clients}")
+        super().__post_init__()
         if self.lower == "handed_on" and (self.upper, self.average, self.gradient) != ("shared", "never", "unicast"):
             raise ValueError(
                 "lower=handed_on has one lower segment and one message a round: use upper=shared, average=never and "
@@ -54,12 +54,11 @@ class SplitProtocol:
             raise ValueError(
                 "upper=own trains each client alone: use average=never, gradient=unicast and updates=round"
             )
-
         self._check_servers()
 
     def _check_servers(self) -> None:
         """Several servers share the clients out evenly, and none of them sees another's messages."""
-        if self.servers < 1 or self.clients % self.servers:
+        if self.clients % self.servers:
             raise ValueError(f"servers must divide clients={self.clients}, got {self.servers}")
         if self.servers > 1 and (self.lower, self.upper, self.updates) != ("own", "shared", "round"):
             raise ValueError(f"servers={self.servers} needs lower=own, upper=shared and updates=round")

@@ -4,32 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
-from typing import Literal
+from typing import Annotated, Literal
 
-from privkit.domains.images.augment import AUGMENTATIONS
+from annotated_types import Ge, Le, Lt
+
+from privkit.constraints import Checked, Count, Fraction, NonNegative, Positive, Probability
+from privkit.domains.images.augment import Augmentation
 from privkit.errors import UsageError
 
 OF_OPTIMIZER = ("momentum", "weight_decay")
 """Options that mean something for one optimizer only, so that a side with another does not take them over."""
-OF_SCHEDULE = ("warm_up", "milestones", "decay", "lowest_rate")
-"""The same for schedules."""
+SCHEDULES_WITH = {
+    "warm_up": ("one_cycle", "cosine"),
+    "milestones": ("multi_step",),
+    "decay": ("multi_step",),
+    "lowest_rate": ("cosine",),
+}
+"""Options that mean something for some schedules only, with these schedules."""
+
+Optimizer = Literal["adamw", "adam", "sgd"]
+Schedule = Literal["one_cycle", "constant", "cosine", "multi_step"]
+Momentum = Annotated[float, Ge(0), Lt(1)]
+Scale = Annotated[float, Ge(1e-9), Le(1e9)]
+"""A norm or a noise of DP-SGD."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerSpec:
+class OptimizerSpec(Checked):
     """How the weights of one side are stepped.
 
     Attributes:
         optimizer: "adamw", "adam" or "sgd".
-        learning_rate: the largest of the schedule, > 0.
-        momentum: of sgd, in [0, 1); None for 0.
-        weight_decay: ≥ 0, decoupled for adamw and an L2 term for the others; None for 0.05 with adamw, else 0.
+        learning_rate: the largest of the schedule.
+        momentum: of sgd; None for 0.
+        weight_decay: decoupled for adamw and an L2 term for the others; None for 0.05 with adamw, else 0.
         schedule: how the rate changes with every step. "one_cycle" rises and falls along cosines. "cosine" rises along
             a line and falls along a cosine. "multi_step" falls by `decay` at each milestone. "constant" stays.
-        warm_up: share of the steps in which the rate rises, in [0, 1]; None for 0.1. Of one_cycle and cosine.
+        warm_up: share of the steps in which the rate rises; None for 0.1. Of one_cycle and cosine.
         milestones: of multi_step, the numbers of epochs after which the rate falls, ascending.
-        decay: of multi_step, the factor at each milestone, in (0, 1]; None for 0.1.
+        decay: of multi_step, the factor at each milestone; None for 0.1.
         lowest_rate: of cosine, where the rate ends, at most `learning_rate`; None for 0.
 
     Source: Loshchilov and Hutter 2019 (AdamW); Smith and Topin 2017 (one cycle).
@@ -38,60 +51,28 @@ class OptimizerSpec:
     'sgd'
     """
 
-    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    learning_rate: float = 2e-3
-    momentum: float | None = None
-    weight_decay: float | None = None
-    schedule: Literal["one_cycle", "constant", "cosine", "multi_step"] = "one_cycle"
-    warm_up: float | None = None
-    milestones: Sequence[int] | None = None
-    decay: float | None = None
-    lowest_rate: float | None = None
+    optimizer: Optimizer = "adamw"
+    learning_rate: Positive = 2e-3
+    momentum: Momentum | None = None
+    weight_decay: NonNegative | None = None
+    schedule: Schedule = "one_cycle"
+    warm_up: Probability | None = None
+    milestones: Sequence[Count] | None = None
+    decay: Fraction | None = None
+    lowest_rate: NonNegative | None = None
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate}")
-        self._check_optimizer()
-        self._check_schedule()
-
-    def _check_optimizer(self) -> None:
-        """An optimizer that exists, with options of its own."""
-        if self.optimizer not in ("adamw", "adam", "sgd"):
-            raise ValueError(f"optimizer must be adamw, adam or sgd, got {self.optimizer!r}")
-        if self.weight_decay is not None and not (isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise ValueError(f"weight_decay must be a finite number >= 0, got {self.weight_decay}")
-        if self.momentum is None:
-            return
-        if self.optimizer != "sgd":
+        super().__post_init__()
+        if self.momentum is not None and self.optimizer != "sgd":
             raise ValueError(f"momentum belongs to sgd, but the optimizer is {self.optimizer}; drop it or use sgd")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
-
-    def _check_schedule(self) -> None:
-        """A schedule that exists, with options of its own."""
-        owners = {
-            "warm_up": ("one_cycle", "cosine"),
-            "milestones": ("multi_step",),
-            "decay": ("multi_step",),
-            "lowest_rate": ("cosine",),
-        }
-        if self.schedule not in ("one_cycle", "constant", "cosine", "multi_step"):
-            raise ValueError(f"schedule must be one_cycle, constant, cosine or multi_step, got {self.schedule!r}")
-        for name, schedules in owners.items():
+        for name, schedules in SCHEDULES_WITH.items():
             if getattr(self, name) is not None and self.schedule not in schedules:
                 raise ValueError(f"{name} belongs to {' and '.join(schedules)}, but the schedule is {self.schedule}")
-        if self.warm_up is not None and not 0 <= self.warm_up <= 1:
-            raise ValueError(f"warm_up must lie in [0, 1], got {self.warm_up}")
-        if self.decay is not None and not 0 < self.decay <= 1:
-            raise ValueError(f"decay must lie in (0, 1], got {self.decay}")
-        if self.lowest_rate is not None and not 0 <= self.lowest_rate <= self.learning_rate:
+        if self.lowest_rate is not None and self.lowest_rate > self.learning_rate:
             raise ValueError(f"lowest_rate must lie in [0, learning_rate={self.learning_rate}], got {self.lowest_rate}")
-        if self.schedule != "multi_step":
-            return
-        if not self.milestones:
+        if self.schedule == "multi_step" and not self.milestones:
             raise ValueError("multi_step needs milestones, such as milestones=[30,60]")
-        object.__setattr__(self, "milestones", tuple(self.milestones))  # a list would make the specification unhashable
-        if list(self.milestones) != sorted(set(self.milestones)) or self.milestones[0] < 1:
+        if self.milestones and list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError(f"milestones must be ascending whole numbers >= 1, got {list(self.milestones)}")
 
 
@@ -103,14 +84,14 @@ class TrainingSpec(OptimizerSpec):
     optimizer or schedule is taken over only if both sides have the same one.
 
     Attributes:
-        batch_size: B, images a message: of each client in each round, ≥ 1. A batch-level defense mixes within it.
+        batch_size: B, images a message: of each client in each round. A batch-level defense mixes within it.
         freeze_lower: keep the clients' segments at their initial weights, as the patch-shuffling paper does.
-        fraction: of the private images that are used, in (0, 1], with the class shares of all.
+        fraction: of the private images that are used, with the class shares of all.
         augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too.
         private: train the lower segments by DP-SGD: each client clips the gradient of every record and adds noise to
             their sum. Needs `clip` and `noise`.
-        clip: of DP-SGD, the largest norm C of one record's gradient, > 0.
-        noise: of DP-SGD, the noise's standard deviation over C, > 0 (opacus' noise_multiplier).
+        clip: of DP-SGD, the largest norm C of one record's gradient.
+        noise: of DP-SGD, the noise's standard deviation over C (opacus' noise_multiplier).
         loss: "cross_entropy", or "multi_label" for binary cross-entropy of every label; an upper segment with a `loss`
             of its own keeps that (`privkit.training.losses.OwnLoss`).
         keep: which epoch's model is measured on the test images and attacked: the "last", or the "best" on the
@@ -125,37 +106,29 @@ class TrainingSpec(OptimizerSpec):
     (0.9, 'adam', 0.05, None)
     """
 
-    batch_size: int = 50
+    batch_size: Count = 50
     freeze_lower: bool = False
-    fraction: float = 1.0
-    augment: Literal["none", "crop", "crop_flip"] = "none"
+    fraction: Fraction = 1.0
+    augment: Augmentation = "none"
     private: bool = False
-    clip: float | None = None
-    noise: float | None = None
+    clip: Scale | None = None
+    noise: Scale | None = None
     loss: Literal["cross_entropy", "multi_label"] = "cross_entropy"
     keep: Literal["last", "best"] = "last"
     best_by: Literal["accuracy", "mcc", "auc"] = "accuracy"
-    upper_optimizer: Literal["adamw", "adam", "sgd"] | None = None
-    upper_learning_rate: float | None = None
-    upper_momentum: float | None = None
-    upper_weight_decay: float | None = None
-    upper_schedule: Literal["one_cycle", "constant", "cosine", "multi_step"] | None = None
-    upper_warm_up: float | None = None
-    upper_milestones: Sequence[int] | None = None
-    upper_decay: float | None = None
-    upper_lowest_rate: float | None = None
+    upper_optimizer: Optimizer | None = None
+    upper_learning_rate: Positive | None = None
+    upper_momentum: Momentum | None = None
+    upper_weight_decay: NonNegative | None = None
+    upper_schedule: Schedule | None = None
+    upper_warm_up: Probability | None = None
+    upper_milestones: Sequence[Count] | None = None
+    upper_decay: Fraction | None = None
+    upper_lowest_rate: NonNegative | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be a whole number >= 1, got {self.batch_size}")
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
-        if self.augment not in AUGMENTATIONS:
-            raise ValueError(f"augment must be none, crop or crop_flip, got {self.augment!r}")
         self._check_private()
-        if self.upper_milestones is not None:
-            object.__setattr__(self, "upper_milestones", tuple(self.upper_milestones))
         try:
             _ = self.upper
         except ValueError as error:
@@ -170,9 +143,6 @@ class TrainingSpec(OptimizerSpec):
             raise ValueError("private=true needs clip and noise, such as private=true,clip=1.0,noise=1.1")
         if self.private and self.freeze_lower:
             raise ValueError("private=true trains the lower segments, and freeze_lower=true does not; choose one")
-        for name, value in given.items():
-            if not (isfinite(value) and 1e-9 <= value <= 1e9):
-                raise ValueError(f"{name} must lie in [1e-9, 1e9], got {value}")
 
     @property
     def lower(self) -> OptimizerSpec:
@@ -184,7 +154,7 @@ class TrainingSpec(OptimizerSpec):
         """How the server's weights are stepped."""
         optimizer, schedule = self.upper_optimizer or self.optimizer, self.upper_schedule or self.schedule
         others = (OF_OPTIMIZER if optimizer != self.optimizer else ()) + (
-            OF_SCHEDULE if schedule != self.schedule else ()
+            tuple(SCHEDULES_WITH) if schedule != self.schedule else ()
         )
         chosen = {}
         for name in OptimizerSpec.__dataclass_fields__:

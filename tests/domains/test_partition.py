@@ -124,8 +124,8 @@ def test_labels_need_not_be_dense_or_start_at_zero() -> None:
 @pytest.mark.parametrize(
     ("spec", "options", "says"),
     [
-        (Dirichlet, {"alpha": 0}, "alpha must lie"),
-        (Dirichlet, {"alpha": float("nan")}, "alpha must lie"),
+        (Dirichlet, {"alpha": 0}, "alpha must be a finite number >= 1e-06"),
+        (Dirichlet, {"alpha": float("nan")}, "alpha must be a finite number >= 1e-06"),
         (Dirichlet, {"smallest": 0}, "smallest must"),
         (Iid, {"sizes": [3, 0]}, "sizes must"),
         (Iid, {"sizes": []}, "sizes must"),

@@ -238,8 +238,8 @@ def test_what_cannot_be_private_is_refused(lower: nn.Module, defense: Any, count
         ({"private": True}, "needs clip and noise"),
         ({"private": True, "noise": 1.0}, "needs clip and noise"),
         ({"clip": 1.0}, "clip belong to private training; add private=true"),
-        ({"private": True, "clip": 0.0, "noise": 1.0}, "clip must lie in"),
-        ({"private": True, "clip": 1.0, "noise": float("nan")}, "noise must lie in"),
+        ({"private": True, "clip": 0.0, "noise": 1.0}, "clip must be a finite number >= 1e-09"),
+        ({"private": True, "clip": 1.0, "noise": float("nan")}, "noise must be a finite number >= 1e-09"),
         ({"private": True, "clip": 1.0, "noise": 1.0, "freeze_lower": True}, "choose one"),
     ],
 )

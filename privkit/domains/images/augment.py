@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import Generator, Tensor
 
 from privkit.errors import unknown
 
-AUGMENTATIONS = ("none", "crop", "crop_flip")
+Augmentation = Literal["none", "crop", "crop_flip"]
+AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
 
 
 def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:

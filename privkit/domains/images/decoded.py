@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from privkit.domains.base import TEST_ID_OFFSET, Batch, Pools
@@ -16,8 +17,8 @@ from privkit.domains.images.modes import NotOnScale, unit_pixels
 from privkit.domains.official import reason
 from privkit.errors import DataError
 
-LARGEST_SIZE = 1024
-"""Pixels a side: beyond it a single message of 50 pictures takes more than half a gigabyte."""
+Size = Annotated[int, Ge(1), Le(1024)]
+"""Pixels a side: beyond its end, a single message of 50 pictures takes more than half a gigabyte."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +90,6 @@ def opened(path: str) -> Any:
         picture = Image.open(file)
         picture.load()
     return picture
-
-
-def check_size(size: int) -> None:
-    """A picture has at least one pixel, and fits into memory."""
-    if not 1 <= size <= LARGEST_SIZE:
-        raise ValueError(f"size must be a whole number of pixels from 1 to {LARGEST_SIZE}, got {size}")
 
 
 def decoded_pools(

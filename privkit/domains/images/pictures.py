@@ -9,14 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from privkit.constraints import Checked
 from privkit.domains.base import Pools
-from privkit.domains.images.decoded import check_size, decoded_pools, opened
+from privkit.domains.images.decoded import Size, decoded_pools, opened
 from privkit.domains.official import advice_on_missing, check_files, check_folder, need_root, one_sentence
 from privkit.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class CelebA:
+class CelebA(Checked):
     """CelebA faces; the label is one of the 40 attributes.
 
     Attributes:
@@ -30,10 +31,7 @@ class CelebA:
     domain: ClassVar[str] = "images"
 
     attribute: str = "Smiling"
-    size: int = 64
-
-    def __post_init__(self) -> None:
-        check_size(self.size)
+    size: Size = 64
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Open the official training and test parts; see `DatasetSpec.open`."""
@@ -67,7 +65,7 @@ class CelebA:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LfwPeople:
+class LfwPeople(Checked):
     """Labeled Faces in the Wild, deep-funneled; the label is the person.
 
     The official test part has other people than the training part, so parts are drawn from the training part alone.
@@ -81,10 +79,7 @@ class LfwPeople:
     name: ClassVar[str] = "lfw_people"
     domain: ClassVar[str] = "images"
 
-    size: int = 64
-
-    def __post_init__(self) -> None:
-        check_size(self.size)
+    size: Size = 64
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Open the official development training part; see `DatasetSpec.open`."""
@@ -115,7 +110,7 @@ class LfwPeople:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pcam:
+class Pcam(Checked):
     """PatchCamelyon: 262,144 + 32,768 histology patches, 96×96 colour, 2 classes. Needs h5py.
 
     Attributes:
@@ -127,10 +122,7 @@ class Pcam:
     name: ClassVar[str] = "pcam"
     domain: ClassVar[str] = "images"
 
-    size: int = 96
-
-    def __post_init__(self) -> None:
-        check_size(self.size)
+    size: Size = 96
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         from torchvision import datasets
@@ -161,7 +153,7 @@ class Pcam:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFolder:
+class ImageFolder(Checked):
     """Your own pictures: DATA_ROOT/<class>/<picture>, one folder a class.
 
     Attributes:
@@ -173,10 +165,7 @@ class ImageFolder:
     name: ClassVar[str] = "image_folder"
     domain: ClassVar[str] = "images"
 
-    size: int = 32
-
-    def __post_init__(self) -> None:
-        check_size(self.size)
+    size: Size = 32
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Open all pictures; see `DatasetSpec.open`."""

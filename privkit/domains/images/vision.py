@@ -7,10 +7,12 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import Ge, Le
 
+from privkit.constraints import Checked
 from privkit.domains.base import TEST_ID_OFFSET, Pools
 from privkit.domains.images.arrays import ArrayPool
 from privkit.domains.official import advice_on_missing, check_files, need_root, one_sentence
@@ -20,7 +22,7 @@ IMAGES_PER_CIFAR_BATCH = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cifar10:
+class Cifar10(Checked):
     """CIFAR-10: 50,000 + 10,000 natural images, 32×32 colour, 10 classes.
 
     Attributes:
@@ -33,11 +35,7 @@ class Cifar10:
     name: ClassVar[str] = "cifar10"
     domain: ClassVar[str] = "images"
 
-    batches: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.batches is not None and not 1 <= self.batches <= 5:
-            raise ValueError(f"batches must be 1 to 5 (official training files, from the first), got {self.batches}")
+    batches: Annotated[int, Ge(1), Le(5), "there are five official training files"] | None = None
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Open the wanted batches; see `DatasetSpec.open`."""

@@ -5,18 +5,25 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Le
 
 from privkit.domains.base import Pools, RecordPool
 from privkit.domains.tokens.domain import PADDING, UNKNOWN, Tokens
 from privkit.errors import DataError
 
-UNITS = ("words", "characters")
+Unit = Literal["words", "characters"]
+Length = Annotated[int, Ge(1), Le(4096)]
+"""Tokens that are kept of each text."""
+Vocabulary = Annotated[int, Ge(3), "two ids are padding and unknown"]
+"""Number of ids."""
+
 WORD = re.compile(r"[\w']+|[^\w\s]")
 
 
-def split_text(text: str, unit: str) -> list[str]:
+def split_text(text: str, unit: Unit) -> list[str]:
     """The tokens of a text in lower case.
 
     Args:
@@ -29,7 +36,7 @@ def split_text(text: str, unit: str) -> list[str]:
     return WORD.findall(text.lower()) if unit == "words" else list(text.lower())
 
 
-def read_texts(texts: Sequence[str], labels: Sequence[str], *, unit: str, length: int, vocabulary: int) -> Pools:
+def read_texts(texts: Sequence[str], labels: Sequence[str], *, unit: Unit, length: int, vocabulary: int) -> Pools:
     """A dataset of labelled texts.
 
     Args:
@@ -61,17 +68,3 @@ def read_texts(texts: Sequence[str], labels: Sequence[str], *, unit: str, length
     classes = sorted(set(labels))
     y = torch.tensor([classes.index(label) for label in labels])
     return Pools(train=RecordPool(x=x, y=y, domain=domain), test=None, classes=len(classes))
-
-
-def check_reading(unit: str, length: int, vocabulary: int) -> None:
-    """Refuse options that give no token sequences.
-
-    Raises:
-        ValueError: with what is allowed.
-    """
-    if unit not in UNITS:
-        raise ValueError(f"unit must be words or characters, got {unit!r}")
-    if not 1 <= length <= 4096:
-        raise ValueError(f"length must be a whole number of tokens from 1 to 4096, got {length}")
-    if vocabulary < 3:
-        raise ValueError(f"vocabulary must be a whole number >= 3 (two ids are padding and unknown), got {vocabulary}")

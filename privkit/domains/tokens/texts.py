@@ -6,11 +6,12 @@ import gzip
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+from privkit.constraints import Checked
 from privkit.domains.base import Pools
 from privkit.domains.official import check_files, need_root, one_sentence
-from privkit.domains.tokens.reading import check_reading, read_texts
+from privkit.domains.tokens.reading import Length, Unit, Vocabulary, read_texts
 from privkit.errors import DataError
 
 KINDS = {
@@ -24,7 +25,7 @@ KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Definitions:
+class Definitions(Checked):
     """20,000 definitions of English nouns; the label says what is defined: an animal, an artifact, food, …
 
     Attributes:
@@ -41,11 +42,8 @@ class Definitions:
     name: ClassVar[str] = "definitions"
     domain: ClassVar[str] = "tokens"
 
-    length: int = 16
-    vocabulary: int = 2000
-
-    def __post_init__(self) -> None:
-        check_reading("words", self.length, self.vocabulary)
+    length: Length = 16
+    vocabulary: Vocabulary = 2000
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Read the packaged list; see `DatasetSpec.open`."""
@@ -69,7 +67,7 @@ def _definitions(length: int, vocabulary: int) -> Pools:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFile:
+class TextFile(Checked):
     """A user's texts: a file in the data root with one text a line, its label first, then a tab.
 
     Attributes:
@@ -85,12 +83,9 @@ class TextFile:
     domain: ClassVar[str] = "tokens"
 
     file: str = "texts.tsv"
-    unit: Literal["words", "characters"] = "words"
-    length: int = 32
-    vocabulary: int = 2000
-
-    def __post_init__(self) -> None:
-        check_reading(self.unit, self.length, self.vocabulary)
+    unit: Unit = "words"
+    length: Length = 32
+    vocabulary: Vocabulary = 2000
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Read the file; see `DatasetSpec.open`."""

@@ -222,7 +222,7 @@ def test_no_more_batches_are_opened_than_needed(
 
 @pytest.mark.parametrize("batches", [0, 6, -1])
 def test_number_of_batches_is_checked(batches: int) -> None:
-    with pytest.raises(ValueError, match="1 to 5"):
+    with pytest.raises(ValueError, match=">= 1 and <= 5"):
         Cifar10(batches=batches)
 
 
