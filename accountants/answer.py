@@ -21,9 +21,9 @@ from privkit.accountants.wording import assumptions, library_versions, statement
 from privkit.certificate import Certificate
 
 Array = NDArray[np.float64]
-SMALLEST = 5e-324
+_SMALLEST = 5e-324
 """Smallest positive float."""
-NODES, TAIL = 65, 1e-9
+NODES, _TAIL = 65, 1e-9
 """Values of ε behind a trade-off curve, and the δ at the largest of them."""
 
 
@@ -142,7 +142,7 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     best, least = _least([(one, one.log_delta(e)) for one in compiled.bounds(compiled.steps(mechanism), tight=tight)])
     value, lower = exp(min(least.value, 0.0)), e if best.exact and mechanism.attained else None
     if value == 0 and mechanism.noise.law == "gaussian":  # no Gaussian has δ = 0: it is too small for a float
-        value, lower = SMALLEST, None
+        value, lower = _SMALLEST, None
     return _certificate(mechanism, best, least, e, value, lower)
 
 
@@ -174,7 +174,7 @@ def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tig
     if not np.all((alpha >= 0) & (alpha <= 1)):
         raise ValueError(f"a false positive rate must lie in [0, 1], got {false_positive_rates!r}")
     bounds = compiled.bounds(compiled.steps(mechanism), tight=tight)
-    largest = min(bound.epsilon(TAIL).value for bound in bounds)
+    largest = min(bound.epsilon(_TAIL).value for bound in bounds)
     epsilons = np.linspace(0, min(largest, 700.0), NODES)
     deltas = np.array([exp(min(0.0, *(bound.log_delta(e).value for bound in bounds))) for e in epsilons.tolist()])
     kept, e = 1 - deltas - alpha[..., None], epsilons

@@ -24,8 +24,8 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, warnings
 from privkit.certificate import Certificate
 
-MECHANISM = ', "mechanism": '
-MOST = 2**53
+_MECHANISM = ', "mechanism": '
+_MOST = 2**53
 """Rounds in one charge, so that a float counts them."""
 
 
@@ -161,7 +161,7 @@ class Ledger:
             hash(mechanism)
         except TypeError as error:
             raise ValueError(f"a specification holds tuples, not lists or arrays: {error}") from None
-        count = validate.whole("rounds", mechanism.rounds if rounds is None else rounds, most=MOST)
+        count = validate.whole("rounds", mechanism.rounds if rounds is None else rounds, most=_MOST)
         if mechanism.joint and count != mechanism.rounds:
             raise ValueError(f"the ratios are those of {mechanism.rounds} rounds, so rounds={count} has no meaning")
         if count % (together := mechanism.charged_together):
@@ -178,7 +178,7 @@ class Ledger:
             if self.budget is not None:
                 self._afford(one, count, self.budget)
             try:
-                self._file.append(f'"rounds": {count}, "note": {json.dumps(note)}{MECHANISM}{text}')
+                self._file.append(f'"rounds": {count}, "note": {json.dumps(note)}{_MECHANISM}{text}')
                 self._book(one, *ledger_cost.counted(one, count))
             except BaseException:  # memory and file may differ now, and the file is right
                 self.close()
@@ -355,7 +355,7 @@ def _mechanism(text: str) -> SplitMechanism:
 
 def _parsed(line: str) -> tuple[SplitMechanism, int]:
     """Mechanism and rounds of a line."""
-    head, _, text = line.partition(MECHANISM)  # cannot stand in the note, whose quotes are escaped
+    head, _, text = line.partition(_MECHANISM)  # cannot stand in the note, whose quotes are escaped
     rounds = validate.whole("rounds", json.loads(head + "}").get("rounds"))
     return _mechanism(text[:-1]), rounds
 

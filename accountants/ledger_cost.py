@@ -67,7 +67,7 @@ def cost(one: SplitMechanism, units: int, charges: int) -> Array:
 
     The lower model's updates come with the first unit of each charge.
     """
-    updates = charges * updates_cost(one.lower_model) if isinstance(one.lower_model, PrivateUpdates) else 0.0
+    updates = charges * _updates_cost(one.lower_model) if isinstance(one.lower_model, PrivateUpdates) else 0.0
     return units * unit_cost(one) + updates
 
 
@@ -78,7 +78,7 @@ def unit_cost(one: SplitMechanism) -> Array:
 
 
 @lru_cache(maxsize=256)
-def updates_cost(updates: PrivateUpdates) -> Array:
+def _updates_cost(updates: PrivateUpdates) -> Array:
     """[1 + A] of one charge's updates; not to be changed."""
     return _cost(*compiled.private_updates(updates))
 

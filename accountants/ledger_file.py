@@ -8,7 +8,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
-SEED = zlib.crc32(b"privkit ledger 1")
+_SEED = zlib.crc32(b"privkit ledger 1")
 """Checksum before the first line; the number is the format's version."""
 
 
@@ -43,7 +43,7 @@ class LedgerFile:
         self.path, self.lines = path, 0
         self.remarks: tuple[str, ...] = ()
         self._bodies: list[str] = []
-        self._check, self._size, self._process = SEED, 0, os.getpid()
+        self._check, self._size, self._process = _SEED, 0, os.getpid()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab+", buffering=0)

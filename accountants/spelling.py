@@ -9,7 +9,7 @@ from typing import Any
 from privkit.accountants import validate
 from privkit.accountants.columns import BY_NAME
 
-SAME = {
+_SAME = {
     "sample_rate": "rate",
     "sampling_rate": "rate",
     "sampling_probability": "rate",
@@ -24,9 +24,9 @@ SAME = {
 
 TOO_MANY = ""
 """Name under which a reader keeps cells that no header names."""
-MULTIPLIER = "noise_multiplier"
-RATES = ("sample_rate", "sampling_rate", "sampling_probability")
-ADD_OR_REMOVE = (MULTIPLIER, *RATES, "max_grad_norm", "l2_norm_clip")
+_MULTIPLIER = "noise_multiplier"
+_RATES = ("sample_rate", "sampling_rate", "sampling_probability")
+_ADD_OR_REMOVE = (_MULTIPLIER, *_RATES, "max_grad_norm", "l2_norm_clip")
 """Words of DP-SGD: whoever writes one means neighbors by adding or removing a record, unless the row says otherwise."""
 
 
@@ -41,7 +41,7 @@ def spelled(name: str) -> str:
 
 def known(name: str) -> bool:
     """Whether a spelled header is a column or a word for one."""
-    return name in BY_NAME or name in SAME or name in (MULTIPLIER, "variance")
+    return name in BY_NAME or name in _SAME or name in (_MULTIPLIER, "variance")
 
 
 def check_known(names: Iterable[str]) -> None:
@@ -58,7 +58,7 @@ def check_known(names: Iterable[str]) -> None:
         if name == TOO_MANY:
             raise ValueError("the row has more cells than the header; put cells that hold the delimiter into quotes")
         if not known(name):
-            near = get_close_matches(name, [*BY_NAME, *SAME, MULTIPLIER], n=1)
+            near = get_close_matches(name, [*BY_NAME, *_SAME, _MULTIPLIER], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"unknown column {name!r}{hint} (privkit epsilon --schema lists the columns)")
 
@@ -82,30 +82,30 @@ def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
     check_known(given)
     row: dict[str, Any] = {}
     for name, value in given.items():
-        column = SAME.get(name, name)
+        column = _SAME.get(name, name)
         if column in row:
             raise ValueError(f"{column} is given twice, as {name} too; keep one of them")
         row[column] = value
-    if any(name in given for name in RATES):
+    if any(name in given for name in _RATES):
         row.setdefault("sampling", "poisson")
-    if any(name in given for name in ADD_OR_REMOVE):
+    if any(name in given for name in _ADD_OR_REMOVE):
         row.setdefault("relation", "add_or_remove_one")
-    return _with_sigma(row) if MULTIPLIER in row else row
+    return _with_sigma(row) if _MULTIPLIER in row else row
 
 
 def _with_sigma(row: dict[str, Any]) -> dict[str, Any]:
     """The same row with σ in place of the noise multiplier."""
-    multiplier = BY_NAME["sigma"].parse(MULTIPLIER, row.pop(MULTIPLIER))
-    multiplier = validate.real(MULTIPLIER, multiplier, above=0)
+    multiplier = BY_NAME["sigma"].parse(_MULTIPLIER, row.pop(_MULTIPLIER))
+    multiplier = validate.real(_MULTIPLIER, multiplier, above=0)
     kind = row.setdefault("mechanism", "gaussian")
     if kind not in ("gaussian", "dp_sl"):
-        raise ValueError(f"{MULTIPLIER} is defined for Gaussian noise without mixing; for {kind} give sigma")
+        raise ValueError(f"{_MULTIPLIER} is defined for Gaussian noise without mixing; for {kind} give sigma")
     for other in ("sigma", "sensitivity", "clip_patch", "clip_high"):
         if other in row:
-            raise ValueError(f"{MULTIPLIER} is σ divided by the clipping norm; leave {other} empty, or give sigma")
+            raise ValueError(f"{_MULTIPLIER} is σ divided by the clipping norm; leave {other} empty, or give sigma")
     if row["relation"] != "add_or_remove_one":
         raise ValueError(
-            f"{MULTIPLIER} is defined for relation = add_or_remove_one; for {row['relation']} give sigma and clip_norm"
+            f"{_MULTIPLIER} is defined for relation = add_or_remove_one; for {row['relation']} give sigma and clip_norm"
         )
     norm = row.get("clip_norm")
     if norm is None:

@@ -15,8 +15,8 @@ from privkit.accountants.spelling import TOO_MANY, check_known, known, spelled
 
 MOST_BYTES = 1 << 26
 """Size limit of a TOML or JSON table, which is read whole."""
-MOST_DOTS = 200
-DELIMITERS = (",", ";", "\t")
+_MOST_DOTS = 200
+_DELIMITERS = (",", ";", "\t")
 
 
 def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
@@ -67,8 +67,8 @@ def _text(path: Path) -> str:
         raise ValueError(f"{path} has more than {MOST_BYTES >> 20} MiB; save it as CSV, which is read row by row")
     text = data.decode()
     for number, line in enumerate(text.splitlines() if path.suffix == ".toml" else (), start=1):
-        if line.count(".") > MOST_DOTS:  # a dotted key takes time and memory in the square of its parts
-            raise ValueError(f"{path} line {number} has more than {MOST_DOTS} dots")
+        if line.count(".") > _MOST_DOTS:  # a dotted key takes time and memory in the square of its parts
+            raise ValueError(f"{path} line {number} has more than {_MOST_DOTS} dots")
     return text
 
 
@@ -78,8 +78,8 @@ def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
     first = next(lines, "")
     if not first.strip():
         raise ValueError(f"{where} is empty; its first line must name columns (see privkit epsilon --schema)")
-    headers = {mark: [spelled(name) for name in next(csv.reader([first], delimiter=mark))] for mark in DELIMITERS}
-    delimiter = max(DELIMITERS, key=lambda mark: sum(known(name) for name in headers[mark]))
+    headers = {mark: [spelled(name) for name in next(csv.reader([first], delimiter=mark))] for mark in _DELIMITERS}
+    delimiter = max(_DELIMITERS, key=lambda mark: sum(known(name) for name in headers[mark]))
     names = headers[delimiter]
     while names and not names[-1]:  # a delimiter at the end of the line
         names.pop()

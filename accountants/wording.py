@@ -11,10 +11,10 @@ from privkit.accountants.spec.parts import CutMix, EveryRound, NoMixing, Poisson
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.spec.sensitivity import Categories
 
-LARGE_DELTA = 1e-3
+_LARGE_DELTA = 1e-3
 """A δ above this is warned about: publishing one record in a thousand would be allowed."""
 
-MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
+_MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
     >>> warnings(one, 1e-5)
     ()
     """
-    if delta > LARGE_DELTA:
+    if delta > _LARGE_DELTA:
         return (f"δ = {delta:g} is large: publishing each unit with probability {delta:g} would satisfy it, too",)
     units = getattr(mechanism.participation, "clients", None)
     if units and delta > 1 / units:
@@ -129,7 +129,7 @@ def _mixing(mechanism: SplitMechanism) -> list[str]:
         return _hidden_mask(mechanism, mixing)
     ratio = mixing.ratio
     said = [
-        f"the server sees the {MIXING[mixing.kind]} of {mixing.group} clients only, never a client's own message: "
+        f"the server sees the {_MIXING[mixing.kind]} of {mixing.group} clients only, never a client's own message: "
         "whoever mixes is trusted, or the sum is computed under encryption",
         "mixing ratios and masks are drawn independently of the data",
     ]

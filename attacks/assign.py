@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-SLACK_STEPS = 3
+_SLACK_STEPS = 3
 
 
 def distances(tokens: Tensor, targets: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def rescale_(weights: Tensor, steps: int) -> Tensor:
     return weights
 
 
-def sinkhorn_with_slack(odds: Tensor, steps: int = SLACK_STEPS) -> Tensor:
+def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
     """A partial matching: what a row or a column lacks of 1 is unmatched.
 
     Args:

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, vmap
 
 from privkit.attacks.base import NotApplicable, View
 
-AT_ONCE = 256  # examples whose weight gradients are held at once
+_AT_ONCE = 256  # examples whose weight gradients are held at once
 
 
 def gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tensor, Tensor]:
@@ -72,5 +72,5 @@ def weight_gradients(lower: nn.Module, images: Tensor, arrived: Tensor) -> Tenso
         released: Tensor = functional_call(lower, state, (image.unsqueeze(0),))
         return (released.flatten() * back).sum()
 
-    each = vmap(grad(inner), (None, 0, 0), chunk_size=AT_ONCE)(weights, images, arrived.to(images.device))
+    each = vmap(grad(inner), (None, 0, 0), chunk_size=_AT_ONCE)(weights, images, arrived.to(images.device))
     return torch.cat([part.flatten(1) for part in each.values()], 1).to(arrived.device)

@@ -15,7 +15,7 @@ from contextlib import chdir, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
-VARIABLES = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor", "TRITON_CACHE_DIR": "triton", "MPLCONFIGDIR": "matplotlib"}
+_VARIABLES = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor", "TRITON_CACHE_DIR": "triton", "MPLCONFIGDIR": "matplotlib"}
 """Environment variable -> its folder in our cache; what a user has set stays."""
 
 
@@ -35,7 +35,7 @@ def cache_folder() -> Path:
 
 def use_own_caches() -> None:
     """Point the compilers' and the plotting library's caches there, for this process and its children."""
-    for variable, name in VARIABLES.items():
+    for variable, name in _VARIABLES.items():
         if not os.environ.get(variable):
             os.environ[variable] = str(cache_folder() / name)
 

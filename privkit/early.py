@@ -23,7 +23,7 @@ SETTINGS = {
     "partition": "partitions",
 }
 """Setting -> the kind of its parts."""
-TRAINING = "privkit.training.spec:TrainingSpec"
+_TRAINING = "privkit.training.spec:TrainingSpec"
 
 
 def check(settings: Mapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ def check(settings: Mapping[str, Any]) -> None:
     if isinstance(training, str):
         training = read_options(training, training)
     if isinstance(training, Mapping):
-        _check_options("training", TRAINING, training)
+        _check_options("training", _TRAINING, training)
 
 
 def _check_part(setting: str, kind: str, given: Any) -> None:

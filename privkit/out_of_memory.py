@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-PHRASES = (
+_PHRASES = (
     "can't allocate memory",  # torch on a CPU
     "Cannot allocate memory",  # the system's loader and mmap
     "out of memory",  # torch on a GPU
@@ -14,7 +14,7 @@ PHRASES = (
 )
 
 
-ROOM = 32 * 2**20
+_ROOM = 32 * 2**20
 
 
 def ran_out(error: BaseException) -> bool:
@@ -28,15 +28,15 @@ def ran_out(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     said = isinstance(error, RuntimeError | ImportError | SystemError | OSError)
-    if said and any(phrase in str(error) for phrase in PHRASES):
+    if said and any(phrase in str(error) for phrase in _PHRASES):
         return True
-    return ran_out(error.__cause__) if error.__cause__ is not None else scarce()
+    return ran_out(error.__cause__) if error.__cause__ is not None else _scarce()
 
 
-def scarce() -> bool:
+def _scarce() -> bool:
     """Whether not even 32 MiB are left: a failed import or an odd error is then a consequence."""
     try:
-        return not bytearray(ROOM)
+        return not bytearray(_ROOM)
     except MemoryError:
         return True
 

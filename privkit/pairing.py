@@ -13,7 +13,7 @@ Part = tuple[Component, tuple[Component, ...]]
 """A protocol, and the defenses under it, the undefended baseline among them."""
 
 
-def split_protocol(given: Any) -> tuple[Any, Any]:
+def _split_protocol(given: Any) -> tuple[Any, Any]:
     """A defense as a user wrote it, without its own protocol; and that protocol, None where it names none.
 
     A chain has one protocol, which any of its stages may name.
@@ -21,17 +21,17 @@ def split_protocol(given: Any) -> tuple[Any, Any]:
     Raises:
         UsageError: if two stages of a chain name protocols.
 
-    >>> split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
+    >>> _split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
     ({'name': 'dp_cutmixsl', 'sigma': 2}, 'cutmixsl:clients=20')
-    >>> split_protocol("patch_shuffle")
+    >>> _split_protocol("patch_shuffle")
     ('patch_shuffle', None)
     """
     if isinstance(given, Mapping) and "stages" in given:
-        rest, own = split_protocol({key: value for key, value in given.items() if key != "stages"})
-        stages, inner = split_protocol(stages_given({"stages": given["stages"]}))
+        rest, own = _split_protocol({key: value for key, value in given.items() if key != "stages"})
+        stages, inner = _split_protocol(stages_given({"stages": given["stages"]}))
         return {**rest, "stages": stages}, own if own is not None else inner
     if (stages := stages_given(given)) is not None:
-        parts = [split_protocol(stage) for stage in stages]
+        parts = [_split_protocol(stage) for stage in stages]
         own = [protocol for _, protocol in parts if protocol is not None]
         if len(own) > 1:
             raise UsageError(f"a chain runs under one protocol, got {shortened(own)}; name it in one of its stages")
@@ -46,10 +46,10 @@ def split_protocol(given: Any) -> tuple[Any, Any]:
     return (options, options.pop("protocol")) if "protocol" in options else (given, None)
 
 
-def with_protocol(label: str, protocol: str) -> str:
+def _with_protocol(label: str, protocol: str) -> str:
     """The label of a defense that names its own protocol; in a chain, the first stage names it.
 
-    >>> with_protocol("gaussian_noise:sigma=2.0@mixer+masking", "sl")
+    >>> _with_protocol("gaussian_noise:sigma=2.0@mixer+masking", "sl")
     'gaussian_noise:sigma=2.0,protocol=sl@mixer+masking'
     """
     first, *others = stages_given(label) or [label]
@@ -77,11 +77,11 @@ def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
     baseline = parse("defenses", "none")
     found: list[tuple[Component, Component | None]] = []
     for given in defenses:
-        rest, own = split_protocol(given)
+        rest, own = _split_protocol(given)
         defense = parse("defenses", rest)
         if own is not None:
             under = parse("protocols", own)
-            defense = replace(defense, label=with_protocol(defense.label, under.label))
+            defense = replace(defense, label=_with_protocol(defense.label, under.label))
         elif protocol is not None:
             under = parse("protocols", protocol)
         elif defense.name == "none":

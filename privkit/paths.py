@@ -15,7 +15,7 @@ from privkit.errors import RunFolderError
 
 MOST_TEXT = 1 << 30
 """Bytes of a text file that are read; a run's largest, `results.jsonl`, has some ten thousand a row."""
-NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags under which a link is refused, a pipe without a writer does not block, and a child process inherits nothing."""
 
 
@@ -60,7 +60,7 @@ def open_file(path: Path, flags: int) -> int:
     """
     check_folder(path.parent)
     try:
-        descriptor = os.open(path, flags | NO_LINK, 0o644)
+        descriptor = os.open(path, flags | _NO_LINK, 0o644)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a symbolic link, which a run folder never holds") from None

@@ -26,15 +26,15 @@ TABLES = {
     "bounds": "privkit.accountants.bounds:BOUNDS",
 }
 """Kind -> its table; a third party adds names by entry points in the group `privkit.<kind>`."""
-OURS = frozenset({"bounds"})
+_OURS = frozenset({"bounds"})
 """Kinds without entry points: an installed package cannot lower an ε."""
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 """What a plug-in may be called: its name stands in paths, tables and commands."""
-COMMA = re.compile(r",(?![^\[\]]*\])")
+_COMMA = re.compile(r",(?![^\[\]]*\])")
 """A comma between options, and not between the values of a list."""
-BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")
+_BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")
 """The point of a number such as .5, which TOML writes 0.5."""
 
 
@@ -99,7 +99,7 @@ def misnamed(kind: str) -> list[str]:
 
 def _plug_ins(kind: str) -> Iterable[EntryPoint]:
     """The entry points of one kind."""
-    return () if kind in OURS else entry_points(group=f"privkit.{kind}")
+    return () if kind in _OURS else entry_points(group=f"privkit.{kind}")
 
 
 def distribution(kind: str, name: str) -> dict[str, str]:
@@ -308,7 +308,7 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
 def read_options(given: str, text: str) -> dict[str, Any]:
     """`key=value,key=value` with TOML values; a bare word is a string."""
     options: dict[str, Any] = {}
-    for part in filter(None, COMMA.split(text)):
+    for part in filter(None, _COMMA.split(text)):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise UsageError(
@@ -325,7 +325,7 @@ def _value(text: str) -> Any:
         UsageError: if it is nested too deeply, or a number beyond 64 bits.
     """
     try:
-        found = parse_toml(f"v = {BARE_POINT.sub('0.', text)}")
+        found = parse_toml(f"v = {_BARE_POINT.sub('0.', text)}")
     except TooMuch as error:
         raise UsageError(f"cannot read the value {shortened(text)}: {error}") from None
     except TomlError:

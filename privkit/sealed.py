@@ -15,7 +15,7 @@ from typing import Any
 from privkit.errors import DamagedFile, RunFolderError
 from privkit.paths import inside, read_bytes
 
-SEAL = "sha256"
+_SEAL = "sha256"
 """The field that holds the checksum."""
 AGAIN = "repeat the run's command to do that part anew"
 """What to do once a damaged file is gone."""
@@ -36,7 +36,7 @@ def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
     '{"cell": "c", "mse": 0.25, "sha256": "d0010522289dba8'
     """
     plain = json.loads(json.dumps(fields))  # as a reader will have it: lists for tuples, text for keys
-    return json.dumps({**plain, SEAL: _checksum(plain)}, indent=indent)
+    return json.dumps({**plain, _SEAL: _checksum(plain)}, indent=indent)
 
 
 def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
         raise Broken("is damaged: it is no JSON") from None
     if not isinstance(fields, dict):
         raise Broken("is damaged: it is no JSON object")
-    found = fields.pop(SEAL, None)
+    found = fields.pop(_SEAL, None)
     if found is None:
         raise Broken("is damaged: it has no checksum")
     if found != _checksum(fields):

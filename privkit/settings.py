@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from privkit.attacks.base import AnyAttack
     from privkit.reports.gate import Gate
 
-MOST_THREADS = 1024
+_MOST_THREADS = 1024
 DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
 
 KEYS = (
@@ -47,7 +47,7 @@ KEYS = (
 )
 """What a configuration file may hold; a flag of the same name overrides it."""
 
-TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "data_root": ((str, Path), "the path of a folder"),
     "download": (bool, "true or false"),
     "device": (str, "auto, cpu or cuda"),
@@ -98,7 +98,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         if key not in KEYS:
             raise unknown("setting", str(key), KEYS)
     s = {**DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
-    for key, (kinds, what) in TYPES.items():
+    for key, (kinds, what) in _TYPES.items():
         if key in s and not isinstance(s[key], kinds):
             raise UsageError(f"{key} must be {what}, got {shortened(s[key])}")
     victims, device, seeds, threads = s.get("victims"), s["device"], _seeds(s["seed"]), _threads(s.get("threads"))
@@ -283,9 +283,9 @@ def _gate(text: Any) -> Gate:
 
 
 def _threads(given: Any) -> int | None:
-    """CPU threads, 1 to `MOST_THREADS`."""
+    """CPU threads, 1 to `_MOST_THREADS`."""
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_THREADS:
-        raise UsageError(f"threads must be a whole number from 1 to {MOST_THREADS}, got {shortened(given)}")
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_THREADS:
+        raise UsageError(f"threads must be a whole number from 1 to {_MOST_THREADS}, got {shortened(given)}")
     return given

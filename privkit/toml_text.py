@@ -10,9 +10,9 @@ from typing import Any
 
 MOST_BYTES = 1 << 18
 """Size limit of a configuration file; those in this repository have less than one kibibyte."""
-MOST_DOTS = 100
+_MOST_DOTS = 100
 """Limit for a line: reading a dotted key takes time and memory in the square of its parts."""
-WHOLE = 1 << 63
+_WHOLE = 1 << 63
 """Whole numbers of TOML have 64 bits."""
 
 
@@ -60,8 +60,8 @@ def parse_toml(text: str) -> dict[str, Any]:
     privkit.toml_text.TooMuch: a whole number must have at most 64 bits, and one has 1329
     """
     for number, line in enumerate(text.splitlines(), start=1):
-        if line.count(".") > MOST_DOTS:
-            raise TooMuch(f"line {number} has more than {MOST_DOTS} dots")
+        if line.count(".") > _MOST_DOTS:
+            raise TooMuch(f"line {number} has more than {_MOST_DOTS} dots")
     try:
         found = tomllib.loads(text)
         _check(found)
@@ -81,5 +81,5 @@ def _check(value: Any) -> None:
     if isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             _check(part)
-    elif isinstance(value, int) and not -WHOLE <= value < WHOLE:
+    elif isinstance(value, int) and not -_WHOLE <= value < _WHOLE:
         raise TooMuch(f"a whole number must have at most 64 bits, and one has {value.bit_length()}")

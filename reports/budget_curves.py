@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from privkit.reports import escape
 from privkit.reports.figures import COLORS, MUTED
 
-WIDE = 20.0
+_WIDE = 20.0
 """Ratio of the largest to the smallest ε from which the axis is logarithmic."""
 
 
@@ -114,7 +114,7 @@ def _scales(axis: Any, heights: NDArray[np.float64], log_x: bool, whole: bool, d
     """Logarithmic where the range asks for it; zero keeps its place by a linear piece at the bottom."""
     finite = heights[np.isfinite(heights)]
     positive = finite[finite > 0]
-    if positive.size and positive.max() > WIDE * positive.min():
+    if positive.size and positive.max() > _WIDE * positive.min():
         if (finite == 0).any():
             axis.set_yscale("symlog", linthresh=positive.min())
             axis.set_ylim(bottom=0)

@@ -19,9 +19,9 @@ CONTROLS = (
     *range(0x2066, 0x206A),
 )
 """Characters that move the cursor, start an escape sequence, end a line or turn the direction of writing."""
-VISIBLE = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in CONTROLS if chr(code) not in "\n\t"}
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # wide ones start formulas, too
-LATEX = str.maketrans(
+_VISIBLE = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in CONTROLS if chr(code) not in "\n\t"}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # wide ones start formulas, too
+_LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
         "{": r"\{",
@@ -71,7 +71,7 @@ def terminal(text: str) -> str:
     >>> print(terminal("\x1b]0;title\x07"))
     \x1b]0;title\x07
     """
-    return text.translate(VISIBLE)
+    return text.translate(_VISIBLE)
 
 
 def console(width: int | None = None) -> Console:
@@ -94,7 +94,7 @@ def csv_cell(value: object) -> object:
     >>> csv_cell("=1+1"), csv_cell(-1.0)
     ("'=1+1", -1.0)
     """
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def latex(text: str) -> str:
@@ -103,7 +103,7 @@ def latex(text: str) -> str:
     >>> print(latex("\\input{/etc/passwd} 50%"))
     \textbackslash{}input\{/etc/passwd\} 50\%
     """
-    found = terminal(" ".join(text.split())).translate(LATEX)
+    found = terminal(" ".join(text.split())).translate(_LATEX)
     return "{[}" + found[1:] if found.startswith("[") else found  # else a length, after a line break
 
 

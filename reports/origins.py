@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from privkit.reports.schema import Provenance, Row
 
-COMPARED = ("data", "code", "files", "packages", "machine")
+_COMPARED = ("data", "code", "files", "packages", "machine")
 """Sections of a provenance that must be unchanged for a run to go on."""
 
-CODES = ("data", "code", "files")
+_CODES = ("data", "code", "files")
 """Sections whose values are hashes; a few digits are shown."""
 
 
@@ -27,7 +27,7 @@ def differences(there: Provenance, here: Provenance, *, seed: int | None = None)
     """
     found = [
         _change(section, key, before.get(key), after.get(key), seed)
-        for section in COMPARED
+        for section in _COMPARED
         for before, after in [(getattr(there, section), getattr(here, section))]
         for key in dict.fromkeys((*before, *after))
         if before.get(key) != after.get(key)
@@ -71,7 +71,7 @@ def origins(rows: Sequence[Row]) -> dict[str, str]:
     told: dict[str, list[str]] = {row.cell: [] for row in rows} if mixed else {}
     for (section, key, _), found in mixed.items():
         for cell, value in found.items():
-            told[cell].append(f"{NAMES.get(section, '')}{key} {value[:8] if section in CODES else value}")
+            told[cell].append(f"{NAMES.get(section, '')}{key} {value[:8] if section in _CODES else value}")
     return {cell: ", ".join(words) for cell, words in told.items()}
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from privkit.reports.figures import COLORS, MUTED
 
-BINS = 40
-SHOWN = (0.5, 99.5)
+_BINS = 40
+_SHOWN = (0.5, 99.5)
 """Percentiles of the scores between which a histogram lies: one stray score would flatten it."""
 
 
@@ -53,8 +53,8 @@ def score_figure(told: Mapping[str, Told]) -> Figure:
         curve.set(xlim=(0, 1), ylim=(0, 1.01), aspect="equal", xlabel="false positive rate")
         curve.set_ylabel("true positive rate", fontsize=8)
         curve.set_title(f"AUC {found.auc:.3f}", fontsize=9)
-        low, high = np.percentile(np.concatenate([found.positive, found.negative]), SHOWN)
-        edges = np.linspace(low, high, BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
+        low, high = np.percentile(np.concatenate([found.positive, found.negative]), _SHOWN)
+        edges = np.linspace(low, high, _BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
         for values, color, name in ((found.negative, COLORS[5], "no"), (found.positive, COLORS[1], "yes")):
             share = np.full(len(values), 1 / len(values))
             histogram.hist(values.clip(low, high), bins=edges, weights=share, color=color, alpha=0.55, label=name)

@@ -51,7 +51,7 @@ class Cuts:
     @classmethod
     def at(cls, members: Array, others: Array, threshold: float) -> Cuts:
         """One cut."""
-        missed, alarms = members.size - at_least(members, threshold), at_least(others, threshold)
+        missed, alarms = members.size - _at_least(members, threshold), _at_least(others, threshold)
         return cls(thresholds=np.array([threshold]), missed=np.array([missed]), alarms=np.array([alarms]))
 
     @classmethod
@@ -101,7 +101,7 @@ def upper(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
     return np.where(k < trials, betainccinv(inside + 1, trials - inside, error), 1.0)
 
 
-def at_least(ordered: Array, threshold: float) -> int:
+def _at_least(ordered: Array, threshold: float) -> int:
     """How many sorted scores are at or above a threshold."""
     return int(ordered.size - np.searchsorted(ordered, threshold, "left"))
 

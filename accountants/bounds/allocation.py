@@ -20,15 +20,15 @@ from privkit.accountants.bounds.subsampling import numbers
 
 Array = NDArray[np.float64]
 
-LARGEST_ORDER = 256
+_LARGEST_ORDER = 256
 """Highest order of the Rényi curve; its moments take time proportional to the square."""
-MOST_PLACES = 4096
+_MOST_PLACES = 4096
 """Places of the numerical profile; more places hide better, so that this number bounds them, too."""
-LARGEST_SHIFT = 4.0
+_LARGEST_SHIFT = 4.0
 """μ above which the numerical profile would be lost in rounding; the unsampled profile takes its place."""
-HIDES_NOTHING = 100.0
+_HIDES_NOTHING = 100.0
 """μ above which no order of the Rényi curve gains from secrecy, and moments would overflow."""
-ROUNDING = 4e-15
+_ROUNDING = 4e-15
 """Relative error of a place's mass, generously; t places add up to t times as much."""
 
 
@@ -60,8 +60,8 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
     if not a.size or np.any(a <= 1):
         raise ValueError(f"orders must be numbers > 1, at least one, got {orders!r}")
     told = a * m * m / 2
-    within = a <= LARGEST_ORDER
-    if t == 1 or m == 0 or m > HIDES_NOTHING or not np.any(within):
+    within = a <= _LARGEST_ORDER
+    if t == 1 or m == 0 or m > _HIDES_NOTHING or not np.any(within):
         return told
     some = a[within]
     top = int(np.ceil(some.max()))
@@ -79,7 +79,7 @@ def reverse_rdp(order: float, places: int, mu: float) -> float:
     0.143719
     """
     told = order * mu * mu / 2
-    if places == 1 or mu == 0 or mu > HIDES_NOTHING or order > LARGEST_ORDER:
+    if places == 1 or mu == 0 or mu > _HIDES_NOTHING or order > _LARGEST_ORDER:
         return told
     return min(told, float(_reverse(np.array([float(order)]), places, mu)[0]))
 
@@ -115,14 +115,14 @@ def profile(places: int, mu: float) -> Pair:
     def told(epsilon: Array) -> Array:
         return np.exp(gaussian.log_delta(epsilon, m))
 
-    if t == 1 or m == 0 or m > LARGEST_SHIFT:
+    if t == 1 or m == 0 or m > _LARGEST_SHIFT:
         return told, told
-    t = min(t, MOST_PLACES)
+    t = min(t, _MOST_PLACES)
     strikes, puts = _puts(t, m)
     farthest = float(strikes[-1])
     # Running maxima take away what rounding does to two functions that never rise with ε.
-    calls = np.maximum.accumulate((1 - strikes / t + puts / t + ROUNDING * farthest)[::-1])[::-1]
-    puts[1:] = np.maximum.accumulate(puts[1:] / strikes[1:]) * strikes[1:] * (1 + ROUNDING * t)
+    calls = np.maximum.accumulate((1 - strikes / t + puts / t + _ROUNDING * farthest)[::-1])[::-1]
+    puts[1:] = np.maximum.accumulate(puts[1:] / strikes[1:]) * strikes[1:] * (1 + _ROUNDING * t)
 
     def removed(epsilon: ArrayLike) -> Array:
         e = np.asarray(epsilon, float)

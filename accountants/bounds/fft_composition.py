@@ -17,13 +17,13 @@ from privkit.accountants.bounds.loss_distribution import LARGEST_GRID, GridTooLa
 
 Array = NDArray[np.float64]
 
-UNSEEN = 4e-261
+_UNSEEN = 4e-261
 """Above e^−600: what all masses below that can add to δ."""
 
-LOST = 1e-14
+_LOST = 1e-14
 """Tilted mass that may fall outside the window of a composition; it is added to δ."""
 
-SPARED = 7.0
+_SPARED = 7.0
 """Nats by which that mass may weigh more than at the best tilt: windows of smaller tilts are shorter."""
 
 
@@ -44,7 +44,7 @@ class ComposedLosses:
 
     def slack(self, epsilon: float) -> float:
         """What that mass can change in δ(ε): nothing beyond ε weighs more than e^{K − λε}."""
-        return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700)) + UNSEEN
+        return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700)) + _UNSEEN
 
     def plain(self, epsilon: float) -> float:
         """Σ (1 − e^{ε − loss}) over larger losses inside the window."""
@@ -157,7 +157,7 @@ def _tilted_composition(parts: Parts, tilt: float) -> ComposedLosses:
     each = 1e-11 + 1e-14 * rounds
     untilted = cumulant - tilt * losses
     masses = np.maximum(composed, 0) * np.exp(np.clip(untilted, -600, 700)) * (1 + each)
-    masses[untilted < -600] = 0.0  # below 1e-260: `UNSEEN` stands for all of them
+    masses[untilted < -600] = 0.0  # below 1e-260: `_UNSEEN` stands for all of them
     return ComposedLosses(
         interval=d,
         lowest=low,
@@ -167,7 +167,7 @@ def _tilted_composition(parts: Parts, tilt: float) -> ComposedLosses:
         top=sum(count * (part.lowest + part.masses.size - 1) for part, count in parts),
         tilt=tilt,
         cumulant=cumulant,
-        noise=2 * LOST + rounding,
+        noise=2 * _LOST + rounding,
         rounding=each,
     )
 
@@ -201,7 +201,7 @@ def _tilt(parts: Parts, delta: float | None, epsilon: float | None) -> float:
         tilt, answer = _smallest(lambda tilt: (weight(tilt) + surprise) / tilt, *ends)
     else:
         tilt, answer = _smallest(lambda tilt: weight(tilt) - tilt * epsilon, *ends)[0], epsilon
-    allowed = weight(tilt) - tilt * answer + SPARED
+    allowed = weight(tilt) - tilt * answer + _SPARED
     less = [tilt / 1.5**n for n in range(1, 5)]
     return next((one * 1.5 for one in less if weight(one) - one * answer > allowed), less[-1])
 
@@ -236,7 +236,7 @@ def _power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]
 
 
 def _window(parts: Parts, tilt: float, cumulant: float) -> tuple[int, int, list[Array]]:
-    """Nodes outside which the tilted composition has at most `LOST` mass on either side, and the tilted parts."""
+    """Nodes outside which the tilted composition has at most `_LOST` mass on either side, and the tilted parts."""
     tilted, variance = [], 0.0
     for part, count in parts:
         exponents = tilt * part.losses + part.log_masses
@@ -244,7 +244,7 @@ def _window(parts: Parts, tilt: float, cumulant: float) -> tuple[int, int, list[
         masses = np.where(exponents > -600, np.exp(np.maximum(exponents, -600)), 0.0)
         tilted.append(masses / masses.sum())
         variance += count * moments(tilted[-1], part.losses)[1]
-    scale, unlikely = log(sqrt(-2 * log(LOST) / max(variance, 1e-30))), -log(LOST)
+    scale, unlikely = log(sqrt(-2 * log(_LOST) / max(variance, 1e-30))), -log(_LOST)
     _, above = _smallest(lambda s: (_cumulant(parts, tilt + s) - cumulant + unlikely) / s, scale - 4, scale + 2, 0.2)
     _, below = _smallest(lambda s: (_cumulant(parts, tilt - s) - cumulant + unlikely) / s, scale - 6, scale + 4, 0.2)
     d = parts[0][0].interval

@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 NODES = 256
 """Values of ε at which the composed profile is computed; the excess of μ falls with their square."""
 
-SOURCE = "Dong, Roth and Su 2022 (GDP); Gomez et al. 2025 (numeric μ and regret)"
+_SOURCE = "Dong, Roth and Su 2022 (GDP); Gomez et al. 2025 (numeric μ and regret)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class GaussianFit:
     delta_floor: float
     sound: bool = True
     objection: str = ""
-    source: str = SOURCE
+    source: str = _SOURCE
 
     def __post_init__(self) -> None:
         assert self.mu >= 0, self.mu

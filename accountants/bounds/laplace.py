@@ -54,8 +54,8 @@ class LaplaceRelease(Step):
 
     def rdp(self, orders: Array, count: int) -> Array:
         if self.rate == 1:
-            return np.asarray(count * vector_rdp(orders, self.parts), float)
-        curve = without_replacement_rdp(orders, self.rate, lambda order: vector_rdp(order, self.parts))
+            return np.asarray(count * _vector_rdp(orders, self.parts), float)
+        curve = without_replacement_rdp(orders, self.rate, lambda order: _vector_rdp(order, self.parts))
         return np.asarray(count * curve, float)
 
     def pure(self, count: int) -> float:
@@ -112,7 +112,7 @@ def rdp(orders: ArrayLike, shift: ArrayLike) -> Array:
     return np.asarray(np.where(up < 1, small, large) / (a - 1))
 
 
-def vector_rdp(orders: ArrayLike, parts: Sequence[tuple[float, int]]) -> Array:
+def _vector_rdp(orders: ArrayLike, parts: Sequence[tuple[float, int]]) -> Array:
     """Rényi divergence of independent coordinates: the sum of theirs.
 
     Args:
@@ -121,7 +121,7 @@ def vector_rdp(orders: ArrayLike, parts: Sequence[tuple[float, int]]) -> Array:
 
     Source: Mironov 2017, Proposition 1.
 
-    >>> float(vector_rdp(2, [(1.0, 3)]).round(6))
+    >>> float(_vector_rdp(2, [(1.0, 3)]).round(6))
     1.857371
     """
     return np.asarray(sum((count * rdp(orders, shift) for shift, count in parts), np.zeros(np.shape(orders))))

@@ -22,14 +22,14 @@ Array = NDArray[np.float64]
 CHUNK = 1 << 17
 """Elements of ε × nodes that are held at a time."""
 
-BLOCK = 1 << 20
+_BLOCK = 1 << 20
 """Orders × nodes that are held at a time."""
 
-MOST_NODES = 4_000
+_MOST_NODES = 4_000
 """Nodes of a law above which a grid of its profile takes minutes; the Rényi bound then stands alone."""
 
 
-MEAN = "derived: mean of the exact Gaussian profile over the public coins"
+_MEAN = "derived: mean of the exact Gaussian profile over the public coins"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,14 +85,14 @@ class PublicMixture(Step):
 
         return ClosedForm(
             method="exact sampled profile" if sampled else "exact mixture over the public coins",
-            source=BALLE_BARTHE_GABOARDI if sampled else MEAN,
+            source=BALLE_BARTHE_GABOARDI if sampled else _MEAN,
             to_epsilon=lambda delta: invert(profile, delta),
             to_log_delta=log_delta,
         )
 
     def pairs(self, count: int) -> Pairs | None:
         profile = self._profile()
-        if profile is None or (count > 1 and self.law.mu.size > MOST_NODES):
+        if profile is None or (count > 1 and self.law.mu.size > _MOST_NODES):
             return None
         return [(profile, count)]
 
@@ -142,7 +142,7 @@ def rdp(orders: ArrayLike, law: ShiftLaw) -> Array:
     """
     a = np.asarray(orders, float)
     flat, found = a.ravel(), np.empty(a.size)
-    squared, step = law.mu**2, max(1, BLOCK // law.mu.size)
+    squared, step = law.mu**2, max(1, _BLOCK // law.mu.size)
     with np.errstate(under="ignore"):
         for start in range(0, flat.size, step):
             some = flat[start : start + step]

@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 Steps: TypeAlias = Sequence[tuple[Profile | Pair, int]]
 """Profiles of one round each, and how many rounds there are of it."""
 
-MOST_ROUNDS = 10**11
+_MOST_ROUNDS = 10**11
 """Rounds whose rounding errors, of about 1e-14 each, stay below a thousandth of δ."""
 
 
@@ -164,7 +164,7 @@ def _compositions(
 
     A grid that was not asked for is made coarser until it fits.
     """
-    if (rounds := sum(count for _, count in steps)) > MOST_ROUNDS:
+    if (rounds := sum(count for _, count in steps)) > _MOST_ROUNDS:
         raise TooManyRounds(rounds)
     d = grid_interval(steps, tail, interval)
     for _ in range(5):

@@ -17,7 +17,7 @@ from privkit.accountants.bounds.subsampling import numbers
 
 Array = NDArray[np.float64]
 
-MOST_ANSWERS = 1_000
+_MOST_ANSWERS = 1_000
 """Answers up to which the profile is summed exactly; more are composed numerically."""
 
 
@@ -40,7 +40,7 @@ class RandomizedAnswer(Step):
         return count * pure_epsilon(self.noise, self.classes)
 
     def exact(self, count: int) -> ClosedForm | None:
-        if count > MOST_ANSWERS:
+        if count > _MOST_ANSWERS:
             return None
 
         def log_delta(at: float) -> float:
@@ -140,7 +140,7 @@ def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> A
     e = numbers("epsilon", epsilon)
     if np.any(e < 0):
         raise ValueError(f"epsilon must be a finite number >= 0, got {epsilon!r}")
-    losses, log_mass = _losses(noise, classes, validate.whole("answers", answers, most=MOST_ANSWERS))
+    losses, log_mass = _losses(noise, classes, validate.whole("answers", answers, most=_MOST_ANSWERS))
     gap = np.minimum(e.ravel()[:, None] - losses, 0.0)
     with np.errstate(under="ignore"):
         found = -np.expm1(gap) @ np.exp(log_mass)
@@ -154,7 +154,7 @@ def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> floa
     1.098599
     """
     d = validate.delta(delta_)
-    losses, log_mass = _losses(noise, classes, validate.whole("answers", answers, most=MOST_ANSWERS))
+    losses, log_mass = _losses(noise, classes, validate.whole("answers", answers, most=_MOST_ANSWERS))
     order = np.argsort(losses)[::-1]
     losses, mass = losses[order], np.exp(log_mass[order])
     above = np.cumsum(mass)

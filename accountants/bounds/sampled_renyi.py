@@ -12,11 +12,11 @@ from privkit.accountants.bounds.subsampling import numbers
 
 Array = NDArray[np.float64]
 
-MOST_NODES = 200_000
+_MOST_NODES = 200_000
 """Nodes of one integral; beyond them, at shifts in the hundreds, the unsampled curve is returned."""
-MARGIN = 14.0
+_MARGIN = 14.0
 """Standard deviations beyond the integrand's peaks that are integrated: what is left out is below e^(−98) of it."""
-SLACK = 1e-12
+_SLACK = 1e-12
 """Relative rise of every moment, above the error of rule and rounding, so that the result is an upper bound."""
 
 
@@ -91,8 +91,8 @@ def _curve(orders: ArrayLike, rate: float, mu: float, both: bool) -> Array:
 def _line(order: float, rate: float, mu: float) -> float:
     """ln E[L^α − 1 − α(L − 1)] over the whole line."""
     step = 0.64 if mu < 0.16 else pi**2 / (47 * mu + pi**2 / (8 * mu))  # b = 2π/h and b = π/2μ
-    low, high = -MARGIN - max(2 - order, 0.0) * mu, MARGIN + max(order, 2.0) * mu
-    if (high - low) / step > MOST_NODES:
+    low, high = -_MARGIN - max(2 - order, 0.0) * mu, _MARGIN + max(order, 2.0) * mu
+    if (high - low) / step > _MOST_NODES:
         return np.inf
     x = np.arange(low, high + step, step)
     return _log_sum(_log_excess(order, rate, mu * x - mu * mu / 2) + np.log(step), x)
@@ -100,10 +100,10 @@ def _line(order: float, rate: float, mu: float) -> float:
 
 def _half_line(order: float, rate: float, mu: float) -> float:
     """ln of the same, and of the other direction, over x > μ/2, where L > 1: Gauss–Legendre on short pieces."""
-    high = MARGIN + max(order, 2.0) * mu
+    high = _MARGIN + max(order, 2.0) * mu
     width = min(0.5, 0.4 / mu)
     pieces = int(np.ceil((high - mu / 2) / width))
-    if pieces * 16 > MOST_NODES:
+    if pieces * 16 > _MOST_NODES:
         return np.inf
     node, weight = np.polynomial.legendre.leggauss(16)
     width = (high - mu / 2) / pieces
@@ -119,7 +119,7 @@ def _log_sum(terms: Array, x: Array) -> float:
     terms = terms - x * x / 2 - np.log(2 * pi) / 2
     if (peak := float(terms.max())) == -np.inf:  # a shift whose square is no float
         return peak
-    return peak + float(np.log(np.exp(terms - peak).sum())) + SLACK + 1e-15 * abs(peak)
+    return peak + float(np.log(np.exp(terms - peak).sum())) + _SLACK + 1e-15 * abs(peak)
 
 
 def _log_excess(order: float, rate: float, log_ratio: Array) -> Array:

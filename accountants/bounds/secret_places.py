@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 ORDERS = np.concatenate([[1.25, 1.5], np.arange(2.0, 65.0), [96.0, 128.0]])
 """Orders at which curves of secret places are tried; the time grows with the square of the largest."""
-MOST_OVERLAPS = 1_024
+_MOST_OVERLAPS = 1_024
 """Places up to which the exact overlap of two or three subsets is summed."""
 
 
@@ -75,7 +75,7 @@ class SecretPlaces(Step):
         for block, number in self.blocks:
             rest = rest + number * allocation.rdp(orders, block, self.mu)
         hidden = min(self.chosen, self.places - self.chosen)
-        for i in np.flatnonzero(np.isin(orders, (2, 3))) if hidden > 1 and self.places <= MOST_OVERLAPS else ():
+        for i in np.flatnonzero(np.isin(orders, (2, 3))) if hidden > 1 and self.places <= _MOST_OVERLAPS else ():
             whole = allocation.log_overlap(int(orders[i]), hidden, self.places, self.mu) / (orders[i] - 1)
             reverse = sum(number * allocation.reverse_rdp(orders[i], block, self.mu) for block, number in self.blocks)
             rest[i] = min(rest[i], max(whole, reverse))

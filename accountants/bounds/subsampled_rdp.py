@@ -14,7 +14,7 @@ from privkit.accountants.bounds.subsampling import nonnegative, numbers, rates
 
 Array = NDArray[np.float64]
 
-ROWS = 256
+_ROWS = 256
 """Rows that are worked on at once, so that intermediate arrays stay in the processor's cache."""
 
 
@@ -141,8 +141,8 @@ def gaussian_rows(
     found = np.empty((g.size, flat.size))
     top = int(np.ceil(flat.max()))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
-        for start in range(0, g.size, ROWS):
-            part = slice(start, start + ROWS)
+        for start in range(0, g.size, _ROWS):
+            part = slice(start, start + _ROWS)
             inside = np.clip(g[part], 1e-300, 1 - 1e-16)  # the ends are set below
             log_terms = terms(top, inside, m[part])
 

@@ -47,7 +47,7 @@ def limit_theorem(rate: float, sigma: float, rounds: int, delta: float) -> float
     return published_gdp.limit_theorem(rate, sigma, rounds, delta).epsilon
 
 
-EVALUATORS: dict[str, Evaluator] = {
+_EVALUATORS: dict[str, Evaluator] = {
     "auroc": auroc,
     "clopper_pearson": clopper_pearson,
     "limit_theorem": limit_theorem,
@@ -55,4 +55,4 @@ EVALUATORS: dict[str, Evaluator] = {
     "published_mu": published_mu,
 }
 
-CASES = read(__package__, "auditing.jsonl", EVALUATORS)
+CASES = read(__package__, "auditing.jsonl", _EVALUATORS)

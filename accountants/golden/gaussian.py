@@ -126,7 +126,7 @@ def delta_of_classical_claim(epsilon: float, delta: float) -> float:
     return gaussian.delta(epsilon, epsilon / sqrt(2 * log(1.25 / delta)))
 
 
-EVALUATORS: dict[str, Evaluator] = {
+_EVALUATORS: dict[str, Evaluator] = {
     "averaged_noise_std": laws.averaged_noise_std,
     "best_delta": best_delta,
     "calibrated_sigma": calibrated_sigma,
@@ -149,4 +149,4 @@ EVALUATORS: dict[str, Evaluator] = {
     "rdp": rdp,
 }
 
-CASES = read(__package__, "gaussian.jsonl", EVALUATORS)
+CASES = read(__package__, "gaussian.jsonl", _EVALUATORS)

@@ -13,7 +13,7 @@ from privkit.accountants.golden.case import Evaluator, read
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio, RealizedRatios
 from privkit.accountants.spec.shift import ShiftLaw
 
-CLIP, DIMENSIONS, SIGMA = 0.15, 10, 16 / 255
+_CLIP, _DIMENSIONS, _SIGMA = 0.15, 10, 16 / 255
 """Width of the clamp, coordinates and noise of DP-CutMixSL's Table 1."""
 
 
@@ -30,7 +30,7 @@ def kept_patches(ratios: Sequence[float], patches: int) -> float:
 def _assumed(concentration: float, clients: int, patches: int | None) -> ShiftLaw:
     """CutMix in the setting of Table 1 if the published share of the coordinates were kept: λ, or ⌈λN⌉/N."""
     law = DirichletRatio(concentration=concentration, clients=clients).law(patches)
-    smashed, labels = CLIP**2 * DIMENSIONS / SIGMA**2, 2 / SIGMA**2
+    smashed, labels = _CLIP**2 * _DIMENSIONS / _SIGMA**2, 2 / _SIGMA**2
     return ShiftLaw(mu=np.sqrt(law.share * smashed + law.ratio**2 * labels), log_weight=law.log_weight)
 
 
@@ -80,7 +80,7 @@ def law_epsilon(mu: Sequence[float], delta: float) -> float:
     return mixture.invert(mixture.profile(_law(mu)), delta)
 
 
-EVALUATORS: dict[str, Evaluator] = {
+_EVALUATORS: dict[str, Evaluator] = {
     "assumed_epsilon": assumed_epsilon,
     "assumed_rdp": assumed_rdp,
     "delta": gaussian.delta,
@@ -95,4 +95,4 @@ EVALUATORS: dict[str, Evaluator] = {
     "share_rdp": share_rdp,
 }
 
-CASES = read(__package__, "mixing.jsonl", EVALUATORS)
+CASES = read(__package__, "mixing.jsonl", _EVALUATORS)

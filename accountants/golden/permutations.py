@@ -42,7 +42,7 @@ def _tuples(images: Images) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(image) for image in images)
 
 
-EVALUATORS: dict[str, Evaluator] = {
+_EVALUATORS: dict[str, Evaluator] = {
     "distinct_outcomes": variants.distinct_outcomes,
     "fano_bits": entropy.fano_bits,
     "log10_permutations": log10_permutations,
@@ -54,4 +54,4 @@ EVALUATORS: dict[str, Evaluator] = {
     "total_variation": total_variation,
 }
 
-CASES = read(__package__, "permutations.jsonl", EVALUATORS)
+CASES = read(__package__, "permutations.jsonl", _EVALUATORS)

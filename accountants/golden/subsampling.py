@@ -15,14 +15,14 @@ from privkit.accountants.golden.case import Evaluator, read
 from privkit.accountants.golden.gaussian import ORDERS
 from privkit.accountants.spec.mixing import beta_nodes
 
-OPACUS_ORDERS: tuple[float, ...] = (*(1 + i / 10 for i in range(1, 100)), *(float(i) for i in range(12, 64)))
+_OPACUS_ORDERS: tuple[float, ...] = (*(1 + i / 10 for i in range(1, 100)), *(float(i) for i in range(12, 64)))
 _INTEGERS = np.arange(2.0, 65.0)
 
 
 def opacus_epsilon(rate: float, sigma: float, rounds: int, delta: float = 1e-5) -> float:
     """ε of DP-SGD on opacus' orders, fractional ones exactly."""
-    rdp = rounds * subsampled_rdp.poisson_gaussian_rdp(OPACUS_ORDERS, rate, 1 / sigma, exact_fractional=True)
-    return renyi.best_epsilon(OPACUS_ORDERS, rdp, delta).value
+    rdp = rounds * subsampled_rdp.poisson_gaussian_rdp(_OPACUS_ORDERS, rate, 1 / sigma, exact_fractional=True)
+    return renyi.best_epsilon(_OPACUS_ORDERS, rdp, delta).value
 
 
 def dp_accounting_epsilon(rate: float, sigma: float, rounds: int, delta: float = 1e-5) -> float:
@@ -54,7 +54,7 @@ def without_replacement_epsilon(rate: float, sigma: float, rounds: int, delta: f
     return renyi.best_epsilon(_INTEGERS, rdp, delta).value
 
 
-def bisected_sigma(epsilon: Callable[[float], float], target: float, within: float) -> float:
+def _bisected_sigma(epsilon: Callable[[float], float], target: float, within: float) -> float:
     """σ by doubling and halving until ε is within a tolerance below the target: the search that opacus runs."""
     low, high = 0.0, 20.0
     while epsilon(high) > target:
@@ -126,24 +126,24 @@ def mixture_rdp(order: float, mu: Sequence[float], weights: Sequence[float]) -> 
 
 def opacus_sigma(epsilon: float, rate: float, rounds: int, within: float) -> float:
     """σ by opacus' orders and search."""
-    return bisected_sigma(lambda sigma: opacus_epsilon(rate, sigma, rounds), epsilon, within)
+    return _bisected_sigma(lambda sigma: opacus_epsilon(rate, sigma, rounds), epsilon, within)
 
 
 def dp_accounting_sigma(epsilon: float, rate: float, rounds: int, within: float) -> float:
     """σ by dp-accounting's orders."""
-    return bisected_sigma(lambda sigma: dp_accounting_epsilon(rate, sigma, rounds), epsilon, within)
+    return _bisected_sigma(lambda sigma: dp_accounting_epsilon(rate, sigma, rounds), epsilon, within)
 
 
 def composed_sigma(epsilon: float, rate: float, rounds: int, within: float) -> float:
     """σ by numerical composition."""
-    return bisected_sigma(
+    return _bisected_sigma(
         lambda sigma: pld.composed_epsilon(round_profiles.poisson_gaussian(rate, 1 / sigma), rounds, 1e-5, 1e-3),
         epsilon,
         within,
     )
 
 
-EVALUATORS: dict[str, Evaluator] = {
+_EVALUATORS: dict[str, Evaluator] = {
     "composed": composed,
     "composed_pair": composed_pair,
     "composed_poisson": composed_poisson,
@@ -161,4 +161,4 @@ EVALUATORS: dict[str, Evaluator] = {
     "without_replacement_rdp": without_replacement_rdp,
 }
 
-CASES = read(__package__, "subsampling.jsonl", EVALUATORS)
+CASES = read(__package__, "subsampling.jsonl", _EVALUATORS)

@@ -19,7 +19,7 @@ MOST_KINDS = 32
 """Kinds of steps above which a history is composed by Rényi curves alone: each would need a transform of its own."""
 ORDERS = np.union1d(renyi.ORDERS, RDPAccountant.DEFAULT_ALPHAS)
 """Orders tried, with all of opacus' own, so that ε is never above that of its Rényi accountant."""
-ELSEWHERE = ("alphas", "eps_error", "delta_error")
+_ELSEWHERE = ("alphas", "eps_error", "delta_error")
 """Options of opacus' own accountants, which have no meaning here."""
 
 Step = tuple[float, float, int]
@@ -78,8 +78,8 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         target = validate.delta(delta)
         if not isinstance(poisson, bool):
             raise ValueError(f"poisson must be True or False, got {poisson!r}")
-        if unknown := sorted(set(options) - set(ELSEWHERE)):
-            raise ValueError(f"unknown option {unknown[0]!r} (allowed: poisson, {', '.join(ELSEWHERE)})")
+        if unknown := sorted(set(options) - set(_ELSEWHERE)):
+            raise ValueError(f"unknown option {unknown[0]!r} (allowed: poisson, {', '.join(_ELSEWHERE)})")
         counts: dict[tuple[float, float], int] = {}
         for sigma, rate, steps in map(_checked, self.history):
             counts[sigma, rate] = counts.get((sigma, rate), 0) + steps

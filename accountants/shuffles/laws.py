@@ -15,7 +15,7 @@ from privkit.accountants.shuffles.variants import VARIANTS, Variant
 Batch = Sequence[Sequence[Hashable]]
 
 
-MOST_ENUMERATED = 8
+_MOST_ENUMERATED = 8
 """Most patches whose orders are enumerated."""
 
 
@@ -81,8 +81,8 @@ def total_variation(batch_a: Batch, batch_b: Batch, *, kept: int, variant: Varia
     release_probability(batch_a, batch_b, kept=kept, variant=variant)  # refuses shapes that do not match
     if set(labels) != {x for row in batch_b for x in row}:
         return Fraction(1)
-    if len(labels) > MOST_ENUMERATED:
-        raise ValueError(f"batch must hold at most {MOST_ENUMERATED} patches to be enumerated, got {len(labels)}")
+    if len(labels) > _MOST_ENUMERATED:
+        raise ValueError(f"batch must hold at most {_MOST_ENUMERATED} patches to be enumerated, got {len(labels)}")
     gap = Fraction(0)
     for order in permutations(labels):
         out = [order[i : i + tokens] for i in range(0, len(order), tokens)]

@@ -19,15 +19,15 @@ Variant = Literal["algorithm_2", "final_shuffle", "kept_in_place"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
-EXACT_WORK = 1_000_000
+_EXACT_WORK = 1_000_000
 """Largest B·N′² of an exact integer: half a minute or more."""
 
 
-LOG_WORK = 300_000
+_LOG_WORK = 300_000
 """Largest B·N′² of a logarithm that needs one: seconds."""
 
 
-MOST_TOKENS = 4096
+_MOST_TOKENS = 4096
 """Most tokens an image whose outcomes are counted."""
 
 
@@ -68,9 +68,9 @@ def distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -
     tokens, batch, kept = shape(tokens, batch, kept)
     if validate.choice("variant", variant, VARIANTS) == "algorithm_2":
         return total_permutations(tokens, batch, kept)
-    if kept and (tokens > MOST_TOKENS or batch * (tokens - kept) ** 2 > EXACT_WORK):
+    if kept and (tokens > _MOST_TOKENS or batch * (tokens - kept) ** 2 > _EXACT_WORK):
         raise ValueError(
-            f"batch·(tokens − kept)² must be at most {EXACT_WORK} and tokens at most {MOST_TOKENS} for an exact "
+            f"batch·(tokens − kept)² must be at most {_EXACT_WORK} and tokens at most {_MOST_TOKENS} for an exact "
             f"integer, got tokens={tokens}, batch={batch}, kept={kept}: use log10_distinct_outcomes"
         )
     return _count(tokens, batch, kept, variant)
@@ -171,7 +171,7 @@ def _log10_outcomes(tokens: int, batch: int, kept: int, variant: Variant) -> flo
         return lgamma(tokens * batch + 1) / log(10)
     if moved == 0:
         return batch * ordered if variant == "final_shuffle" else 0.0
-    if tokens > MOST_TOKENS:
+    if tokens > _MOST_TOKENS:
         return None
     if batch * moved > 200:  # below, the trapezoidal rule's error can be seen, and the integer is quick anyway
         if batch == 2 and variant == "final_shuffle":
@@ -181,7 +181,7 @@ def _log10_outcomes(tokens: int, batch: int, kept: int, variant: Variant) -> flo
             if variant == "final_shuffle":
                 first += lgamma(tokens + 1) - lgamma(moved + 1)
             return (found + batch * first) / log(10)
-        if batch * moved**2 > LOG_WORK:
+        if batch * moved**2 > _LOG_WORK:
             return None
     return log10(_count(tokens, batch, kept, variant))
 

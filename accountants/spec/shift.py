@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-CERTAIN = np.zeros(1)
+_CERTAIN = np.zeros(1)
 """Log weight of a law with one point."""
 
-LARGEST_SHIFT = 1e100
+_LARGEST_SHIFT = 1e100
 """Sensitivity over noise: nothing is hidden long before, and its square must stay a number."""
 
 
@@ -119,10 +119,10 @@ def scaled(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[float,
     label = 0.0
     if mechanism.labels is not None and mechanism.noise.labels is not None:
         label = mechanism.labels.sensitivity(mechanism.relation, norm).value / mechanism.noise.labels
-    if not max(whole, label) < LARGEST_SHIFT:
+    if not max(whole, label) < _LARGEST_SHIFT:
         raise ValueError(
             f"sigma is too small: the sensitivity is {max(whole, label):.3g} times the noise, and "
-            f"{LARGEST_SHIFT:g} times is the most that is accounted for"
+            f"{_LARGEST_SHIFT:g} times is the most that is accounted for"
         )
     return whole, label
 
@@ -136,7 +136,7 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
     """μ of a unit that takes part."""
     whole, label = scaled(mechanism, "l2")
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):  # without credit to masks
-        return ShiftLaw(mu=np.array([sqrt(mechanism.releases * (whole**2 + label**2))]), log_weight=CERTAIN)
+        return ShiftLaw(mu=np.array([sqrt(mechanism.releases * (whole**2 + label**2))]), log_weight=_CERTAIN)
     ratio = mechanism.mixing.ratio
     patches = mechanism.mixing.patches if isinstance(mechanism.mixing, CutMix) else None
     if isinstance(ratio, RealizedRatios):

@@ -10,8 +10,8 @@ from privkit.attacks.base import Scores
 
 CONTROL_STEPS = 100
 """Training steps of an attack in its controls, if it names no other number."""
-PLANTED_AUC = 0.9
-NOISE_AUC = 0.1
+_PLANTED_AUC = 0.9
+_NOISE_AUC = 0.1
 """Controls of scores: at least this area on a planted leak, and at most this far from 1/2 on noise."""
 
 
@@ -48,12 +48,12 @@ def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor
     return (
         Control(
             name="wins_on_a_planted_leak",
-            passed=found >= PLANTED_AUC,
+            passed=found >= _PLANTED_AUC,
             detail=f"where the answer is planted the attack's AUC is {found:.3f}",
         ),
         Control(
             name="fails_on_noise",
-            passed=abs(nothing - 0.5) <= NOISE_AUC,
+            passed=abs(nothing - 0.5) <= _NOISE_AUC,
             detail=f"on pure noise the attack's AUC is {nothing:.3f}",
         ),
     )

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Attack, Observation, Scores, View
 from privkit.attacks.goals.control import Control, planted
 
-CONTROL_CANARIES, CONTROL_SIZE = 400, 16
+_CONTROL_CANARIES, _CONTROL_SIZE = 400, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +43,16 @@ class CanaryAttack(Attack[CanaryObservation, Scores], Protocol):
 def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:
     """Canaries that are sent as they are; and rows of pure noise."""
     draws = Generator().manual_seed(seed)
-    present, absent = torch.randn(2, CONTROL_CANARIES, CONTROL_SIZE, generator=draws)
-    coins = torch.rand(CONTROL_CANARIES, generator=draws) < 0.5
-    noise = torch.randn(CONTROL_CANARIES, CONTROL_SIZE, generator=draws)
+    present, absent = torch.randn(2, _CONTROL_CANARIES, _CONTROL_SIZE, generator=draws)
+    coins = torch.rand(_CONTROL_CANARIES, generator=draws) < 0.5
+    noise = torch.randn(_CONTROL_CANARIES, _CONTROL_SIZE, generator=draws)
     scores = []
     for rows in (torch.where(coins.unsqueeze(1), present, absent), noise):
         observation = CanaryObservation(
             image_shape=(1, 4, 4),
-            batch_size=CONTROL_CANARIES,
+            batch_size=_CONTROL_CANARIES,
             views=[View(round=0, smashed=rows, cut_gradient=rows)],
-            rows=torch.arange(CONTROL_CANARIES).unsqueeze(0),
+            rows=torch.arange(_CONTROL_CANARIES).unsqueeze(0),
             present=present,
             absent=absent,
         )

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Attack, Observation, Scores, View
 from privkit.attacks.goals.control import Control, planted
 
-CONTROL_ROUNDS, CONTROL_ROWS = 8, 100
+_CONTROL_ROUNDS, _CONTROL_ROWS = 8, 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,19 +96,19 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
         upper.weight.copy_(torch.randn(upper.weight.shape, generator=draws) / 16)
         upper.bias.zero_()
         upper.bias[attack.positive] = -2.0  # so that its rows have the longer gradients
-    positive = torch.rand(CONTROL_ROUNDS, CONTROL_ROWS, generator=draws) < 0.6
+    positive = torch.rand(_CONTROL_ROUNDS, _CONTROL_ROWS, generator=draws) < 0.6
     labels = torch.where(positive, attack.positive, (attack.positive + 1) % upper.out_features)
-    smashed = torch.randn(CONTROL_ROUNDS, CONTROL_ROWS, 16, generator=draws)
+    smashed = torch.randn(_CONTROL_ROUNDS, _CONTROL_ROWS, 16, generator=draws)
     given = smashed.clone().requires_grad_()
     nn.functional.cross_entropy(upper(given.flatten(0, 1)), labels.flatten(), reduction="sum").backward()
     assert given.grad is not None
-    known = torch.arange(len(positive)) * CONTROL_ROWS + positive.int().argmax(1)
+    known = torch.arange(len(positive)) * _CONTROL_ROWS + positive.int().argmax(1)
     noise = torch.randn(given.grad.shape, generator=draws)
     scores = []
-    for gradient in (given.grad / CONTROL_ROWS, noise):
+    for gradient in (given.grad / _CONTROL_ROWS, noise):
         observation = LabelObservation(
             image_shape=(1, 4, 4),
-            batch_size=CONTROL_ROWS,
+            batch_size=_CONTROL_ROWS,
             views=[
                 View(round=number, smashed=rows, cut_gradient=back)
                 for number, (rows, back) in enumerate(zip(smashed, gradient, strict=True))

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from privkit.attacks.base import View
 from privkit.torch_utils.seeded import seeded
 
-CHANNELS = 4
-RATE = 2e-3
+_CHANNELS = 4
+_RATE = 2e-3
 
 
 def shrunk(images: Tensor, side: int) -> Tensor:
@@ -96,10 +96,10 @@ class Learners(OneClient):
         self._images, self._labels, self._batch, self._seed, self._noise = images, labels, batch_size, seed, noise
         self._victims, self._victim_labels = victims, victim_labels
         with seeded(torch.device("cpu"), seed):
-            first = nn.Conv2d(images.shape[1], 2 * CHANNELS, 3, 2, 1)
-            lower = nn.Sequential(first, nn.ReLU(), nn.Conv2d(2 * CHANNELS, CHANNELS, 3, 1, 1))
+            first = nn.Conv2d(images.shape[1], 2 * _CHANNELS, 3, 2, 1)
+            lower = nn.Sequential(first, nn.ReLU(), nn.Conv2d(2 * _CHANNELS, _CHANNELS, 3, 1, 1))
         lower.to(images.device)
-        super().__init__(lower, torch.optim.Adam(lower.parameters(), lr=RATE))
+        super().__init__(lower, torch.optim.Adam(lower.parameters(), lr=_RATE))
 
     def _released(self, images: Tensor, draws: Generator) -> Tensor:
         """[N, 4, h, w]."""

@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Attack, Observation, Scores
 from privkit.attacks.goals.control import Control, planted
 
-CONTROL_CANDIDATES, CONTROL_CLASSES = 400, 4
-EXACT = "donot_use_mm_for_euclid_dist"  # a product of matrices rounds the distance of an image to itself above 0
+_CONTROL_CANDIDATES, _CONTROL_CLASSES = 400, 4
+_EXACT = "donot_use_mm_for_euclid_dist"  # a product of matrices rounds the distance of an image to itself above 0
 
 Predict = Callable[[Tensor], Tensor]
 """Images [N, C, H, W] in, logits [N, L] out."""
@@ -44,27 +44,27 @@ MembershipAttack = Attack[MembershipObservation, Scores]
 def controls(attack: MembershipAttack, seed: int) -> tuple[Control, Control]:
     """A model that knows its own images by heart; and one that answers at random."""
     draws = Generator().manual_seed(seed)
-    images = torch.rand(CONTROL_CANDIDATES, 1, 4, 4, generator=draws)
-    labels = torch.randint(CONTROL_CLASSES, (CONTROL_CANDIDATES,), generator=draws)
-    positive = torch.rand(CONTROL_CANDIDATES, generator=draws) < 0.5
+    images = torch.rand(_CONTROL_CANDIDATES, 1, 4, 4, generator=draws)
+    labels = torch.randint(_CONTROL_CLASSES, (_CONTROL_CANDIDATES,), generator=draws)
+    positive = torch.rand(_CONTROL_CANDIDATES, generator=draws) < 0.5
 
     def by_heart(own: Tensor, truth: Tensor, draws: Generator) -> Predict:
         def predict(asked: Tensor) -> Tensor:
-            logits = torch.randn(len(asked), CONTROL_CLASSES, generator=draws)
-            distance, nearest = torch.cdist(asked.flatten(1), own.flatten(1), compute_mode=EXACT).min(1)
-            known = 8.0 * torch.nn.functional.one_hot(truth[nearest], CONTROL_CLASSES)
+            logits = torch.randn(len(asked), _CONTROL_CLASSES, generator=draws)
+            distance, nearest = torch.cdist(asked.flatten(1), own.flatten(1), compute_mode=_EXACT).min(1)
+            known = 8.0 * torch.nn.functional.one_hot(truth[nearest], _CONTROL_CLASSES)
             return logits + known * (distance < 1e-4).unsqueeze(1)
 
         return predict
 
     def at_random(own: Tensor, truth: Tensor, draws: Generator) -> Predict:
-        return lambda asked: torch.randn(len(asked), CONTROL_CLASSES, generator=draws)
+        return lambda asked: torch.randn(len(asked), _CONTROL_CLASSES, generator=draws)
 
     scores = []
     for fit in (by_heart, at_random):
         observation = MembershipObservation(
             image_shape=(1, 4, 4),
-            batch_size=CONTROL_CANDIDATES,
+            batch_size=_CONTROL_CANDIDATES,
             candidates=images,
             candidate_labels=labels,
             predict=fit(images[positive], labels[positive], draws),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.hijack.gan import kinked
 
-SMALL_SIDE = 4  # of the maps on which the discriminator's residual blocks work, and before a pilot's vector
+_SMALL_SIDE = 4  # of the maps on which the discriminator's residual blocks work, and before a pilot's vector
 
 End = Literal["linear", "relu", "tanh"]
 
@@ -101,11 +101,11 @@ class Discriminator(nn.Module):
         else:
             channels, side = maps[0], max(maps[1:])
             narrow = min(maps[1:])
-            while side > SMALL_SIDE:
-                out = wide if side <= 2 * SMALL_SIDE else 2 * width
+            while side > _SMALL_SIDE:
+                out = wide if side <= 2 * _SMALL_SIDE else 2 * width
                 body += [nn.Conv2d(channels, out, 3, 2, 1), _Kink()]
                 channels, side, narrow = out, ceil(side / 2), ceil(narrow / 2)
-            if max(maps[1:]) <= SMALL_SIDE:
+            if max(maps[1:]) <= _SMALL_SIDE:
                 body.append(nn.Conv2d(channels, wide, 3, 1, 1))
             else:
                 body.pop()  # a residual block begins with its own
@@ -199,7 +199,7 @@ def _maps(released: tuple[int, ...]) -> tuple[int, int, int] | None:
 def _ladder(image: tuple[int, int], cut: tuple[int, int] | None) -> list[tuple[int, int]]:
     """Sizes from the image down to the nearest to the cut's, each the half, rounded up, of the one before."""
     halvings = (
-        ceil(log2(max(1, max(image) / SMALL_SIDE)))
+        ceil(log2(max(1, max(image) / _SMALL_SIDE)))
         if cut is None
         else max(0, round(log2(max(image) / max(cut))), round(log2(min(image) / min(cut))))
     )

@@ -16,7 +16,7 @@ from privkit.attacks.hijack.fsha_networks import End, Networks, build
 from privkit.attacks.hijack.gan import Norm, between, finite, gradient_penalty
 from privkit.torch_utils.seeded import seeded
 
-DECODED_AT_ONCE = 256
+_DECODED_AT_ONCE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class Server:
                 f"fsha was given views of {list(self.form)}, one image a row, but the clients train in rounds of "
                 f"{list(view.smashed.shape[1:])} with {view.mixed} a row"
             )
-        real, told = view.smashed.detach().clone().requires_grad_(), told_by(view)
+        real, told = view.smashed.detach().clone().requires_grad_(), _told_by(view)
         count = len(real)
         for step in range(self.settings.discriminator_steps):
             rows, labels = self._drawn(count, told, draws)
@@ -191,14 +191,14 @@ class Server:
     def _examined(self) -> tuple[Tensor, ...]:
         """The held-out images; for a defense that works on whole rounds, the last one filled up from the start."""
         if self.imitate is None:
-            return torch.split(self.held_out, DECODED_AT_ONCE)
+            return torch.split(self.held_out, _DECODED_AT_ONCE)
         rows = torch.arange(-(-len(self.held_out) // self.round_size) * self.round_size) % len(self.held_out)
         return torch.split(self.held_out[rows.to(self.held_out.device)], self.round_size)
 
     @torch.no_grad()
     def decoded(self, views: Sequence[View]) -> Tensor:
         """Images in [0, 1] of all releases."""
-        parts = [part for view in views for part in view.smashed.split(DECODED_AT_ONCE)]
+        parts = [part for view in views for part in view.smashed.split(_DECODED_AT_ONCE)]
         return torch.cat([self.networks.decoder(part).float() / 2 + 0.5 for part in parts]).clamp(0, 1)
 
     def _networks(self) -> dict[str, nn.Module]:
@@ -246,7 +246,7 @@ class ByLabel:
         return self.rows[torch.where(usable, own, some)], torch.where(usable, told, -1)
 
 
-def told_by(view: View) -> Tensor | None:
+def _told_by(view: View) -> Tensor | None:
     """Labels that travel with the releases, where they are whole."""
     labels = view.labels
     return labels if labels is not None and labels.ndim == 1 and not labels.is_floating_point() else None

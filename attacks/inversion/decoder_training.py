@@ -16,8 +16,8 @@ from privkit.torch_utils.seeded import seeded
 
 Augment = Literal["none", "crop", "crop_flip"]
 
-WARMUP_STEPS = 40
-EXPLODED = 100.0  # mean square error of what a decoder draws, of images in [0, 1], above which it diverged
+_WARMUP_STEPS = 40
+_EXPLODED = 100.0  # mean square error of what a decoder draws, of images in [0, 1], above which it diverged
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 
 
@@ -55,7 +55,7 @@ class DecoderTraining(Learner):
         self._steps = len(train) // batch
         peak, total = learning_rate or decoder.learning_rate, epochs * self._steps
         optimizer = torch.optim.AdamW(decoder.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
-        warm_up = min(WARMUP_STEPS / (total + 1), WARM_UP)
+        warm_up = min(_WARMUP_STEPS / (total + 1), WARM_UP)
         super().__init__(decoder, optimizer, one_cycle(optimizer, peak, total, warm_up=warm_up))
         if train.device.type == "cuda" and total >= COMPILE_FROM_STEPS:
             decoder.compile()
@@ -80,7 +80,7 @@ class DecoderTraining(Learner):
                 self.step(loss)
         with seeded(device, self._own):
             error, drawn = self._held_out_errors()
-        if not drawn <= EXPLODED:
+        if not drawn <= _EXPLODED:
             raise AttackDiverged(
                 f"black_box: the decoder's held-out error, before its output is cut to [0, 1], is {drawn:.3g} "
                 f"after epoch {number + 1}: try a smaller learning_rate"

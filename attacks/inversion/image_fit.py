@@ -14,12 +14,12 @@ from privkit.attacks.inversion.known_lower import mix
 from privkit.torch_utils.seeded import seeded
 
 STEPS_AN_EPOCH = 100
-STEPS_A_ROUND = 25  # of the permutation
-SINKHORN_STEPS = 30
-EXPLAINED = 1e-4  # 40 dB below a release's own variance it is explained: no metric of images shows what comes after
+_STEPS_A_ROUND = 25  # of the permutation
+_SINKHORN_STEPS = 30
+_EXPLAINED = 1e-4  # 40 dB below a release's own variance it is explained: no metric of images shows what comes after
 HOME = 2.0  # nats for a token's own row: batch shuffling that keeps .4 of ten images' tokens
 RESTART_NOISE = 0.25
-EDGE = 0.02  # a sigmoid's gradient dies at 0 and 1
+_EDGE = 0.02  # a sigmoid's gradient dies at 0 and 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class ImageFit:
         self._lower, self._problem, self._method, self._priors, self._seed = lower, problem, method, priors, seed
         self._free = problem.start.clone()
         if method.bounds == "sigmoid":
-            self._free = torch.logit(self._free.clamp(EDGE, 1 - EDGE))
+            self._free = torch.logit(self._free.clamp(_EDGE, 1 - _EDGE))
         self._free.requires_grad_()
         self._optimizer = torch.optim.Adam([self._free], lr=method.learning_rate, amsgrad=True)
         self._anchor = problem.start if problem.anchor is None else problem.anchor
@@ -121,7 +121,7 @@ class ImageFit:
         method, free, total = self._method, self._free, self._method.epochs * STEPS_AN_EPOCH
         with seeded(free.device, self._seed + number):
             for step in range(number * STEPS_AN_EPOCH, (number + 1) * STEPS_AN_EPOCH):
-                if self._rearranges and step % STEPS_A_ROUND == 0:
+                if self._rearranges and step % _STEPS_A_ROUND == 0:
                     self._rearrange(step / total)
                 if method.decay:
                     self._optimizer.param_groups[0]["lr"] = method.learning_rate * (1 + cos(pi * step / total)) / 2
@@ -131,7 +131,7 @@ class ImageFit:
                     with torch.no_grad():
                         free.clamp_(0, 1)
             value = self._final_objective().mean().item()
-        return max(value, EXPLAINED) if free.isfinite().all() else nan
+        return max(value, _EXPLAINED) if free.isfinite().all() else nan
 
     def guess(self) -> tuple[Tensor, Tensor]:
         """Images [N·k, C, H, W] in [0, 1], and the objective of each row [N]."""
@@ -188,7 +188,7 @@ def _rearranged(lower: nn.Module, problem: Problem, images: Tensor, method: Meth
     if progress >= 0.5 and method.temperature == 0:
         return take(released, hungarian(costs)).view_as(problem.smashed)
     warm = scale * max(method.temperature, 10 ** (1 - 2 * progress))
-    return (sinkhorn(-costs / warm, SINKHORN_STEPS).exp().transpose(1, 2) @ released).view_as(problem.smashed)
+    return (sinkhorn(-costs / warm, _SINKHORN_STEPS).exp().transpose(1, 2) @ released).view_as(problem.smashed)
 
 
 def _guess(tokens: Tensor, seed: int) -> Tensor:

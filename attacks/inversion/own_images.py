@@ -9,9 +9,9 @@ from privkit.attacks.base import QueryResult
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.own_tokens import KEEPS_ALL, rows_a_message, shares_kept
 
-RIDGE = 1e-3
-TOKENS_IN_ORDER = 1_024  # of a message, up to which an order over all of them is searched
-RIDGE_IMAGES = 2_000  # the dual form solves as many equations
+_RIDGE = 1e-3
+_TOKENS_IN_ORDER = 1_024  # of a message, up to which an order over all of them is searched
+_RIDGE_IMAGES = 2_000  # the dual form solves as many equations
 
 
 def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
@@ -32,12 +32,12 @@ def released_by(lower: nn.Module, images: Tensor) -> Tensor:
 
 def regressed(lower: nn.Module, own: Tensor, smashed: Tensor) -> Tensor:
     """Ridge regression of images on releases, in the dual form: as many unknowns as images."""
-    own = own[:RIDGE_IMAGES]
+    own = own[:_RIDGE_IMAGES]
     seen = released_by(lower, own).flatten(1)
     mean = seen.mean(0)
     away, wanted = seen - mean, (smashed.flatten(1) - mean)
     gram = away @ away.T
-    gram.diagonal().add_(RIDGE * gram.diagonal().mean().clamp_min(1e-12))
+    gram.diagonal().add_(_RIDGE * gram.diagonal().mean().clamp_min(1e-12))
     weights = torch.linalg.solve(gram, own.flatten(1) - own.flatten(1).mean(0))
     images: Tensor = ((wanted @ away.T @ weights).view(-1, *own.shape[1:]) + own.mean(0)).clamp(0, 1)
     return images
@@ -52,6 +52,6 @@ def mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
         answer: to it, one image a row.
     """
     size, released = rows_a_message(answer.view), answer.view.smashed
-    if size < 2 or size * released.shape[1] > TOKENS_IN_ORDER:
+    if size < 2 or size * released.shape[1] > _TOKENS_IN_ORDER:
         return False
     return shares_kept(released_by(lower, images)[answer.members.flatten()], released, size)[0] <= KEEPS_ALL

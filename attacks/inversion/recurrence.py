@@ -7,13 +7,13 @@ from torch import Tensor
 
 from privkit.attacks.assign import distances, rescale_, sinkhorn_with_slack
 
-EXACT = 1e-4  # of the mean squared distance; below it, float32 does not tell copies from equal tokens
-RESCALINGS = 3
-LEAST_ODDS = -60.0
+_EXACT = 1e-4  # of the mean squared distance; below it, float32 does not tell copies from equal tokens
+_RESCALINGS = 3
+_LEAST_ODDS = -60.0
 TABLE_NUMBERS = 2**24  # of all pairs of a group's tokens; more groups than that holds are taken one after another
-IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than others of their row
-SAME = 1.5  # times the distance of copies: what a row may seem to move
-STRANGE = 4.0  # standard deviations of a copy's distance beyond its mean, where a token is taken for a new one
+_IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than others of their row
+_SAME = 1.5  # times the distance of copies: what a row may seem to move
+_STRANGE = 4.0  # standard deviations of a copy's distance beyond its mean, where a token is taken for a new one
 
 
 def copy_distance(first: Tensor, second: Tensor) -> float:
@@ -37,7 +37,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
     every = torch.cat([first, second]).flatten(0, 1)
     apart = 2 * float(every.var(0, correction=0).sum())
     moved = float((first.mean(1) - second.mean(1)).square().sum(1).mean())
-    return max(first.shape[1] * moved, EXACT * apart, torch.finfo(every.dtype).tiny)
+    return max(first.shape[1] * moved, _EXACT * apart, torch.finfo(every.dtype).tiny)
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
@@ -57,7 +57,7 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
     in_place = costs.diagonal(dim1=1, dim2=2)
     elsewhere = (costs.sum(2) - in_place) / (costs.shape[2] - 1)
     nearer = (elsewhere - in_place).mean(1)
-    return bool(nearer.mean() > IN_PLACE_ERRORS * nearer.std() / len(nearer) ** 0.5)
+    return bool(nearer.mean() > _IN_PLACE_ERRORS * nearer.std() / len(nearer) ** 0.5)
 
 
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
@@ -72,10 +72,10 @@ def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
     >>> keeps_rows(rows, rows.flip(1), 0.01), keeps_rows(rows, rows.flip(0), 0.01)
     (True, False)
     """
-    return copy_distance(first, second) < SAME * copies
+    return copy_distance(first, second) < _SAME * copies
 
 
-def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
+def _meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
     """How likely each token of a pass is the copy of each reference token, each being met about once.
 
     Args:
@@ -88,8 +88,8 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
     """
     plan = distances(reference, seen)
     # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
-    plan = plan.sub_(plan.amin(2, keepdim=True)).div_(-temperature).clamp_min_(LEAST_ODDS).exp_()
-    return rescale_(plan, RESCALINGS)
+    plan = plan.sub_(plan.amin(2, keepdim=True)).div_(-temperature).clamp_min_(_LEAST_ODDS).exp_()
+    return rescale_(plan, _RESCALINGS)
 
 
 def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
@@ -114,7 +114,7 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
     some = max(1, TABLE_NUMBERS // n**2)
     for seen in passes:
         for part in torch.arange(len(means), device=means.device).split(some):
-            plan = meetings(passes[0, part], seen[part], 2 * copies / passes.shape[3])
+            plan = _meetings(passes[0, part], seen[part], 2 * copies / passes.shape[3])
             means[part] += plan @ seen[part]
             visits[part] += plan if rows is None else plan.unflatten(2, (rows, -1)).sum(3)
     return means / len(passes), visits / len(passes)
@@ -141,7 +141,7 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
     ([[1.0, 2.0]], [[100.0, 67.0]])
     """
     r, n, t, d = passes.shape
-    least = copies * (1 + STRANGE * (2 / d) ** 0.5)
+    least = copies * (1 + _STRANGE * (2 / d) ** 0.5)
     listed = passes.transpose(0, 1).reshape(n, r * t, d)
     sums, hits = torch.zeros_like(listed), listed.new_zeros(n, r * t)
     for number, seen in enumerate(passes):

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from privkit.attacks.inversion.decoders.maps import MapGeometry, as_maps
 
-CLAMPED = 0.01  # a larger share of values at the very minimum is the work of a ReLU or a clamp
-SMALLEST_SIDE = 4  # of the picture that a vector is read off
+_CLAMPED = 0.01  # a larger share of values at the very minimum is the work of a ReLU or a clamp
+_SMALLEST_SIDE = 4  # of the picture that a vector is read off
 
 
 class Simulator(nn.Module):
@@ -45,7 +45,7 @@ class Simulator(nn.Module):
         geometry = MapGeometry.of(release, image_shape)
         maps = as_maps(release, geometry)
         lowest = maps.amin()
-        clamped = (maps == lowest).float().mean() > CLAMPED
+        clamped = (maps == lowest).float().mean() > _CLAMPED
         self.register_buffer("mean", maps.mean((0, 2, 3)).view(1, -1, 1, 1))
         self.register_buffer("deviation", maps.var((0, 2, 3), correction=0).sqrt().view(1, -1, 1, 1))
         self.register_buffer("lowest", torch.where(clamped, lowest, torch.full_like(lowest, -torch.inf)))
@@ -169,7 +169,7 @@ def _ladder(geometry: MapGeometry) -> tuple[tuple[int, int], list[int]]:
     sides, cells = geometry.image_shape[1:], (geometry.rows, geometry.columns)
     if cells == (1, 1):
         halved = 0
-        while min(sides) >> (halved + 1) >= SMALLEST_SIDE:
+        while min(sides) >> (halved + 1) >= _SMALLEST_SIDE:
             halved += 1
         cells = (sides[0] >> halved, sides[1] >> halved)
     return cells, _primes(max(1, min(side // count for side, count in zip(sides, cells, strict=True))))

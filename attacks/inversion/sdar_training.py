@@ -19,9 +19,9 @@ from privkit.torch_utils.seeded import seeded
 if TYPE_CHECKING:
     from privkit.attacks.inversion.sdar import SDAR
 
-BETAS = (0.5, 0.999)
+_BETAS = (0.5, 0.999)
 CHUNK = 1_000
-SUREST = -60.0  # score of a fake, beyond which float32 loses what is left of a discriminator's gradient
+_SUREST = -60.0  # score of a fake, beyond which float32 loses what is left of a discriminator's gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class SDARTraining:
         rates = {"simulator": attack.learning_rate, "decoder": attack.learning_rate}
         self.optimizers = {
             name: torch.optim.Adam(
-                part.parameters(), lr=rates.get(name, attack.discriminator_rate), betas=BETAS, fused=True
+                part.parameters(), lr=rates.get(name, attack.discriminator_rate), betas=_BETAS, fused=True
             )
             for name, part in self.parts.items()
             if list(part.parameters())
@@ -161,7 +161,7 @@ class SDARTraining:
         *gradients, slope = torch.autograd.grad(loss, [*discriminator.parameters(), fake], allow_unused=True)
         self._go(name, gradients)
         assert slope is not None
-        sign = -torch.exp(-false.detach().clamp_min(SUREST)).view(-1, *[1] * (fake.ndim - 1))
+        sign = -torch.exp(-false.detach().clamp_min(_SUREST)).view(-1, *[1] * (fake.ndim - 1))
         return loss.detach(), functional.softplus(-false.detach()).mean(), slope * sign
 
     def _go(self, name: str, gradients: Sequence[Tensor | None]) -> None:

@@ -14,8 +14,8 @@ from privkit.attacks.base import View
 from privkit.attacks.inversion.known_lower import mix
 from privkit.torch_utils.seeded import seeded
 
-MODEL_RATE = 1e-3
-FRESH_STD = 0.02  # of parameters that no module knows how to draw: class tokens, position embeddings
+_MODEL_RATE = 1e-3
+_FRESH_STD = 0.02  # of parameters that no module knows how to draw: class tokens, position embeddings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Alternation:
         ]
         self._on_images = torch.optim.Adam(self.images, lr=recipe.learning_rate, amsgrad=True)
         weights = list(clone.parameters())
-        self._on_clone = torch.optim.Adam(weights, lr=MODEL_RATE, amsgrad=True) if weights else None
+        self._on_clone = torch.optim.Adam(weights, lr=_MODEL_RATE, amsgrad=True) if weights else None
 
     def epoch(self, number: int) -> float:
         """One alternation; the mean objective of the rows after it, with matching errors in the release's variance."""
@@ -126,7 +126,7 @@ def fresh(lower: nn.Module, seed: int) -> nn.Module:
     clone = deepcopy(lower).cpu().eval()
     with torch.no_grad(), seeded(torch.device("cpu"), seed):
         for parameter in clone.parameters():
-            parameter.normal_(std=FRESH_STD)
+            parameter.normal_(std=_FRESH_STD)
         for reset in _initialisers(clone):
             reset()
     return clone

@@ -13,8 +13,8 @@ from privkit.attacks.assign import cheapest
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 
-PATIENCE = 60  # kicks
-GAIN = 1e-9  # that counts as one
+_PATIENCE = 60  # kicks
+_GAIN = 1e-9  # that counts as one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def assemble(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.
     """Search for the arrangement of the highest score: the best polished start, then ruin and recreate.
 
     A kick shifts the arrangement, empties the places that fit worst (by a random share, with noise), fills them best
-    piece first and polishes; a puzzle takes the outcome if its score is no lower, and is left alone after `PATIENCE`
+    piece first and polishes; a puzzle takes the outcome if its score is no lower, and is left alone after `_PATIENCE`
     kicks that did not raise it.
 
     Args:
@@ -124,14 +124,14 @@ def assemble(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.
     best, waited = scores.max(0), np.zeros(len(at), np.int64)
     active = np.arange(len(at))
     for _ in range(kicks):
-        rest = active[waited[active] < PATIENCE]
+        rest = active[waited[active] < _PATIENCE]
         if len(rest) == 0:
             break
         if len(rest) < len(active):
             puzzles, active = puzzles.only(np.isin(active, rest)), rest
         tried = _polish(puzzles, fill(puzzles, _ruin(puzzles, at[active], rng)), rng, 6)
         score = puzzles.score(tried)
-        waited[active] = np.where(score > best[active] + GAIN, 0, waited[active] + 1)
+        waited[active] = np.where(score > best[active] + _GAIN, 0, waited[active] + 1)
         better = score >= best[active]
         at[active[better]], best[active[better]] = tried[better], score[better]
     return at

@@ -7,9 +7,9 @@ from math import log
 import torch
 from torch import Tensor
 
-GREY_LEVEL = 1 / 255
+_GREY_LEVEL = 1 / 255
 """Standard deviation of the gradients that a flat border is taken to have: one level of an 8-bit picture."""
-ODDS_FLOOR = -2.0
+_ODDS_FLOOR = -2.0
 """Log-odds below which a pair is not punished further: one impossible pair must not outweigh three good ones."""
 SHARPNESS = 1.3
 """Log-odds a unit of log ratio; 1.0 to 1.3 is what a network learned beside it on CIFAR-10's 8-pixel patches."""
@@ -37,7 +37,7 @@ def gradient_distance(pieces: Tensor) -> Tensor:
     return _one_sided(pieces) + _one_sided(pieces.flip(3)).transpose(1, 2)
 
 
-def log_ratio(distance: Tensor) -> Tensor:
+def _log_ratio(distance: Tensor) -> Tensor:
     """How far a pair beats the best rival of either piece: log of the rival's distance over the pair's, in [−3, 3].
 
     Args:
@@ -45,7 +45,7 @@ def log_ratio(distance: Tensor) -> Tensor:
 
     Source: Gallagher 2012, Eq. 6 (division by the second best match), in logarithms.
 
-    >>> log_ratio(torch.tensor([[[0.0, 1.0, 4.0], [2.0, 0.0, 8.0], [6.0, 3.0, 0.0]]]))[0, 0, 1].round(decimals=1)
+    >>> _log_ratio(torch.tensor([[[0.0, 1.0, 4.0], [2.0, 0.0, 8.0], [6.0, 3.0, 0.0]]]))[0, 0, 1].round(decimals=1)
     tensor(1.1000)
     """
     diagonal = torch.eye(distance.shape[1], dtype=torch.bool, device=distance.device)
@@ -58,7 +58,7 @@ def log_ratio(distance: Tensor) -> Tensor:
 
 
 def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
-    """`log_ratio` of every pair, to the right and below.
+    """`_log_ratio` of every pair, to the right and below.
 
     Args:
         pieces: [M, T, p, p, C], p ≥ 2, T ≥ 3.
@@ -69,7 +69,9 @@ def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
     """
     _, t, p, _, c = pieces.shape
     parts = pieces.split(max(1, chunk // (t * t * p * c)))
-    across = [torch.stack([log_ratio(gradient_distance(x)) for x in (part, part.transpose(2, 3))], 1) for part in parts]
+    across = [
+        torch.stack([_log_ratio(gradient_distance(x)) for x in (part, part.transpose(2, 3))], 1) for part in parts
+    ]
     return torch.cat(across)
 
 
@@ -89,7 +91,7 @@ def log_odds(scores: Tensor) -> Tensor:
     diagonal = torch.eye(t, dtype=torch.bool, device=scores.device)
     scores = scores.masked_fill(diagonal, -1e4)
     both = (scores.log_softmax(2) + scores.log_softmax(3)) / 2 + log(t)
-    return both.clamp(min=ODDS_FLOOR).masked_fill(diagonal, ODDS_FLOOR)
+    return both.clamp(min=_ODDS_FLOOR).masked_fill(diagonal, _ODDS_FLOOR)
 
 
 def _one_sided(pieces: Tensor) -> Tensor:
@@ -98,7 +100,7 @@ def _one_sided(pieces: Tensor) -> Tensor:
     steps = pieces[:, :, :, -1] - pieces[:, :, :, -2]
     mean = steps.mean(2)
     centered = (steps - mean.unsqueeze(2)).double()
-    prior = GREY_LEVEL**2 * torch.eye(c, dtype=torch.float64, device=pieces.device)
+    prior = _GREY_LEVEL**2 * torch.eye(c, dtype=torch.float64, device=pieces.device)
     factor = torch.linalg.cholesky(centered.transpose(2, 3) @ centered / max(1, p - 1) + prior)
     whiten = torch.linalg.solve_triangular(factor, torch.eye(c, dtype=torch.float64, device=pieces.device), upper=False)
     predicted = pieces[:, :, :, -1] + mean.unsqueeze(2)  # what the right piece's first column would be

@@ -6,7 +6,7 @@ import numpy as np
 
 from privkit.attacks.order.assembly import Array, Frame, Places, Puzzles, assign
 
-FAR = 3.0
+_FAR = 3.0
 """Grid steps beyond which a coordinate says nothing about a place any more."""
 
 
@@ -72,4 +72,4 @@ def _arrange(puzzles: Puzzles, coordinates: Array) -> Places:
     grid = np.stack([np.arange(frame.places) % frame.columns, np.arange(frame.places) // frame.columns], 1)
     centered = coordinates - np.median(coordinates, 1, keepdims=True) + grid.mean(0)
     away = np.abs(centered[:, :, None] - grid).sum(3)
-    return assign(-np.minimum(away, FAR))
+    return assign(-np.minimum(away, _FAR))

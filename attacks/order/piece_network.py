@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from privkit.attacks.order.compatibility import SHARPNESS
 
-EMBEDDING = 48
+_EMBEDDING = 48
 
 
 class PieceNetwork(nn.Module):
@@ -24,16 +24,16 @@ class PieceNetwork(nn.Module):
     def __init__(self, features: int, tokens: int, width: int) -> None:
         super().__init__()
         self.places = nn.Sequential(nn.Linear(features, width), nn.GELU(), nn.Linear(width, tokens))
-        self.linear = nn.Linear(features, 4 * EMBEDDING)
-        self.curved = nn.Sequential(nn.Linear(features, 2 * width), nn.GELU(), nn.Linear(2 * width, 4 * EMBEDDING))
+        self.linear = nn.Linear(features, 4 * _EMBEDDING)
+        self.curved = nn.Sequential(nn.Linear(features, 2 * width), nn.GELU(), nn.Linear(2 * width, 4 * _EMBEDDING))
         self.mix = nn.Parameter(torch.tensor([1.0, SHARPNESS]))
 
     def forward(self, pieces: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of places [M, T, P] and pairs [M, 2, T, T]; `edges` are the ratios [M, 2, T, T] of decoded pixels."""
-        sides = (self.linear(pieces) + self.curved(pieces)).unflatten(-1, (4, EMBEDDING))
+        sides = (self.linear(pieces) + self.curved(pieces)).unflatten(-1, (4, _EMBEDDING))
         first, second = sides[:, :, 0::2].transpose(1, 2), sides[:, :, 1::2].transpose(1, 2)
         squares = first.square().sum(-1).unsqueeze(3) + second.square().sum(-1).unsqueeze(2)
-        distance = (squares - 2 * first @ second.transpose(2, 3)) / EMBEDDING**0.5
+        distance = (squares - 2 * first @ second.transpose(2, 3)) / _EMBEDDING**0.5
         return self.places(pieces), self.mix[1] * edges - self.mix[0] * distance
 
 

@@ -21,9 +21,9 @@ from privkit.attacks.order.token_contents import Ridge
 from privkit.attacks.order.token_owners import assign_members
 from privkit.attacks.patches import Geometry, as_tokens, unpatchify
 
-PIECES_AT_ONCE = 700  # of a message, up to which its images are also solved jointly
+_PIECES_AT_ONCE = 700  # of a message, up to which its images are also solved jointly
 TABLE_NUMBERS = 2**26  # 256 MiB in float32; what own images show is computed step by step above it
-JOINT_KICKS = 0.25  # kicks on a whole message cost more, and start from solved images
+_JOINT_KICKS = 0.25  # kicks on a whole message cost more, and start from solved images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +134,11 @@ class Solver:
         everything = tokens.reshape(1, b * t, -1)
         within = self._search(*self._scores(everything[0][taken]), 1, [], self.kicks, rng)
         at = np.take_along_axis(taken.cpu().numpy(), within, 1).reshape(1, -1)
-        if b * t <= PIECES_AT_ONCE:
+        if b * t <= _PIECES_AT_ONCE:
             places, pairs = self._scores(everything)
             whose = chances.log_softmax(1).cpu() + log(b)
             unary = (whose.clamp(min=-6).unsqueeze(2) + places[0].unsqueeze(1)).reshape(1, b * t, b * t)
-            at = self._search(unary, pairs, b, [at], int(JOINT_KICKS * self.kicks), rng)
+            at = self._search(unary, pairs, b, [at], int(_JOINT_KICKS * self.kicks), rng)
         return _sources(at).view(b, t)
 
     def _search(

@@ -13,10 +13,10 @@ from privkit.attacks.fit import Learner
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, own_prior
 from privkit.torch_utils.one_cycle import one_cycle
 
-IMAGES_A_STEP = 32
-IMAGES_AN_EPOCH = 1_000  # drawn anew each time: more were measured to cost time and to win nothing
-TOKENS_A_STEP = 2_000  # of a message, that are asked for their image
-LEARNING_RATE = 2e-3
+_IMAGES_A_STEP = 32
+_IMAGES_AN_EPOCH = 1_000  # drawn anew each time: more were measured to cost time and to win nothing
+_TOKENS_A_STEP = 2_000  # of a message, that are asked for their image
+_LEARNING_RATE = 2e-3
 
 Rows = Callable[[Tensor], Tensor]
 """What own images of some rows show, so that not all of it need be held at once."""
@@ -41,8 +41,8 @@ class PieceTraining(Learner):
         epochs: int,
         draws: Generator,
     ) -> None:
-        optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=0.05)
-        super().__init__(network, optimizer, one_cycle(optimizer, LEARNING_RATE, epochs * steps, momentum=True))
+        optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
+        super().__init__(network, optimizer, one_cycle(optimizer, _LEARNING_RATE, epochs * steps, momentum=True))
         self._losses, self._steps, self._draws = losses, steps, draws
 
     def epoch(self, number: int) -> float:
@@ -73,13 +73,13 @@ def piece_losses(network: PieceNetwork, pieces: Rows, edges: Rows, count: int, d
         count: N, own images.
         draws: the only source of randomness.
     """
-    for rows in torch.randperm(count, generator=draws)[:IMAGES_AN_EPOCH].split(IMAGES_A_STEP):
+    for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_IMAGES_A_STEP):
         yield piece_loss(*network(pieces(rows), edges(rows)))
 
 
 def piece_steps(count: int) -> int:
     """Of an epoch of `piece_losses`."""
-    return -(-min(count, IMAGES_AN_EPOCH) // IMAGES_A_STEP)
+    return -(-min(count, _IMAGES_AN_EPOCH) // _IMAGES_A_STEP)
 
 
 def piece_loss(places: Tensor, pairs: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def member_losses(
         stays = (torch.rand(batch, t, generator=draws) < purity).to(device)
         stranger = torch.randint(batch * t, (batch, t), generator=draws).to(device)
         rows = torch.where(stays.unsqueeze(2), message, message.flatten(0, 1)[stranger])
-        some = torch.randperm(batch * t, generator=draws)[:TOKENS_A_STEP].to(device)
+        some = torch.randperm(batch * t, generator=draws)[:_TOKENS_A_STEP].to(device)
         at_home = (torch.rand(len(some), generator=draws) < keep).to(device)
         released = torch.where(at_home, some // t, torch.randint(batch, (len(some),), generator=draws).to(device))
         logits = network(message.flatten(0, 1)[some], rows) + prior.to(device)[released]
@@ -133,4 +133,4 @@ def member_losses(
 
 def member_steps(count: int, batch: int) -> int:
     """Of an epoch of `member_losses`."""
-    return max(1, min(count, IMAGES_AN_EPOCH) // batch)
+    return max(1, min(count, _IMAGES_AN_EPOCH) // batch)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SHRINKAGE = 0.1  # share of the pooled covariance in each place's own: a corner that is always black has none
-PLACE_CHANNELS = 32  # principal channels that the Gaussians of places are fitted in
+_SHRINKAGE = 0.1  # share of the pooled covariance in each place's own: a corner that is always black has none
+_PLACE_CHANNELS = 32  # principal channels that the Gaussians of places are fitted in
 NUMBERS_AT_ONCE = 2**24  # 64 MiB in float32; bounds memory, changes nothing
 
 
@@ -45,14 +45,14 @@ class PlaceModel:
             away = (part - mean).flatten(0, 1)
             gram += away.T @ away
         variances, axes = torch.linalg.eigh(gram / (m * t))
-        kept = min(PLACE_CHANNELS, d)
+        kept = min(_PLACE_CHANNELS, d)
         axes = axes[:, -kept:] / variances[-kept:].clamp_min(1e-6 * variances[-1]).sqrt()
         known = torch.cat([(part - mean) @ axes for part in parts])
         means = known.mean(0)
         known -= means
         own = (known.permute(1, 2, 0) @ known.transpose(0, 1)) / m
         pooled = own.mean(0, keepdim=True) + 1e-3 * torch.eye(kept, device=own.device, dtype=own.dtype)
-        factors = torch.linalg.cholesky((1 - SHRINKAGE) * own + SHRINKAGE * pooled)
+        factors = torch.linalg.cholesky((1 - _SHRINKAGE) * own + _SHRINKAGE * pooled)
         return cls(mean=mean, axes=axes, means=means, factors=factors)
 
     def costs(self, released: Tensor) -> Tensor:

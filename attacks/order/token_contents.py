@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 ROUNDS = 6  # of alternating assignment; the keep share that it finds settles after three or four
-RIDGE = 1e-6
-ROWS_A_COMPONENT = 12  # few rows tell the coarse contents of a patch, not its texture
-LEAST_ODDS = -60.0
-SINKHORN_ROUNDS = 3
-FITTED_TOKENS = 4_000  # that the rounds look at; the last assignment is of all
+_RIDGE = 1e-6
+_ROWS_A_COMPONENT = 12  # few rows tell the coarse contents of a patch, not its texture
+_LEAST_ODDS = -60.0
+_SINKHORN_ROUNDS = 3
+_FITTED_TOKENS = 4_000  # that the rounds look at; the last assignment is of all
 NUMBERS_AT_ONCE = 4_000_000  # of inputs in float64; bounds memory, changes nothing
-LEAST_SURE = 0.02  # of all patches
-SURE = 0.99  # share of a patch's odds on one token, above which it is taken for a match and not for one of several
+_LEAST_SURE = 0.02  # of all patches
+_SURE = 0.99  # share of a patch's odds on one token, above which it is taken for a match and not for one of several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Ridge:
     bias: Tensor
 
     @classmethod
-    def fit(cls, inputs: Tensor, outputs: Tensor, ridge: float = RIDGE) -> Ridge:
+    def fit(cls, inputs: Tensor, outputs: Tensor, ridge: float = _RIDGE) -> Ridge:
         """Least squares from inputs [..., F] to outputs [..., P]; `ridge` is relative to the inputs' variance.
 
         >>> x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
@@ -84,14 +84,14 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
     """
     m, b, t, d = released.shape
     tokens, contents = released.flatten(1, 2), patches.flatten(1, 2)
-    few = max(2, FITTED_TOKENS // (b * t))
+    few = max(2, _FITTED_TOKENS // (b * t))
     middle, center = tokens.mean((0, 1)), contents.mean((0, 1))
     spread = torch.stack([(part - middle).square().sum(0) for part in tokens]).sum(0).div(m * b * t).sqrt() + 1e-8
     rows = [x.mean(2) - x.mean((1, 2)).unsqueeze(1) for x in (patches, released)]
     if b == 1:  # nothing but whole messages to compare
         rows = [x - x.mean((0, 1)) for x in (patches.mean(2), released.mean(2))]
     varied = sum(((part - center).T @ (part - center) for part in contents), torch.zeros((), device=tokens.device))
-    main = torch.linalg.eigh(varied).eigenvectors.flip(1)[:, : max(3, m * b // ROWS_A_COMPONENT)]
+    main = torch.linalg.eigh(varied).eigenvectors.flip(1)[:, : max(3, m * b // _ROWS_A_COMPONENT)]
     start = Ridge.fit(rows[0] @ main, rows[1], 1e-3)
     predicted = (contents[:few] - center) @ main / start.scale @ start.weight
     size = (tokens[:few] - middle).square().mean().sqrt() / (predicted.square().mean().sqrt() + 1e-12)
@@ -115,7 +115,7 @@ def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
     """
     rows = torch.arange(taken.shape[1], device=taken.device) // tokens
     at_home = taken // tokens == rows
-    return float((at_home[sure] if sure.double().mean() > LEAST_SURE else at_home).double().mean())
+    return float((at_home[sure] if sure.double().mean() > _LEAST_SURE else at_home).double().mean())
 
 
 def _taken(tokens: Tensor, taken: Tensor) -> Tensor:
@@ -149,11 +149,11 @@ def _nearest(guess: Tensor, offer: Tensor) -> tuple[Tensor, Tensor]:
     odds -= odds.amax(1, keepdim=True)
     columns = odds.amax(0)
     odds -= columns
-    odds.clamp_min_(LEAST_ODDS).exp_()  # where exponentials underflow, they are slow
+    odds.clamp_min_(_LEAST_ODDS).exp_()  # where exponentials underflow, they are slow
     columns.exp_()  # so that the iteration starts where it would without the shift
-    for _ in range(SINKHORN_ROUNDS):
+    for _ in range(_SINKHORN_ROUNDS):
         rows = 1 / (odds @ columns)
         columns = 1 / (rows @ odds)
     odds *= columns
     best = odds.max(1)
-    return best.indices, best.values > SURE * odds.sum(1)
+    return best.indices, best.values > _SURE * odds.sum(1)

@@ -9,7 +9,7 @@ from privkit.attacks.assign import by_capacity, sinkhorn
 from privkit.attacks.order.piece_network import MemberNetwork, own_prior
 
 ROUNDS = 4
-SINKHORN_STEPS = 20
+_SINKHORN_STEPS = 20
 
 
 @torch.no_grad()
@@ -31,7 +31,7 @@ def assign_members(network: MemberNetwork, pieces: Tensor, keep: float) -> tuple
     taken = torch.arange(b * t, device=pieces.device).view(b, t)
     logits = prior
     for _ in range(ROUNDS):
-        logits = sinkhorn((network(tokens, rows) + prior).T, SINKHORN_STEPS, t).T
+        logits = sinkhorn((network(tokens, rows) + prior).T, _SINKHORN_STEPS, t).T
         taken = by_capacity(logits, t)
         rows = tokens[taken]
     return taken, logits

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Images = NDArray[np.float32]
 Values = NDArray[np.float64]
 
-SMALLEST_SSIM_SIDE = 7  # scikit-image's default uniform window
+_SMALLEST_SSIM_SIDE = 7  # scikit-image's default uniform window
 
 
 def _pair(truth: Images, guess: Images, data_range: float) -> tuple[Images, Images]:
@@ -72,7 +72,7 @@ def ssim(truth: Images, guess: Images, *, data_range: float) -> Values:
     from skimage.metrics import structural_similarity
 
     truth, guess = _pair(truth, guess, data_range)
-    if min(truth.shape[2:]) < SMALLEST_SSIM_SIDE:
+    if min(truth.shape[2:]) < _SMALLEST_SSIM_SIDE:
         raise ValueError(f"SSIM needs images of at least 7×7 pixels, got {truth.shape[2]}×{truth.shape[3]}")
     pairs = zip(truth.astype(np.float64), guess.astype(np.float64), strict=True)
     return np.array([structural_similarity(a, b, data_range=data_range, channel_axis=0) for a, b in pairs])
@@ -84,6 +84,6 @@ IMAGE_METRICS = {"mse": mse, "psnr": psnr, "ssim": ssim}
 
 def image_scores(truth: Images, guess: Images, *, data_range: float) -> dict[str, Values]:
     """Every image metric, image by image; images too small for SSIM get none. See `mse` for the arguments."""
-    small = min(truth.shape[2:]) < SMALLEST_SSIM_SIDE
+    small = min(truth.shape[2:]) < _SMALLEST_SSIM_SIDE
     metrics = {name: metric for name, metric in IMAGE_METRICS.items() if not (small and name == "ssim")}
     return {name: metric(truth, guess, data_range=data_range) for name, metric in metrics.items()}

@@ -80,7 +80,7 @@ def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
     if config.training.fraction < 1:
         kept = stratified(cpu.private.y, config.training.fraction, derive(seed, "fraction"))
         cpu = replace(cpu, private=cpu.private[kept])
-        check_sizes(config, private=len(cpu.private), auxiliary=len(cpu.auxiliary), test=len(cpu.test))
+        _check_sizes(config, private=len(cpu.private), auxiliary=len(cpu.auxiliary), test=len(cpu.test))
     splits = Splits(
         private=cpu.private.to(device),
         auxiliary=cpu.auxiliary.to(device),
@@ -93,7 +93,7 @@ def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
     victims = _victims(config, splits, shares)
     auxiliary, dropped = _auxiliary(config, splits, victims, other, seed)
     if dropped:
-        check_sizes(config, private=len(splits.private), auxiliary=len(auxiliary), test=len(splits.test))
+        _check_sizes(config, private=len(splits.private), auxiliary=len(auxiliary), test=len(splits.test))
     hashes = splits.hashes()
     if config.auxiliary not in ("disjoint", "training"):
         hashes[config.auxiliary] = auxiliary.sha256()
@@ -183,11 +183,13 @@ def open_data(config: AuditConfig) -> tuple[Pools, Pool | None, dict[str, int]]:
         spec = parse("datasets", config.auxiliary).spec
         other = spec.open(config.data_root, download=config.download, train_images=budget.auxiliary).train
         sizes["auxiliary"] = min(budget.auxiliary, len(other))
-    check_sizes(config, **sizes)
+    _check_sizes(config, **sizes)
     return pools, other, sizes
 
 
-def check_sizes(config: AuditConfig, *, private: int, auxiliary: int, test: int, validation: int | None = None) -> None:
+def _check_sizes(
+    config: AuditConfig, *, private: int, auxiliary: int, test: int, validation: int | None = None
+) -> None:
     """Refuse a batch size that a part of the data does not fill once, before anything is trained.
 
     Raises:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from privkit.certificate import Certificate
     from privkit.reports.budgets import BudgetRow
 
-FORMATS = (".csv", ".json", ".md", ".tex")
-SHOWN = 100
+_FORMATS = (".csv", ".json", ".md", ".tex")
+_SHOWN = 100
 """Rows that are printed; a longer table belongs into a file."""
 
 Delta = Annotated[float | None, typer.Option(help="δ in (0, 1) for rows that name none.")]
@@ -84,8 +84,8 @@ def epsilon(
     given = {name: value for name, value in columns.items() if value is not None}
     if (table is None) == (not given):
         raise UsageError("give a parameter table or the flags of one mechanism (privkit epsilon --schema shows both)")
-    if out is not None and out.suffix not in FORMATS:
-        raise UsageError(f"--out must end in {', '.join(FORMATS)}, got {out}")
+    if out is not None and out.suffix not in _FORMATS:
+        raise UsageError(f"--out must end in {', '.join(_FORMATS)}, got {out}")
     from privkit.accountants import table as tables
     from privkit.cli.budgets import budgets
 
@@ -105,7 +105,7 @@ def epsilon(
             refusals.see(row)
             if sys.stderr.isatty() and refusals.rows % 50 == 0:
                 print(f"\r{refusals.rows:,} rows", end="", file=sys.stderr, flush=True)
-            if row.status == "ok" and len(shown) < SHOWN:
+            if row.status == "ok" and len(shown) < _SHOWN:
                 shown.append(row)
             yield row
 

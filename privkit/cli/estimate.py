@@ -16,7 +16,7 @@ from privkit.config import AuditConfig
 from privkit.run.plan import Cell, plan
 from privkit.run.provenance import default_threads
 
-PROBE_SECONDS = 2.0
+_PROBE_SECONDS = 2.0
 """For timing attacks, all together; opening the data and a step of training for every defense come on top."""
 
 
@@ -36,7 +36,7 @@ def preview(config: AuditConfig) -> str:
     lines, total, least = [], 0.0, False
     try:
         for part in config.parts:
-            found, controls, open_end = _part(part, device, PROBE_SECONDS / len(config.parts))
+            found, controls, open_end = _part(part, device, _PROBE_SECONDS / len(config.parts))
             lines += [f"{cell.id}  about {timed.seconds:.0f} s{_said(timed)}" for cell, timed in found]
             total += controls + sum(timed.seconds for _, timed in found)
             least = least or open_end

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from privkit.reports.budgets import BudgetRow
 
-NAMED = 3
+_NAMED = 3
 """Rows that a message names; the others are counted."""
 
 
@@ -31,7 +31,7 @@ class Refusals:
         if row.status == "error":
             called = f"{row.row} ({row.name})" if row.name != f"row {row.row}" else str(row.row)
             first, count = self.reasons.get(row.error, ([], 0))
-            self.reasons[row.error] = ([*first, called] if count < NAMED else first, count + 1)
+            self.reasons[row.error] = ([*first, called] if count < _NAMED else first, count + 1)
 
     @property
     def refused(self) -> int:

@@ -15,15 +15,15 @@ from privkit.run.stopping import Stopped, heeded
 
 INTERNAL_FAULT = 70
 """Exit code of an error that is privkit's own: EX_SOFTWARE of sysexits.h."""
-LEAST_MEMORY = 300 * 2**20
+_LEAST_MEMORY = 300 * 2**20
 """Bytes of address space below which not even NumPy loads: OpenBLAS then ends the process by itself."""
-HEAVY = {
+_HEAVY = {
     "audit": "privkit.audit.run, privkit.audit.report",
     "report": "privkit.audit.report, privkit.audit.scoring",
     "list": "torch",
 }
 """Command -> what it imports: torch, which under a limit may end the process by itself as well."""
-READER_GONE = 141
+_READER_GONE = 141
 """What a shell says of a program that SIGPIPE ended."""
 
 
@@ -150,8 +150,8 @@ def _refuse_small_limits() -> None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return
-    modules = HEAVY.get(next(iter(sys.argv[1:]), ""))
-    if limit < LEAST_MEMORY or (modules is not None and not _loads(modules)):
+    modules = _HEAVY.get(next(iter(sys.argv[1:]), ""))
+    if limit < _LEAST_MEMORY or (modules is not None and not _loads(modules)):
         raise MemoryError(f"{limit >> 20} MiB are too few for the libraries to load")
 
 
@@ -173,4 +173,4 @@ def _usage(error: Any) -> str:
 def _reader_gone() -> NoReturn:
     """End quietly: the reader wanted no more, as in `privkit list | head -1`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the last flush
-    sys.exit(READER_GONE)
+    sys.exit(_READER_GONE)

@@ -17,7 +17,7 @@ from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
 from privkit.torch_utils.seeded import seeded
 
-UNPROVEN = Nothing(
+_UNPROVEN = Nothing(
     reason="the smashed data resist the simulated attacker, and that only once the min-max problem reaches a saddle "
     "point; what the rounds before release is not protected, and a stronger attacker may invert them; no differential "
     "privacy",
@@ -62,7 +62,7 @@ class Adversarial(Defense):
         True
         """
         require_messages(self.name, smashed)
-        return Release(smashed=smashed, labels=labels), UNPROVEN
+        return Release(smashed=smashed, labels=labels), _UNPROVEN
 
     def companion(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], seed: int) -> nn.Module:
         """The simulated attacker, [N, *smashed_shape] -> [N, *image_shape].

@@ -97,7 +97,7 @@ class Receipt(ABC):
         return None
 
 
-NEGLIGIBLE = 1e-12
+_NEGLIGIBLE = 1e-12
 """A scale of noise that is lost in the rounding of float32, and still above 0, as every noise must be."""
 
 
@@ -156,7 +156,7 @@ class Defense(Checked, ABC):
         >>> GaussianNoise(sigma=2.0).noiseless().sigma
         1e-12
         """
-        return replace(self, **dict.fromkeys(self.noise_fields, NEGLIGIBLE))  # type: ignore[type-var]
+        return replace(self, **dict.fromkeys(self.noise_fields, _NEGLIGIBLE))  # type: ignore[type-var]
 
     def public_transform(self, smashed: Tensor) -> Tensor:
         """What `apply` makes of every image alone before it draws anything: public, and so the adversary's, too.

@@ -198,8 +198,8 @@ def run(
         smashed, labels, weights, present = release.smashed, release.labels, release.weights, None
         if stage.group > 1:
             assert groups is not None
-            smashed, labels, present = seated(smashed, groups), seated(labels, groups), groups >= 0
-            weights = None if weights is None else seated(weights, groups).squeeze(2)
+            smashed, labels, present = _seated(smashed, groups), _seated(labels, groups), groups >= 0
+            weights = None if weights is None else _seated(weights, groups).squeeze(2)
         once = {"kept": kept} if stage.drawn == "once" else {}
         made, receipt = stage.apply(smashed, labels, generator, present, **once)
         if weights is not None and stage.keeps_positions:
@@ -216,6 +216,6 @@ def receipt_of(steps: Sequence[Step]) -> Receipt:
     return steps[0].receipt if len(steps) == 1 else ChainReceipt(steps=tuple(steps))
 
 
-def seated(values: Tensor, groups: Tensor) -> Tensor:
+def _seated(values: Tensor, groups: Tensor) -> Tensor:
     """[n, ...] by groups [M, k] -> [M, k, ...]; unchanged if nobody is mixed. Empty seats hold somebody's values."""
     return values if groups.shape[1] == 1 else values[groups.clamp(min=0)]

@@ -20,18 +20,18 @@ Mixing = NoMixing | Mixup | CutMix
 WORTH_COMPOSING = 1e3
 """ε from which on a tighter bound would still be no protection, and numerical composition takes seconds."""
 
-IDEAL = (
+_IDEAL = (
     "noise counts as real numbers from a secret seed: neither the low bits of floats nor an attack on the generator is "
     "covered"
 )
 GIVEN_LABELS = "labels reach the server without noise: neighbors share them, and ε does not cover them"
-CLEAR_AFTERWARDS = "images that are sent after training pass without noise: nothing is proven for them"
-TRUSTED = "a mixer adds the noise in the client's place: it is trusted, and sees the smashed data"
-NOT_COVERED = (
+_CLEAR_AFTERWARDS = "images that are sent after training pass without noise: nothing is proven for them"
+_TRUSTED = "a mixer adds the noise in the client's place: it is trusted, and sees the smashed data"
+_NOT_COVERED = (
     "this covers the labels that the server holds, against whoever sees the gradients that come back; it says nothing "
     "about images or smashed data, which are released as they are"
 )
-SERVER_MIXES = "the server mixes and so gets each client's own noisy message: nothing is credited to mixing"
+_SERVER_MIXES = "the server mixes and so gets each client's own noisy message: nothing is credited to mixing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Noised(Receipt):
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """What is proven over the whole run, against the server."""
-        return (charge if self.covers == "release" else charge_labels)(self, release_count)
+        return (charge if self.covers == "release" else _charge_labels)(self, release_count)
 
 
 def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
@@ -126,11 +126,11 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     if found.kind == "nothing":
         return found
     if receipt.added_by == "mixer" and isinstance(mixing, NoMixing):
-        said.append(TRUSTED)
+        said.append(_TRUSTED)
     return _told(found, receipt, release_count, said)
 
 
-def charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
+def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     """Charge every gradient of the run, of all images, to any one label.
 
     A label does not stay in the gradient of its own image. It changes the server's weights, by which all later
@@ -141,7 +141,7 @@ def charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     Source: the Gaussian or Laplace mechanism, adaptively composed (accountants); derived for this release.
     """
     if receipt.clip is None:
-        return nothing(f"no clip= bounds a gradient; {NOT_COVERED}", ends="")
+        return nothing(f"no clip= bounds a gradient; {_NOT_COVERED}", ends="")
     released = release_count.rounds * release_count.batch_size * release_count.clients
     mechanism = SplitMechanism(
         smashed=receipt.clip,
@@ -151,14 +151,14 @@ def charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     )
     found = answer.epsilon(mechanism, release_count.delta, tight=False)
     if found.kind == "nothing":
-        reason = f"no ε follows from {released} gradients with this noise; {NOT_COVERED}"
+        reason = f"no ε follows from {released} gradients with this noise; {_NOT_COVERED}"
         return replace(nothing(reason, ends=""), source=found.source)
     norm: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
     return replace(
         found,
         statement=(
             f"the gradients sent back are ({found.epsilon:.4g}, {release_count.delta:g})-DP in the labels, for the "
-            f"replacement of one label or of all; {NOT_COVERED}"
+            f"replacement of one label or of all; {_NOT_COVERED}"
         ),
         delta=release_count.delta,
         lower=None,
@@ -185,7 +185,7 @@ def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, lis
     if isinstance(mixing, NoMixing):
         return mixing, []
     if receipt.mixed_by == "server":
-        return UNMIXED, [SERVER_MIXES]
+        return UNMIXED, [_SERVER_MIXES]
     members = _fewest(receipt, release_count)
     if members == mixing.group:
         return mixing, []
@@ -244,8 +244,8 @@ def _told(found: Certificate, receipt: Noised, release_count: ReleaseCount, said
         assumptions = [line for line in assumptions if not line.startswith("labels stay with the client")]
         said, statement = [GIVEN_LABELS, *said], f"{statement}; of the smashed data{updates}, given the labels"
     if not receipt.at_inference:
-        said = [*said, CLEAR_AFTERWARDS]
-    said = [*said, IDEAL, *_past_one_over_n(found, release_count)]
+        said = [*said, _CLEAR_AFTERWARDS]
+    said = [*said, _IDEAL, *_past_one_over_n(found, release_count)]
     return replace(found, statement=statement, assumptions=(*assumptions, *said), quantities=_quantities(receipt))
 
 

@@ -20,7 +20,7 @@ def require_messages(name: str, smashed: Tensor) -> None:
         )
 
 
-UNPROTECTED = "the smashed data leave the client as they are; no differential privacy"
+_UNPROTECTED = "the smashed data leave the client as they are; no differential privacy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,4 +47,4 @@ class NoDefense(Defense):
         (True, 'nothing')
         """
         require_messages(self.name, smashed)
-        return Release(smashed=smashed, labels=labels), Nothing(reason=UNPROTECTED)
+        return Release(smashed=smashed, labels=labels), Nothing(reason=_UNPROTECTED)

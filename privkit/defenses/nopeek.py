@@ -14,7 +14,7 @@ from privkit.defenses.base import Defense, Effect, Release
 from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
 
-UNPROVEN = Nothing(
+_UNPROVEN = Nothing(
     reason="a low distance correlation over the batches of the training bounds no attack, and the first rounds send "
     "out what nobody has decorrelated yet; no differential privacy",
     source="Vepakomma et al. 2020 claim no bound",
@@ -51,7 +51,7 @@ class NoPeek(Defense):
         True
         """
         require_messages(self.name, smashed)
-        return Release(smashed=smashed, labels=labels), UNPROVEN
+        return Release(smashed=smashed, labels=labels), _UNPROVEN
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
         """Weighted distance correlation of each message, [M].

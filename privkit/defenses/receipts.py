@@ -17,7 +17,7 @@ from privkit.defenses.base import ONE_RELEASE, Receipt, ReleaseCount
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
 
 
-DRAWN = {
+_DRAWN = {
     "every_round": "ratios are drawn afresh in every round",
     "once": "ratios are drawn once, and every client keeps its own for all rounds",
 }
@@ -172,7 +172,7 @@ class Mixed(Receipt):
             known = (
                 "who owns a position may be read from what fits together, and labels of other members reveal this one's"
             )
-        said = ["whoever mixes is trusted: it sees each client's own message", known, DRAWN[self.drawn]]
+        said = ["whoever mixes is trusted: it sees each client's own message", known, _DRAWN[self.drawn]]
         if largest == 1 or release_count.unmatched == 1:
             said.append("some message holds one client's data alone")
         if not self.published:

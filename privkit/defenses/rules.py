@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from privkit.defenses.base import Defense, Effect
 
-PLACES = ("client", "mixer", "server")
+_PLACES = ("client", "mixer", "server")
 
 
 def check(stages: Sequence[Defense]) -> None:
@@ -47,7 +47,7 @@ def _run(stages: Sequence[Defense]) -> Iterator[str]:
         if getattr(stage, "noise_in_place", False):
             yield f"{stage.name}:noise_in_place=true falsifies the gradient of the stages before it; use it alone"
     for first, second in pairwise(stages):
-        if PLACES.index(second.place) < PLACES.index(first.place):
+        if _PLACES.index(second.place) < _PLACES.index(first.place):
             yield (
                 f"{second.name} runs at the {second.place}, but {first.name} before it runs at the {first.place}; "
                 f"messages go from client to mixer to server: change the order, or the place ({second.name}@…)"

@@ -16,12 +16,12 @@ from privkit.defenses.receipts import Permuted
 from privkit.torch_utils.patches import patchify, unpatchify
 from privkit.torch_utils.seeded import seeded
 
-SYMMETRY = (
+_SYMMETRY = (
     "the spectrum of a real picture is symmetric about its center, and its low frequencies are the strong ones: the "
     "patches themselves tell partners and rough places, which a solver may use"
 )
-KNOWN = "the transform is known and can be undone: by itself it hides nothing"
-PROOF = "Yao et al., patch shuffling, Prop. 1 applied to frequency patches (§IV-D)"
+_KNOWN = "the transform is known and can be undone: by itself it hides nothing"
+_PROOF = "Yao et al., patch shuffling, Prop. 1 applied to frequency patches (§IV-D)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class SpectralShuffle(Defense):
         tokens, dim = smashed_shape
         side = self._grid(tokens) * self._patch(dim)
         with seeded(torch.device("cpu"), seed):
-            return nn.Sequential(Scale(1 / side), nn.Linear(2 * dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
+            return nn.Sequential(_Scale(1 / side), nn.Linear(2 * dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
@@ -101,7 +101,7 @@ class SpectralShuffle(Defense):
         if self.where == "image":
             released = unpatchify(released, p, _image_shape(smashed))
         return Release(smashed=released, labels=labels), Permuted(
-            source=order, assumptions=(SYMMETRY, KNOWN), proof=PROOF
+            source=order, assumptions=(_SYMMETRY, _KNOWN), proof=_PROOF
         )
 
     def public_transform(self, smashed: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class SpectralShuffle(Defense):
         """Tokens [M, B, T, D] -> patches [M, B, T, 2D] of the spectrum of the picture that they make."""
         _, _, t, d = require_tokens(self.name, smashed)
         grid, p = self._grid(t), self._patch(d)
-        spectrum = centered_spectrum(unpatchify(smashed, p, (d // p**2, grid * p, grid * p)), None)
+        spectrum = _centered_spectrum(unpatchify(smashed, p, (d // p**2, grid * p, grid * p)), None)
         return patchify(torch.cat([spectrum.real, spectrum.imag], -3), p)
 
     def _image_patches(self, images: Tensor) -> tuple[Tensor, int]:
@@ -130,7 +130,7 @@ class SpectralShuffle(Defense):
                 f"patch={p} cuts images of {height}×{width} into no two whole patches or more; allowed: "
                 f"{[q for q in allowed if q * q < height * width]}"
             )
-        spectrum = centered_spectrum(images, "ortho")
+        spectrum = _centered_spectrum(images, "ortho")
         return patchify(spectrum.real - spectrum.imag, p), p
 
     def _grid(self, tokens: int) -> int:
@@ -151,14 +151,14 @@ class SpectralShuffle(Defense):
         return self.patch or sides[-1]
 
 
-def centered_spectrum(picture: Tensor, norm: Literal["ortho"] | None) -> Tensor:
+def _centered_spectrum(picture: Tensor, norm: Literal["ortho"] | None) -> Tensor:
     """Complex spectrum of pictures [..., H, W] with frequency 0 at (H // 2, W // 2); torch transforms no bf16."""
     wide = picture if picture.dtype == torch.float64 else picture.float()
     spectrum: Tensor = torch.fft.fftshift(torch.fft.fft2(wide, norm=norm), dim=(-2, -1))
     return spectrum
 
 
-class Scale(nn.Module):
+class _Scale(nn.Module):
     """Multiplication by a constant."""
 
     def __init__(self, factor: float) -> None:

@@ -49,7 +49,7 @@ class SplitParts(Defense):
         {'coordinates_part_1': 12.0, 'coordinates_part_2': 8.0}
         """
         require_messages(self.name, smashed)
-        axis = channel_axis(smashed.ndim - 1) + 1
+        axis = _channel_axis(smashed.ndim - 1) + 1
         if smashed.shape[axis] < self.parts:
             raise ValueError(
                 f"split_parts:parts={self.parts} needs as many channels, got shape {list(smashed.shape)}; "
@@ -64,7 +64,7 @@ class SplitParts(Defense):
         return Release(smashed=smashed, labels=labels), receipt
 
 
-def channel_axis(ndim: int) -> int:
+def _channel_axis(ndim: int) -> int:
     """The channels of rows: axis 1 of feature maps [N, C, H, W], else the last."""
     return 1 if ndim == 4 else ndim - 1
 
@@ -85,6 +85,6 @@ def held_parts(rows: Tensor, storages: Sequence[str], held: Sequence[str]) -> Te
     """
     if not storages or not held:
         return rows
-    axis = channel_axis(rows.ndim)
+    axis = _channel_axis(rows.ndim)
     chunks = zip(storages, rows.tensor_split(len(storages), axis), strict=True)
     return torch.cat([chunk for name, chunk in chunks if name in held], axis)

@@ -17,7 +17,7 @@ from privkit.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChosenPool:
+class _ChosenPool:
     """Some records of a pool, which keep their ids.
 
     Attributes:
@@ -69,7 +69,7 @@ def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
     return replace(pools, train=train, test=test, classes=len(classes))
 
 
-def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> ChosenPool:
+def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
     """The records of some classes."""
     targets = pool.targets()
     if targets.ndim != 1:
@@ -78,7 +78,7 @@ def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> ChosenPool:
     number[list(classes)] = np.arange(len(classes))
     labels = number[targets]
     rows = np.flatnonzero(labels >= 0)
-    return ChosenPool(pool=pool, rows=rows, labels=labels[rows])
+    return _ChosenPool(pool=pool, rows=rows, labels=labels[rows])
 
 
 def with_classes(spec: Any, classes: object) -> Any:

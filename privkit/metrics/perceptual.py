@@ -16,7 +16,7 @@ from privkit.errors import DataError, UsageError
 from privkit.metrics.feature_networks import FeatureNetwork, hash_weights
 
 CHUNK = 1_000
-LPIPS_SIDE = 64  # smaller pictures vanish in its poolings
+_LPIPS_SIDE = 64  # smaller pictures vanish in its poolings
 
 
 def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
@@ -190,8 +190,8 @@ def _lpips_input(images: Tensor) -> Tensor:
     """Images in [−1, 1], in color and large enough."""
     images = images.float().expand(-1, 3, -1, -1)
     smallest = min(images.shape[2:])
-    if smallest < LPIPS_SIDE:
-        images = functional.interpolate(images, scale_factor=LPIPS_SIDE / smallest, mode="bilinear")
+    if smallest < _LPIPS_SIDE:
+        images = functional.interpolate(images, scale_factor=_LPIPS_SIDE / smallest, mode="bilinear")
     return 2 * images - 1
 
 

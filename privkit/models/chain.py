@@ -11,7 +11,7 @@ from privkit.models.base import SplitModel
 from privkit.models.tokens import centered
 
 
-class Centered(nn.Module):
+class _Centered(nn.Module):
     """Images in [0, 1] on the scale [−1, 1]."""
 
     def forward(self, images: Tensor) -> Tensor:
@@ -35,6 +35,6 @@ def cut_chain(pieces: Mapping[str, nn.Module], cut: str) -> SplitModel:
     """
     names = list(pieces)
     below = names.index(cut) + 1
-    lower = OrderedDict({"center": Centered(), **{name: pieces[name] for name in names[:below]}})
+    lower = OrderedDict({"center": _Centered(), **{name: pieces[name] for name in names[:below]}})
     upper = OrderedDict((name, pieces[name]) for name in names[below:])
     return SplitModel(lower=nn.Sequential(lower), upper=nn.Sequential(upper), hides_places=False)

@@ -13,7 +13,7 @@ from privkit.errors import UsageError
 from privkit.models.base import NamedCuts, SplitModel
 from privkit.models.chain import cut_chain
 
-SMALLEST = 12  # pixels a side, which leave 1×1 after the second pooling
+_SMALLEST = 12  # pixels a side, which leave 1×1 after the second pooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class LeNet5(NamedCuts):
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
         channels, height, width = domain.shape
-        if min(height, width) < SMALLEST:
-            raise UsageError(f"lenet5 needs images of at least {SMALLEST}×{SMALLEST} pixels, got {height}×{width}")
+        if min(height, width) < _SMALLEST:
+            raise UsageError(f"lenet5 needs images of at least {_SMALLEST}×{_SMALLEST} pixels, got {height}×{width}")
         pad = 2 if min(height, width) < 32 else 0
         left = [((side + 2 * pad - 4) // 2 - 4) // 2 for side in (height, width)]
         with torch.random.fork_rng(devices=[]):

@@ -14,7 +14,7 @@ from privkit.errors import UsageError
 from privkit.models.base import SMALL_IMAGE, NamedCuts, SplitModel, check_class_token
 from privkit.models.tokens import PatchLinear, centered, stackable
 
-DEPTHS, HEADS, BASE_WIDTH = (2, 6, 4), (2, 4, 8), 32
+_DEPTHS, _HEADS, _BASE_WIDTH = (2, 6, 4), (2, 4, 8), 32
 
 
 class Lower(nn.Module):
@@ -87,7 +87,7 @@ class Pit(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        return ("embedding", *(f"stage{i + 1}" for i in range(len(DEPTHS))))
+        return ("embedding", *(f"stage{i + 1}" for i in range(len(_DEPTHS))))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
         """Patch and stride for these images.
@@ -117,9 +117,9 @@ class Pit(NamedCuts):
                 stride=stride,
                 in_chans=channels,
                 num_classes=classes,
-                base_dims=(BASE_WIDTH,) * len(DEPTHS),
-                depth=DEPTHS,
-                heads=HEADS,
+                base_dims=(_BASE_WIDTH,) * len(_DEPTHS),
+                depth=_DEPTHS,
+                heads=_HEADS,
                 mlp_ratio=4,
             )
         if not positions:

@@ -12,8 +12,10 @@ from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.domains.tokens.domain import Tokens
 
-NOISE = 0.1  # on every trained weight: a position embedding that starts at zero would stay unseen, and is learned later
-TOLERANCE = 1e-3  # of the longest token; rounding is a hundred times smaller, a position embedding larger
+_NOISE = (
+    0.1  # on every trained weight: a position embedding that starts at zero would stay unseen, and is learned later
+)
+_TOLERANCE = 1e-3  # of the longest token; rounding is a hundred times smaller, a position embedding larger
 
 
 @torch.no_grad()
@@ -44,7 +46,7 @@ def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
             return None
         for weight in segment.parameters():
             if weight.requires_grad:
-                weight.add_(torch.randn(weight.shape, generator=draws, dtype=weight.dtype), alpha=NOISE)
+                weight.add_(torch.randn(weight.shape, generator=draws, dtype=weight.dtype), alpha=_NOISE)
         orders = [torch.arange(places), torch.arange(places).roll(1), torch.randperm(places, generator=draws)]
         records = torch.cat([_permuted(probe, order) for order in orders])
         tokens, again = segment(records), segment(records)
@@ -52,7 +54,7 @@ def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
         return None
     if not (tokens.isfinite().all() and torch.equal(tokens, again)):
         return None
-    limit = TOLERANCE * tokens.norm(dim=2).max()
+    limit = _TOLERANCE * tokens.norm(dim=2).max()
     distances = torch.cdist(tokens[1:], tokens[:1], compute_mode="donot_use_mm_for_euclid_dist")
     return bool((distances.amin(1) <= limit).all() and (distances.amin(2) <= limit).all())
 

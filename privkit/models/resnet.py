@@ -15,10 +15,10 @@ from privkit.models.base import SMALL_IMAGE, NamedCuts, SplitModel
 from privkit.models.chain import cut_chain
 
 BLOCKS = {18: (2, 2, 2, 2), 20: (3, 3, 3)}
-CHANNELS = {18: (64, 128, 256, 512), 20: (16, 32, 64)}
+_CHANNELS = {18: (64, 128, 256, 512), 20: (16, 32, 64)}
 
 
-class Shortcut(nn.Module):
+class _Shortcut(nn.Module):
     """Every second pixel, and zeros in the new channels: He et al.'s option A, which has no weights."""
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class ResNet(NamedCuts):
         from timm.models import resnet
 
         channels, height, width = domain.shape
-        first = CHANNELS[self.depth][0]
+        first = _CHANNELS[self.depth][0]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             net: Any = resnet.ResNet(
@@ -69,7 +69,7 @@ class ResNet(NamedCuts):
                 BLOCKS[self.depth],
                 num_classes=classes,
                 in_chans=channels,
-                channels=CHANNELS[self.depth],
+                channels=_CHANNELS[self.depth],
                 stem_type="deep",  # the only one whose width can be chosen; its convolutions are replaced
                 stem_width=first // 2,
             )
@@ -79,7 +79,7 @@ class ResNet(NamedCuts):
                 net.conv1 = nn.Conv2d(channels, first, 7, stride=2, padding=3, bias=False)
             if self.depth == 20:
                 for stage in (net.layer2, net.layer3):
-                    stage[0].downsample = Shortcut()
+                    stage[0].downsample = _Shortcut()
             net.init_weights()
         stem = {"conv1": net.conv1, "bn1": net.bn1, "act1": net.act1}
         if not small:

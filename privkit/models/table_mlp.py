@@ -48,7 +48,7 @@ class TableMlp(NamedCuts):
         """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            columns = Columns(len(domain.dense), domain.sizes, self.embedding)
+            columns = _Columns(len(domain.dense), domain.sizes, self.embedding)
             sizes = [columns.features, *[self.width] * self.depth]
             layers = [nn.Sequential(nn.Linear(size, following), nn.GELU()) for size, following in pairwise(sizes)]
             head = nn.Linear(self.width, classes)
@@ -57,7 +57,7 @@ class TableMlp(NamedCuts):
         return SplitModel(lower=lower, upper=upper, hides_places=False)
 
 
-class Columns(nn.Module):
+class _Columns(nn.Module):
     """Dense columns on [−1, 1] beside one embedding for each categorical column.
 
     Args:

@@ -7,26 +7,26 @@ from torch.nn import functional
 
 from privkit.models.tokens import patches
 
-TOKEN = 64  # size of a token inside the tokens-to-token module
-LONG = 512  # tokens above which attention is fused, as T² weights an image would not fit; see `tokens.stackable`
+_TOKEN = 64  # size of a token inside the tokens-to-token module
+_LONG = 512  # tokens above which attention is fused, as T² weights an image would not fit; see `tokens.stackable`
 
 
-class TokenTransformer(nn.Module):
+class _TokenTransformer(nn.Module):
     """One attention layer with one head that also changes the size of tokens; the values are its residual."""
 
     def __init__(self, size: int) -> None:
         from timm.layers.mlp import Mlp
 
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(TOKEN)
-        self.attn = nn.ModuleDict({"qkv": nn.Linear(size, 3 * TOKEN, bias=False), "proj": nn.Linear(TOKEN, TOKEN)})
-        self.mlp = Mlp(TOKEN, TOKEN)
+        self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(_TOKEN)
+        self.attn = nn.ModuleDict({"qkv": nn.Linear(size, 3 * _TOKEN, bias=False), "proj": nn.Linear(_TOKEN, _TOKEN)})
+        self.mlp = Mlp(_TOKEN, _TOKEN)
         self.scale = size**-0.5
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[N, T, size] -> [N, T, 64]."""
         q, k, v = self.attn["qkv"](self.norm1(tokens)).chunk(3, -1)
-        if tokens.shape[1] > LONG:
+        if tokens.shape[1] > _LONG:
             q, k, one_head = q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
             seen = functional.scaled_dot_product_attention(q, k, one_head, scale=self.scale).squeeze(1)
         else:
@@ -42,9 +42,9 @@ class TokensToToken(nn.Module):
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
         self.splits = (_soft_split(stride), _soft_split(2), _soft_split(2))
-        self.attention1 = TokenTransformer(channels * self.splits[0][0] ** 2)
-        self.attention2 = TokenTransformer(TOKEN * self.splits[1][0] ** 2)
-        self.project = nn.Linear(TOKEN * self.splits[2][0] ** 2, width)
+        self.attention1 = _TokenTransformer(channels * self.splits[0][0] ** 2)
+        self.attention2 = _TokenTransformer(_TOKEN * self.splits[1][0] ** 2)
+        self.project = nn.Linear(_TOKEN * self.splits[2][0] ** 2, width)
 
     def grid(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
         """Tokens (down, across) at the end."""

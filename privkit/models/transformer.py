@@ -69,11 +69,11 @@ class Transformer(NamedCuts):
             cls_token=None,
             pool="avg",
         )
-        lower = TokenLower(embedding, places, nn.Sequential(*blocks[:below]))
+        lower = _TokenLower(embedding, places, nn.Sequential(*blocks[:below]))
         return SplitModel(lower=lower, upper=upper, hides_places=not positions)
 
 
-class TokenLower(nn.Module):
+class _TokenLower(nn.Module):
     """Client: embedding of tokens and positions, and the first blocks."""
 
     def __init__(self, embedding: nn.Embedding, positions: nn.Parameter | None, blocks: nn.Sequential) -> None:

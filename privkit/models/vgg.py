@@ -12,7 +12,7 @@ from privkit.domains.images.domain import Images
 from privkit.models.base import NamedCuts, SplitModel
 from privkit.models.chain import cut_chain
 
-STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # configuration D
+_STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # configuration D
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Vgg16(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        return tuple(f"pool{i + 1}" for i in range(len(STAGES)))
+        return tuple(f"pool{i + 1}" for i in range(len(_STAGES)))
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
@@ -49,12 +49,12 @@ class Vgg16(NamedCuts):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             features = VGG(
-                [layer for stage in STAGES for layer in (*stage, "M")],
+                [layer for stage in _STAGES for layer in (*stage, "M")],
                 in_chans=domain.shape[0],
                 mlp_ratio=1 / 4096,  # timm's classifier of 100 million weights is not used
                 norm_layer=nn.BatchNorm2d if self.batch_norm else None,
             ).features
-            head = nn.Linear(STAGES[-1][-1], classes)
+            head = nn.Linear(_STAGES[-1][-1], classes)
             nn.init.normal_(head.weight, 0, 0.01)
             nn.init.zeros_(head.bias)
         pieces: dict[str, nn.Module] = {}

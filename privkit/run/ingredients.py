@@ -16,7 +16,7 @@ from privkit.run.plan import Cell
 from privkit.run.provenance import versions
 from privkit.run.sources import hash_file, sources
 
-TRAINED_ON = ("private", "validation", "test")
+_TRAINED_ON = ("private", "validation", "test")
 """Parts of the data that a defended model and its accuracy are made of."""
 
 
@@ -40,7 +40,7 @@ class Ingredients:
         Args:
             images: part -> SHA-256.
         """
-        model = {part: images[part] for part in TRAINED_ON if part in images}
+        model = {part: images[part] for part in _TRAINED_ON if part in images}
         return Ingredients(
             model=self.model.model_copy(update={"data": model}),
             control=self.control.model_copy(update={"data": dict(images)}),

@@ -10,7 +10,7 @@ from typing import Any
 from privkit.config import AuditConfig
 from privkit.registry import Component
 
-ID_VERSION = 4
+_ID_VERSION = 4
 """Raised whenever the same fields would give another answer."""
 
 
@@ -50,7 +50,7 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
     del budget["attack_epochs"]  # the attack's own field says it
     victims = budget.pop("victims")
     model = {
-        "version": ID_VERSION,
+        "version": _ID_VERSION,
         "dataset": config.dataset.to_json(),
         "model": config.model.to_json(),
         "protocol": config.protocol.to_json(),

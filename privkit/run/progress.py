@@ -61,7 +61,7 @@ class Lines:
             self.note(f"{self._name}: {total} {self._unit}, {shown}{perf_counter() - self._start:.1f} s")
 
 
-class Bar:
+class _Bar:
     """A live bar in a terminal."""
 
     def __init__(self, live: object) -> None:
@@ -98,4 +98,4 @@ def shown() -> Iterator[Progress]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with RichProgress(*columns, console=Console(stderr=True)) as live:
-        yield Bar(live)
+        yield _Bar(live)

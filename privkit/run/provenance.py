@@ -18,7 +18,7 @@ from privkit.reports.schema import Manifest, PlannedCell, Provenance
 from privkit.run.plan import plan
 from privkit.run.sources import own_source
 
-PACKAGES = {
+_PACKAGES = {
     "torch": "torch",
     "torchvision": "torchvision",
     "timm": "timm",
@@ -29,13 +29,13 @@ PACKAGES = {
 }
 """The libraries that compute in an audit -> what they are imported as."""
 
-MOST_THREADS = 8
+_MOST_THREADS = 8
 
 
 def default_threads() -> int:
     """CPU threads of a new run: all that this process may use, at most eight."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MOST_THREADS, usable)
+    return min(_MOST_THREADS, usable)
 
 
 def manifest(config: AuditConfig, *, threads: int) -> Manifest:
@@ -67,7 +67,7 @@ def circumstances(device: str, threads: int) -> Provenance:
     packages = {
         "privkit": f"{privkit.__version__}, source {own_source()[:12]}",
         "python": platform.python_version(),
-        **{name: found for name, module in PACKAGES.items() if (found := _version(name, module))},
+        **{name: found for name, module in _PACKAGES.items() if (found := _version(name, module))},
     }
     if device == "cuda":
         import torch
@@ -76,7 +76,7 @@ def circumstances(device: str, threads: int) -> Provenance:
     return Provenance(
         packages=packages,
         machine={"device": device, "threads": str(threads)},
-        noted={"commit": git_revision(), "processor": _processor(), "system": _system()},
+        noted={"commit": _git_revision(), "processor": _processor(), "system": _system()},
     )
 
 
@@ -92,7 +92,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 @cache
-def git_revision() -> str:
+def _git_revision() -> str:
     """Commit of privkit's own checkout, and whether it was changed; "none" for an installed wheel."""
     home = Path(privkit.__file__).resolve().parent.parent
     if not (home / ".git").exists():

@@ -13,7 +13,7 @@ from privkit.out_of_memory import ran_out
 from privkit.storage import remove
 
 Result = TypeVar("Result")
-OTHER_FAULTS = (StorageError, UsageError, DataError, MemoryError, NotApplicable, AttackDiverged, TrainingDiverged)
+_OTHER_FAULTS = (StorageError, UsageError, DataError, MemoryError, NotApplicable, AttackDiverged, TrainingDiverged)
 """Errors that a saved state does not cause."""
 
 
@@ -34,7 +34,7 @@ def or_anew(stage: Callable[[], Result], saved: Path, tell: Callable[[str], None
     resumed = os.path.lexists(saved)
     try:
         return stage()
-    except OTHER_FAULTS:
+    except _OTHER_FAULTS:
         raise
     except Exception as error:
         if not resumed or ran_out(error):

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from privkit.errors import UsageError
 
-OWN = ("privkit", "privkit.accountants", "privkit.attacks", "privkit.reports")
+_OWN = ("privkit", "privkit.accountants", "privkit.attacks", "privkit.reports")
 """privkit's own trees; in a checkout the three libraries lie beside the package."""
 
-LIBRARIES = frozenset({"torch", "torchvision", "timm", "numpy", "scipy", "skimage", "sklearn"})
+_LIBRARIES = frozenset({"torch", "torchvision", "timm", "numpy", "scipy", "skimage", "sklearn"})
 """Packages of which the version says enough."""
 
-WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".onnx", ".h5")
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".onnx", ".h5")
 """How the names of files end that code may load weights from."""
 
 _seen: dict[str, tuple[object, str]] = {}
@@ -37,7 +37,7 @@ def own_source() -> str:
     64
     """
     files = {}
-    for package in OWN:
+    for package in _OWN:
         spec = find_spec(package)
         for root in spec.submodule_search_locations or () if spec else ():
             for folder, _, names in os.walk(root):
@@ -70,7 +70,7 @@ def sources(named: Iterable[str]) -> Sources:
     """Hashes of modules and of all that they import, and the other installed packages that they import.
 
     Imports are read from the source, wherever they stand in it, and from the objects that a loaded module holds.
-    privkit, the standard library and `LIBRARIES` are left out; of installed packages only those named are hashed.
+    privkit, the standard library and `_LIBRARIES` are left out; of installed packages only those named are hashed.
     A file of weights counts where the source names it in a text, beside the module or in the current folder.
 
     Args:
@@ -99,7 +99,7 @@ def sources(named: Iterable[str]) -> Sources:
         path = _file(name, module)
         if path is None:
             continue
-        if top in LIBRARIES:
+        if top in _LIBRARIES:
             continue
         if {"site-packages", "dist-packages"} & set(path.parts) and top not in own:
             found.installed.add(top)
@@ -156,7 +156,7 @@ def _tree(path: Path) -> ast.AST:
 def _weights(path: Path, tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Files of weights that a source names in a text, with their hashes."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(WEIGHTS):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(_WEIGHTS):
             for place in (path.parent / node.value, Path(node.value)):
                 if len(node.value) < 256 and place.is_file():
                     yield node.value, hash_file(place)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-SIGNALS = tuple(
+_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )  # no SIGHUP on Windows
 
@@ -51,14 +51,14 @@ def heeded() -> Iterator[None]:
 
     A signal that the parent process told to ignore, as `nohup` does with SIGHUP, stays ignored.
     """
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     count = 0
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         nonlocal count
         count += 1
         if count == 2:
-            for other in SIGNALS:
+            for other in _SIGNALS:
                 signal.signal(other, signal.SIG_DFL)
         raise Stopped(number)
 

@@ -14,8 +14,8 @@ from privkit.run.verdict import FILE, read_verdict, verdict_of
 from privkit.sealed import Broken, altered
 from privkit.storage import TEMPORARY, read_record, read_state
 
-REPEAT = "repeat the run's command"
-REPORT = "write it again with privkit report"
+_REPEAT = "repeat the run's command"
+_REPORT = "write it again with privkit report"
 
 
 @dataclass
@@ -90,7 +90,7 @@ def examine(run: Path) -> Examination:
     rows = dict(_cells(found, manifest))
     _models(found, manifest)
     for control in _files(home / "controls"):
-        _record(found, control, f"delete it and {REPEAT}", control=control.stem)
+        _record(found, control, f"delete it and {_REPEAT}", control=control.stem)
     _lines(found, manifest, rows)
     if manifest is not None:
         _gone(found, manifest, rows)
@@ -135,15 +135,15 @@ def _state(found: Examination, path: Path) -> None:
         problem = None
     except PrivkitError as error:
         problem = ValueError(str(error).replace(f"the checkpoint {path} ", ""))
-    found.reads(path, problem, f"delete it and {REPEAT}: only this stage starts over")
+    found.reads(path, problem, f"delete it and {_REPEAT}: only this stage starts over")
 
 
 def _cells(found: Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
     """Every cell's files; the rows that are whole."""
     planned = None if manifest is None else {cell.cell for cell in manifest.cells}
     for home in (*_files(found.run / "cells"), *sorted(found.run.glob("superseded/*/cells/*"))):
-        cure = f"{REPEAT}: the cell is restored or done again"
-        _record(found, home / MADE_OF, f"delete {home} and {REPEAT}", of=home.name)
+        cure = f"{_REPEAT}: the cell is restored or done again"
+        _record(found, home / MADE_OF, f"delete {home} and {_REPEAT}", of=home.name)
         _state(found, home / "attack.ckpt")
         try:
             row = read_row(home)
@@ -165,7 +165,7 @@ def _cells(found: Examination, manifest: Manifest | None) -> Iterator[tuple[str,
 def _models(found: Examination, manifest: Manifest | None) -> None:
     """Every model's files."""
     for home in (*_files(found.run / "models"), *sorted(found.run.glob("superseded/*/models/*"))):
-        cure = f"delete {home} and {REPEAT} to train anew"
+        cure = f"delete {home} and {_REPEAT} to train anew"
         _record(found, home / MADE_OF, cure, of=home.name)
         _state(found, home / "training.ckpt")
         trained = _record(found, home / TRAINED, cure, model=home.name)
@@ -199,7 +199,7 @@ def _lines(found: Examination, manifest: Manifest | None, rows: dict[str, Row]) 
     """The lines of `results.jsonl`, each against its cell's own record."""
     path = found.run / "results.jsonl"
     seen: dict[str, int] = {}
-    cure = f"{REPEAT}: it is written anew from the cells"
+    cure = f"{_REPEAT}: it is written anew from the cells"
     try:
         lines = lines_of(path)
     except PrivkitError as error:
@@ -230,10 +230,10 @@ def _verdict(found: Examination, manifest: Manifest, rows: dict[str, Row]) -> No
     try:
         stored = read_verdict(found.run, manifest)
     except PrivkitError as error:
-        found.reads(path, error, f"delete it and {REPEAT}")
+        found.reads(path, error, f"delete it and {_REPEAT}")
         return
     if stored is None:
-        found.fault(path, "is missing", f"{REPEAT} to judge the run anew")
+        found.fault(path, "is missing", f"{_REPEAT} to judge the run anew")
         return
     found.reads(path, None, "")
     found.verdict = stored.sentence
@@ -242,5 +242,5 @@ def _verdict(found: Examination, manifest: Manifest, rows: dict[str, Row]) -> No
     ordered = [rows[cell.cell] for cell in manifest.cells if cell.cell in rows]
     now = verdict_of(manifest, ordered, [Gate.parse(gate) for gate in stored.gates])
     if not found.faults and now != stored.model_copy(update={"files": {}}):
-        found.fault(path, f"does not follow from the cells, whose verdict is {now.sentence!r}", REPORT)
-    _listed(found, found.run, stored.files, REPORT)
+        found.fault(path, f"does not follow from the cells, whose verdict is {now.sentence!r}", _REPORT)
+    _listed(found, found.run, stored.files, _REPORT)

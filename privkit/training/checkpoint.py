@@ -9,7 +9,7 @@ from typing import Any
 
 from privkit.storage import load_state, remove, save_state
 
-SHARE = 0.1  # of the time may go into saving
+_SHARE = 0.1  # of the time may go into saving
 
 
 class Checkpoint:
@@ -31,7 +31,7 @@ class Checkpoint:
     def save(self, state: dict[str, Any]) -> None:
         """Write the state, unless the last save was a moment ago."""
         start = perf_counter()
-        if (start - self._saved_at) * SHARE >= self._cost:
+        if (start - self._saved_at) * _SHARE >= self._cost:
             self.keep(state)
 
     def keep(self, state: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from privkit.training.edge import Clients
 from privkit.training.loop import learns
 from privkit.training.spec import TrainingSpec
 
-SEED_BYTES = 8
+_SEED_BYTES = 8
 
 
 def edge_costs(edge: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_epoch: int, seed: int) -> Cost:
@@ -50,7 +50,7 @@ def edge_costs(edge: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_e
         kept=kept,
         gradient=protocol.gradient,
         label_bytes=edge.classes * FLOAT if sent.release.labels.is_floating_point() else 0,
-        seed_bytes=SEED_BYTES if weights is not None else 0,
+        seed_bytes=_SEED_BYTES if weights is not None else 0,
         averaged_every=every,
         companion=None if edge.companion is None else edge.companion.copy(0),
     )

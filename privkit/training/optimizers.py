@@ -12,9 +12,9 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR
 from privkit.torch_utils.one_cycle import WARM_UP, one_cycle
 from privkit.training.spec import OptimizerSpec
 
-WEIGHT_DECAY = {"adamw": 0.05, "adam": 0.0, "sgd": 0.0}
+_WEIGHT_DECAY = {"adamw": 0.05, "adam": 0.0, "sgd": 0.0}
 """Of each optimizer, if the user names none."""
-DECAY = 0.1
+_DECAY = 0.1
 """The factor of multi_step, if the user names none."""
 
 
@@ -25,7 +25,7 @@ def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> Optimi
     0.9
     """
     rate = spec.learning_rate
-    decay = WEIGHT_DECAY[spec.optimizer] if spec.weight_decay is None else spec.weight_decay
+    decay = _WEIGHT_DECAY[spec.optimizer] if spec.weight_decay is None else spec.weight_decay
     if spec.optimizer == "sgd":
         return SGD(weights, lr=rate, momentum=spec.momentum or 0.0, weight_decay=decay, fused=True)
     kind = Adam if spec.optimizer == "adam" else AdamW
@@ -52,7 +52,7 @@ def schedule_of(spec: OptimizerSpec, optimizer: Optimizer, epochs: int, steps: i
         case "one_cycle":
             return one_cycle(optimizer, spec.learning_rate, total, warm_up=warm_up)
         case "multi_step":
-            decay = DECAY if spec.decay is None else spec.decay
+            decay = _DECAY if spec.decay is None else spec.decay
             return MultiStepLR(optimizer, [epoch * steps for epoch in spec.milestones or ()], gamma=decay)
         case "cosine":
             lowest, rise = (spec.lowest_rate or 0.0) / spec.learning_rate, round(warm_up * total)

@@ -19,18 +19,18 @@ from privkit.errors import UsageError
 from privkit.training.edge import Clients
 from privkit.training.spec import TrainingSpec
 
-ROUNDED = 1 - 1e-6
+_ROUNDED = 1 - 1e-6
 """Clipping aims this much below the norm, so that float32 does not end above it."""
-NOT_ALONE = (
+_NOT_ALONE = (
     "the updates of the lower segments are noisy, but the smashed data are not covered: the server's gradients carry "
     "them into the updates of other records, so noisy updates alone prove nothing"
 )
-CHOSEN = (
+_CHOSEN = (
     "the best epoch was chosen by what networks trained on the protected data give, and no noise covers that choice; "
     "use keep=last"
 )
 
-NOT_COUNTED = (
+_NOT_COUNTED = (
     "only the rounds that are counted here pass the trained lower segments: what images of others show of them, in "
     "queries or where the task is measured, is not charged"
 )
@@ -107,7 +107,7 @@ def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]
     tensor([[0.9000, 1.2000]])
     """
     squared = torch.stack([value.flatten(2).square().sum(2) for value in gradients.values()]).sum(0)
-    scale = (clip * ROUNDED / squared.sqrt()).clamp(max=1.0)
+    scale = (clip * _ROUNDED / squared.sqrt()).clamp(max=1.0)
     return {name: torch.einsum("nb,nb...->n...", scale, value) for name, value in gradients.items()}
 
 
@@ -145,9 +145,9 @@ def of_run(certificate: Certificate, release_count: ReleaseCount, spec: Training
     private = certificate.kind == "differential_privacy"
     proven = private and certificate.covers == "release"
     if private and spec.keep == "best" and (updates == "trained" or not proven):
-        return Certificate(kind="nothing", statement=f"nothing is proven: {CHOSEN}", source="by definition")
+        return Certificate(kind="nothing", statement=f"nothing is proven: {_CHOSEN}", source="by definition")
     if proven and updates == "trained":
-        return replace(certificate, assumptions=(*certificate.assumptions, NOT_COUNTED))
+        return replace(certificate, assumptions=(*certificate.assumptions, _NOT_COUNTED))
     if not isinstance(updates, PrivateUpdates):
         return certificate
     alone = gaussian.epsilon(release_count.delta, sqrt(updates.steps) / updates.noise_multiplier)
@@ -156,5 +156,5 @@ def of_run(certificate: Certificate, release_count: ReleaseCount, spec: Training
         certificate,
         lower=None,  # the charge of the updates is not shown to be attained
         quantities={**certificate.quantities, **numbers},
-        assumptions=certificate.assumptions if proven else (*certificate.assumptions, NOT_ALONE),
+        assumptions=certificate.assumptions if proven else (*certificate.assumptions, _NOT_ALONE),
     )

@@ -14,7 +14,7 @@ from privkit.training.edge import ClientForward, Clients
 from privkit.training.losses import Outputs, message_losses, own_loss
 from privkit.training.protocol import SplitProtocol
 
-ONE_SERVER = SplitProtocol()
+_ONE_SERVER = SplitProtocol()
 """Who trains with whom as one message sees it."""
 
 
@@ -114,7 +114,7 @@ def _one_by_one(upper: nn.Module, release: Release, update: Callable[[], None] |
     losses, gradients = [], []
     for smashed, labels in zip(release.smashed, release.labels, strict=True):
         message = Release(smashed=smashed.unsqueeze(0), labels=labels.unsqueeze(0))
-        loss, gradient = _together(upper, message, torch.ones(1, device=smashed.device), ONE_SERVER)
+        loss, gradient = _together(upper, message, torch.ones(1, device=smashed.device), _ONE_SERVER)
         losses.append(loss.detach())
         gradients.append(gradient)
         if update is not None:

@@ -29,12 +29,12 @@ from privkit.training.round import message_weights, send_back
 from privkit.training.spec import TrainingSpec
 from privkit.wire.channel import answer_of, holds_all, record
 
-FAKES = 0.1
+_FAKES = 0.1
 """Share of rounds in which a client with a guard sends wrong labels; SplitGuard's evaluation has as many."""
 HONEST_ROUNDS = 250
 """Of honest training that a hijack's detection is held against, or as many as it took: 15 CPU seconds in an audit."""
-LOUD = 100.0
-TRIED = 16
+_LOUD = 100.0
+_TRIED = 16
 """Scale, and images a message, of the random smashed data on which a defense is tried; clipping shows on them, too."""
 
 
@@ -104,7 +104,7 @@ class LiveClients:
         edge.train()
         self._optimizer.zero_grad(set_to_none=True)
         labels, fake = self._private.y[rows], False
-        if self.guard is not None and torch.rand(1, generator=draws, device=device).item() < FAKES:
+        if self.guard is not None and torch.rand(1, generator=draws, device=device).item() < _FAKES:
             fake = True
             labels = (
                 labels + torch.randint(1, edge.classes, labels.shape, generator=draws, device=device)
@@ -199,7 +199,7 @@ def _smashed_like(edge: Clients, domain: Domain) -> Tensor:
     with seeded(device, 0):
         shape = edge.eval().lowers.copy(0)(domain.zeros(1).to(device)).shape[1:]
     edge.train(training)
-    return LOUD * torch.randn(edge.protocol.active * TRIED, *shape, generator=draws, device=device)
+    return _LOUD * torch.randn(edge.protocol.active * _TRIED, *shape, generator=draws, device=device)
 
 
 def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpec, seed: int = 0) -> list[float]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from privkit.attacks.inversion.decoders.maps import MapGeometry
 from privkit.attacks.patches import Geometry
 
-LEARNING_RATE_TIMES_WIDTH = 0.4  # swept at width 96 (docs/results/shuffling.md); 7.8e-4 at the MAE decoder's 512
+_LEARNING_RATE_TIMES_WIDTH = 0.4  # swept at width 96 (docs/results/shuffling.md); 7.8e-4 at the MAE decoder's 512
 
 
 class Decoder(nn.Module):
@@ -32,7 +32,7 @@ class Decoder(nn.Module):
     @property
     def learning_rate(self) -> float:
         """Peak of the learning rate's cosine where the user names none."""
-        return LEARNING_RATE_TIMES_WIDTH / self.width
+        return _LEARNING_RATE_TIMES_WIDTH / self.width
 
     @abstractmethod
     def forward(self, release: Tensor) -> Tensor:

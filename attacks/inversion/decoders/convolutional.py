@@ -15,7 +15,7 @@ from privkit.attacks.inversion.decoders.maps import MapGeometry, Painter, as_map
 CONVOLUTIONAL_RATE = 0.003
 """Peak learning rate of the networks that halve pictures."""
 
-SHRINKAGE = 1e-3
+_SHRINKAGE = 1e-3
 """Share of the channels' mean variance in each one's own: a channel that is always the same has none."""
 
 
@@ -104,7 +104,7 @@ def halvings(image_shape: tuple[int, int, int]) -> int:
     return depth
 
 
-class Residual(nn.Module):
+class _Residual(nn.Module):
     """Two 3×3 convolutions beside the picture itself, to which they add nothing at the start."""
 
     def __init__(self, width: int) -> None:
@@ -118,7 +118,7 @@ class Residual(nn.Module):
         return picture + change
 
 
-class Pyramid(nn.Module):
+class _Pyramid(nn.Module):
     """A residual block, what a pyramid of one level less adds from the halved picture, and another residual block.
 
     Args:
@@ -128,10 +128,10 @@ class Pyramid(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.before, self.after = Residual(width), Residual(width)
+        self.before, self.after = _Residual(width), _Residual(width)
         self.below: nn.Module | None = None
         if depth:
-            self.below = nn.Sequential(nn.Conv2d(width, width, 3, stride=2, padding=1), Pyramid(width, depth - 1))
+            self.below = nn.Sequential(nn.Conv2d(width, width, 3, stride=2, padding=1), _Pyramid(width, depth - 1))
 
     def forward(self, picture: Tensor) -> Tensor:
         """[N, width, H, W], likewise."""
@@ -174,11 +174,11 @@ class Autoencoder(Decoder):
         cells = as_maps(sample.detach().cpu(), geometry).double().transpose(0, 1).flatten(1)
         variance = cells.var(1, correction=0)
         self.register_buffer("mean", cells.mean(1).float())
-        self.register_buffer("scale", (variance + SHRINKAGE * variance.mean() + 1e-12).sqrt().float())
+        self.register_buffer("scale", (variance + _SHRINKAGE * variance.mean() + 1e-12).sqrt().float())
         painted = -(-self.width // 4)
         self.paint = Painter(geometry, painted)
         self.enter = nn.Conv2d(4 * painted, self.width, 3, padding=1)
-        self.body = Pyramid(self.width, (depth or halvings(geometry.image_shape)) - 1)
+        self.body = _Pyramid(self.width, (depth or halvings(geometry.image_shape)) - 1)
         self.leave = nn.Conv2d(self.width, 4 * geometry.image_shape[0], 3, padding=1)
 
     @classmethod

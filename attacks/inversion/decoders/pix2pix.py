@@ -13,7 +13,7 @@ from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.convolutional import CONVOLUTIONAL_RATE, Hourglass, halvings
 from privkit.attacks.inversion.decoders.maps import MapGeometry, Painter, convolution
 
-L1_WEIGHT = 100.0
+_L1_WEIGHT = 100.0
 """Weight of the absolute error against the discriminator's loss: pix2pix's default."""
 
 
@@ -85,7 +85,7 @@ class Pix2Pix(UNet):
         lesson = _cross_entropy(self.discriminator(truth), real=True) + _cross_entropy(
             self.discriminator(drawn.detach()), real=False
         )
-        return functional.l1_loss(drawn, truth) + (praise + 0.5 * lesson) / L1_WEIGHT
+        return functional.l1_loss(drawn, truth) + (praise + 0.5 * lesson) / _L1_WEIGHT
 
 
 def _cross_entropy(verdict: Tensor, *, real: bool) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-SHRINKAGE = 1e-3
+_SHRINKAGE = 1e-3
 """Added to a channel's variance, in units of the mean one: channels that hardly vary are not blown up."""
 
 
@@ -33,7 +33,7 @@ class Standardized(nn.Module):
         tokens = sample.detach().cpu().double().flatten(0, -2)
         variance = tokens.var(0, correction=0)
         self.register_buffer("mean", tokens.mean(0).float())
-        self.register_buffer("scale", (variance + SHRINKAGE * variance.mean() + 1e-12).sqrt().float())
+        self.register_buffer("scale", (variance + _SHRINKAGE * variance.mean() + 1e-12).sqrt().float())
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens [..., D] -> [..., 2D]."""

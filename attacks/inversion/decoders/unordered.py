@@ -15,18 +15,18 @@ from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_
 from privkit.attacks.inversion.decoders.standardized import Standardized
 from privkit.attacks.patches import Geometry, as_tokens, patchify, unpatchify
 
-RATE_TIMES_WIDTH = 0.3
-RELATIONS = 8
-RELATION_WIDTH = 32
-MESSAGE_TOKENS = 2_560  # of a round
+_RATE_TIMES_WIDTH = 0.3
+_RELATIONS = 8
+_RELATION_WIDTH = 32
+_MESSAGE_TOKENS = 2_560  # of a round
 ROUNDS = 5
-SINKHORN_STEPS = 2
-TEMPERATURE = 0.05
+_SINKHORN_STEPS = 2
+_TEMPERATURE = 0.05
 """Squared distance of patches, summed over pixels, at which the teacher doubts which is which."""
-PLACING_WEIGHT = 0.02
+_PLACING_WEIGHT = 0.02
 SHARPNESS = 3.0
 """Power of the probabilities of places in a crisp drawing."""
-CRISP_MAY_COST = 1.2
+_CRISP_MAY_COST = 1.2
 """An image is drawn crisp if that costs at most this factor of the error, as training found it of late. A crisp guess
 shows more structure than the mean of all guesses, which has the least error: SSIM .41 against .32 at one sixth more."""
 
@@ -75,7 +75,7 @@ class SetDecoder(Decoder):
         self.blocks = blocks(self.width, 2 if depth is None else depth, heads)
         self.norm = nn.LayerNorm(self.width)
         self.place = nn.Linear(self.width, tokens)
-        self.pairs = nn.Linear(self.width, 2 * RELATIONS * RELATION_WIDTH)
+        self.pairs = nn.Linear(self.width, 2 * _RELATIONS * _RELATION_WIDTH)
         self.relations = nn.Parameter(_relations(geometry))
         self.trust = nn.Parameter(torch.ones(ROUNDS))
         self.register_buffer("errors", torch.zeros(2))  # running, of soft and of crisp drawings
@@ -92,15 +92,15 @@ class SetDecoder(Decoder):
 
     @property
     def learning_rate(self) -> float:
-        return RATE_TIMES_WIDTH / self.width
+        return _RATE_TIMES_WIDTH / self.width
 
     def forward(self, release: Tensor) -> Tensor:
         """Images [N, C, H, W], not clamped."""
         contents, hidden = self._read(release)
         placing = self._placings(hidden)[-1]
         soft, crisp = self.errors
-        if not self.training and crisp < CRISP_MAY_COST * soft:
-            placing = sinkhorn(SHARPNESS * placing, SINKHORN_STEPS)
+        if not self.training and crisp < _CRISP_MAY_COST * soft:
+            placing = sinkhorn(SHARPNESS * placing, _SINKHORN_STEPS)
         return self._image(contents, hidden, placing)
 
     def arrangement(self, release: Tensor) -> Tensor:
@@ -115,10 +115,10 @@ class SetDecoder(Decoder):
         count = contents.shape[0] * contents.shape[1]
         cost = distances(contents, patches)
         with torch.no_grad():
-            teacher = sinkhorn(self._at_home(contents.shape[1]) - cost / TEMPERATURE, 5).exp()
+            teacher = sinkhorn(self._at_home(contents.shape[1]) - cost / _TEMPERATURE, 5).exp()
             spread = (patches - patches.mean((0, 1))).square().sum()
             explained = (1 - (teacher * cost).sum() / spread.clamp_min(1e-12)).clamp_min(0)
-            sharp = sinkhorn(SHARPNESS * placings[-1], SINKHORN_STEPS)
+            sharp = sinkhorn(SHARPNESS * placings[-1], _SINKHORN_STEPS)
             crisp = functional.mse_loss(self._image(contents, hidden, sharp).float(), truth)
         error = functional.mse_loss(self._image(contents, hidden, placings[-1]).float(), truth)
         self.errors += 0.1 * (torch.stack([error.detach(), crisp]) - self.errors)
@@ -127,7 +127,7 @@ class SetDecoder(Decoder):
         mean = rows[1] * functional.mse_loss(contents.reshape(rows).mean(1), patches.reshape(rows).mean(1))
         weights = [1.0, *[0.3] * (ROUNDS - 1), 1.0]
         placed = -sum(weight * (teacher * log).sum() for weight, log in zip(weights, placings, strict=True)) / count
-        return error + matched + mean + PLACING_WEIGHT * explained * placed
+        return error + matched + mean + _PLACING_WEIGHT * explained * placed
 
     def _read(self, release: Tensor) -> tuple[Tensor, Tensor]:
         """Contents [G, n, patch_dim] and features [G, n, width] of each group of tokens."""
@@ -142,15 +142,15 @@ class SetDecoder(Decoder):
         t = self.geometry.tokens
         images = hidden.shape[1] // t
         own = self.place(hidden).repeat(1, 1, images) + self._at_home(hidden.shape[1])
-        left, right = self.pairs(hidden).unflatten(2, (2, RELATIONS, -1)).permute(2, 0, 3, 1, 4)
-        fits = left @ right.transpose(2, 3) / RELATION_WIDTH**0.5  # [G, relation, token, other token]
+        left, right = self.pairs(hidden).unflatten(2, (2, _RELATIONS, -1)).permute(2, 0, 3, 1, 4)
+        fits = left @ right.transpose(2, 3) / _RELATION_WIDTH**0.5  # [G, relation, token, other token]
         fits = fits.permute(0, 2, 3, 1).flatten(2)  # one product a round, over other tokens and relations at once
         relations = self.relations.permute(1, 0, 2).flatten(1)
-        placings = [sinkhorn(own.float(), SINKHORN_STEPS)]
+        placings = [sinkhorn(own.float(), _SINKHORN_STEPS)]
         for trust in self.trust:
             beside = placings[-1].exp().unflatten(2, (images, t)) @ relations  # [G, other token, image, relation·place]
-            beside = beside.unflatten(3, (RELATIONS, t)).transpose(2, 3).flatten(3).flatten(1, 2)
-            placings.append(sinkhorn(own.float() + trust * (fits @ beside), SINKHORN_STEPS))
+            beside = beside.unflatten(3, (_RELATIONS, t)).transpose(2, 3).flatten(3).flatten(1, 2)
+            placings.append(sinkhorn(own.float() + trust * (fits @ beside), _SINKHORN_STEPS))
         return placings
 
     def _at_home(self, n: int) -> Tensor:
@@ -186,9 +186,9 @@ class MessageDecoder(SetDecoder):
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
         """A decoder for releases like this one; NotApplicable if it has too many tokens."""
         count = len(release) * as_tokens(release).shape[1] if release.ndim > 2 else 0
-        if count > MESSAGE_TOKENS:
+        if count > _MESSAGE_TOKENS:
             raise NotApplicable(
-                f"the message decoder relates all pairs of a round's tokens, of which there may be {MESSAGE_TOKENS:,}, "
+                f"the message decoder relates all pairs of a round's tokens, of which there may be {_MESSAGE_TOKENS:,}, "
                 f"but a round has {count:,}: take smaller rounds, or the set decoder, image by image"
             )
         return super().of(release, image_shape, width=width, depth=depth)
@@ -198,7 +198,7 @@ def _relations(geometry: Geometry) -> Tensor:
     """Relations [R, T, T] of places to start from: right, left, below, above, the same image, and small random ones."""
     rows = geometry.image_shape[1] // geometry.patch
     place = torch.arange(geometry.tokens).view(rows, -1)
-    relations = 0.05 * torch.randn(RELATIONS, *[geometry.tokens] * 2)
+    relations = 0.05 * torch.randn(_RELATIONS, *[geometry.tokens] * 2)
     neighbors = ((place[:, 1:], place[:, :-1]), (place[1:], place[:-1]))
     relations[:5] = 0
     for axis, (far, near) in enumerate(neighbors):

@@ -59,7 +59,7 @@ def _returned(
         for number, rows in enumerate(rounds):
             # What the server saw is what it computes its gradients at: with this noise, in this order.
             found = recorder(edge, upper, victims.x[rows], labels[rows], own, number=number)
-            either.append(either_side(upper, found.sent.release.smashed, pair[:, rows], silent, averaged, expected))
+            either.append(_either_side(upper, found.sent.release.smashed, pair[:, rows], silent, averaged, expected))
         sides.append(torch.cat(either, 1).cpu())
         seen = recorder.views
         views.append(
@@ -72,7 +72,7 @@ def _returned(
     return views, torch.stack(sides)
 
 
-def either_side(
+def _either_side(
     upper: nn.Module, released: Tensor, pair: Tensor, defense: Defense, averaged: bool, draws: Generator
 ) -> Tensor:
     """What comes back for every row with either label, its mates' labels unknown.

@@ -19,9 +19,9 @@ from privkit.seeds import derive
 from privkit.training import Clients
 from privkit.wire.channel import black_box_query, record, shared_lower
 
-EXPECTED_FROM = 8
+_EXPECTED_FROM = 8
 """Releases without noise whose mean is what a canary's row is expected to hold; more than one for a shuffle's sake."""
-CANDIDATES = 1_024
+_CANDIDATES = 1_024
 """Auxiliary images, times clients that each must see them, among which counterparts are looked for."""
 
 Look = Callable[[Tensor], Tensor]
@@ -57,10 +57,10 @@ def smashed(context: AttackContext, coins: Tensor, draws: Generator) -> Sending:
     )
     silent = noiseless(edge)
     located = tells_where(silent, victims.x[:size])
-    look = seen_alone(silent, size) if located else seen_through(black_box_query(silent), size, draws)
+    look = seen_alone(silent, size) if located else _seen_through(black_box_query(silent), size, draws)
     present = look(victims.x)
     clients = 1 if shared_lower(edge) is not None else edge.lowers.copies
-    others = context.seed_data.auxiliary.x[: max(1, CANDIDATES // clients)]
+    others = context.seed_data.auxiliary.x[: max(1, _CANDIDATES // clients)]
     candidates = torch.cat([victims.domain.extremes(draws).to(others.device), others])
     counterparts = candidates[farthest(look, present, candidates, clients, size // clients)]
     absent = look(counterparts)
@@ -120,7 +120,7 @@ def seen_alone(edge: Clients, size: int) -> Look:
     return look
 
 
-def seen_through(query: Query, size: int, draws: Generator) -> Look:
+def _seen_through(query: Query, size: int, draws: Generator) -> Look:
     """The mean row that each image is released in, over several queries of `size` images a round."""
 
     def look(images: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def seen_through(query: Query, size: int, draws: Generator) -> Look:
         means = []
         for part in images.split(size):
             total, count = None, torch.zeros(len(part), device=images.device)
-            for _ in range(EXPECTED_FROM):
+            for _ in range(_EXPECTED_FROM):
                 answer = query(part, own)
                 row, seat = (answer.members >= 0).nonzero(as_tuple=True)
                 member, rows = answer.members[row, seat], answer.view.smashed[row]

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from privkit.errors import DataError
 
-CHANNELS = (1, 3, 4)
-SATURATED = 0.5
+_CHANNELS = (1, 3, 4)
+_SATURATED = 0.5
 """Share of pixels at pure white from which pictures look clipped."""
-DARK = 0.25
+_DARK = 0.25
 """Brightest pixel of all below which the pictures use little of their scale, as 12-bit values in 16-bit files do."""
 
 
@@ -31,7 +31,7 @@ def scale_of(images: NDArray[np.generic]) -> float:
             f"images of {images.dtype} have no known scale; give uint8 (0 to 255), uint16 (0 to 65535) or floats in "
             "[0, 1]"
         )
-    channels_first = images.ndim == 4 and images.shape[1] in CHANNELS and images.shape[3] not in CHANNELS
+    channels_first = images.ndim == 4 and images.shape[1] in _CHANNELS and images.shape[3] not in _CHANNELS
     if images.ndim not in (3, 4) or channels_first:
         cure = "; move the channels last with images.transpose(0, 2, 3, 1)" if channels_first else ""
         raise DataError(f"an array of images is [N, H, W] or [N, H, W, C], got {list(images.shape)}{cure}")
@@ -49,7 +49,7 @@ def check_images(x: Tensor) -> None:
     privkit.errors.DataError: images must be [N, C, H, W], got [2, 28, 28, 1]; use x.permute(0, 3, 1, 2)
     """
     shape = list(x.shape)
-    if x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS and x.shape[1] == x.shape[2]:
+    if x.ndim == 4 and x.shape[3] in _CHANNELS and x.shape[1] not in _CHANNELS and x.shape[1] == x.shape[2]:
         raise DataError(f"images must be [N, C, H, W], got {shape}; use x.permute(0, 3, 1, 2)")
     if x.ndim != 4 or x.dtype != torch.float32:
         raise DataError(f"images must be float32 [N, C, H, W], got {x.dtype} {shape}")
@@ -76,12 +76,12 @@ def clipped(x: Tensor) -> str:
     if not len(x):
         return ""
     white, brightest = (x == 1).float().mean().item(), x.max().item()
-    if white > SATURATED:
+    if white > _SATURATED:
         return (
             f"{100 * white:.0f} % of the pixels are pure white, so that every attack looks good; check that the "
             "pictures were not clipped"
         )
-    if brightest < DARK:
+    if brightest < _DARK:
         return (
             f"the brightest pixel is {brightest:.3f} of the scale, so that every attack looks good; rescale the "
             "pictures (12-bit values in 16-bit files must be multiplied by 16)"

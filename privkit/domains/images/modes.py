@@ -12,9 +12,9 @@ from privkit.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-DEEP = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
+_DEEP = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
 """Pillow's modes of more than 8 bits; its own conversion to color clips them at 255."""
-SIXTEEN_BITS = 65_535
+_SIXTEEN_BITS = 65_535
 
 
 class NotOnScale(DataError):
@@ -37,12 +37,12 @@ def unit_pixels(picture: Image, size: int) -> NDArray[np.float32]:
     """
     from PIL import Image, ImageOps
 
-    if picture.mode not in DEEP:
+    if picture.mode not in _DEEP:
         color = ImageOps.fit(picture.convert("RGB"), (size, size))
         return np.asarray(color, dtype=np.float32) / np.float32(255)
     values = np.asarray(picture).astype(np.float64)
     low, high = float(values.min()), float(values.max())
-    most = 1 if picture.mode == "F" else SIXTEEN_BITS
+    most = 1 if picture.mode == "F" else _SIXTEEN_BITS
     if not 0 <= low <= high <= most:  # written so that NaN fails
         kind = "floats in [0, 1]" if picture.mode == "F" else "16-bit grey, 0 to 65535"
         raise NotOnScale(

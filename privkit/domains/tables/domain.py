@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from privkit.domains.domain import Domain, Values
 from privkit.errors import DataError, UsageError
 
-CLOSE = 0.05
+_CLOSE = 0.05
 """A dense cell counts as recovered if the guess is off by at most this share of its column's range."""
 
 
@@ -127,7 +127,7 @@ class Tables:
         """
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
-        right = np.concatenate([off[:, :d] <= CLOSE, off[:, d:] < 0.5], axis=1)
+        right = np.concatenate([off[:, :d] <= _CLOSE, off[:, d:] < 0.5], axis=1)
         found = {"cells": right.mean(1)}
         if self.dense:
             found["dense_error"] = off[:, :d].mean(1)

@@ -122,7 +122,7 @@ class Tokens:
         both = there.sum(1) + (b != PADDING).sum(1)
         return {
             "token_accuracy": right.sum(1) / tokens,
-            "rouge_l": 2 * common_subsequence(a, b) / np.maximum(both, 1),
+            "rouge_l": 2 * _common_subsequence(a, b) / np.maximum(both, 1),
             "exact": (right.sum(1) == there.sum(1)).astype(np.float64),
         }
 
@@ -131,14 +131,14 @@ class Tokens:
         return [self.separator.join(self.vocabulary[i] for i in ids if i != PADDING) for ids in x.cpu().tolist()]
 
 
-def common_subsequence(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+def _common_subsequence(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
     """Length of the longest common subsequence of each pair of rows, padding left out.
 
     Args:
         a: [N, T].
         b: [N, S].
 
-    >>> common_subsequence(np.array([[2, 3, 4, 0]]), np.array([[3, 2, 4, 4]]))
+    >>> _common_subsequence(np.array([[2, 3, 4, 0]]), np.array([[3, 2, 4, 4]]))
     array([2])
     """
     best = np.zeros((len(a), b.shape[1] + 1), dtype=np.int64)

@@ -33,9 +33,9 @@ from privkit.papers.accurate_sl.denoising_softmax import (
 from privkit.papers.accurate_sl.table_11 import Table11Row, table_11
 from privkit.papers.contract import Comparison
 
-LAYERS = tuple(LinearLayer(signal=a, diagonal=b, weight=1.0) for a, b in product((0.1, 1.0, 4.0), (0.1, 1.0, 4.0)))
-NOISES = tuple(Noise(law="gaussian", scale=scale) for scale in (0.1, 0.3, 0.5, 0.7, 1.0, 2.0))
-FACTORS = (0.1, 0.3, 0.5, 0.7, 0.9)
+_LAYERS = tuple(LinearLayer(signal=a, diagonal=b, weight=1.0) for a, b in product((0.1, 1.0, 4.0), (0.1, 1.0, 4.0)))
+_NOISES = tuple(Noise(law="gaussian", scale=scale) for scale in (0.1, 0.3, 0.5, 0.7, 1.0, 2.0))
+_FACTORS = (0.1, 0.3, 0.5, 0.7, 0.9)
 DELTA = 1e-5
 
 
@@ -49,7 +49,7 @@ def comparisons() -> Iterator[Comparison]:
 
 def _linear_layer() -> Iterator[Comparison]:
     """Theorem 3.1 and the remark of section 4.1, tried over a grid of layers, noises and factors."""
-    grid = list(product(LAYERS, FACTORS, NOISES))
+    grid = list(product(_LAYERS, _FACTORS, _NOISES))
     masks = all(
         masking_no_worse(layer, p, noise) == (mask_mse(layer, p, noise) <= mask_mse(layer, 1, noise))
         for layer, p, noise in grid

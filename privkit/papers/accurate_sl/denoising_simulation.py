@@ -29,8 +29,8 @@ from privkit.papers.accurate_sl.denoising import Noise
 
 Array = NDArray[np.float64]
 
-QUANTITIES = ("linear", "loss", "gradient")
-OPERATORS = ("scaling", "masking")
+_QUANTITIES = ("linear", "loss", "gradient")
+_OPERATORS = ("scaling", "masking")
 
 _BLOCK = 2_000_000  # numbers of M held at a time
 
@@ -131,20 +131,20 @@ def figure_7(settings: Settings | None = None) -> list[Curves]:
     >>> len(figure_7(Settings(law="laplace", draws=50, points=3)))
     6
     """
-    return simulate(_expected(settings, "laplace"), QUANTITIES)
+    return simulate(_expected(settings, "laplace"), _QUANTITIES)
 
 
-def simulate(settings: Settings, quantities: Sequence[str] = QUANTITIES) -> list[Curves]:
+def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> list[Curves]:
     """Curves of each quantity under scaling and masking, in this order.
 
     Args:
         settings: what is drawn.
-        quantities: of `QUANTITIES`.
+        quantities: of `_QUANTITIES`.
     """
     for name in quantities:
-        validate.choice("quantity", name, QUANTITIES)
+        validate.choice("quantity", name, _QUANTITIES)
     factor = np.linspace(0.0, 1.0, settings.points)
-    cells = list(product(quantities, OPERATORS))
+    cells = list(product(quantities, _OPERATORS))
     shape = (len(cells), len(settings.scales), settings.points)
     total, squares = np.zeros(shape), np.zeros(shape)
     for batch in _batches(settings):

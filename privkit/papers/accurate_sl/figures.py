@@ -12,17 +12,17 @@ from privkit.papers.accurate_sl.denoising import LinearLayer, Noise, mask_mse, s
 from privkit.papers.accurate_sl.denoising_simulation import Curves, Settings
 from privkit.papers.accurate_sl.panels import Panel, panels
 
-FORMULAS = {
+_FORMULAS = {
     "linear": "$f_1$ (linear layer)",
     "loss": "$f_2$ (cross-entropy)",
     "gradient": "$f_2'$ (gradient at the cut)",
 }
-UNITS = {
+_UNITS = {
     "linear": "MSE of the logits, summed over classes",
     "loss": "MSE of the loss (nats²)",
     "gradient": "MSE of the gradient,\nsummed over features (nats²)",
 }
-FACTORS = {
+_FACTORS = {
     "scaling": "scaling factor λ = 1/α  (1 = no scaling)",
     "masking": "masking ratio p, share kept  (1 = no masking)",
 }
@@ -65,9 +65,9 @@ def panel(curves: Curves, settings: Settings, letter: str) -> Panel:
         exact = np.array([[error(average, value, noise) for value in curves.factor] for noise in noises])
     symbol = "σ" if settings.law == "gaussian" else "b"
     return Panel(
-        title=f"({letter}) {FORMULAS[curves.quantity]}, {curves.operator}",
-        xlabel=FACTORS[curves.operator],
-        ylabel=UNITS[curves.quantity],
+        title=f"({letter}) {_FORMULAS[curves.quantity]}, {curves.operator}",
+        xlabel=_FACTORS[curves.operator],
+        ylabel=_UNITS[curves.quantity],
         factor=curves.factor,
         levels=[f"{symbol} = {scale:g}" for scale in settings.scales],
         mse=curves.mse,

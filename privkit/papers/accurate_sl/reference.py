@@ -63,7 +63,7 @@ def theorem_3_5_limit_mu(delta: float) -> float:
     return claims.theorem_3_5_limit(delta)[1]
 
 
-EVALUATORS: dict[str, Evaluator] = {
+_EVALUATORS: dict[str, Evaluator] = {
     "best_alpha": best_alpha,
     "best_mean_scale": best_mean_scale,
     "exp_sum": exp_sum,
@@ -81,4 +81,4 @@ EVALUATORS: dict[str, Evaluator] = {
     "theorem_a7_epsilon": composition.theorem_a7_epsilon,
 }
 
-CASES = read(__package__, "reference.jsonl", EVALUATORS)
+CASES = read(__package__, "reference.jsonl", _EVALUATORS)

@@ -47,7 +47,7 @@ class PrintedBound:
         return 2.0 * self.half
 
 
-SPLIT_LAYERS = {
+_SPLIT_LAYERS = {
     "CNN on MNIST": "CNN on MNIST: 2×Conv2d - FC FC - Loss",
     "ResNet on CIFAR-10": "ResNet-20 on CIFAR10: Conv2d - 3×ResBlock FC - Loss",
     "MLP on IMDB": "MLP on IMDB: Embedding - FC FC - Loss",
@@ -55,7 +55,7 @@ SPLIT_LAYERS = {
 }
 """Model of Table 11 -> its row of Table 1, which gives the size of the cut layer."""
 
-NAMES_BATCH = int(printed("accurate_sl", "Table 2", "LSTM on Names", "batch size"))
+_NAMES_BATCH = int(printed("accurate_sl", "Table 2", "LSTM on Names", "batch size"))
 """Batch size of the Names model: its printed ε is the MNIST row's over the square root of this."""
 
 TABLE_11: tuple[PrintedBound, ...] = tuple(
@@ -68,7 +68,7 @@ TABLE_11: tuple[PrintedBound, ...] = tuple(
         delta=1e-5 if noise == "gaussian" else 0.0,
     )
     for noise in get_args(Noise)
-    for name, layer in SPLIT_LAYERS.items()
+    for name, layer in _SPLIT_LAYERS.items()
     for scale in (0.3, 0.5, 0.7)
 )
 """The paper's own rows of Table 11; its two rows of earlier work print no bound of a split-learning mechanism."""
@@ -114,7 +114,7 @@ def _checked(bound: PrintedBound) -> Table11Row:
         limit = theorem_3_5_limit(bound.delta)[0]
         why = f"Theorem 3.5 is proven for ε < 1 and at this δ no bound above {limit:.4g}"
         if "Names" in bound.name:
-            why += f", and dividing the bound of {n} numbers by √{NAMES_BATCH}, the batch size, has no proof"
+            why += f", and dividing the bound of {n} numbers by √{_NAMES_BATCH}, the batch size, has no proof"
         elif abs(bound.half / formula - 1) > 0.1:
             why += ", and no variant of its formula gives the printed number"
     objection = "" if claim >= exact else f"the exact ε is {exact:.6g}: {why}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from privkit.papers.contract import Comparison
 from privkit.papers.values import printed
 
-TABLE = "all of the training set"
+_TABLE = "all of the training set"
 
 
 def comparisons() -> Iterator[Comparison]:
@@ -19,7 +19,7 @@ def comparisons() -> Iterator[Comparison]:
         gain = _accuracy("Table 2", method, "10 clients") - _accuracy("Table 2", method, "2 clients")
         yield _stated("10 over 2 clients", method, gain, "points of accuracy, from Table 2")
     for release in ("CutSmashed data", "Patch CutMix", "Shuffled CutMix"):
-        ratio = _accuracy("Table 3", release, TABLE) / _accuracy("Table 3", "Smashed data", TABLE)
+        ratio = _accuracy("Table 3", release, _TABLE) / _accuracy("Table 3", "Smashed data", _TABLE)
         yield _stated("MSE over that of smashed data", release, ratio, "times, from Table 3")
 
 

@@ -17,26 +17,26 @@ from privkit.papers.dp_cutmixsl.mechanisms import NAMES, Experiment
 from privkit.papers.dp_cutmixsl.setting import Mechanism, table_1
 from privkit.papers.values import printed
 
-SIGMA = 16 / 255
-USUAL_DELTA = 1e-5
-MIXING: tuple[tuple[Mechanism, Literal["k₂*", "k₃*"]], ...] = (("dp_mixsl", "k₂*"), ("dp_cutmixsl", "k₃*"))
+_SIGMA = 16 / 255
+_USUAL_DELTA = 1e-5
+_MIXING: tuple[tuple[Mechanism, Literal["k₂*", "k₃*"]], ...] = (("dp_mixsl", "k₂*"), ("dp_cutmixsl", "k₃*"))
 
 
 def comparisons() -> Iterator[Comparison]:
     """Group sizes, then Theorem 1, then Corollary 1 with its assumptions and as the paper's experiments run."""
-    for name, symbol in MIXING:
+    for name, symbol in _MIXING:
         yield from _group_size(name, symbol)
-    for name, _ in MIXING:
+    for name, _ in _MIXING:
         yield _theorem_1(name)
     yield from _figure_7()
-    for delta, drawn in ((DELTA, False), (USUAL_DELTA, False), (USUAL_DELTA, True)):
-        for name, _ in MIXING:
+    for delta, drawn in ((DELTA, False), (_USUAL_DELTA, False), (_USUAL_DELTA, True)):
+        for name, _ in _MIXING:
             yield _corollary_1(name, delta, drawn)
 
 
 def _group_size(name: Mechanism, symbol: Literal["k₂*", "k₃*"]) -> Iterator[Comparison]:
     """The printed size, its formula, and the size at which Corollary 1 is least."""
-    setting = table_1(name, group=1, sigma=SIGMA)
+    setting = table_1(name, group=1, sigma=_SIGMA)
     stated = printed("dp_cutmixsl", "Fig. 7", NAMES[name], symbol)
     formula, exact = (of(setting, ORDER, DELTA) for of in (published_group_size, exact_group_size))
     yield Comparison(
@@ -59,7 +59,7 @@ def _group_size(name: Mechanism, symbol: Literal["k₂*", "k₃*"]) -> Iterator[
 
 def _exponent(name: Mechanism, group: float) -> float:
     """ε(α) + ε_o at λ = 1/k, for a group size that need not be whole."""
-    alone = table_1("dp_sl", group=1, sigma=SIGMA)
+    alone = table_1("dp_sl", group=1, sigma=_SIGMA)
     smashed = smashed_rdp(alone, ORDER) / group ** (2 if name == "dp_mixsl" else 1)
     return smashed + label_rdp(alone, ORDER) / group**2 + conversion(ORDER, DELTA)
 
@@ -83,13 +83,13 @@ def _figure_7() -> Iterator[Comparison]:
 
 def _theorem_1(name: Mechanism) -> Comparison:
     """Its Rényi bound for a group of two."""
-    claim = theorem_1(table_1(name, group=2, sigma=SIGMA), order=ORDER, delta=USUAL_DELTA)
+    claim = theorem_1(table_1(name, group=2, sigma=_SIGMA), order=ORDER, delta=_USUAL_DELTA)
     unsampled = replace(Experiment(name=name).specification(), participation=EveryRound())
     return Comparison(
         claim=f"Theorem 1 for {NAMES[name]}, k = 2, λ = 1/2, noise after mixing",
         published=claim.epsilon,
-        ours=answer.epsilon(unsampled, USUAL_DELTA).epsilon,
-        quantity=f"ε at δ = {USUAL_DELTA:g}",
+        ours=answer.epsilon(unsampled, _USUAL_DELTA).epsilon,
+        quantity=f"ε at δ = {_USUAL_DELTA:g}",
         verdict="holds" if claim.sound else "unproven",
         why=claim.objection or "it is a bound, and one Rényi order makes it loose",
     )

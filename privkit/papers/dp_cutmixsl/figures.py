@@ -13,15 +13,15 @@ from privkit.papers.dp_cutmixsl.mechanisms import NAMES, Experiment
 from privkit.reports.budget_curves import BudgetCurve, curves
 
 DELTA = 1e-5
-GROUPS = tuple(range(1, 11))
-SIGMAS = tuple(np.geomspace(8 / 255, 8, 17).tolist())
+_GROUPS = tuple(range(1, 11))
+_SIGMAS = tuple(np.geomspace(8 / 255, 8, 17).tolist())
 ROUNDS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 
-ASSUMED = "λ = 1/k, k of n = 10 clients"
-COROLLARY = "dashed: Corollary 1, α = 2"
+_ASSUMED = "λ = 1/k, k of n = 10 clients"
+_COROLLARY = "dashed: Corollary 1, α = 2"
 
 
-def against_group(groups: Sequence[int] = GROUPS, *, drawn: bool = False) -> Figure:
+def against_group(groups: Sequence[int] = _GROUPS, *, drawn: bool = False) -> Figure:
     """ε against the group size k.
 
     Args:
@@ -33,33 +33,33 @@ def against_group(groups: Sequence[int] = GROUPS, *, drawn: bool = False) -> Fig
         [[replace(one, group=group) for group in groups] for one in base],
         groups,
         title="ε against group size k" + (", as the paper draws ratios and groups" if drawn else ""),
-        subtitle=f"σ_s = σ_y = 16/255, one release, {'λ ~ Dir(2), round-robin' if drawn else ASSUMED}",
-        published=COROLLARY,
+        subtitle=f"σ_s = σ_y = 16/255, one release, {'λ ~ Dir(2), round-robin' if drawn else _ASSUMED}",
+        published=_COROLLARY,
         xlabel="group size k",
         whole=True,
     )
 
 
-def against_sigma(sigmas: Sequence[float] = SIGMAS) -> Figure:
+def _against_sigma(sigmas: Sequence[float] = _SIGMAS) -> Figure:
     """ε against the standard deviation of the noise."""
     return _picture(
         [[Experiment(name=name, sigma=sigma) for sigma in sigmas] for name in NAMES],
         sigmas,
         title="ε against noise standard deviation σ_s = σ_y",
-        subtitle=f"k = 2, one release, {ASSUMED}",
-        published=COROLLARY,
+        subtitle=f"k = 2, one release, {_ASSUMED}",
+        published=_COROLLARY,
         xlabel="noise standard deviation σ_s = σ_y",
         log_x=True,
     )
 
 
-def against_rounds(rounds: Sequence[int] = ROUNDS) -> Figure:
+def _against_rounds(rounds: Sequence[int] = ROUNDS) -> Figure:
     """ε against the number of rounds, about which Corollary 1 says nothing: its curve is T times it at δ/T."""
     return _picture(
         [[Experiment(name=name, rounds=count) for count in rounds] for name in NAMES],
         rounds,
         title="ε against rounds T",
-        subtitle=f"k = 2, σ_s = σ_y = 16/255, {ASSUMED}",
+        subtitle=f"k = 2, σ_s = σ_y = 16/255, {_ASSUMED}",
         published="dashed: T times Corollary 1 at δ/T",
         xlabel="rounds T",
         log_x=True,
@@ -70,8 +70,8 @@ def against_rounds(rounds: Sequence[int] = ROUNDS) -> Figure:
 FIGURES: Mapping[str, Callable[[], Figure]] = {
     "epsilon_against_group": against_group,
     "epsilon_against_group_dirichlet": partial(against_group, drawn=True),
-    "epsilon_against_sigma": against_sigma,
-    "epsilon_against_rounds": against_rounds,
+    "epsilon_against_sigma": _against_sigma,
+    "epsilon_against_rounds": _against_rounds,
 }
 """File name -> the picture."""
 

@@ -15,7 +15,7 @@ from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1, tabl
 
 Array = NDArray[np.float64]
 
-SIGMAS = tuple(table_1_value(f"σ·255, value {number}") / 255 for number in (1, 2, 3))
+_SIGMAS = tuple(table_1_value(f"σ·255, value {number}") / 255 for number in (1, 2, 3))
 """σ_s = σ_y of Table 1."""
 ORDER, DELTA = table_1_value("α"), table_1_value("δ")
 """Rényi order and δ of Table 1."""
@@ -45,7 +45,7 @@ class Figure7:
 
 def figure_7(
     groups: Sequence[int] = tuple(range(1, 11)),
-    sigmas: Sequence[float] = SIGMAS,
+    sigmas: Sequence[float] = _SIGMAS,
     *,
     order: float = ORDER,
     delta: float = DELTA,

@@ -15,7 +15,7 @@ from privkit.papers.dp_cutmixsl.group_size import ORDER
 from privkit.papers.dp_cutmixsl.setting import Mechanism, table_1, table_1_value
 
 NAMES: dict[Mechanism, str] = {"dp_sl": "DP-SL", "dp_mixsl": "DP-MixSL", "dp_cutmixsl": "DP-CutMixSL"}
-CONCENTRATION = 2.0
+_CONCENTRATION = 2.0
 """α_M of the ratios that the paper's experiments draw."""
 
 
@@ -46,7 +46,7 @@ class Experiment:
         """T times Corollary 1 at δ/T, since the corollary is for one release; and why it is no bound, if it is none."""
         setting = table_1(self.name, group=self.group, sigma=self.sigma)
         if self.drawn:
-            concentration = None if self.name == "dp_sl" else CONCENTRATION
+            concentration = None if self.name == "dp_sl" else _CONCENTRATION
             setting = replace(setting, sampling="partition", concentration=concentration)
         claim = corollary_1(setting, order=ORDER, delta=delta / self.rounds)
         return self.rounds * claim.epsilon, claim.objection
@@ -54,7 +54,7 @@ class Experiment:
     def specification(self) -> SplitMechanism:
         """The mechanism as the accountants read it."""
         ratio: FixedRatio | DirichletRatio = (
-            DirichletRatio(concentration=CONCENTRATION, clients=self.group)
+            DirichletRatio(concentration=_CONCENTRATION, clients=self.group)
             if self.drawn
             else FixedRatio.equal(self.group)
         )

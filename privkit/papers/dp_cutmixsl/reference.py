@@ -36,7 +36,7 @@ def assumed_epsilon(group: int, sigma: float, delta: float, rounds: int = 1, sam
     return without_replacement_epsilon(delta, group / 10 if sampled else 1.0, lambda d: gaussian.epsilon(d, mu))
 
 
-EVALUATORS: dict[str, Evaluator] = {
+_EVALUATORS: dict[str, Evaluator] = {
     "assumed_epsilon": assumed_epsilon,
     "best_group_size": partial(group_size, best_group),
     "corollary_1": corollary_1,
@@ -45,4 +45,4 @@ EVALUATORS: dict[str, Evaluator] = {
     "theorem_1": theorem_1,
 }
 
-CASES = read(__package__, "reference.jsonl", EVALUATORS)
+CASES = read(__package__, "reference.jsonl", _EVALUATORS)

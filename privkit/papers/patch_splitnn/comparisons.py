@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from privkit.papers.contract import Comparison
 from privkit.papers.values import PrintedValue, printed, printed_values
 
-SIDES = {"CIFAR": 32, "PCam": 96}
+_SIDES = {"CIFAR": 32, "PCam": 96}
 """Pixels a side of the images."""
-ACCURACIES = ("Table 5", "Table 6", "Table 7")
-ALMOST_ALL = 0.9
+_ACCURACIES = ("Table 5", "Table 6", "Table 7")
+_ALMOST_ALL = 0.9
 """Share of the rows from which "almost all" is granted."""
 
 
@@ -39,7 +39,7 @@ def comparisons() -> Iterator[Comparison]:
         verdict="reproduced" if abs(large / small - 4) < 0.05 else "differs",
         why="from Table 2",
     )
-    rows = [v for v in printed_values("patch_splitnn") if v.table in ACCURACIES and v.column == "accuracy"]
+    rows = [v for v in printed_values("patch_splitnn") if v.table in _ACCURACIES and v.column == "accuracy"]
     ours = {v.row: v for v in rows}
     plus = [v for v in rows if "SplitNN+" in v.row]
     better = [v for v in plus if _value(v) > _value(ours[f"{v.row.split(',')[0]}, ResNet18"])]
@@ -48,7 +48,7 @@ def comparisons() -> Iterator[Comparison]:
         published=float(len(plus)),
         ours=float(len(better)),
         quantity="rows of Tables 5 to 7 above ResNet18",
-        verdict="reproduced" if len(better) >= ALMOST_ALL * len(plus) else "differs",
+        verdict="reproduced" if len(better) >= _ALMOST_ALL * len(plus) else "differs",
         why=f"{len(better)} of {len(plus)} rows",
     )
     many = [v for v in plus if "upper models" in v.row]
@@ -58,7 +58,7 @@ def comparisons() -> Iterator[Comparison]:
         published=float(len(many)),
         ours=float(len(helped)),
         quantity="rows of Tables 5 to 7 above those without it",
-        verdict="reproduced" if len(helped) >= ALMOST_ALL * len(many) else "differs",
+        verdict="reproduced" if len(helped) >= _ALMOST_ALL * len(many) else "differs",
         why=f"{len(helped)} of {len(many)} rows; the paper gives no spread over its trials",
     )
 
@@ -71,7 +71,7 @@ def patches(pattern: str) -> int:
     """
     data, sizes = pattern.split(",")[0], re.findall(r"(?:patch|stride) (\d+)", pattern)
     patch, stride = map(int, sizes)
-    return ((SIDES[data] - patch) // stride + 1) ** 2
+    return ((_SIDES[data] - patch) // stride + 1) ** 2
 
 
 def _value(found: PrintedValue) -> float:
