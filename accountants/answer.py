@@ -178,8 +178,8 @@ def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tig
     epsilons = np.linspace(0, min(largest, 700.0), NODES)
     deltas = np.array([exp(min(0.0, *(bound.log_delta(e).value for bound in bounds))) for e in epsilons.tolist()])
     kept, e = 1 - deltas - alpha[..., None], epsilons
-    found = np.maximum(kept - alpha[..., None] * np.expm1(e), kept * np.exp(-e))
-    return np.asarray(np.clip(found.max(-1), 0, 1))
+    beta = np.maximum(kept - alpha[..., None] * np.expm1(e), kept * np.exp(-e))
+    return np.asarray(np.clip(beta.max(-1), 0, 1))
 
 
 def _least(answered: Sequence[tuple[Bound, Limit]]) -> tuple[Bound, Limit]:

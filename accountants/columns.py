@@ -56,8 +56,8 @@ def _word(*allowed: str) -> Callable[[str, Any], str]:
 
     def parsed(name: str, value: Any) -> str:
         word = "_".join(value.lower().replace("-", " ").split()) if isinstance(value, str) else value
-        found: str = validate.choice(name, word if word in allowed else value, allowed)
-        return found
+        fields: str = validate.choice(name, word if word in allowed else value, allowed)
+        return fields
 
     return parsed
 

@@ -105,13 +105,13 @@ def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
     exact = run[0][0].exact(run[0][1]) if len(run) == 1 else None
     if exact is not None:
         return [exact]
-    found = []
+    holding = []
     for name, target in BOUNDS.items():
         bound = _theorem(target)(run) if tight or name != "numerical_composition" else None
         if bound is not None and bound.exact:
             return [bound]
-        found.append(bound)
-    return [bound for bound in found if bound is not None]
+        holding.append(bound)
+    return [bound for bound in holding if bound is not None]
 
 
 @cache

@@ -347,10 +347,10 @@ def _written(mechanism: SplitMechanism) -> tuple[str, SplitMechanism]:
 @lru_cache(maxsize=256)
 def _mechanism(text: str) -> SplitMechanism:
     """A mechanism from JSON."""
-    found = records.from_json(json.loads(text))
-    if not isinstance(found, SplitMechanism):
+    spec = records.from_json(json.loads(text))
+    if not isinstance(spec, SplitMechanism):
         raise ValueError(f"a charge is for a split_mechanism, got {text[:40]}")
-    return found
+    return spec
 
 
 def _parsed(line: str) -> tuple[SplitMechanism, int]:

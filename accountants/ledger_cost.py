@@ -35,14 +35,14 @@ def bounds(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
 
     Source: as for `ledger.Ledger`.
     """
-    found = compiled.bounds(_run(counts), tight=tight) if len(counts) == 1 else []
-    if found and found[0].exact:
-        return found
+    holding = compiled.bounds(_run(counts), tight=tight) if len(counts) == 1 else []
+    if holding and holding[0].exact:
+        return holding
     if total[0] < inf:
         method = "Gaussian profile at √Σμ²" + ("" if all(map(_plain, counts)) else ", nothing credited to sampling")
         source = f"{BALLE_WANG}; Dong, Roth and Su 2022, Corollary 3.3"
-        found.append(GaussianBound(mu=float(np.sqrt(total[0])), method=method, source=source))
-    found.append(
+        holding.append(GaussianBound(mu=float(np.sqrt(total[0])), method=method, source=source))
+    holding.append(
         RenyiBound(
             steps=[(AddedCurves(values=total[1:]), 1)],
             orders=USUAL_ORDERS,
@@ -51,8 +51,8 @@ def bounds(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
         )
     )
     if tight and len(counts) > 1 and (composed := composed_bound(_run(counts))) is not None:
-        found.append(composed)
-    return found
+        holding.append(composed)
+    return holding
 
 
 def within(total: Array, epsilon: float, delta: float) -> bool:

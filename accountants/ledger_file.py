@@ -188,8 +188,8 @@ def _end(check: int) -> bytes:
 def _torn(tail: bytes, number: int) -> bool:
     """Whether bytes can be the beginning of a line, and not a whole line with something behind it."""
     start = _start(number).encode()
-    _, found, check = tail.rpartition(b', "check": "')  # cannot stand in a note, whose quotes are escaped
-    return (tail.startswith(start) or start.startswith(tail)) and not (found and len(check) >= len('01234567"}'))
+    _, mark, check = tail.rpartition(b', "check": "')  # cannot stand in a note, whose quotes are escaped
+    return (tail.startswith(start) or start.startswith(tail)) and not (mark and len(check) >= len('01234567"}'))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -33,7 +33,7 @@ def orders(values: Sequence[float]) -> list[float]:
     >>> orders([1.5, 2])
     [1.5, 2.0]
     """
-    found = [real("order", value, above=1) for value in values]
-    if not found:
+    checked = [real("order", value, above=1) for value in values]
+    if not checked:
         raise ValueError("orders must hold at least one order > 1, got none")
-    return found
+    return checked

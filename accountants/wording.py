@@ -76,13 +76,13 @@ def library_versions() -> dict[str, str]:
     >>> "numpy" in library_versions()
     True
     """
-    found = {}
+    versions = {}
     for name in ("numpy", "scipy", "dp-accounting", "opacus"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "absent"
-    return found
+            versions[name] = "absent"
+    return versions
 
 
 def _sentences(mechanism: SplitMechanism) -> list[str]:

@@ -47,7 +47,7 @@ class Options:
 def parameters(seed: int = 0) -> list[dict[str, object]]:
     """Rows of a parameter table, in turn Poisson and without replacement."""
     generator = np.random.default_rng(seed)
-    found: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     for number in range(ROWS):
         sigma = round(float(generator.uniform(0.7, 4)), 4)
         cells: dict[str, object] = {"name": f"r{number}", "mechanism": "gaussian", "sigma": sigma, "sensitivity": 1}
@@ -58,8 +58,8 @@ def parameters(seed: int = 0) -> list[dict[str, object]]:
         else:
             rate = round(float(10 ** generator.uniform(-3, -1)), 6)
             cells |= {"sampling": "poisson", "rate": rate, "relation": "add_or_remove_one"}
-        found.append(cells | {"rounds": ROUNDS, "delta": DELTA})
-    return found
+        rows.append(cells | {"rounds": ROUNDS, "delta": DELTA})
+    return rows
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:

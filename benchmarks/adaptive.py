@@ -140,8 +140,8 @@ def rounds(given: Options, images: Tensor) -> None:
                     attack = BlackBox(decoder=decoder, epochs=given.epochs)  # type: ignore[arg-type]
                 elif passes:
                     attack = Adaptive(combine=combine, passes=passes, decoder=decoder, epochs=given.epochs)  # type: ignore[arg-type]
-                found = attack.run(replace(knowledge, views=views), Generator().manual_seed(seed))
-                rows.append([process_time() - start, *scores(found.images, victims)])
+                reconstruction = attack.run(replace(knowledge, views=views), Generator().manual_seed(seed))
+                rows.append([process_time() - start, *scores(reconstruction.images, victims)])
             print(f"| {component.label} | {combine} | {decoder} | {passes} | {cells(rows, (0, 4, 3))} |", flush=True)
 
 
@@ -229,8 +229,10 @@ def adv(given: Options, images: Tensor, labels: Tensor) -> None:
                 image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=black_box_query(edge)
             )
             views, start = record(edge, victims, batch_size=given.batch, seed=seed).views, process_time()
-            found = BlackBox(epochs=given.epochs).run(replace(knowledge, views=views), Generator().manual_seed(seed))
-            rows[stage].append([100 * right.value, process_time() - start, *scores(found.images, victims.x)])
+            reconstruction = BlackBox(epochs=given.epochs).run(
+                replace(knowledge, views=views), Generator().manual_seed(seed)
+            )
+            rows[stage].append([100 * right.value, process_time() - start, *scores(reconstruction.images, victims.x)])
             print(f"seed {seed}, {stage} epochs: {rows[stage][-1]}", flush=True)
     floor = scores(own.mean(0).expand_as(victims.x), victims.x)
     print(f"\nmean image: MSE {floor[0]:.4f}, SSIM {floor[1]:.3f}\n")

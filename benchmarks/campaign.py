@@ -111,22 +111,32 @@ def judge(question: Question) -> Verdict:
 def _epsilon(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
     """ε at δ and δ at ε, against the worst world."""
     spec, delta = question.spec, question.delta
-    found = answer.epsilon(mechanism, delta, tight=question.deep)
-    true = truth(spec, delta, question.deep, most=found.lower is not None)
+    certificate = answer.epsilon(mechanism, delta, tight=question.deep)
+    true = truth(spec, delta, question.deep, most=certificate.lower is not None)
     allowed = true.low * (1 - CLOSE) - 1e-9
     verdict.hold(
-        "epsilon", found.epsilon >= allowed, claimed=found.epsilon, true=true.low, world=true.world, by=found.method
+        "epsilon",
+        certificate.epsilon >= allowed,
+        claimed=certificate.epsilon,
+        true=true.low,
+        world=true.world,
+        by=certificate.method,
     )
-    if found.lower is not None and found.sound:
+    if certificate.lower is not None and certificate.sound:
         most = true.high * (1 + CLOSE) + 1e-9
         verdict.hold(
-            "lower", found.lower <= most, claimed=found.lower, true=true.high, world=true.world, by=found.method
+            "lower",
+            certificate.lower <= most,
+            claimed=certificate.lower,
+            true=true.high,
+            world=true.world,
+            by=certificate.method,
         )
-    if true.low > 1e-6 and found.epsilon < inf:
-        verdict.tight = found.epsilon / true.low
-    said = " ".join(found.assumptions)
+    if true.low > 1e-6 and certificate.epsilon < inf:
+        verdict.tight = certificate.epsilon / true.low
+    said = " ".join(certificate.assumptions)
     for applies, word in SAID:
-        if applies(spec) and found.kind == "differential_privacy":
+        if applies(spec) and certificate.kind == "differential_privacy":
             verdict.hold("wording", word in said, missing=word)
     at, least = (true.low, log(delta)) if true.deep else (question.epsilon, log_delta(spec, question.epsilon))
     back = answer.delta(mechanism, at, tight=question.deep)
@@ -134,31 +144,33 @@ def _epsilon(question: Question, mechanism: SplitMechanism, verdict: Verdict) ->
     if at > 0:
         near = least - CLOSE * (1 + abs(least)) if least > -700 else -inf
         verdict.hold("delta", proven >= near, at=at, claimed=proven, true=least, world=true.world, by=back.method)
-    if 0 < found.epsilon < inf and found.lower == found.epsilon:  # both ways are exact: they must be inverse
+    if (
+        0 < certificate.epsilon < inf and certificate.lower == certificate.epsilon
+    ):  # both ways are exact: they must be inverse
         ask = lambda e: answer.delta(mechanism, e, tight=question.deep).delta or 0.0  # noqa: E731
-        above, below = ask(found.epsilon * (1 - 1e-9)), ask(found.epsilon * (1 + 1e-9))
+        above, below = ask(certificate.epsilon * (1 - 1e-9)), ask(certificate.epsilon * (1 + 1e-9))
         inverse = below * (1 - 1e-5) <= delta <= above * (1 + 1e-5)
-        verdict.hold("inverse", inverse, at=found.epsilon, delta=delta, below=below, above=above)
+        verdict.hold("inverse", inverse, at=certificate.epsilon, delta=delta, below=below, above=above)
 
 
 def _published(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
     """A published claim that is called sound must be."""
     try:
-        found = as_published(mechanism, question.delta)
+        certificate = as_published(mechanism, question.delta)
     except ValueError:
         verdict.checked["published, refused"] += 1
         return
-    if found.sound:
+    if certificate.sound:
         true = truth(question.spec, question.delta, question.deep)
         verdict.hold(
             "published",
-            found.epsilon >= true.low * (1 - CLOSE) - 1e-9,
-            claimed=found.epsilon,
+            certificate.epsilon >= true.low * (1 - CLOSE) - 1e-9,
+            claimed=certificate.epsilon,
             true=true.low,
-            by=found.method,
+            by=certificate.method,
         )
     else:
-        verdict.hold("published, objection", bool(found.objection))
+        verdict.hold("published, objection", bool(certificate.objection))
 
 
 def _round_trip(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
@@ -170,8 +182,8 @@ def _round_trip(question: Question, mechanism: SplitMechanism, verdict: Verdict)
 def _renyi(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
     """A Rényi curve is above the divergence of every pair."""
     least = renyi_curve(question.spec, np.array(question.orders))
-    found = np.array(answer.rdp(mechanism, question.orders).values)
-    for order, claimed, true in zip(question.orders, found.tolist(), least.tolist(), strict=True):
+    curve = np.array(answer.rdp(mechanism, question.orders).values)
+    for order, claimed, true in zip(question.orders, curve.tolist(), least.tolist(), strict=True):
         verdict.hold("renyi", claimed >= true * (1 - CLOSE) - 1e-12, order=order, claimed=claimed, true=true)
 
 
@@ -221,15 +233,15 @@ def _calibrate(question: Question, mechanism: SplitMechanism, verdict: Verdict) 
         else "rounds"
     )
     try:
-        found = calibration.calibrate(mechanism, parameter, epsilon=target, delta=question.delta, tight=False)
+        solved = calibration.calibrate(mechanism, parameter, epsilon=target, delta=question.delta, tight=False)
     except ValueError:
         verdict.checked["calibrate, refused"] += 1
         return
-    spec = records.to_json(found.mechanism)
+    spec = records.to_json(solved.mechanism)
     true = truth(spec, question.delta, False).low
     verdict.hold("calibrate", true <= target * (1 + CLOSE), target=target, true=true, parameter=parameter)
     verdict.hold(
-        "calibrate, certificate", found.certificate.epsilon <= target * (1 + CLOSE), got=found.certificate.epsilon
+        "calibrate, certificate", solved.certificate.epsilon <= target * (1 + CLOSE), got=solved.certificate.epsilon
     )
 
 
@@ -333,9 +345,9 @@ def main(arguments: list[str] | None = None) -> int:
         question = Draw(options.seed, options.show).question()
         print(json.dumps(question.spec, ensure_ascii=False))
         print(f"delta={question.delta!r} epsilon={question.epsilon!r} orders={question.orders} deep={question.deep}")
-        found = row(options.seed, options.show)
-        print(json.dumps(found, ensure_ascii=False, indent=1))
-        return int(bool(found["violations"]))
+        record = row(options.seed, options.show)
+        print(json.dumps(record, ensure_ascii=False, indent=1))
+        return int(bool(record["violations"]))
     rows = _resumed(options.rows, options.seed)
     wanted = range(options.first, options.first + options.count)
     for index in wanted:
@@ -344,25 +356,25 @@ def main(arguments: list[str] | None = None) -> int:
             if options.rows is not None:
                 with options.rows.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(rows[index], ensure_ascii=False) + "\n")
-    found = summary([rows[index] for index in wanted])
+    record = summary([rows[index] for index in wanted])
     if options.record:
         RESULTS.parent.mkdir(exist_ok=True)
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(
-                json.dumps(environment(options.seed) | {"note": options.note} | found, ensure_ascii=False) + "\n"
+                json.dumps(environment(options.seed) | {"note": options.note} | record, ensure_ascii=False) + "\n"
             )
-    print(json.dumps(found, ensure_ascii=False, indent=1))
+    print(json.dumps(record, ensure_ascii=False, indent=1))
     for index in wanted:
         for violation in rows[index]["violations"]:
             print(f"{index} [{rows[index]['kind']}] {json.dumps(violation, ensure_ascii=False)}")
-    return int(found["with violations"] > 0)
+    return int(record["with violations"] > 0)
 
 
 def _resumed(path: Path | None, seed: int) -> dict[int, dict[str, Any]]:
     """Rows of this seed that are in the file; a torn last line is computed again."""
-    found: dict[int, dict[str, Any]] = {}
+    answers: dict[int, dict[str, Any]] = {}
     if path is None:
-        return found
+        return answers
     path.parent.mkdir(parents=True, exist_ok=True)
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
@@ -370,8 +382,8 @@ def _resumed(path: Path | None, seed: int) -> dict[int, dict[str, Any]]:
         except json.JSONDecodeError:
             continue
         if one["seed"] == seed:
-            found[one["index"]] = one
-    return found
+            answers[one["index"]] = one
+    return answers
 
 
 if __name__ == "__main__":

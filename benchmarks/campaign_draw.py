@@ -52,10 +52,10 @@ class Draw:
 
     def question(self) -> Question:
         special = self.chance(0.05)
-        found = self.secret() if special else self.usual()
+        mechanism = self.secret() if special else self.usual()
         return Question(
-            spec=found,
-            other=self.usual(found["relation"], found["unit"]),
+            spec=mechanism,
+            other=self.usual(mechanism["relation"], mechanism["unit"]),
             delta=self.delta(),
             epsilon=self.log(1e-3, 100),
             orders=tuple(sorted(float(order) for order in self.random.choice(ORDERS, 3, replace=False))),
@@ -179,8 +179,8 @@ class Draw:
         if kind == "none":
             return {"kind": kind}
         patches = int(self.random.choice(PATCHES)) if kind == "cutmix" else None
-        found = {"kind": kind, "ratio": self.ratio(patches), "colluding": self.chance(0.2)}
-        return found | ({} if patches is None else {"patches": patches})
+        fields = {"kind": kind, "ratio": self.ratio(patches), "colluding": self.chance(0.2)}
+        return fields | ({} if patches is None else {"patches": patches})
 
     def ratio(self, patches: int | None) -> Spec:
         counted = 0.0 if patches is None else 0.18
@@ -205,8 +205,8 @@ class Draw:
         return law | {"drawn": "once" if self.chance(0.3) else "every_round"}
 
     def shares(self, group: int) -> list[float]:
-        found = self.random.dirichlet(np.full(group, self.log(0.3, 30)))
-        return [float(value) for value in found / found.sum()]
+        ratios = self.random.dirichlet(np.full(group, self.log(0.3, 30)))
+        return [float(value) for value in ratios / ratios.sum()]
 
     def participation(self, mixing: Spec, relation: str, wild: bool) -> Spec:
         kind = self.one(every_round=0.5, without_replacement=0.5)
@@ -248,13 +248,13 @@ class Draw:
 
     def updates(self) -> Spec:
         steps = self.whole(1, 10**4)
-        found = {"kind": "private", "noise_multiplier": sqrt(steps) / self.log(0.05, 6), "steps": steps}
+        fields = {"kind": "private", "noise_multiplier": sqrt(steps) / self.log(0.05, 6), "steps": steps}
         if self.chance(0.5):
-            return found | {"chosen": None, "records": None}
+            return fields | {"chosen": None, "records": None}
         records = self.whole(2, 10**5)
         chosen = self.whole(1, records)
-        return found | {
-            "noise_multiplier": max(0.3, found["noise_multiplier"] * chosen / records),
+        return fields | {
+            "noise_multiplier": max(0.3, fields["noise_multiplier"] * chosen / records),
             "chosen": chosen,
             "records": records,
         }

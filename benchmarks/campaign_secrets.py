@@ -46,10 +46,10 @@ def tests(m: Spec, length: float) -> tuple[Tests, bool]:
         return _places(sqrt(length) / sigma, chosen, places, places, m["rounds"] // places), False
     chosen, places, clip = mask["kept"], mask["patches"], m["smashed"]
     if clip["kind"] == "patch_ball":
-        found = _places(sqrt(length / places) / sigma, chosen, places, places, m["rounds"])
+        bounds = _places(sqrt(length / places) / sigma, chosen, places, places, m["rounds"])
         if m["relation"] == "replace_one":  # the other tests are against zeros, which are nearer
-            found = [one for one in found if one[0] == "places added up"]
-        return found, False
+            bounds = [one for one in bounds if one[0] == "places added up"]
+        return bounds, False
     largest = -(-clip["dimensions"] // places)  # coordinates in the largest patches, of which there are so many
     many = clip["dimensions"] - (largest - 1) * places
     return _places(sqrt(length / clip["dimensions"] * largest) / sigma, chosen, places, many, m["rounds"]), False
@@ -88,17 +88,17 @@ def _places(shift: float, chosen: int, places: int, many: int, times: int) -> Te
     j = np.arange(min(chosen, many) + 1.0)
     chance = hypergeom.pmf(j, places, many, chosen)
     sums = Part(shift=j * shift / sqrt(many), weight=chance)
-    found: Tests = [("largest place", lambda e: _largest(e, shift, chosen if many == places else 0, places))]
+    bounds: Tests = [("largest place", lambda e: _largest(e, shift, chosen if many == places else 0, places))]
     if many == places:
         together = np.array(chosen * shift / sqrt(places) * sqrt(times))
-        found.append(("places added up", lambda e: float(log_profile(e, together))))
+        bounds.append(("places added up", lambda e: float(log_profile(e, together))))
     else:
-        found.append(("places added up", lambda e: log_delta_hidden(sums, e)))
+        bounds.append(("places added up", lambda e: log_delta_hidden(sums, e)))
     rate = min(chosen, many) * (chosen / places) if many < places else chosen / places
     if many == places:
         one = Part(shift=np.array([shift, 0.0]), weight=np.array([rate, 1 - rate]))
-        found.append(("one place", lambda e: log_delta_hidden(one, e)))
-    return found
+        bounds.append(("one place", lambda e: log_delta_hidden(one, e)))
+    return bounds
 
 
 def _largest(epsilon: float, shift: float, chosen: int, places: int) -> float:

@@ -68,8 +68,8 @@ def log_profile(epsilon: float | Array, mu: Array) -> Array:
     w = length[..., None] * (NODES + 1) / 2
     inside = erfcx((start[..., None] + w + safe[..., None] / 2) / sqrt(2)) * np.exp(-a[..., None] * w - w * w / 2)
     with np.errstate(divide="ignore"):
-        found = np.log(safe / 2) - a * a / 2 + np.log((inside * WEIGHTS).sum(-1) * length / 2)
-    return np.where(m > 0, np.minimum(found, 0.0), -inf)
+        logs = np.log(safe / 2) - a * a / 2 + np.log((inside * WEIGHTS).sum(-1) * length / 2)
+    return np.where(m > 0, np.minimum(logs, 0.0), -inf)
 
 
 def log_laplace(epsilon: float, shift: Array) -> Array:
@@ -214,14 +214,14 @@ def _mean(masses: Array, start: float, d: float) -> float:
 
 def _masses(one: Part, edges: Array) -> Array:
     """[n] probability of a loss in (edge, next edge], from whichever tail is smaller."""
-    found = np.zeros(edges.size - 1)
+    masses = np.zeros(edges.size - 1)
     for shift, weight in zip(one.shift.tolist(), one.weight.tolist(), strict=True):
         if shift > 0:
             below, above = _tails(one, shift, edges)
-            found += weight * np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
+            masses += weight * np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
         else:
-            found += weight * ((edges[:-1] < 0) & (edges[1:] >= 0))
-    return np.maximum(found, 0.0)
+            masses += weight * ((edges[:-1] < 0) & (edges[1:] >= 0))
+    return np.maximum(masses, 0.0)
 
 
 def _tails(one: Part, shift: float, loss: Array) -> tuple[Array, Array]:
@@ -429,12 +429,12 @@ def _sampled_moment(one: Part, shift: float, order: float) -> float:
         first = np.logaddexp(none, log(g) + shift * y / 2 - shift**2 / 8)
         return float(logsumexp(density + order * first + (1 - order) * second))
     power = order if one.pair == "up" else 1 - order
-    found = float(logsumexp(density + power * mixed))
-    if found < 1e-3:  # Σ(L^p − 1 − p(L − 1)) loses no digits
+    moment = float(logsumexp(density + power * mixed))
+    if moment < 1e-3:  # Σ(L^p − 1 − p(L − 1)) loses no digits
         with np.errstate(over="ignore", invalid="ignore"):
             curved = power * (power - 1) / 2 * mixed**2 * (1 + (power + 1) / 3 * mixed)  # to x⁴, where all cancels
             gap = np.where(np.abs(mixed) * abs(power) < 1e-5, curved, np.expm1(power * mixed) - power * np.expm1(mixed))
             inside = np.exp(density) * gap
         total = float(inside.sum())
-        return log1p(max(total, 0.0)) if np.isfinite(total) else max(found - 1e-12, 0.0)
-    return found
+        return log1p(max(total, 0.0)) if np.isfinite(total) else max(moment - 1e-12, 0.0)
+    return moment

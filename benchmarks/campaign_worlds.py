@@ -150,8 +150,8 @@ def _points(weight: Any, ratio: Any, count: Any, norm: Any) -> Points:
 def worlds(m: Spec, side: Side = "low", cells: int = 80) -> Iterator[World]:
     """Pairs of neighbors; the mechanism loses at least what the worst of them does."""
     if campaign_secrets.applies(m):
-        found, exact = campaign_secrets.tests(m, _length(m))
-        yield from (World(name=name, parts=(), test=test, exact=exact) for name, test in found)
+        bounds, exact = campaign_secrets.tests(m, _length(m))
+        yield from (World(name=name, parts=(), test=test, exact=exact) for name, test in bounds)
         return
     rate = _rate(m)
     if m["noise"]["law"] == "laplace":
@@ -437,21 +437,21 @@ def weak_log_delta(world: World, epsilon: float) -> float:
 
 def log_delta(m: Spec, epsilon: float) -> float:
     """ln δ at least at ε, without composition."""
-    found = []
+    logs = []
     for world in worlds(m, "low", 40):
         if world.sampled_once < 1:
             continue
         if world.test is not None:
-            found.append(world.test(epsilon))
+            logs.append(world.test(epsilon))
             continue
         closed = closed_form(world)
         if world.hidden:
-            found.append(log_delta_hidden(world.parts[0], epsilon))
+            logs.append(log_delta_hidden(world.parts[0], epsilon))
         elif closed is not None:
-            found.append(log_delta_once(closed, epsilon))
+            logs.append(log_delta_once(closed, epsilon))
         else:
-            found.append(weak_log_delta(world, epsilon))
-    return max(found, default=-inf)
+            logs.append(weak_log_delta(world, epsilon))
+    return max(logs, default=-inf)
 
 
 def renyi_curve(m: Spec, orders: Array) -> Array:

@@ -106,15 +106,15 @@ def decoders(args: Options) -> None:
             learning_rate=args.rate,
             augment=args.augment,
         )
-        found = []
+        rows = []
         for seed in args.seeds:
             lower = client(seed, args.relu)
             view = View(round=0, smashed=lower(private[: args.victims]))
             knowledge = ImageObservation(image_shape=SHAPE, batch_size=ROUND, auxiliary=own, query=asked(lower))
             began = time.process_time()
             guess = attack.run(replace(knowledge, views=[view]), Generator().manual_seed(seed)).images
-            found.append(reported(name, seed, time.process_time() - began, guess, private[: args.victims]))
-        print(f"{name:24} mean     MSE {np.mean(found):.5f}, of {len(found)} seeds at most {max(found):.5f}")
+            rows.append(reported(name, seed, time.process_time() - began, guess, private[: args.victims]))
+        print(f"{name:24} mean     MSE {np.mean(rows):.5f}, of {len(rows)} seeds at most {max(rows):.5f}")
 
 
 def white_box(args: Options) -> None:

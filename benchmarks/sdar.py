@@ -97,9 +97,11 @@ def main(options: Options) -> None:
         ]
         for name, attack, views, knowledge in mounted:
             start = process_time()
-            found = attack.run(replace(knowledge, views=views), Generator().manual_seed(seed)).images[: options.victims]  # type: ignore[union-attr]
+            guesses = attack.run(replace(knowledge, views=views), Generator().manual_seed(seed)).images[
+                : options.victims
+            ]  # type: ignore[union-attr]
             spent = process_time() - start
-            guess = found.numpy()
+            guess = guesses.numpy()
             error, likeness = mse(truth, guess, data_range=1.0).mean(), ssim(truth, guess, data_range=1.0).mean()
             print(
                 f"| {seed} | {right.float().mean():.3f} | {name} | {error:.4f} | {likeness:.3f} | {spent:.0f} |",

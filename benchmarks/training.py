@@ -162,7 +162,7 @@ def in_turns(works: dict[str, Work], device: torch.device, turns: int) -> dict[s
                 torch.cuda.synchronize()
             if turn:
                 times[name].append((perf_counter() - wall, process_time() - cpu))
-    return {name: (median(w for w, _ in found), median(c for _, c in found)) for name, found in times.items()}
+    return {name: (median(w for w, _ in times_), median(c for _, c in times_)) for name, times_ in times.items()}
 
 
 def ratios(name: str, options: Options, device: torch.device) -> None:
@@ -175,11 +175,11 @@ def ratios(name: str, options: Options, device: torch.device) -> None:
         if n > 1:
             works[f"CutMixSL, n={n}, k=2"] = privkit(name, images, batch, n, group=2)
             works[f"loop over clients, n={n}"] = looped(name, images, batch, n)
-    found = in_turns(works, device, options.turns)
-    base, base_cpu = found["centralized"]
+    seconds = in_turns(works, device, options.turns)
+    base, base_cpu = seconds["centralized"]
     print(f"\n{name}, 32×32, batch {batch} over all clients, {steps} rounds a turn, medians of {options.turns} turns\n")
     print("| | ms a round | images/s | × centralized (wall) | × centralized (CPU) |\n| --- | --- | --- | --- | --- |")
-    for label, (wall, cpu) in found.items():
+    for label, (wall, cpu) in seconds.items():
         ratio = f"{cpu / base_cpu:.3f}" if device.type == "cpu" else "–"
         print(f"| {label} | {1e3 * wall / steps:.0f} | {batch * steps / wall:.0f} | {wall / base:.3f} | {ratio} |")
     if device.type == "cuda":
@@ -212,8 +212,8 @@ def growth(path: str, options: Options, device: torch.device) -> None:
     }
     figure, axes = pyplot.subplots(1, len(panels), figsize=(13, 3), layout="constrained")
     for axis, (label, works) in zip(axes, panels.items(), strict=True):
-        found = in_turns({str(x): work for x, work in works.items()}, device, options.turns)
-        milliseconds = [1e3 * wall for wall, _ in found.values()]
+        seconds = in_turns({str(x): work for x, work in works.items()}, device, options.turns)
+        milliseconds = [1e3 * wall for wall, _ in seconds.values()]
         print(f"{label}: " + ", ".join(f"{x}: {ms:.0f} ms" for x, ms in zip(works, milliseconds, strict=True)))
         axis.plot(list(works), milliseconds, "o-")
         axis.set(xlabel=label, ylim=(0, None))

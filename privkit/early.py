@@ -112,7 +112,7 @@ def fields(target: str) -> frozenset[str] | None:
                 and isinstance(line.target, ast.Name)
                 and not ast.unparse(line.annotation).startswith("ClassVar")
             }
-            return frozenset(own.union(*(found or () for found in inherited)))
+            return frozenset(own.union(*(names or () for names in inherited)))
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             call = node.value
             return _inherited(module, tree, call.func) if isinstance(call, ast.Call) else None

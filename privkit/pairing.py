@@ -75,7 +75,7 @@ def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
     [('sl', ['none', 'patch_shuffle']), ('cutmixsl', ['none:protocol=cutmixsl', 'mixup'])]
     """
     baseline = parse("defenses", "none")
-    found: list[tuple[Component, Component | None]] = []
+    pairs: list[tuple[Component, Component | None]] = []
     for given in defenses:
         rest, own = _split_protocol(given)
         defense = parse("defenses", rest)
@@ -88,12 +88,12 @@ def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
             under = None
         else:
             under = parse("protocols", _natural(defense))
-        found.append((defense, under))
-    if not found:
+        pairs.append((defense, under))
+    if not pairs:
         raise UsageError("name at least one defense and one attack")
-    first = next((under for _, under in found if under is not None), None) or parse("protocols", protocol or "sl")
+    first = next((under for _, under in pairs if under is not None), None) or parse("protocols", protocol or "sl")
     groups: dict[str, tuple[Component, list[Component]]] = {}
-    for defense, under in found:
+    for defense, under in pairs:
         part = groups.setdefault((under or first).label, (under or first, []))[1]
         if defense.to_json() not in [other.to_json() for other in part]:
             part.append(defense)

@@ -108,8 +108,10 @@ def distribution(kind: str, name: str) -> dict[str, str]:
     >>> distribution("defenses", "batch_shuffle")
     {}
     """
-    found = [] if name in load(TABLES[kind]) else [e.dist for e in entry_points(group=f"privkit.{kind}", name=name)]
-    return {dist.name: dist.version for dist in found if dist is not None}
+    distributions = (
+        [] if name in load(TABLES[kind]) else [e.dist for e in entry_points(group=f"privkit.{kind}", name=name)]
+    )
+    return {dist.name: dist.version for dist in distributions if dist is not None}
 
 
 def describe(kind: str) -> list[dict[str, Any]]:
@@ -128,13 +130,13 @@ def describe(kind: str) -> list[dict[str, Any]]:
     return rows + [{"name": repr(name), "summary": f"left out: {allowed}", "options": {}} for name in misnamed(kind)]
 
 
-def _described(name: str, found: Any) -> dict[str, Any]:
+def _described(name: str, target: Any) -> dict[str, Any]:
     """One part; a plug-in may be anything."""
-    spec = found if dataclasses.is_dataclass(found) else None
+    spec = target if dataclasses.is_dataclass(target) else None
     options = {f.name: getattr(spec, f.name, None) for f in dataclasses.fields(spec)} if spec else {}
-    own = found.__doc__ if isinstance(found, type) or callable(found) else _size(found)
+    own = target.__doc__ if isinstance(target, type) or callable(target) else _size(target)
     summary = (own or "").strip().split("\n")[0]
-    domain = getattr(found, "domain", None)  # what a dataset holds and a model reads; other parts have none
+    domain = getattr(target, "domain", None)  # what a dataset holds and a model reads; other parts have none
     return {"name": name, "summary": summary, "options": options, **({"domain": domain} if domain else {})}
 
 
@@ -325,12 +327,12 @@ def _value(text: str) -> Any:
         UsageError: if it is nested too deeply, or a number beyond 64 bits.
     """
     try:
-        found = parse_toml(f"v = {_BARE_POINT.sub('0.', text)}")
+        parsed = parse_toml(f"v = {_BARE_POINT.sub('0.', text)}")
     except TooMuch as error:
         raise UsageError(f"cannot read the value {shortened(text)}: {error}") from None
     except TomlError:
         return text.strip()
-    return found["v"] if set(found) == {"v"} else text.strip()
+    return parsed["v"] if set(parsed) == {"v"} else text.strip()
 
 
 def _shown(value: Any) -> str:

@@ -25,7 +25,8 @@ def _domain_of(dataset: Component) -> str:
     domain = dataset.spec.domain if "domain" in dir(dataset.spec) else None
     if domain not in _RECORDS:
         raise UsageError(
-            f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(_RECORDS)} as `domain`"
+            f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(_RECORDS)} as "
+            "`domain`"
         )
     return str(domain)
 
@@ -75,8 +76,8 @@ def check_same_domain(dataset: Component, *, auxiliary: str, augment: str, featu
     domain = _domain_of(dataset)
     if auxiliary not in ("disjoint", "training") and (other := _domain_of(parse("datasets", auxiliary))) != domain:
         raise UsageError(
-            f"auxiliary={auxiliary} holds {_RECORDS[other]}, and {dataset.name} holds {_RECORDS[domain]}; name a dataset "
-            f"of {_RECORDS[domain]}, or disjoint"
+            f"auxiliary={auxiliary} holds {_RECORDS[other]}, and {dataset.name} holds {_RECORDS[domain]}; name a "
+            f"dataset of {_RECORDS[domain]}, or disjoint"
         )
     if domain == "images":
         return

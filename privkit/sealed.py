@@ -58,10 +58,10 @@ def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
         raise Broken("is damaged: it is no JSON") from None
     if not isinstance(fields, dict):
         raise Broken("is damaged: it is no JSON object")
-    found = fields.pop(_SEAL, None)
-    if found is None:
+    checksum = fields.pop(_SEAL, None)
+    if checksum is None:
         raise Broken("is damaged: it has no checksum")
-    if found != _checksum(fields):
+    if checksum != _checksum(fields):
         raise Broken("is damaged: its checksum does not match")
     for name, value in identity.items():
         if fields.get(name) != value:
@@ -86,18 +86,18 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
         folder: where they lie.
         files: name, or path below the folder -> SHA-256, from the record.
     """
-    found = []
+    changes = []
     for name, known in files.items():
         try:
             if digest(read_bytes(inside(folder, *name.split("/")))) != known:
-                found.append((name, "is damaged, or is another unit's file: its checksum does not match"))
+                changes.append((name, "is damaged, or is another unit's file: its checksum does not match"))
         except FileNotFoundError:
-            found.append((name, "is missing"))
+            changes.append((name, "is missing"))
         except OSError as error:
-            found.append((name, f"cannot be read ({error.strerror})"))
+            changes.append((name, f"cannot be read ({error.strerror})"))
         except RunFolderError as error:
-            found.append((name, f"is no file of this folder: {error}"))
-    return found
+            changes.append((name, f"is no file of this folder: {error}"))
+    return changes
 
 
 def checked(path: Path, known: str | None) -> bytes:

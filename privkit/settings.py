@@ -187,13 +187,13 @@ def _many(value: Any) -> Sequence[Any]:
 
 def _unique(components: Any) -> tuple[Component, ...]:
     """Drop what was named twice, in whatever words."""
-    found: list[Component] = []
+    unique: list[Component] = []
     for component in components:
-        if component.to_json() not in [other.to_json() for other in found]:
-            found.append(component)
-    if not found:
+        if component.to_json() not in [other.to_json() for other in unique]:
+            unique.append(component)
+    if not unique:
         raise UsageError("name at least one defense and one attack")
-    return tuple(found)
+    return tuple(unique)
 
 
 def _attacks(given: Sequence[Any]) -> Sequence[Any]:
@@ -211,13 +211,13 @@ def _auxiliary(given: Any, dataset: Component) -> str:
     """Where the adversary's images come from; never the private dataset itself, part by part unknown."""
     if given in ("disjoint", "training"):
         return str(given)
-    found = parse("datasets", given)
-    if found.name == dataset.name:
+    named = parse("datasets", given)
+    if named.name == dataset.name:
         raise UsageError(
-            f"auxiliary={found.label} is the private dataset itself, so private images would be among the adversary's; "
+            f"auxiliary={named.label} is the private dataset itself, so private images would be among the adversary's; "
             "use disjoint (other images of it) or training (the private ones, on purpose)"
         )
-    return found.label
+    return named.label
 
 
 def _budgeted(attack: Component, budget: Budget) -> Component:

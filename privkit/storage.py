@@ -217,13 +217,13 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
     """
     from safetensors.torch import load
 
-    found, own = load(checked(path, known)), module.state_dict()
-    for name, value in found.items():  # torch would convert another kind of numbers without a word
+    weights, own = load(checked(path, known)), module.state_dict()
+    for name, value in weights.items():  # torch would convert another kind of numbers without a word
         if name in own and value.dtype != own[name].dtype:
             raise DamagedFile(
                 f"{path}: {name} is {value.dtype}, not {own[name].dtype}; delete {path.parent} and {AGAIN}"
             )
-    module.load_state_dict(found)
+    module.load_state_dict(weights)
 
 
 def make_folder(folder: Path) -> None:

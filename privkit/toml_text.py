@@ -63,8 +63,8 @@ def parse_toml(text: str) -> dict[str, Any]:
         if line.count(".") > _MOST_DOTS:
             raise TooMuch(f"line {number} has more than {_MOST_DOTS} dots")
     try:
-        found = tomllib.loads(text)
-        _check(found)
+        parsed = tomllib.loads(text)
+        _check(parsed)
     except RecursionError:
         raise TooMuch("it is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
@@ -73,7 +73,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise
     except ValueError:  # more digits than Python reads
         raise TooMuch("a whole number must have at most 64 bits, and one has thousands of digits") from None
-    return found
+    return parsed
 
 
 def _check(value: Any) -> None:

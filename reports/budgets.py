@@ -161,10 +161,10 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
 
 def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
     """Sentences to be read with the table, each once: refusals, caveats and, in a comparison, objections."""
-    found: dict[str, None] = {}
+    notes: dict[str, None] = {}
     for row in rows:
-        found |= dict.fromkeys([*_own_remarks(row), *(_objections(row) if compare else ())])
-    return list(found)
+        notes |= dict.fromkeys([*_own_remarks(row), *(_objections(row) if compare else ())])
+    return list(notes)
 
 
 def markdown(rows: Sequence[BudgetRow], compare: bool = False) -> str:

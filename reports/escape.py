@@ -103,8 +103,8 @@ def latex(text: str) -> str:
     >>> print(latex("\\input{/etc/passwd} 50%"))
     \textbackslash{}input\{/etc/passwd\} 50\%
     """
-    found = terminal(" ".join(text.split())).translate(_LATEX)
-    return "{[}" + found[1:] if found.startswith("[") else found  # else a length, after a line break
+    escaped = terminal(" ".join(text.split())).translate(_LATEX)
+    return "{[}" + escaped[1:] if escaped.startswith("[") else escaped  # else a length, after a line break
 
 
 def markdown(text: str) -> str:

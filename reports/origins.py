@@ -25,14 +25,14 @@ def differences(there: Provenance, here: Provenance, *, seed: int | None = None)
     >>> differences(old, Provenance(packages={"torch": "2.15.0"}, code={"mine": "cd"}))
     ['the source of mine', 'torch (2.14.0 there, 2.15.0 here)']
     """
-    found = [
+    changes = [
         _change(section, key, before.get(key), after.get(key), seed)
         for section in _COMPARED
         for before, after in [(getattr(there, section), getattr(here, section))]
         for key in dict.fromkeys((*before, *after))
         if before.get(key) != after.get(key)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(changes))
 
 
 def _change(section: str, key: str, before: str | None, after: str | None, seed: int | None) -> str:
@@ -67,10 +67,10 @@ def origins(rows: Sequence[Row]) -> dict[str, str]:
             for key, value in getattr(row.provenance, section).items():
                 place = (section, key, row.seed if section == "data" else None)
                 values.setdefault(place, {})[row.cell] = value
-    mixed = {place: found for place, found in values.items() if len(set(found.values())) > 1}
+    mixed = {place: by_cell for place, by_cell in values.items() if len(set(by_cell.values())) > 1}
     told: dict[str, list[str]] = {row.cell: [] for row in rows} if mixed else {}
-    for (section, key, _), found in mixed.items():
-        for cell, value in found.items():
+    for (section, key, _), by_cell in mixed.items():
+        for cell, value in by_cell.items():
             told[cell].append(f"{NAMES.get(section, '')}{key} {value[:8] if section in _CODES else value}")
     return {cell: ", ".join(words) for cell, words in told.items()}
 
@@ -79,10 +79,10 @@ NAMES = {"data": "images ", "code": "source ", "files": "file "}
 """Section -> the word shown before its keys."""
 
 
-def mixture(rows: Sequence[Row], found: Mapping[str, str] | None = None) -> str:
+def mixture(rows: Sequence[Row], known: Mapping[str, str] | None = None) -> str:
     """A sentence on rows that were not made alike; empty if all were."""
-    found = origins(rows) if found is None else found
-    counts = {origin: list(found.values()).count(origin) for origin in dict.fromkeys(found.values())}
+    known = origins(rows) if known is None else known
+    counts = {origin: list(known.values()).count(origin) for origin in dict.fromkeys(known.values())}
     if not counts:
         return ""
     told = "; ".join(f"{origin or 'others'} ({count} row{'s' * (count > 1)})" for origin, count in counts.items())

@@ -47,15 +47,15 @@ def score_figure(told: Mapping[str, Told]) -> Figure:
     figure = Figure(figsize=(7.6, 2.3 * len(told)), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(told), 2, squeeze=False, gridspec_kw={"width_ratios": (1, 2)})
-    for (curve, histogram), (label, found) in zip(axes, told.items(), strict=True):
+    for (curve, histogram), (label, outcome) in zip(axes, told.items(), strict=True):
         curve.plot([0, 1], [0, 1], color=MUTED, lw=0.8, ls="--")
-        curve.plot(found.false, found.true, color=COLORS[0], lw=1.6)
+        curve.plot(outcome.false, outcome.true, color=COLORS[0], lw=1.6)
         curve.set(xlim=(0, 1), ylim=(0, 1.01), aspect="equal", xlabel="false positive rate")
         curve.set_ylabel("true positive rate", fontsize=8)
-        curve.set_title(f"AUC {found.auc:.3f}", fontsize=9)
-        low, high = np.percentile(np.concatenate([found.positive, found.negative]), _SHOWN)
+        curve.set_title(f"AUC {outcome.auc:.3f}", fontsize=9)
+        low, high = np.percentile(np.concatenate([outcome.positive, outcome.negative]), _SHOWN)
         edges = np.linspace(low, high, _BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
-        for values, color, name in ((found.negative, COLORS[5], "no"), (found.positive, COLORS[1], "yes")):
+        for values, color, name in ((outcome.negative, COLORS[5], "no"), (outcome.positive, COLORS[1], "yes")):
             share = np.full(len(values), 1 / len(values))
             histogram.hist(values.clip(low, high), bins=edges, weights=share, color=color, alpha=0.55, label=name)
         histogram.set_title(label, fontsize=9)

@@ -16,20 +16,20 @@ Counts = NDArray[np.int64]
 def scores(name: str, values: ArrayLike) -> Array:
     """Scores, sorted; refuse what cannot be ordered."""
     try:
-        found = np.asarray(values)
+        array = np.asarray(values)
     except ValueError:
         raise ValueError(f"{name} must be a list of numbers, got rows of different lengths") from None
     if isinstance(values, list | tuple) and any(isinstance(value, bool | np.bool_) for value in values):
         raise ValueError(f"{name} must hold finite numbers, got a boolean")
-    if found.ndim != 1 or not found.size:
-        raise ValueError(f"{name} must be a list of at least one score, got shape {found.shape}")
-    if found.dtype.kind not in "fiu":
-        raise ValueError(f"{name} must hold finite numbers, got values of type {found.dtype}")
-    found = found.astype(np.float64)
-    if not np.all(np.isfinite(found)):
-        at = int(np.flatnonzero(~np.isfinite(found))[0])
-        raise ValueError(f"{name} must hold finite numbers, got {found[at]!r} at position {at}")
-    return np.sort(found)
+    if array.ndim != 1 or not array.size:
+        raise ValueError(f"{name} must be a list of at least one score, got shape {array.shape}")
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must hold finite numbers, got values of type {array.dtype}")
+    array = array.astype(np.float64)
+    if not np.all(np.isfinite(array)):
+        at = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise ValueError(f"{name} must hold finite numbers, got {array[at]!r} at position {at}")
+    return np.sort(array)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,9 +67,9 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
     top = int(np.ceil(some.max()))
     cumulants = np.insert(np.logaddexp(0, _log_moments(top, t, m)), 0, [0.0])  # at orders 1, 2, …
     with_shift = np.interp(some, np.arange(1.0, top + 1), cumulants) / (some - 1)
-    found = told.copy()
-    found[within] = np.minimum(np.maximum(with_shift, _reverse(some, t, m)), told[within])
-    return found
+    curve = told.copy()
+    curve[within] = np.minimum(np.maximum(with_shift, _reverse(some, t, m)), told[within])
+    return curve
 
 
 def reverse_rdp(order: float, places: int, mu: float) -> float:
@@ -200,12 +200,12 @@ def _reverse(orders: Array, places: int, mu: float) -> Array:
         return geometric
     weight = step * np.exp(-x * x / 2) / sqrt(2 * pi)
     terms = np.concatenate([_laplace(v[i : i + 256], places, mu, x, weight) for i in range(0, v.size, 256)])
-    found = np.empty(beta.size)
+    inverse = np.empty(beta.size)
     for i, b in enumerate(beta.ravel().tolist()):
         powers = terms + b * v
         inside = powers.max() - 35 > max(powers[0], powers[-1])  # else the integral was cut off
-        found[i] = logsumexp(powers) + log(v_step) - gammaln(b) + 1e-10 if inside else np.inf
-    return np.asarray(np.minimum(np.logaddexp(0, found.reshape(beta.shape)) / beta, geometric))
+        inverse[i] = logsumexp(powers) + log(v_step) - gammaln(b) + 1e-10 if inside else np.inf
+    return np.asarray(np.minimum(np.logaddexp(0, inverse.reshape(beta.shape)) / beta, geometric))
 
 
 def _laplace(v: Array, places: int, mu: float, x: Array, weight: Array) -> Array:
@@ -263,18 +263,18 @@ def _power(masses: Array, count: int) -> Array:
     from scipy.fft import irfft, next_fast_len, rfft
 
     size = next_fast_len(2 * masses.size - 1, real=True)
-    found, square, left = None, masses, count
+    power, square, left = None, masses, count
     while left:
         transform = rfft(square, size)
         if left & 1:
-            found = (
-                square if found is None else np.maximum(irfft(rfft(found, size) * transform, size), 0)[: square.size]
+            power = (
+                square if power is None else np.maximum(irfft(rfft(power, size) * transform, size), 0)[: square.size]
             )
         left >>= 1
         if left:
             square = np.maximum(irfft(transform * transform, size), 0)[: square.size]
-    assert found is not None
-    return found
+    assert power is not None
+    return power
 
 
 def _log_expm1(x: Array) -> Array:
@@ -315,5 +315,5 @@ def log_overlap(order: int, chosen: int, places: int, mu: float) -> float:
 def _log_choose(top: int, bottom: Array) -> Array:
     """ln C(n, k), −∞ where k > n."""
     inside = np.minimum(bottom, top)
-    found = gammaln(top + 1) - gammaln(inside + 1) - gammaln(top - inside + 1)
-    return np.where(bottom <= top, found, -np.inf)
+    logs = gammaln(top + 1) - gammaln(inside + 1) - gammaln(top - inside + 1)
+    return np.where(bottom <= top, logs, -np.inf)

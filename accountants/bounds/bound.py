@@ -96,8 +96,8 @@ def epsilons(bounds: Sequence[Bound], deltas: Array) -> list[Limit]:
     batches: dict[Hashable, list[int]] = {}
     for at, bound in enumerate(bounds):
         batches.setdefault(bound.batch, []).append(at)
-    found: dict[int, Limit] = {}
+    limits: dict[int, Limit] = {}
     for members in batches.values():
         together = [bounds[at] for at in members]
-        found |= zip(members, type(together[0]).epsilons(together, deltas[members]), strict=True)
-    return [found[at] for at in range(len(bounds))]
+        limits |= zip(members, type(together[0]).epsilons(together, deltas[members]), strict=True)
+    return [limits[at] for at in range(len(bounds))]

@@ -225,14 +225,14 @@ def _smallest(function: Callable[[float], float], low: float, high: float, width
 
 def _power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
     """values^count by squaring; numpy's general complex power is ten times slower."""
-    found, square = np.ones_like(values), values.copy()
+    power, square = np.ones_like(values), values.copy()
     while count:
         if count & 1:
-            found *= square
+            power *= square
         count >>= 1
         if count:
             square *= square
-    return found
+    return power
 
 
 def _window(parts: Parts, tilt: float, cumulant: float) -> tuple[int, int, list[Array]]:

@@ -43,8 +43,8 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> float | Array:
     """
     e, m = _checked("epsilon", epsilon), _checked("mu", mu)
     with np.errstate(under="ignore"):
-        found = np.exp(log_delta(e, m))
-    return found if found.ndim else float(found)
+        deltas = np.exp(log_delta(e, m))
+    return deltas if deltas.ndim else float(deltas)
 
 
 def log_delta(epsilon: ArrayLike, mu: ArrayLike) -> Array:
@@ -60,8 +60,8 @@ def log_delta(epsilon: ArrayLike, mu: ArrayLike) -> Array:
         gap = np.maximum(erfcx(np.maximum(-a, 0) / sqrt(2)) - second, 0)  # rounds below 0 only where e^(−a²/2) is 0
         tail = -a * a / 2 + np.log(0.5 * gap)
         body = np.log(np.where(e == 0, erf(m / sqrt(8)), np.exp(log_ndtr(a)) - 0.5 * np.exp(-a * a / 2) * second))
-        found = np.where(a < 0, tail, body)
-    return np.where(m == 0, -np.inf, found)
+        logs = np.where(a < 0, tail, body)
+    return np.where(m == 0, -np.inf, logs)
 
 
 def fast_delta(epsilon: ArrayLike, mu: ArrayLike) -> Array:
@@ -73,8 +73,8 @@ def fast_delta(epsilon: ArrayLike, mu: ArrayLike) -> Array:
     e, m = np.asarray(epsilon, float), np.asarray(mu, float)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         a = m / 2 - e / m
-        found = ndtr(a) - 0.5 * np.exp(-a * a / 2) * erfcx((m - a) / sqrt(2))  # −b = μ − a
-    return np.where(m == 0, 0.0, np.maximum(found, 0.0))
+        deltas = ndtr(a) - 0.5 * np.exp(-a * a / 2) * erfcx((m - a) / sqrt(2))  # −b = μ − a
+    return np.where(m == 0, 0.0, np.maximum(deltas, 0.0))
 
 
 @overload
@@ -106,11 +106,11 @@ def epsilon(delta_: ArrayLike, mu: ArrayLike) -> float | Array:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta_!r}")
     target, m = np.broadcast_arrays(np.log(target), m)
     shape, target, m = m.shape, target.ravel(), m.ravel()
-    found = np.zeros(m.size)
+    epsilons = np.zeros(m.size)
     rows = np.flatnonzero(log_delta(0.0, m) > target)
     if rows.size:
-        found[rows] = _inverse(target[rows], m[rows])
-    return found.reshape(shape) if shape else float(found[0])
+        epsilons[rows] = _inverse(target[rows], m[rows])
+    return epsilons.reshape(shape) if shape else float(epsilons[0])
 
 
 def _inverse(target: Array, m: Array) -> Array:
@@ -182,10 +182,10 @@ def total_variation(mu: float) -> float:
 
 def _checked(name: str, value: ArrayLike) -> Array:
     """Refuse NaN, infinities and negatives."""
-    found = np.asarray(value)
-    if found.dtype == bool or found.dtype.kind not in "fiu":
+    array = np.asarray(value)
+    if array.dtype == bool or array.dtype.kind not in "fiu":
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
-    found = found.astype(float)
-    if not np.all(np.isfinite(found) & (found >= 0)):
+    array = array.astype(float)
+    if not np.all(np.isfinite(array) & (array >= 0)):
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
-    return found
+    return array

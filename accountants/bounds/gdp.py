@@ -99,12 +99,12 @@ def mu(
     inside = int(np.searchsorted(-log_alpha, -log(least), "left"))  # edges above the floor; there, the line between
     log_alpha = np.append(log_alpha[:inside], log(least))
     power = np.append(at[:inside] + gap[:inside], at[inside] + least * exp(min(corner[inside], 700)))  # 1 − β
-    found = max(0.0, float(np.max(ndtri(np.minimum(power, 1)) - ndtri_exp(log_alpha))))
+    tightest = max(0.0, float(np.max(ndtri(np.minimum(power, 1)) - ndtri_exp(log_alpha))))
     return GaussianFit(
-        mu=found,
-        regret=regret(found, epsilon, delta),
+        mu=tightest,
+        regret=regret(tightest, epsilon, delta),
         floor=least,
-        delta_floor=float(ndtr(found + ndtri(least))),
+        delta_floor=float(ndtr(tightest + ndtri(least))),
     )
 
 
@@ -153,7 +153,7 @@ def _hull(epsilon: Array, delta: Array) -> list[int]:
     return corners
 
 
-def regret(found: float, epsilon: Array, delta: Array) -> float:
+def regret(claimed: float, epsilon: Array, delta: Array) -> float:
     """max_ε (δ_G(ε; μ) − δ(ε))/(1 + e^ε): the smallest shift of both error rates that covers the difference."""
     scale = np.exp(-epsilon) / (1 + np.exp(-epsilon))
-    return max(0.0, float(np.max((gaussian.delta(epsilon, found) - delta) * scale)))
+    return max(0.0, float(np.max((gaussian.delta(epsilon, claimed) - delta) * scale)))

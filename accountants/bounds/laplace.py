@@ -67,8 +67,8 @@ class LaplaceRelease(Step):
         once = self._once
 
         def log_delta(at: float) -> float:
-            found = delta(at, once)
-            return log(found) if found > 0 else -inf
+            value = delta(at, once)
+            return log(value) if value > 0 else -inf
 
         return ClosedForm(
             method="exact Laplace profile",

@@ -106,10 +106,10 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
     variation = max(forward[0], backward[0])
     drops = max(forward[0] - forward[1], 0.0) + max(backward[0] - backward[1], 0.0)
     middle = max(1 - variation - drops * exp(-d) / -expm1(-d), 0.0)
-    found = [_joined(backward, down, middle, up, forward[-1], d, tail)]
+    grids = [_joined(backward, down, middle, up, forward[-1], d, tail)]
     if not symmetric:
-        found.append(_joined(forward, up, middle, down, backward[-1], d, tail))
-    return tuple(found)
+        grids.append(_joined(forward, up, middle, down, backward[-1], d, tail))
+    return tuple(grids)
 
 
 def directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float, tail: float) -> list[Parts]:
@@ -124,8 +124,8 @@ def directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float, tai
         ValueError: as `from_profile`.
     """
     grids = [(from_profile(profile, interval, tail=tail), rounds) for profile, rounds in steps]
-    width = max(len(found) for found, _ in grids)
-    return [[(found[min(side, len(found) - 1)], rounds) for found, rounds in grids] for side in range(width)]
+    width = max(len(grid) for grid, _ in grids)
+    return [[(grid[min(side, len(grid) - 1)], rounds) for grid, rounds in grids] for side in range(width)]
 
 
 def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, wanted: float | None) -> float:
@@ -193,10 +193,10 @@ def _sampled(profile: Profile, interval: float, tail: float) -> Array:
 
 def _checked(values: ArrayLike) -> Array:
     """Refuse a profile that is no probability."""
-    found = np.asarray(values, float)
-    if not np.all((found >= 0) & (found <= 1 + 1e-12)):
+    array = np.asarray(values, float)
+    if not np.all((array >= 0) & (array <= 1 + 1e-12)):
         raise ValueError("a privacy profile must give numbers in [0, 1]")
-    return np.asarray(np.minimum(found, 1.0))
+    return np.asarray(np.minimum(array, 1.0))
 
 
 def _masses(values: Array, interval: float) -> Array:

@@ -80,8 +80,8 @@ class PublicMixture(Step):
         sampled = self.rate < 1
 
         def log_delta(epsilon: float) -> float:
-            found = float(profile(np.array(epsilon)))
-            return log(found) if found > 0 else -inf
+            value = float(profile(np.array(epsilon)))
+            return log(value) if value > 0 else -inf
 
         return ClosedForm(
             method="exact sampled profile" if sampled else "exact mixture over the public coins",
@@ -119,12 +119,12 @@ def profile(law: ShiftLaw) -> Profile:
 
     def delta(epsilon: ArrayLike) -> Array:
         e = np.asarray(epsilon, float)
-        flat, found = e.ravel(), np.empty(e.size)
+        flat, deltas = e.ravel(), np.empty(e.size)
         step = max(1, CHUNK // mu.size)
         for start in range(0, flat.size, step):
             part = flat[start : start + step, None]
-            found[start : start + step] = gaussian.fast_delta(part, mu) @ weight
-        return np.minimum(found, 1.0).reshape(e.shape)
+            deltas[start : start + step] = gaussian.fast_delta(part, mu) @ weight
+        return np.minimum(deltas, 1.0).reshape(e.shape)
 
     return delta
 
@@ -141,13 +141,13 @@ def rdp(orders: ArrayLike, law: ShiftLaw) -> Array:
     0.30986807184
     """
     a = np.asarray(orders, float)
-    flat, found = a.ravel(), np.empty(a.size)
+    flat, curve = a.ravel(), np.empty(a.size)
     squared, step = law.mu**2, max(1, _BLOCK // law.mu.size)
     with np.errstate(under="ignore"):
         for start in range(0, flat.size, step):
             some = flat[start : start + step]
-            found[start : start + step] = _log_mean_exp(((some - 1) * some / 2)[:, None] * squared, law.log_weight)
-    return np.asarray((found / (flat - 1)).reshape(a.shape))
+            curve[start : start + step] = _log_mean_exp(((some - 1) * some / 2)[:, None] * squared, law.log_weight)
+    return np.asarray((curve / (flat - 1)).reshape(a.shape))
 
 
 def _log_mean_exp(exponents: Array, log_weight: Array) -> Array:

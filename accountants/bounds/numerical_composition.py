@@ -40,10 +40,10 @@ class ComposedBound(Bound):
 
     def log_delta(self, epsilon: float) -> Limit:
         try:
-            found = pld.history_delta(self.pairs, epsilon)
+            value = pld.history_delta(self.pairs, epsilon)
         except GridTooLarge:
             return Limit(value=0.0)
-        return Limit(value=log(found) if found > 0 else -inf)
+        return Limit(value=log(value) if value > 0 else -inf)
 
 
 def composed_bound(steps: Steps) -> ComposedBound | None:

@@ -74,10 +74,10 @@ def history_delta(steps: Steps, epsilon: float, interval: float | None = None) -
     e, checked = validate.real("epsilon", epsilon, least=0), _checked(steps)
     rounds = sum(count for _, count in checked)
     for tail in (1e-40, 1e-290):  # a grid that reaches further is coarser
-        found = max(composed.delta(e) for _, composed in _compositions(checked, tail, interval, epsilon=e))
-        if found > 1e8 * rounds * tail:
+        largest = max(composed.delta(e) for _, composed in _compositions(checked, tail, interval, epsilon=e))
+        if largest > 1e8 * rounds * tail:
             break
-    return float(found)
+    return float(largest)
 
 
 def composed_bounds(steps: Steps, delta: float, interval: float | None = None) -> tuple[float, float]:
@@ -106,9 +106,9 @@ def composed_bounds(steps: Steps, delta: float, interval: float | None = None) -
     True
     """
     target = validate.delta(delta)
-    found = _for_delta(steps, target, interval)
-    lower = max(_lower(parts, composed, target) for parts, composed in found)
-    return lower, float(max(composed.epsilon(target) for _, composed in found))
+    bounds = _for_delta(steps, target, interval)
+    lower = max(_lower(parts, composed, target) for parts, composed in bounds)
+    return lower, float(max(composed.epsilon(target) for _, composed in bounds))
 
 
 def composed_lower(steps: Steps, delta: float, interval: float | None = None) -> float:

@@ -44,8 +44,8 @@ class RandomizedAnswer(Step):
             return None
 
         def log_delta(at: float) -> float:
-            found = float(delta(at, self.noise, self.classes, count))
-            return log(found) if found > 0 else -inf
+            value = float(delta(at, self.noise, self.classes, count))
+            return log(value) if value > 0 else -inf
 
         return ClosedForm(
             method="exact profile of all answers",
@@ -143,8 +143,8 @@ def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> A
     losses, log_mass = _losses(noise, classes, validate.whole("answers", answers, most=_MOST_ANSWERS))
     gap = np.minimum(e.ravel()[:, None] - losses, 0.0)
     with np.errstate(under="ignore"):
-        found = -np.expm1(gap) @ np.exp(log_mass)
-    return np.asarray(np.clip(found, 0.0, 1.0).reshape(e.shape))
+        deltas = -np.expm1(gap) @ np.exp(log_mass)
+    return np.asarray(np.clip(deltas, 0.0, 1.0).reshape(e.shape))
 
 
 def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> float:
@@ -166,8 +166,8 @@ def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> floa
     inside = np.flatnonzero((above > d) & (solved >= lower))
     if not inside.size:
         return 0.0
-    found = float(solved[inside[0]])
-    return max(0.0, min(found + 1e-13 * (1 + abs(found)), float(losses[0])))  # above what rounding can have taken
+    root = float(solved[inside[0]])
+    return max(0.0, min(root + 1e-13 * (1 + abs(root)), float(losses[0])))  # above what rounding can have taken
 
 
 def profile(noise: float, classes: int) -> Profile:

@@ -86,10 +86,10 @@ class SecretPlaces(Step):
         return sqrt(self.chosen * count) * self.mu
 
     def pairs(self, count: int) -> Pairs | None:
-        found: Pairs = [(allocation.profile(block, self.mu), count * number) for block, number in self.blocks]
+        pairs: Pairs = [(allocation.profile(block, self.mu), count * number) for block, number in self.blocks]
         if self.known:
-            found.append((round_profiles.gaussian_profile(self.mu * sqrt(self.known * count)), 1))
-        return found or None
+            pairs.append((round_profiles.gaussian_profile(self.mu * sqrt(self.known * count)), 1))
+        return pairs or None
 
 
 @dataclass(frozen=True, kw_only=True)

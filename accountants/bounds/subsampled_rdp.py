@@ -58,8 +58,8 @@ def without_replacement_rdp(
             bound = np.logaddexp(0, _binomial_sums(terms[None], order))
             return np.asarray(np.minimum(bound, (order - 1) * curve[order.astype(int) - 2]))
 
-        found = np.minimum(_interpolated(flat, cumulant)[0] / (flat - 1), cap)
-    return found.reshape(a.shape) if g > 0 else np.zeros(a.shape)
+        values = np.minimum(_interpolated(flat, cumulant)[0] / (flat - 1), cap)
+    return values.reshape(a.shape) if g > 0 else np.zeros(a.shape)
 
 
 def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> Array:
@@ -113,17 +113,17 @@ def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike, *, e
     >>> float(poisson_gaussian_rdp(8, 0.01, 1.0).round(12))
     0.000893643908
     """
-    found = gaussian_rows(orders, rate, mu, _poisson_terms, _log_nobody)
+    values = gaussian_rows(orders, rate, mu, _poisson_terms, _log_nobody)
     if not exact_fractional:
-        return found
+        return values
     a, (q, m) = checked_orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
     fractional = np.flatnonzero(a.ravel() % 1)
-    rows = found.reshape(q.size, a.size)
+    rows = values.reshape(q.size, a.size)
     if fractional.size:
         for row, row_rate, row_mu in zip(rows, q.ravel().tolist(), m.ravel().tolist(), strict=True):
             exact = sampled_renyi.poisson_gaussian(a.ravel()[fractional], row_rate, row_mu)
             row[fractional] = np.minimum(row[fractional], exact)
-    return found
+    return values
 
 
 def gaussian_rows(
@@ -138,7 +138,7 @@ def gaussian_rows(
     a, (g, m) = checked_orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
     flat, shape = a.ravel(), (*g.shape, *a.shape)
     g, m = g.ravel()[:, None], m.ravel()[:, None]
-    found = np.empty((g.size, flat.size))
+    values = np.empty((g.size, flat.size))
     top = int(np.ceil(flat.max()))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
         for start in range(0, g.size, _ROWS):
@@ -151,10 +151,10 @@ def gaussian_rows(
                 bound = np.logaddexp(0, np.logaddexp(sums, more(order, rows, m[part])))
                 return np.asarray(np.minimum(bound, order * (order - 1) * m[part] ** 2 / 2))
 
-            found[part] = _interpolated(flat, cumulant) / (flat - 1)
+            values[part] = _interpolated(flat, cumulant) / (flat - 1)
         unsampled = flat * m**2 / 2
-    found = np.where(g == 1, unsampled, np.where((g == 0) | (m == 0), 0.0, np.minimum(found, unsampled)))
-    return found.reshape(shape)
+    values = np.where(g == 1, unsampled, np.where((g == 0) | (m == 0), 0.0, np.minimum(values, unsampled)))
+    return values.reshape(shape)
 
 
 def _poisson_terms(top: int, rate: Array, mu: Array) -> Array:
@@ -187,15 +187,15 @@ def _log_nobody(order: Array, rate: Array) -> Array:
 
 def _binomial_sums(terms: Array, orders: Array) -> Array:
     """ln Σ_{j=2..α} C(α, j) e^{term_j} for integer orders α, [R, J] → [R, A]."""
-    found = np.empty((terms.shape[0], orders.size))
+    sums = np.empty((terms.shape[0], orders.size))
     factorial = gammaln(np.arange(1, orders.max() + 2))
     for i, order in enumerate(orders.astype(int).tolist()):
         part = terms[:, : order - 1] + (factorial[order] - factorial[2 : order + 1] - factorial[order - 2 :: -1])
         peak = np.maximum(part.max(1, keepdims=True), -1e300)
         part -= peak
         np.exp(part, out=part)
-        found[:, i] = np.log(part.sum(1)) + peak[:, 0]
-    return found
+        sums[:, i] = np.log(part.sum(1)) + peak[:, 0]
+    return sums
 
 
 def _interpolated(orders: Array, cumulant: Callable[[Array], Array]) -> Array:
@@ -220,17 +220,17 @@ def _log_expm1(x: Array) -> Array:
 
 def checked_orders(value: ArrayLike) -> Array:
     """Rényi orders > 1, at least one."""
-    found = numbers("order", value)
-    if not found.size or np.any(found <= 1):
+    array = numbers("order", value)
+    if not array.size or np.any(array <= 1):
         raise ValueError(f"orders must be finite numbers > 1, at least one, got {value!r}")
-    if found.max() > 1e5:
-        raise ValueError(f"orders above 100000 are not computed under subsampling, got {found.max():g}")
-    return found
+    if array.max() > 1e5:
+        raise ValueError(f"orders above 100000 are not computed under subsampling, got {array.max():g}")
+    return array
 
 
 def _curve(rdp: Callable[[Array], Array], orders: Array) -> Array:
     """Values of a base curve; NaN and negatives are refused."""
-    found = np.asarray(rdp(orders), float)
-    if found.shape != orders.shape or not np.all(found >= 0):
+    curve = np.asarray(rdp(orders), float)
+    if curve.shape != orders.shape or not np.all(curve >= 0):
         raise ValueError("the base Rényi curve must give a number >= 0 for every order")
-    return found
+    return curve

@@ -37,8 +37,8 @@ def amplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     e, g = numbers("epsilon", epsilon), rates(rate)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         small = np.log1p(g * np.expm1(np.clip(e, -1, 30)))  # the sum below loses digits there
-        found = np.where((e >= -1) & (e <= 30), small, np.logaddexp(np.log(g) + e, np.log1p(-g)))
-    return found if found.ndim else float(found)
+        amplified = np.where((e >= -1) & (e <= 30), small, np.logaddexp(np.log(g) + e, np.log1p(-g)))
+    return amplified if amplified.ndim else float(amplified)
 
 
 @overload
@@ -63,10 +63,10 @@ def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     e, g = numbers("epsilon", epsilon), rates(rate, positive=True)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         small = np.log1p(np.expm1(np.minimum(e, 30)) / g)
-        found = np.where(e <= 30, small, e - np.log(g) + np.log1p(-(1 - g) * np.exp(-e)))
-    if not np.all(np.isfinite(found)):
+        deamplified = np.where(e <= 30, small, e - np.log(g) + np.log1p(-(1 - g) * np.exp(-e)))
+    if not np.all(np.isfinite(deamplified)):
         raise ValueError(f"epsilon must be > ln(1 - rate), got {epsilon!r} with rate {rate!r}")
-    return found if found.ndim else float(found)
+    return deamplified if deamplified.ndim else float(deamplified)
 
 
 def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) -> Array:
@@ -176,10 +176,10 @@ def numbers(name: str, value: ArrayLike) -> Array:
     >>> numbers("epsilon", [1, 2]).tolist()
     [1.0, 2.0]
     """
-    found = np.asarray(value)
-    if found.dtype.kind not in "fiu" or not np.all(np.isfinite(found)):
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu" or not np.all(np.isfinite(array)):
         raise ValueError(f"{name} must be a finite number, got {value!r}")
-    return found.astype(float)
+    return array.astype(float)
 
 
 def nonnegative(name: str, value: ArrayLike) -> Array:
@@ -191,10 +191,10 @@ def nonnegative(name: str, value: ArrayLike) -> Array:
     >>> nonnegative("mu", 1).tolist()
     1.0
     """
-    found = numbers(name, value)
-    if np.any(found < 0):
+    array = numbers(name, value)
+    if np.any(array < 0):
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
-    return found
+    return array
 
 
 def rates(value: ArrayLike, *, positive: bool = False) -> Array:
@@ -206,15 +206,15 @@ def rates(value: ArrayLike, *, positive: bool = False) -> Array:
     >>> rates([0, 0.1]).tolist()
     [0.0, 0.1]
     """
-    found = numbers("rate", value)
-    if np.any((found < 0) | (found > 1) | (positive & (found == 0))):
+    array = numbers("rate", value)
+    if np.any((array < 0) | (array > 1) | (positive & (array == 0))):
         raise ValueError(f"rate must lie in {'(0' if positive else '[0'}, 1], got {value!r}")
-    return found
+    return array
 
 
 def _probabilities(values: ArrayLike) -> Array:
     """Values of a base profile; anything outside [0, 1] is refused."""
-    found = np.asarray(values, float)
-    if not np.all((found >= 0) & (found <= 1)):
+    array = np.asarray(values, float)
+    if not np.all((array >= 0) & (array <= 1)):
         raise ValueError("the base privacy profile must give numbers in [0, 1]")
-    return found
+    return array

@@ -41,8 +41,10 @@ class Case:
         >>> Case(id="x", what="two", compute=lambda: 2.0, expected=2.0).check()
         (True, 2.0)
         """
-        found = float(self.compute())
-        return isfinite(found) and abs(found - self.expected) <= max(self.abs, self.rel * abs(self.expected)), found
+        computed = float(self.compute())
+        return isfinite(computed) and abs(computed - self.expected) <= max(
+            self.abs, self.rel * abs(self.expected)
+        ), computed
 
 
 def read(package: str, name: str, evaluators: Mapping[str, Evaluator]) -> tuple[Case, ...]:

@@ -67,8 +67,8 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
 
 def diameter(clip: Specification) -> float:
     """Largest L2 distance of two values of a clip set."""
-    found: float = from_json(clip).sensitivity("replace_one", "l2").value
-    return found
+    distance: float = from_json(clip).sensitivity("replace_one", "l2").value
+    return distance
 
 
 def clipped_rdp(clip: Specification, sigma: float, order: float) -> float:

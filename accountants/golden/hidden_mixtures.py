@@ -70,10 +70,10 @@ def released_mixture(mus: Sequence[float], weights: Sequence[float]) -> Profile:
     scale = float(w.sum())
 
     def delta(epsilon: Array) -> Array:
-        found = np.zeros_like(epsilon, dtype=float)
+        deltas = np.zeros_like(epsilon, dtype=float)
         for mu, weight in zip(m.tolist(), (w / scale).tolist(), strict=True):
-            found += weight * np.exp(gaussian.log_delta(epsilon, mu))
-        return np.asarray(np.minimum(found, 1.0))
+            deltas += weight * np.exp(gaussian.log_delta(epsilon, mu))
+        return np.asarray(np.minimum(deltas, 1.0))
 
     return delta
 
@@ -105,7 +105,7 @@ def mixture_gaussian_rdp(orders: ArrayLike, shifts: Sequence[float], weights: Se
     with np.errstate(divide="ignore"):
         ratio = logsumexp(np.outer(x, m) - m * m / 2 + np.log(w), axis=1)
     density = np.log(x[1] - x[0]) - x * x / 2 - np.log(2 * pi) / 2
-    found = []
+    curve = []
     for order in a.ravel().tolist():
         both = [float(logsumexp(density + power * ratio)) for power in (order, 1 - order)]
         if max(both) < 1e-3:  # E[L^p − 1 − p(L − 1)], whose integrand is never negative
@@ -113,8 +113,8 @@ def mixture_gaussian_rdp(orders: ArrayLike, shifts: Sequence[float], weights: Se
                 gaps = [np.expm1(power * ratio) - power * np.expm1(ratio) for power in (order, 1 - order)]
             weight = np.exp(density)
             both = [float(np.log1p(np.sum(np.where(weight > 0, weight * gap, 0)))) for gap in gaps]
-        found.append(max(*both, 0.0) / (order - 1))
-    return np.array(found).reshape(a.shape)
+        curve.append(max(*both, 0.0) / (order - 1))
+    return np.array(curve).reshape(a.shape)
 
 
 def mixture(shifts: Sequence[float], weights: Sequence[float]) -> tuple[Array, Array]:

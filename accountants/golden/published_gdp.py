@@ -44,14 +44,14 @@ def published_mu(rate: float, noise_multiplier: float, rounds: int, *, floor: fl
     valid = (np.minimum(alpha, beta) > least) & (alpha + beta <= 1 - least)
     if not valid.any():
         raise ValueError(f"no test errs at a rate above floor = {least:g} in both ways: choose a smaller floor")
-    found = max(0.0, float(np.max(ndtri(1 - beta[valid]) - ndtri(alpha[valid]))))
+    largest = max(0.0, float(np.max(ndtri(1 - beta[valid]) - ndtri(alpha[valid]))))
     epsilon = np.linspace(0.0, 20.0, NODES)
     delta = np.maximum(composed.get_delta_for_epsilon(epsilon), 0)
     return GaussianFit(
-        mu=found,
-        regret=regret(found, epsilon, delta),
+        mu=largest,
+        regret=regret(largest, epsilon, delta),
         floor=least,
-        delta_floor=float(ndtr(found + ndtri(least))),
+        delta_floor=float(ndtr(largest + ndtri(least))),
         sound=False,
         objection=(
             "rounding noise of the composed probabilities counts as false positives, so the trade-off curve is lost "
@@ -86,18 +86,18 @@ def limit_theorem(rate: float, noise_multiplier: float, rounds: int, delta: floa
     steps, target = validate.whole("rounds", rounds), validate.delta(delta)
     if sigma < 0.1:
         raise ValueError(f"noise_multiplier must be at least 0.1 for the central limit theorem, got {sigma:g}")
-    found = q * sqrt(steps * expm1(sigma**-2))
+    limit = q * sqrt(steps * expm1(sigma**-2))
     return Certificate(
         kind="differential_privacy",
-        statement=f"an approximation that holds as the number of rounds grows: μ = {found:.4g}; no guarantee",
-        epsilon=gaussian.epsilon(target, found),
+        statement=f"an approximation that holds as the number of rounds grows: μ = {limit:.4g}; no guarantee",
+        epsilon=gaussian.epsilon(target, limit),
         delta=target,
         method="central limit theorem for Gaussian differential privacy",
         relation="add_or_remove_one",
         unit="record",
         sound=False,
         objection="the limit leaves out the heavy tail of sampled losses, so its ε can be below what attacks reach",
-        quantities={"mu": found},
+        quantities={"mu": limit},
         assumptions=("each record takes part by an independent secret coin",),
         source="Bu, Dong, Long and Su 2020, Corollary 4",
     )

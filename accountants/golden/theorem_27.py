@@ -53,7 +53,7 @@ def _log_even_moments(top: int, mu: Array) -> Array:
     reach = np.log(top) + 4  # from ℓμ² = ln ℓ + 4 on the moment is as good as E L^ℓ
     x = np.arange(-sqrt(top) - 9, sqrt(top * reach) + 9, step)
     base = np.expm1(mu * x - mu**2 / 2) / mu  # ≈ x for small μ, so that powers neither vanish nor overflow
-    square, found = base**2, np.full((mu.size, top // 2), np.inf)
+    square, moments = base**2, np.full((mu.size, top // 2), np.inf)
     log_square, density = np.log(square), np.log(step) - x**2 / 2 - np.log(2 * pi) / 2
     for start in range(0, top // 2, 32):  # one exponential a block, products inside it
         stop = min(start + 32, top // 2)
@@ -66,8 +66,8 @@ def _log_even_moments(top: int, mu: Array) -> Array:
         peak = logs.max(1, keepdims=True)
         power, growth = np.exp(logs - peak), square[rows] / scale
         for index in range(start, stop):
-            found[rows, index] = (np.log(power.sum(1, keepdims=True)) + peak + (index - start) * np.log(scale))[:, 0]
+            moments[rows, index] = (np.log(power.sum(1, keepdims=True)) + peak + (index - start) * np.log(scale))[:, 0]
             power *= growth
     degrees = np.arange(2.0, top + 1, 2)
-    found += degrees * np.log(mu)
-    return np.where(degrees * mu**2 <= np.log(degrees) + 4, found, np.inf)
+    moments += degrees * np.log(mu)
+    return np.where(degrees * mu**2 <= np.log(degrees) + 4, moments, np.inf)

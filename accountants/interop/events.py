@@ -143,7 +143,7 @@ def _updates(updates: PrivateUpdates) -> DpEvent:
 
 def _multiplier(shift: float) -> float:
     """Noise over the distance of neighbors, as a float: whole numbers and float32 inside its samplers are mispriced."""
-    found = 1 / float(shift) if shift > 0 else inf
-    if found == inf:
+    multiplier = 1 / float(shift) if shift > 0 else inf
+    if multiplier == inf:
         raise ValueError(f"the release does not depend on the record (shift {shift:g}), for which there is no event")
-    return found
+    return multiplier

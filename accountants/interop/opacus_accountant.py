@@ -145,10 +145,10 @@ def _epsilon(counts: Mapping[tuple[float, float], int], delta: float, poisson: b
         for (sigma, rate), steps in counts.items()
     ]
     few = len(run) <= MOST_KINDS
-    found = [bound.epsilon(delta).value for bound in bounds(run, tight=few)]
-    if few and len(found) > 1:  # numerical composition comes last; without it, opacus' orders need the finest curve
+    epsilons = [bound.epsilon(delta).value for bound in bounds(run, tight=few)]
+    if few and len(epsilons) > 1:  # numerical composition comes last; without it, opacus' orders need the finest curve
         curve = sum(
-            step.fine_rdp(ORDERS, count) if found[-1] == inf else step.rdp(ORDERS, count) for step, count in run
+            step.fine_rdp(ORDERS, count) if epsilons[-1] == inf else step.rdp(ORDERS, count) for step, count in run
         )
-        found.append(renyi.best_epsilon(ORDERS, curve, delta).value)
-    return min(found)
+        epsilons.append(renyi.best_epsilon(ORDERS, curve, delta).value)
+    return min(epsilons)

@@ -51,15 +51,15 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
     """
     tokens = validate.whole("tokens", tokens)
     if multiplicities is None:
-        found, count = lgamma(tokens + 1) / log(10), f"{tokens}!"
+        digits, count = lgamma(tokens + 1) / log(10), f"{tokens}!"
     else:
         if sum(checked_multiplicities(multiplicities)) != tokens:
             raise ValueError(f"multiplicities must sum to tokens ({tokens}), got {sum(multiplicities)}")
-        found, count = log10_distinct_orderings(multiplicities), f"{tokens}!/∏m!"
+        digits, count = log10_distinct_orderings(multiplicities), f"{tokens}!/∏m!"
     return Certificate(
         kind="permutation_count",
-        statement=f"σ-privacy over {count} = {_power(found)} orderings an image; {NOT_DP}",
-        quantities={"log10_permutations": found, "log10_target_share": -found},
+        statement=f"σ-privacy over {count} = {_power(digits)} orderings an image; {NOT_DP}",
+        quantities={"log10_permutations": digits, "log10_target_share": -digits},
         assumptions=(
             "the permutation is uniform, fresh for every image and round, and unknown to the server",
             "tokens carry no position embedding",

@@ -36,10 +36,10 @@ def orderings_bits(tokens: int, multiplicities: Sequence[int] | None = None) -> 
     tokens = validate.whole("tokens", tokens)
     if multiplicities is None:
         return lgamma(tokens + 1) / log(2)
-    found = log10_distinct_orderings(multiplicities) * log2(10)
+    bits = log10_distinct_orderings(multiplicities) * log2(10)
     if sum(multiplicities) != tokens:
         raise ValueError(f"multiplicities must sum to tokens ({tokens}), got {sum(multiplicities)}")
-    return found
+    return bits
 
 
 def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | None = None) -> Any:
@@ -301,10 +301,10 @@ def _ln_rencontres(n: int) -> Array:
 
 def _share(name: str, values: ArrayLike) -> Array:
     """Numbers in [0, 1] of any shape; NaN and booleans are none."""
-    found = np.asarray(values)
-    if found.dtype.kind not in "iuf" or not np.all((found >= 0) & (found <= 1)):
+    array = np.asarray(values)
+    if array.dtype.kind not in "iuf" or not np.all((array >= 0) & (array <= 1)):
         raise ValueError(f"{name} must hold numbers in [0, 1], got {values!r}")
-    return found.astype(np.float64)
+    return array.astype(np.float64)
 
 
 def _log2(p: Array) -> Array:
@@ -320,10 +320,10 @@ def _like(asked: ArrayLike, bits: Array) -> Any:
 
 def _patches(name: str, values: ArrayLike) -> NDArray[Any]:
     """Finite numbers [N, D]; leading axes are flattened."""
-    found = np.asarray(values)
-    if found.dtype.kind not in "iuf" or found.ndim < 2 or found.size == 0 or not np.all(np.isfinite(found)):
-        raise ValueError(f"{name} must hold finite numbers [..., D] with at least one patch, got shape {found.shape}")
-    return found.reshape(-1, found.shape[-1])
+    array = np.asarray(values)
+    if array.dtype.kind not in "iuf" or array.ndim < 2 or array.size == 0 or not np.all(np.isfinite(array)):
+        raise ValueError(f"{name} must hold finite numbers [..., D] with at least one patch, got shape {array.shape}")
+    return array.reshape(-1, array.shape[-1])
 
 
 def _sorted_rows(patches: NDArray[Any]) -> NDArray[Any]:

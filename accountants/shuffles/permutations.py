@@ -102,8 +102,8 @@ def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
     >>> round(log10_distinct_orderings([2, 1, 1]), 6)
     1.079181
     """
-    found = checked_multiplicities(multiplicities)
-    return max(0.0, (lgamma(sum(found) + 1) - sum(lgamma(m + 1) for m in found)) / log(10))
+    counts = checked_multiplicities(multiplicities)
+    return max(0.0, (lgamma(sum(counts) + 1) - sum(lgamma(m + 1) for m in counts)) / log(10))
 
 
 def ln_choose(n: int, k: int) -> float:
@@ -119,6 +119,6 @@ def shape(tokens: int, batch: int, kept: int) -> tuple[int, int, int]:
 
 def checked_multiplicities(values: Sequence[int]) -> list[int]:
     """Whole numbers >= 1, at least one."""
-    if not (found := [validate.whole("multiplicity", value) for value in values]):
+    if not (counts := [validate.whole("multiplicity", value) for value in values]):
         raise ValueError("multiplicities must hold at least one whole number >= 1, got none")
-    return found
+    return counts

@@ -93,12 +93,12 @@ def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Vari
     tokens, batch, kept = shape(tokens, batch, kept)
     if validate.choice("variant", variant, VARIANTS) == "algorithm_2":
         return log10_total_permutations(tokens, batch, kept)
-    if (found := _log10_outcomes(tokens, batch, kept, variant)) is None:
+    if (value := _log10_outcomes(tokens, batch, kept, variant)) is None:
         raise ValueError(
             f"the outcomes of tokens={tokens}, batch={batch}, kept={kept} are neither few enough to count nor "
             "concentrated enough to integrate; there are at least as many as log10_best_guess says"
         )
-    return found
+    return value
 
 
 def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> bool:
@@ -176,11 +176,11 @@ def _log10_outcomes(tokens: int, batch: int, kept: int, variant: Variant) -> flo
     if batch * moved > 200:  # below, the trapezoidal rule's error can be seen, and the integer is quick anyway
         if batch == 2 and variant == "final_shuffle":
             return log10(sum(comb(tokens, t) ** 2 for t in range(kept, tokens + 1))) + 2 * ordered
-        if (found := _ln_integral(_ratios(tokens, kept, variant), batch)) is not None:
+        if (integral := _ln_integral(_ratios(tokens, kept, variant), batch)) is not None:
             first = ln_choose(tokens, kept)
             if variant == "final_shuffle":
                 first += lgamma(tokens + 1) - lgamma(moved + 1)
-            return (found + batch * first) / log(10)
+            return (integral + batch * first) / log(10)
         if batch * moved**2 > _LOG_WORK:
             return None
     return log10(_count(tokens, batch, kept, variant))

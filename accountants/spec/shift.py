@@ -106,11 +106,11 @@ def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
             kept = ceil(float(_kept(mechanism, law.share).max()) * many - 1e-6)
         else:
             shift *= ratio
-    found = [(shift, kept * mechanism.releases)]
+    parts = [(shift, kept * mechanism.releases)]
     if mechanism.labels is not None:
         classes = l1_coordinates(mechanism.labels, mechanism.relation)
-        found.append((ratio * label / classes, classes * mechanism.releases))
-    return tuple((shift, count) for shift, count in found if count and shift)
+        parts.append((ratio * label / classes, classes * mechanism.releases))
+    return tuple((shift, count) for shift, count in parts if count and shift)
 
 
 def scaled(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[float, float]:

@@ -41,15 +41,15 @@ def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor
     """
     from privkit.attacks.scores.leak import pooled_auc
 
-    found, nothing = (
+    detected, nothing = (
         pooled_auc(scores.values.double().cpu().numpy(), truth.cpu().numpy()).auc
         for scores, truth in ((leak, leak_truth), (noise, noise_truth))
     )
     return (
         Control(
             name="wins_on_a_planted_leak",
-            passed=found >= _PLANTED_AUC,
-            detail=f"where the answer is planted the attack's AUC is {found:.3f}",
+            passed=detected >= _PLANTED_AUC,
+            detail=f"where the answer is planted the attack's AUC is {detected:.3f}",
         ),
         Control(
             name="fails_on_noise",

@@ -97,8 +97,8 @@ def shares_kept(ordered: Tensor, released: Tensor, size: int) -> tuple[float, fl
         released: [N, T, D], what came back for them.
         size: rows a message.
     """
-    found = nearest(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
-    return kept_share(own_share(*found, ordered.shape[1]), size), own_share(*found, 1)
+    matches = nearest(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
+    return kept_share(own_share(*matches, ordered.shape[1]), size), own_share(*matches, 1)
 
 
 def kept_share(own: float, batch: int) -> float:

@@ -224,13 +224,13 @@ def _auxiliary(config: AuditConfig, splits: Splits, victims: Batch, other: Pool 
     """The adversary's images, and how many were left out because they are private or attacked ones."""
     if config.auxiliary == "training":
         return splits.private, 0
-    found = splits.auxiliary
+    auxiliary = splits.auxiliary
     if other is not None:
         order = np.random.default_rng(derive(seed, "auxiliary")).permutation(len(other))
         taken = other.take(order[: config.budget.auxiliary])
         fitted = replace(taken, x=splits.domain.fit(taken.x, taken.domain), domain=splits.domain)
-        found = fitted.to(victims.x.device)
-    kept = without(without(found, splits.private), victims)
+        auxiliary = fitted.to(victims.x.device)
+    kept = without(without(auxiliary, splits.private), victims)
     if not len(kept):
         raise DataError(f"every image of auxiliary={config.auxiliary} is a private or an attacked one; name another")
-    return kept, len(found) - len(kept)
+    return kept, len(auxiliary) - len(kept)

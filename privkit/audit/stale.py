@@ -44,7 +44,7 @@ def refresh(
         RunFolderError: if something changed and `again` is False.
         DataError: if the images cannot be read.
     """
-    begun = [(cell, found) for cell in cells if (found := _stored(folder, cell, rows))]
+    begun = [(cell, origin) for cell in cells if (origin := _stored(folder, cell, rows))]
     seeds = {cell.seed for cell, _ in begun}
     images = {seed: read_images(config, seed, torch.device("cpu")).hashes for seed in seeds}
     changed: dict[str, None] = {}
@@ -75,12 +75,12 @@ def refresh(
 def _stored(folder: RunFolder, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
     """Folder -> what it is made of, of a cell's model and the cell, where they hold something to go on with."""
     model, home = folder.model(cell.model_id), folder.cell(cell.id)
-    found = {model: folder.made_of(model)} if holds(model) else {}
+    recorded = {model: folder.made_of(model)} if holds(model) else {}
     if cell.id in rows:
-        found[home] = rows[cell.id].provenance
+        recorded[home] = rows[cell.id].provenance
     elif holds(home):
-        found[home] = folder.made_of(home)
-    return found
+        recorded[home] = folder.made_of(home)
+    return recorded
 
 
 def _changes(there: Provenance | None, here: Provenance, seed: int) -> list[str]:

@@ -158,11 +158,11 @@ def calibrate(
         if parameter == "delta":
             least = answer.delta(mechanism_of(given), epsilon, tight=not fast)
             return _print_found("delta", least.delta, least, as_json)
-        found = solve(mechanism_of({parameter: 1, **given}), parameter, epsilon=epsilon, delta=delta, tight=not fast)  # type: ignore[arg-type]
+        solved = solve(mechanism_of({parameter: 1, **given}), parameter, epsilon=epsilon, delta=delta, tight=not fast)  # type: ignore[arg-type]
     except ValueError as error:
         raise UsageError(str(error)) from error
-    labels = found.mechanism.noise.labels if parameter == "sigma" else None
-    _print_found(parameter, found.value, found.certificate, as_json, labels)
+    labels = solved.mechanism.noise.labels if parameter == "sigma" else None
+    _print_found(parameter, solved.value, solved.certificate, as_json, labels)
 
 
 def permutations(
@@ -181,16 +181,16 @@ def permutations(
     _check_keep(keep, tokens, batch)
     try:
         if batch == 1:
-            found = certificates.patch_shuffle(tokens=tokens)
+            certificate = certificates.patch_shuffle(tokens=tokens)
         else:
             kept = counts.kept_tokens(tokens, 0.4 if keep is None else keep)
-            found = certificates.batch_shuffle(tokens=tokens, batch=batch, kept=kept, variant=variant)  # type: ignore[arg-type]
+            certificate = certificates.batch_shuffle(tokens=tokens, batch=batch, kept=kept, variant=variant)  # type: ignore[arg-type]
     except ValueError as error:
         raise UsageError(str(error)) from error
     if as_json:
-        typer.echo(json.dumps({**asdict(found), "epsilon": None}, indent=2))
+        typer.echo(json.dumps({**asdict(certificate), "epsilon": None}, indent=2))
         return
-    print_certificate(found)
+    print_certificate(certificate)
 
 
 def doctor(
@@ -202,11 +202,11 @@ def doctor(
 
     total, failed = 0, 0
     for case in reference_values():
-        passed, found = case.check()
+        passed, value = case.check()
         total, failed = total + 1, failed + (not passed)
         if everything or not passed:
             mark = "ok  " if passed else "FAIL"
-            typer.echo(f"{mark} {case.id:<44} {found:<24.12g} expected {case.expected:.12g}  {case.what}")
+            typer.echo(f"{mark} {case.id:<44} {value:<24.12g} expected {case.expected:.12g}  {case.what}")
     versions = ", ".join(f"{name} {version}" for name, version in library_versions().items())
     typer.echo(f"{total - failed} of {total} reference values reproduced ({versions}, Python {sys.version.split()[0]})")
     if failed:
@@ -233,8 +233,8 @@ def _print_found(name: str, value: Any, certificate: Certificate, as_json: bool,
     from dataclasses import asdict
 
     if as_json:
-        found = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": asdict(certificate)}
-        typer.echo(json.dumps(_without_infinities(found), indent=2, ensure_ascii=False))
+        fields = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": asdict(certificate)}
+        typer.echo(json.dumps(_without_infinities(fields), indent=2, ensure_ascii=False))
         return
     typer.echo(f"{name} = {int(value):,}" if name in ("rounds", "group") else f"{name} = {_up(value)}")
     if labels is not None:
@@ -323,12 +323,12 @@ def _print_table(rows: list[BudgetRow], compare: bool, total: int, out: Path | N
         )
 
 
-def print_certificate(found: Any) -> None:
+def print_certificate(certificate: Any) -> None:
     """The statement, how it was found and what it rests on."""
-    typer.echo(found.statement)
-    if found.method:
-        typer.echo(f"  method: {found.method} ({found.source})")
-    for sentence in found.assumptions:
+    typer.echo(certificate.statement)
+    if certificate.method:
+        typer.echo(f"  method: {certificate.method} ({certificate.source})")
+    for sentence in certificate.assumptions:
         typer.echo(f"  {sentence}")
 
 

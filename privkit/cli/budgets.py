@@ -31,9 +31,9 @@ def budgets(entries: Iterable[Entry], *, tight: bool, compare: bool) -> Iterator
     """
     iterator = iter(entries)
     while chunk := list(islice(iterator, CHUNK)):
-        found = _computed([entry for entry in chunk if not entry.error], tight)
+        answers = _computed([entry for entry in chunk if not entry.error], tight)
         for entry in chunk:
-            yield _row(entry, entry.error or found[entry.row], compare)
+            yield _row(entry, entry.error or answers[entry.row], compare)
 
 
 def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]:
@@ -44,20 +44,20 @@ def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]
     try:
         return dict(zip(rows, answer.epsilons(mechanisms, deltas, tight=tight), strict=True))
     except (ValueError, ArithmeticError, MemoryError):
-        found: dict[int, Certificate | str] = {}
+        answers: dict[int, Certificate | str] = {}
         for entry, mechanism, delta in zip(entries, mechanisms, deltas, strict=True):
             try:
-                found[entry.row] = answer.epsilon(mechanism, delta, tight=tight)
+                answers[entry.row] = answer.epsilon(mechanism, delta, tight=tight)
             except (ValueError, ArithmeticError, MemoryError) as error:
-                found[entry.row] = f"{entry.where}: {error}"
-        return found
+                answers[entry.row] = f"{entry.where}: {error}"
+        return answers
 
 
-def _row(entry: Entry, found: Certificate | str, compare: bool) -> tuple[BudgetRow, Certificate | None]:
+def _row(entry: Entry, outcome: Certificate | str, compare: bool) -> tuple[BudgetRow, Certificate | None]:
     """A certificate, or why there is none, as a row of a report."""
     kind = str(entry.cells.get("mechanism") or "")
-    if isinstance(found, str) or entry.mechanism is None or entry.delta is None:
-        error = str(found).removeprefix(f"{entry.where}: ")
+    if isinstance(outcome, str) or entry.mechanism is None or entry.delta is None:
+        error = str(outcome).removeprefix(f"{entry.where}: ")
         row = BudgetRow(row=entry.row, name=entry.name, mechanism=kind, status="error", error=error, sound=False)
         return row, None
     published, objection = None, ""
@@ -73,16 +73,16 @@ def _row(entry: Entry, found: Certificate | str, compare: bool) -> tuple[BudgetR
         row=entry.row,
         name=entry.name,
         mechanism=kind,
-        epsilon=found.epsilon,
+        epsilon=outcome.epsilon,
         delta=entry.delta,
-        lower=found.lower,
-        method=found.method,
-        order=found.order,
-        at_grid_edge=found.at_grid_edge,
-        sound=found.sound,
-        statement=found.statement,
+        lower=outcome.lower,
+        method=outcome.method,
+        order=outcome.order,
+        at_grid_edge=outcome.at_grid_edge,
+        sound=outcome.sound,
+        statement=outcome.statement,
         published=published,
         objection=objection,
         notes=notes,
     )
-    return row, found
+    return row, outcome

@@ -36,9 +36,9 @@ def preview(config: AuditConfig) -> str:
     lines, total, least = [], 0.0, False
     try:
         for part in config.parts:
-            found, controls, open_end = _part(part, device, _PROBE_SECONDS / len(config.parts))
-            lines += [f"{cell.id}  about {timed.seconds:.0f} s{_said(timed)}" for cell, timed in found]
-            total += controls + sum(timed.seconds for _, timed in found)
+            measured, controls, open_end = _part(part, device, _PROBE_SECONDS / len(config.parts))
+            lines += [f"{cell.id}  about {timed.seconds:.0f} s{_said(timed)}" for cell, timed in measured]
+            total += controls + sum(timed.seconds for _, timed in measured)
             least = least or open_end
     finally:
         torch.set_num_threads(threads)

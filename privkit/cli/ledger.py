@@ -30,17 +30,17 @@ def ledger(
 
     try:
         with Ledger(path, tight=not fast) as book:
-            found = book.epsilon(delta) if delta is not None else book.delta(epsilon or 0.0)
+            spent = book.epsilon(delta) if delta is not None else book.delta(epsilon or 0.0)
             remarks = book.remarks
     except ValueError as error:
         raise UsageError(str(error)) from error
     if as_json:
         plain = {
             name: None if isinstance(value, float) and not isfinite(value) else value
-            for name, value in asdict(found).items()
+            for name, value in asdict(spent).items()
         }
         typer.echo(json.dumps(plain, indent=2, ensure_ascii=False))
         return
-    print_certificate(found)
+    print_certificate(spent)
     for remark in remarks:
         typer.echo(f"  {remark}")

@@ -43,16 +43,16 @@ def papers(
             raise UsageError(f"{given[0]} belongs to one paper: name it ({', '.join(PAPERS)})")
         _list([paper(one) for one in PAPERS], as_json)
         return
-    found = paper(name)
+    chosen = paper(name)
     if table is not None:
-        _print_values(found, table, as_json)
+        _print_values(chosen, table, as_json)
     elif figures is not None:
-        _draw(found, figures)
+        _draw(chosen, figures)
     else:
-        _print_paper(found, results, as_json)
+        _print_paper(chosen, results, as_json)
 
 
-def _list(found: list[Paper], as_json: bool) -> None:
+def _list(shown: list[Paper], as_json: bool) -> None:
     """One line a paper."""
     from privkit.papers.orderings import orderings
     from privkit.papers.values import printed_values
@@ -66,7 +66,7 @@ def _list(found: list[Paper], as_json: bool) -> None:
             "experiments": [str(path) for path in one.experiments],
             "figures": one.pictures,
         }
-        for one in found
+        for one in shown
     ]
     if as_json:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
@@ -80,20 +80,20 @@ def _list(found: list[Paper], as_json: bool) -> None:
             str(len(one.experiments)),
             "--figures" if one.pictures else "",
         ]
-        for row, one in zip(rows, found, strict=True)
+        for row, one in zip(rows, shown, strict=True)
     ]
     _print(["paper", "title", "printed numbers", "orderings", "experiments", "figures"], cells)
 
 
-def _print_values(found: Paper, table: str, as_json: bool) -> None:
+def _print_values(shown: Paper, table: str, as_json: bool) -> None:
     """The printed numbers of one table."""
     from privkit.papers.values import printed_values
 
-    values = printed_values(found.name)
+    values = printed_values(shown.name)
     tables = list(dict.fromkeys(value.table for value in values))
     chosen = [value for value in values if value.table.casefold() == table.casefold()]
     if not chosen:
-        raise unknown(f"table of {found.name}", table, tables)
+        raise unknown(f"table of {shown.name}", table, tables)
     if as_json:
         typer.echo(json.dumps([asdict(value) for value in chosen], indent=2, ensure_ascii=False))
         return
@@ -111,18 +111,18 @@ def _print_values(found: Paper, table: str, as_json: bool) -> None:
             for value in chosen
         ],
     )
-    typer.echo(f"{found.citation}, {chosen[0].table}; line: of the paper's text, from which the number was read")
+    typer.echo(f"{shown.citation}, {chosen[0].table}; line: of the paper's text, from which the number was read")
 
 
-def _draw(found: Paper, folder: Path) -> None:
+def _draw(chosen: Paper, folder: Path) -> None:
     """Every figure as PNG and SVG."""
     from privkit.papers import PAPERS, paper
     from privkit.reports.figures import save
 
-    pictures = found.figures()
+    pictures = chosen.figures()
     if not pictures:
         drawn = [one for one in PAPERS if paper(one).pictures]
-        raise UsageError(f"{found.name} has no figures; papers with figures: {', '.join(drawn)}")
+        raise UsageError(f"{chosen.name} has no figures; papers with figures: {', '.join(drawn)}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, draw in pictures.items():
@@ -135,40 +135,40 @@ def _draw(found: Paper, folder: Path) -> None:
         raise StorageError(f"{folder} cannot be written: {error.strerror}; name another --figures folder") from error
 
 
-def _print_paper(found: Paper, results: Path | None, as_json: bool) -> None:
+def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
     """Claims, then orderings, then where the experiments lie."""
     from privkit.papers.orderings import judge, measured, orderings, read_rows
 
-    if results is not None and not orderings(found.name):
-        raise UsageError(f"{found.name} publishes no ordering that is judged here: leave --results out")
-    comparisons = list(found.comparisons())
-    methods = measured(found.name, read_rows(results)) if orderings(found.name) else []
+    if results is not None and not orderings(chosen.name):
+        raise UsageError(f"{chosen.name} publishes no ordering that is judged here: leave --results out")
+    comparisons = list(chosen.comparisons())
+    methods = measured(chosen.name, read_rows(results)) if orderings(chosen.name) else []
     if results is not None and not any(one.accuracy for one in methods):
         raise UsageError(
-            f"no row of {results} is of a method of {found.name}: audit one of its experiments "
-            f"({', '.join(path.name for path in found.experiments)})"
+            f"no row of {results} is of a method of {chosen.name}: audit one of its experiments "
+            f"({', '.join(path.name for path in chosen.experiments)})"
         )
-    judged = judge(found.name, methods)
+    judged = judge(chosen.name, methods)
     if as_json:
         answer: dict[str, Any] = {
-            "paper": found.name,
-            "title": found.title,
+            "paper": chosen.name,
+            "title": chosen.title,
             "claims": [asdict(one) for one in comparisons],
             "methods": [{"method": one.method, "accuracy": dict(one.accuracy)} for one in methods],
             "orderings": [_ordering_json(one) for one in judged],
-            "experiments": [str(path) for path in found.experiments],
+            "experiments": [str(path) for path in chosen.experiments],
         }
         typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
         return
-    typer.echo(f"{found.title} ({found.citation.partition(',')[0]})\n")
+    typer.echo(f"{chosen.title} ({chosen.citation.partition(',')[0]})\n")
     _print(*claims_table(comparisons))
     if judged:
         _print(*methods_table(methods))
         _print(*orderings_table(judged))
         typer.echo("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
-    if found.experiments:
+    if chosen.experiments:
         typer.echo("\nexperiments, for privkit audit --config FILE --data-root DATA:")
-        for path in found.experiments:
+        for path in chosen.experiments:
             typer.echo(f"  {path}")
 
 
@@ -223,9 +223,9 @@ def _print(header: list[str], rows: list[list[str]]) -> None:
 
     from privkit.reports import escape
 
-    found = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in header:
-        found.add_column(name, justify="right" if name in ("published", "ours", "value", "seeds", "line") else "left")
+        table.add_column(name, justify="right" if name in ("published", "ours", "value", "seeds", "line") else "left")
     for row in rows:
-        found.add_row(*(Text(escape.terminal(cell)) for cell in row))
-    escape.console(width=None if sys.stdout.isatty() else 160).print(found)
+        table.add_row(*(Text(escape.terminal(cell)) for cell in row))
+    escape.console(width=None if sys.stdout.isatty() else 160).print(table)

@@ -118,16 +118,16 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
             rounds=release_count.rounds if client else release_count.epochs,
             releases=release_count.batch_size if client else 1,
         )
-        found = answer.epsilon(mechanism, release_count.delta, tight=False)
-        if found.epsilon < WORTH_COMPOSING:
-            found = answer.epsilon(mechanism, release_count.delta)
+        certificate = answer.epsilon(mechanism, release_count.delta, tight=False)
+        if certificate.epsilon < WORTH_COMPOSING:
+            certificate = answer.epsilon(mechanism, release_count.delta)
     except ValueError as reason:  # the accountant refuses what it has no proof for, and says why
         return nothing(str(reason))
-    if found.kind == "nothing":
-        return found
+    if certificate.kind == "nothing":
+        return certificate
     if receipt.added_by == "mixer" and isinstance(mixing, NoMixing):
         said.append(_TRUSTED)
-    return _told(found, receipt, release_count, said)
+    return _told(certificate, receipt, release_count, said)
 
 
 def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
@@ -149,15 +149,15 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
         lower_model="frozen",  # what carries over is the server's state, and the sensitivity allows for any
         rounds=released,
     )
-    found = answer.epsilon(mechanism, release_count.delta, tight=False)
-    if found.kind == "nothing":
+    certificate = answer.epsilon(mechanism, release_count.delta, tight=False)
+    if certificate.kind == "nothing":
         reason = f"no ε follows from {released} gradients with this noise; {_NOT_COVERED}"
-        return replace(nothing(reason, ends=""), source=found.source)
+        return replace(nothing(reason, ends=""), source=certificate.source)
     norm: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
     return replace(
-        found,
+        certificate,
         statement=(
-            f"the gradients sent back are ({found.epsilon:.4g}, {release_count.delta:g})-DP in the labels, for the "
+            f"the gradients sent back are ({certificate.epsilon:.4g}, {release_count.delta:g})-DP in the labels, for the "
             f"replacement of one label or of all; {_NOT_COVERED}"
         ),
         delta=release_count.delta,
@@ -175,7 +175,7 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
             "the server releases nothing else: neither its segment nor losses or accuracies on these labels",
             "the labels stay with the server, and the noise is fresh and secret",
         ),
-        source=f"{found.source}; clipped as in Abadi et al. 2016, here for gradients at the cut",
+        source=f"{certificate.source}; clipped as in Abadi et al. 2016, here for gradients at the cut",
     )
 
 
@@ -236,46 +236,46 @@ def equal_counts(positions: int, members: int) -> tuple[int, ...]:
     return tuple(positions // members + (seat < positions % members) for seat in range(members))
 
 
-def _told(found: Certificate, receipt: Noised, release_count: ReleaseCount, said: list[str]) -> Certificate:
+def _told(certificate: Certificate, receipt: Noised, release_count: ReleaseCount, said: list[str]) -> Certificate:
     """The accountant's certificate with what it cannot know."""
-    assumptions, statement = list(found.assumptions), found.statement
+    assumptions, statement = list(certificate.assumptions), certificate.statement
     if receipt.labels is None:
         updates = " and the updates" if isinstance(release_count.lower_model, PrivateUpdates) else " alone"
         assumptions = [line for line in assumptions if not line.startswith("labels stay with the client")]
         said, statement = [GIVEN_LABELS, *said], f"{statement}; of the smashed data{updates}, given the labels"
     if not receipt.at_inference:
         said = [*said, _CLEAR_AFTERWARDS]
-    said = [*said, _IDEAL, *_past_one_over_n(found, release_count)]
-    return replace(found, statement=statement, assumptions=(*assumptions, *said), quantities=_quantities(receipt))
+    said = [*said, _IDEAL, *_past_one_over_n(certificate, release_count)]
+    return replace(certificate, statement=statement, assumptions=(*assumptions, *said), quantities=_quantities(receipt))
 
 
-def _past_one_over_n(found: Certificate, release_count: ReleaseCount) -> list[str]:
+def _past_one_over_n(certificate: Certificate, release_count: ReleaseCount) -> list[str]:
     """A warning where δ would allow to publish one unit in full."""
     records = release_count.clients * release_count.batch_size * max(1, release_count.rounds // release_count.epochs)
-    units = release_count.clients if found.unit == "client" else records
+    units = release_count.clients if certificate.unit == "client" else records
     if units <= 1 or release_count.delta <= 1 / units:
         return []
     warning = f"δ = {release_count.delta:g} is above 1/n = {1 / units:g}"
-    return [f"{warning}: publishing one {found.unit} of n in full would satisfy it, too"]
+    return [f"{warning}: publishing one {certificate.unit} of n in full would satisfy it, too"]
 
 
 def _quantities(receipt: Noised) -> dict[str, float]:
     """Numbers behind the claim, as they were in this call."""
     assert receipt.clip is not None
     norm: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
-    found = {
+    quantities = {
         "noise_smashed": receipt.noise.smashed,
         "sensitivity_smashed": receipt.clip.sensitivity("replace_one", norm).value,
     }
     if receipt.noise.labels is not None:
-        found["noise_labels"] = receipt.noise.labels
+        quantities["noise_labels"] = receipt.noise.labels
     if (dimensions := getattr(receipt.clip, "dimensions", None)) is not None:
-        found["coordinates"] = float(dimensions)
+        quantities["coordinates"] = float(dimensions)
     if receipt.ratios is not None:
-        found["largest_ratio_drawn"] = float(receipt.ratios.max())
+        quantities["largest_ratio_drawn"] = float(receipt.ratios.max())
     if receipt.counts is not None:
-        found["most_positions_drawn"] = float(receipt.counts.max())
-    return found
+        quantities["most_positions_drawn"] = float(receipt.counts.max())
+    return quantities
 
 
 def nothing(reason: str, ends: str = "; no differential privacy") -> Certificate:

@@ -89,9 +89,9 @@ def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
         a, b = _centered_distances(x), _centered_distances(y)
         covariance, first, second = (a * b).mean((1, 2)), a.square().mean((1, 2)), b.square().mean((1, 2))
         both = first * second
-        found = both > 0
-        squared = covariance / torch.where(found, both, torch.ones_like(both)).sqrt()
-        return _root(torch.where(found, squared, torch.zeros_like(squared)), torch.finfo(both.dtype).eps)
+        varied = both > 0
+        squared = covariance / torch.where(varied, both, torch.ones_like(both)).sqrt()
+        return _root(torch.where(varied, squared, torch.zeros_like(squared)), torch.finfo(both.dtype).eps)
 
 
 def _centered_distances(samples: Tensor) -> Tensor:

@@ -98,20 +98,20 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
         test_order = np.random.default_rng(seed).permutation(len(pools.test))
         test_batch = pools.test.take(test_order[: sizes["test"]])
     front, behind = sizes["private"], sizes["private"] + sizes.get("validation", 0)
-    found = Splits(
+    parts = Splits(
         private=pools.train.take(order[:front]),
         auxiliary=pools.train.take(order[end:]),
         test=test_batch,
         classes=pools.classes,
         validation=pools.train.take(order[front:behind]) if validation else None,
     )
-    for part in found.parts.values():
+    for part in parts.parts.values():
         if int(part.y.max()) >= pools.classes:
             raise DataError(
                 f"label {int(part.y.max())} is none of the {pools.classes} classes 0 to {pools.classes - 1}; number "
                 "the classes from 0, or raise the dataset's `classes`"
             )
-    return found
+    return parts
 
 
 def without(batch: Batch, known: Batch) -> Batch:

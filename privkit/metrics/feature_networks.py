@@ -182,8 +182,8 @@ def _dlib(_: str, device: torch.device) -> FeatureNetwork:
 
     def body(images: Tensor) -> Tensor:
         chips = (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().contiguous().numpy()
-        found = descriptor.compute_face_descriptor([*chips])
-        return torch.tensor([list(row) for row in found], device=images.device)
+        descriptors = descriptor.compute_face_descriptor([*chips])
+        return torch.tensor([list(row) for row in descriptors], device=images.device)
 
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return FeatureNetwork(label=f"dlib:face_recognition_resnet_v1 {digest[:12]}", body=body, size=150)
@@ -245,9 +245,9 @@ def _checked(network: FeatureNetwork, device: torch.device) -> FeatureNetwork:
     side = network.size or 32
     probe = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device)
     try:
-        found: Any = network(probe)
-        sound = found.ndim == 2 and len(found) == 2 and bool(found.isfinite().all())
-        given = f"{list(found.shape)}" if not sound else ""
+        features: Any = network(probe)
+        sound = features.ndim == 2 and len(features) == 2 and bool(features.isfinite().all())
+        given = f"{list(features.shape)}" if not sound else ""
     except Exception as error:  # whatever a user's file does
         if ran_out(error):
             raise

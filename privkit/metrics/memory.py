@@ -68,8 +68,8 @@ class _LiveTensors(TorchDispatchMode):
         self.bytes -= size
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for value in tree_iter(found):
+        result = func(*args, **(kwargs or {}))
+        for value in tree_iter(result):
             if isinstance(value, Tensor):
                 self.see(value)
-        return found
+        return result

@@ -54,8 +54,8 @@ class Perception:
     @property
     def labels(self) -> tuple[str, ...]:
         """Names with their weights' hash or version, for the row."""
-        found = [] if self.network is None else [self.network.label]
-        return tuple(found + ([f"lpips:{self.trunk} 0.1"] if self.trunk else []))
+        names = [] if self.network is None else [self.network.label]
+        return tuple(names + ([f"lpips:{self.trunk} 0.1"] if self.trunk else []))
 
     def contents(self) -> dict[str, str]:
         """What was named -> the hash of its weights.
@@ -63,13 +63,13 @@ class Perception:
         Raises:
             DataError: if LPIPS or its weights cannot be had.
         """
-        found = {}
+        hashes = {}
         if self.network is not None:
             name, digest = self.network.label.rsplit(" ", 1)
-            found[name] = digest
+            hashes[name] = digest
         if self.trunk:
-            found[f"lpips:{self.trunk}"] = lpips_weights(self.trunk)
-        return found
+            hashes[f"lpips:{self.trunk}"] = lpips_weights(self.trunk)
+        return hashes
 
     def packages(self) -> set[str]:
         """Packages that compute the metrics, beside torch."""
@@ -83,19 +83,19 @@ class Perception:
             truth: [N, C, H, W] in [0, 1].
             guess: the same shape.
         """
-        found: dict[str, Values] = {}
+        values: dict[str, Values] = {}
         if self.network is not None:
-            found |= {"f_sim": f_sim(truth, guess, self.network), "identified": identity(truth, guess, self.network)}
+            values |= {"f_sim": f_sim(truth, guess, self.network), "identified": identity(truth, guess, self.network)}
         if self.trunk:
-            found["lpips"] = lpips(truth, guess, self.trunk)
-        return found
+            values["lpips"] = lpips(truth, guess, self.trunk)
+        return values
 
     def floors(self, truth: Tensor, labels: Tensor) -> str:
         """F-SIM of different originals, in words; nothing without a network."""
         if self.network is None:
             return ""
-        found = f_sim_floors(truth, labels, self.network)
-        shown = ", ".join(f"{value:.3f} of {name.replace('_', ' ')}" for name, value in found.items())
+        floors = f_sim_floors(truth, labels, self.network)
+        shown = ", ".join(f"{value:.3f} of {name.replace('_', ' ')}" for name, value in floors.items())
         return f"F-SIM of two different originals: {shown}"
 
 

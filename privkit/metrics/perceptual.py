@@ -74,8 +74,8 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
         for place, pairs in enumerate((same & other_image, ~same)):
             sums[place] += cosines[pairs].sum()
             counts[place] += pairs.sum()
-    found = zip(("same_class", "other_class"), sums.tolist(), counts.tolist(), strict=True)
-    return {name: total / count for name, total, count in found if count}
+    floors = zip(("same_class", "other_class"), sums.tolist(), counts.tolist(), strict=True)
+    return {name: total / count for name, total, count in floors if count}
 
 
 def identity(
@@ -151,8 +151,10 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
         raise UsageError(f"the trunk of LPIPS must be alex, vgg or squeeze, got {net!r}")
     model = _lpips_model(net).to(truth.device)
     with torch.no_grad():
-        found = [model(_lpips_input(a), _lpips_input(b)) for a, b in zip(truth.split(64), guess.split(64), strict=True)]
-    return _values(torch.cat(found).flatten())
+        distances = [
+            model(_lpips_input(a), _lpips_input(b)) for a, b in zip(truth.split(64), guess.split(64), strict=True)
+        ]
+    return _values(torch.cat(distances).flatten())
 
 
 def lpips_weights(net: str) -> str:
@@ -206,7 +208,7 @@ def _unit(features: Tensor) -> Tensor:
     return functional.normalize(features, dim=1)
 
 
-def _values(found: Tensor) -> Values:
+def _values(values: Tensor) -> Values:
     """float64 on the CPU."""
-    result: NDArray[np.float64] = found.double().cpu().numpy()
+    result: NDArray[np.float64] = values.double().cpu().numpy()
     return result

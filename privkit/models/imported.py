@@ -94,12 +94,12 @@ def _import(path: str) -> Callable[..., Any]:
     if here not in sys.path:
         sys.path.append(here)  # last, so that a user's file never hides an installed package
     try:
-        found = getattr(import_module(module), name)
+        target = getattr(import_module(module), name)
     except (Exception, SystemExit) as error:  # whatever a user's module does at import, an exit among it
         raise UsageError(f"cannot import the segment {path}: {_shown(error)}") from error
-    if not callable(found):
+    if not callable(target):
         raise UsageError(f"{path} must be an nn.Module class or a function that returns a module")
-    return found  # type: ignore[no-any-return]
+    return target  # type: ignore[no-any-return]
 
 
 def _shown(error: BaseException) -> str:

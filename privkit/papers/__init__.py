@@ -29,8 +29,8 @@ def paper(name: str) -> Paper:
     """
     if name not in PAPERS:
         raise unknown("paper", name, PAPERS)
-    found: Paper = import_module(f"{__name__}.{name}").PAPER
-    return found
+    published: Paper = import_module(f"{__name__}.{name}").PAPER
+    return published
 
 
 def reference_values() -> Iterator[Case]:

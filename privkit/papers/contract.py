@@ -72,19 +72,19 @@ class Paper:
 
     def comparisons(self) -> Iterator[Comparison]:
         """The paper's claims beside our results; takes a second or less."""
-        found: Iterator[Comparison] = import_module(f"privkit.papers.{self.name}.comparisons").comparisons()
-        return found
+        compared: Iterator[Comparison] = import_module(f"privkit.papers.{self.name}.comparisons").comparisons()
+        return compared
 
     def figures(self) -> Mapping[str, Callable[[], Figure]]:
         """File name -> the picture; empty if the paper has none."""
         if not self.pictures:
             return {}
-        found: Mapping[str, Callable[[], Figure]] = import_module(f"privkit.papers.{self.name}.figures").FIGURES
-        return found
+        drawings: Mapping[str, Callable[[], Figure]] = import_module(f"privkit.papers.{self.name}.figures").FIGURES
+        return drawings
 
     def reference_values(self) -> tuple[Case, ...]:
         """Values of the paper's formulas that `privkit doctor` recomputes."""
         if not self.cases:
             return ()
-        found: tuple[Case, ...] = import_module(f"privkit.papers.{self.name}.reference").CASES
-        return found
+        cases: tuple[Case, ...] = import_module(f"privkit.papers.{self.name}.reference").CASES
+        return cases

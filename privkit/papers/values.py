@@ -68,7 +68,7 @@ def printed(paper: str, table: str, row: str, column: str) -> float:
     >>> printed("dp_cutmixsl", "Fig. 7", "DP-MixSL", "k₂*")
     28.55
     """
-    for found in printed_values(paper):
-        if (found.table, found.row, found.column) == (table, row, column) and found.value is not None:
-            return found.value
+    for value in printed_values(paper):
+        if (value.table, value.row, value.column) == (table, row, column) and value.value is not None:
+            return value.value
     raise KeyError(f"{paper} prints no number in {table}, row {row!r}, column {column!r}")

@@ -70,11 +70,11 @@ def ingredients(
     looks = _joined(_code({metric.__module__ for metric in IMAGE_METRICS.values()}), _perceived(perception))
     if config.auxiliary not in ("disjoint", "training"):
         looks = _joined(looks, _part("datasets", parse("datasets", config.auxiliary)))
-    found = {}
+    of_cells = {}
     for cell in cells:
         model, attack = _joined(base, defenses[cell.defense.label]), attacks[cell.attack.label]
-        found[cell.id] = Ingredients(model=model, control=_joined(here, attack), cell=_joined(model, attack, looks))
-    return found
+        of_cells[cell.id] = Ingredients(model=model, control=_joined(here, attack), cell=_joined(model, attack, looks))
+    return of_cells
 
 
 def _part(kind: str, component: Component) -> Provenance:
@@ -82,16 +82,16 @@ def _part(kind: str, component: Component) -> Provenance:
     if component.stages:
         return _joined(*(_part(kind, stage) for stage in component.stages))
     target = table(kind).get(component.name, "").partition(":")[0]
-    found = _code({*_modules(component.spec), *filter(None, [target])})
+    code = _code({*_modules(component.spec), *filter(None, [target])})
     plugin = distribution(kind, component.name)
     files = {} if kind == "datasets" else _files(component.spec)  # of data, the images count, not where they lie
-    return found.model_copy(update={"packages": found.packages | plugin, "files": found.files | files})
+    return code.model_copy(update={"packages": code.packages | plugin, "files": code.files | files})
 
 
 def _code(modules: set[str]) -> Provenance:
     """Sources outside privkit, the weights that they name and the installed packages that they import."""
-    found = sources(modules)
-    return Provenance(code=found.code, files=found.files, packages=versions(found.installed))
+    outside = sources(modules)
+    return Provenance(code=outside.code, files=outside.files, packages=versions(outside.installed))
 
 
 def _modules(spec: Any) -> Iterator[str]:

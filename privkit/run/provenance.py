@@ -67,7 +67,7 @@ def circumstances(device: str, threads: int) -> Provenance:
     packages = {
         "privkit": f"{privkit.__version__}, source {own_source()[:12]}",
         "python": platform.python_version(),
-        **{name: found for name, module in _PACKAGES.items() if (found := _version(name, module))},
+        **{name: number for name, module in _PACKAGES.items() if (number := _version(name, module))},
     }
     if device == "cuda":
         import torch
@@ -88,7 +88,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     """
     names = set(packages)
     known = packages_distributions() if names else {}
-    return {name: found for top in names for name in known.get(top, ()) if (found := _version(name, top))}
+    return {name: number for top in names for name in known.get(top, ()) if (number := _version(name, top))}
 
 
 @cache

@@ -84,7 +84,7 @@ def sources(named: Iterable[str]) -> Sources:
     """
     named = list(named)
     own = {name.partition(".")[0] for name in named}
-    found = Sources({}, {}, set())
+    collected = Sources({}, {}, set())
     waiting: list[tuple[str, ModuleType | None]] = [(name, sys.modules.get(name)) for name in named]
     looked: set[str] = set()
     while waiting:
@@ -102,14 +102,14 @@ def sources(named: Iterable[str]) -> Sources:
         if top in _LIBRARIES:
             continue
         if {"site-packages", "dist-packages"} & set(path.parts) and top not in own:
-            found.installed.add(top)
+            collected.installed.add(top)
             continue
-        found.code[name] = _digest(name, module, path)
+        collected.code[name] = _digest(name, module, path)
         tree = _tree(path)
         waiting += [(other, sys.modules.get(other)) for other in _imports(name, path, tree)]
         waiting += _held(module)
-        found.files.update(_weights(path, tree))
-    return found
+        collected.files.update(_weights(path, tree))
+    return collected
 
 
 def _file(name: str, module: ModuleType | None) -> Path | None:

@@ -76,28 +76,28 @@ def examine(run: Path) -> Examination:
     Raises:
         RunFolderError: if it is no run folder.
     """
-    found = Examination(run=Path(os.path.realpath(run)))
-    home, manifest = found.run, None
+    examination = Examination(run=Path(os.path.realpath(run)))
+    home, manifest = examination.run, None
     try:
         manifest = read_manifest(home)
-        found.reads(home / "manifest.json", None, "")
+        examination.reads(home / "manifest.json", None, "")
         if manifest is None:
             raise RunFolderError(f"{run} is no run folder: it has no manifest.json")
     except RunFolderError as error:
         if not (home / "manifest.json").exists():
             raise
-        found.reads(home / "manifest.json", error, "restore it from a copy, or name another folder with --out")
-    rows = dict(_cells(found, manifest))
-    _models(found, manifest)
+        examination.reads(home / "manifest.json", error, "restore it from a copy, or name another folder with --out")
+    rows = dict(_cells(examination, manifest))
+    _models(examination, manifest)
     for control in _files(home / "controls"):
-        _record(found, control, f"delete it and {_REPEAT}", control=control.stem)
-    _lines(found, manifest, rows)
+        _record(examination, control, f"delete it and {_REPEAT}", control=control.stem)
+    _lines(examination, manifest, rows)
     if manifest is not None:
-        _gone(found, manifest, rows)
-        _verdict(found, manifest, rows)
-    _links(found)
-    found.left = sum(bool(TEMPORARY.fullmatch(name)) for _, _, names in os.walk(home) for name in names)
-    return found
+        _gone(examination, manifest, rows)
+        _verdict(examination, manifest, rows)
+    _links(examination)
+    examination.left = sum(bool(TEMPORARY.fullmatch(name)) for _, _, names in os.walk(home) for name in names)
+    return examination
 
 
 def _files(folder: Path) -> list[Path]:
@@ -107,7 +107,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not TEMPORARY.fullmatch(path.name))
 
 
-def _record(found: Examination, path: Path, cure: str, **identity: str) -> dict[str, object] | None:
+def _record(examination: Examination, path: Path, cure: str, **identity: str) -> dict[str, object] | None:
     """A record, None where it is missing or damaged."""
     problem: PrivkitError | None = None
     fields = None
@@ -116,18 +116,18 @@ def _record(found: Examination, path: Path, cure: str, **identity: str) -> dict[
             return None
     except PrivkitError as error:
         problem = error
-    found.reads(path, problem, cure)
+    examination.reads(path, problem, cure)
     return fields
 
 
-def _listed(found: Examination, home: Path, files: dict[str, str], cure: str) -> None:
+def _listed(examination: Examination, home: Path, files: dict[str, str], cure: str) -> None:
     """The files that a record lists."""
     wrong = dict(altered(home, files))
     for name in files:
-        found.reads(home / name, ValueError(wrong[name]) if name in wrong else None, cure)
+        examination.reads(home / name, ValueError(wrong[name]) if name in wrong else None, cure)
 
 
-def _state(found: Examination, path: Path) -> None:
+def _state(examination: Examination, path: Path) -> None:
     """A checkpoint, where there is one."""
     try:
         if read_state(path) is None:
@@ -135,112 +135,112 @@ def _state(found: Examination, path: Path) -> None:
         problem = None
     except PrivkitError as error:
         problem = ValueError(str(error).replace(f"the checkpoint {path} ", ""))
-    found.reads(path, problem, f"delete it and {_REPEAT}: only this stage starts over")
+    examination.reads(path, problem, f"delete it and {_REPEAT}: only this stage starts over")
 
 
-def _cells(found: Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
+def _cells(examination: Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
     """Every cell's files; the rows that are whole."""
     planned = None if manifest is None else {cell.cell for cell in manifest.cells}
-    for home in (*_files(found.run / "cells"), *sorted(found.run.glob("superseded/*/cells/*"))):
+    for home in (*_files(examination.run / "cells"), *sorted(examination.run.glob("superseded/*/cells/*"))):
         cure = f"{_REPEAT}: the cell is restored or done again"
-        _record(found, home / MADE_OF, f"delete {home} and {_REPEAT}", of=home.name)
-        _state(found, home / "attack.ckpt")
+        _record(examination, home / MADE_OF, f"delete {home} and {_REPEAT}", of=home.name)
+        _state(examination, home / "attack.ckpt")
         try:
             row = read_row(home)
         except PrivkitError as error:
-            found.reads(home / "result.json", error, cure)
+            examination.reads(home / "result.json", error, cure)
             continue
         if row is None:
-            _record(found, home / "spec.json", cure, cell=home.name)
+            _record(examination, home / "spec.json", cure, cell=home.name)
             continue
-        found.reads(home / "result.json", None, cure)
-        _listed(found, home, row.files, cure)
-        if home.parent != found.run / "cells":
+        examination.reads(home / "result.json", None, cure)
+        _listed(examination, home, row.files, cure)
+        if home.parent != examination.run / "cells":
             continue
         if planned is not None and home.name not in planned:
-            found.fault(home / "result.json", "belongs to no cell of this run", "move its folder away")
+            examination.fault(home / "result.json", "belongs to no cell of this run", "move its folder away")
         yield home.name, row
 
 
-def _models(found: Examination, manifest: Manifest | None) -> None:
+def _models(examination: Examination, manifest: Manifest | None) -> None:
     """Every model's files."""
-    for home in (*_files(found.run / "models"), *sorted(found.run.glob("superseded/*/models/*"))):
+    for home in (*_files(examination.run / "models"), *sorted(examination.run.glob("superseded/*/models/*"))):
         cure = f"delete {home} and {_REPEAT} to train anew"
-        _record(found, home / MADE_OF, cure, of=home.name)
-        _state(found, home / "training.ckpt")
-        trained = _record(found, home / TRAINED, cure, model=home.name)
+        _record(examination, home / MADE_OF, cure, of=home.name)
+        _state(examination, home / "training.ckpt")
+        trained = _record(examination, home / TRAINED, cure, model=home.name)
         if trained is not None:
             files = trained.get("files")
-            _listed(found, home, files if isinstance(files, dict) else {}, cure)
+            _listed(examination, home, files if isinstance(files, dict) else {}, cure)
 
 
-def _gone(found: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
+def _gone(examination: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
     """Records that a finished cell rests on, and that are no longer there."""
     needed: dict[Path, None] = {}
     for cell in manifest.cells:
         if cell.cell in rows and rows[cell.cell].status == "done":
-            home, model = found.run / "cells" / cell.cell, found.run / "models" / cell.model
+            home, model = examination.run / "cells" / cell.cell, examination.run / "models" / cell.model
             needed |= dict.fromkeys((home / MADE_OF, model / MADE_OF, model / TRAINED))
     for path in needed:
         if not os.path.lexists(path):
-            found.fault(path, "is missing", "restore it from a copy; the rows stand without it")
+            examination.fault(path, "is missing", "restore it from a copy; the rows stand without it")
 
 
-def _links(found: Examination) -> None:
+def _links(examination: Examination) -> None:
     """Symbolic links that no other check met."""
-    named = {path for path, _ in found.faults}
-    for folder, folders, names in os.walk(found.run):
+    named = {path for path, _ in examination.faults}
+    for folder, folders, names in os.walk(examination.run):
         for path in (Path(folder, name) for name in (*folders, *names)):
-            if path.is_symlink() and path.relative_to(found.run).as_posix() not in named:
-                found.fault(path, "is a symbolic link, which a run folder never holds", "remove it")
+            if path.is_symlink() and path.relative_to(examination.run).as_posix() not in named:
+                examination.fault(path, "is a symbolic link, which a run folder never holds", "remove it")
 
 
-def _lines(found: Examination, manifest: Manifest | None, rows: dict[str, Row]) -> None:
+def _lines(examination: Examination, manifest: Manifest | None, rows: dict[str, Row]) -> None:
     """The lines of `results.jsonl`, each against its cell's own record."""
-    path = found.run / "results.jsonl"
+    path = examination.run / "results.jsonl"
     seen: dict[str, int] = {}
     cure = f"{_REPEAT}: it is written anew from the cells"
     try:
         lines = lines_of(path)
     except PrivkitError as error:
-        found.reads(path, error, cure)
+        examination.reads(path, error, cure)
         return
     for number, data in enumerate(lines, start=1):
         try:
             row = parse_row(data)
         except Broken as error:
-            found.fault(path, f"line {number} {error}", cure)
+            examination.fault(path, f"line {number} {error}", cure)
             continue
         if row.cell in seen:
-            found.fault(path, f"line {number} doubles line {seen[row.cell]}; it counts once", cure)
+            examination.fault(path, f"line {number} doubles line {seen[row.cell]}; it counts once", cure)
         elif row.cell in rows and row != rows[row.cell]:
-            found.fault(path, f"line {number} contradicts cells/{row.cell}/result.json", cure)
+            examination.fault(path, f"line {number} contradicts cells/{row.cell}/result.json", cure)
         elif manifest is not None and row.cell not in {cell.cell for cell in manifest.cells}:
-            found.fault(path, f"line {number} is of {row.cell}, which is no cell of this run", cure)
+            examination.fault(path, f"line {number} is of {row.cell}, which is no cell of this run", cure)
         seen.setdefault(row.cell, number)
     if path.exists():
-        found.reads(path, None, cure)
+        examination.reads(path, None, cure)
     for cell in rows.keys() - seen.keys():
-        found.fault(path, f"the line of {cell} is missing", cure)
+        examination.fault(path, f"the line of {cell} is missing", cure)
 
 
-def _verdict(found: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
+def _verdict(examination: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
     """The verdict against the rows, and the report against the verdict."""
-    path = found.run / FILE
+    path = examination.run / FILE
     try:
-        stored = read_verdict(found.run, manifest)
+        stored = read_verdict(examination.run, manifest)
     except PrivkitError as error:
-        found.reads(path, error, f"delete it and {_REPEAT}")
+        examination.reads(path, error, f"delete it and {_REPEAT}")
         return
     if stored is None:
-        found.fault(path, "is missing", f"{_REPEAT} to judge the run anew")
+        examination.fault(path, "is missing", f"{_REPEAT} to judge the run anew")
         return
-    found.reads(path, None, "")
-    found.verdict = stored.sentence
+    examination.reads(path, None, "")
+    examination.verdict = stored.sentence
     from privkit.reports.gate import Gate
 
     ordered = [rows[cell.cell] for cell in manifest.cells if cell.cell in rows]
     now = verdict_of(manifest, ordered, [Gate.parse(gate) for gate in stored.gates])
-    if not found.faults and now != stored.model_copy(update={"files": {}}):
-        found.fault(path, f"does not follow from the cells, whose verdict is {now.sentence!r}", _REPORT)
-    _listed(found, found.run, stored.files, _REPORT)
+    if not examination.faults and now != stored.model_copy(update={"files": {}}):
+        examination.fault(path, f"does not follow from the cells, whose verdict is {now.sentence!r}", _REPORT)
+    _listed(examination, examination.run, stored.files, _REPORT)

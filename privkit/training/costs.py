@@ -42,7 +42,7 @@ def edge_costs(edge: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_e
         kept = kept_share(weights, sent.groups >= 0)
     trained = not spec.freeze_lower and learns(edge)
     every = {"never": None, "round": 1, "epoch": max(1, rounds_an_epoch)}[protocol.average]
-    found = measure(
+    cost = measure(
         edge.client(0),
         private.x[:1],
         trained=trained,
@@ -55,6 +55,6 @@ def edge_costs(edge: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_e
         companion=None if edge.companion is None else edge.companion.copy(0),
     )
     if not (trained and spec.private):
-        return found
+        return cost
     gradients = spec.batch_size * FLOAT * sum(weight[0].numel() for weight in edge.lowers.parameters())
-    return replace(found, peak_memory=found.peak_memory + gradients)  # of every record, until their sum is clipped
+    return replace(cost, peak_memory=cost.peak_memory + gradients)  # of every record, until their sum is clipped

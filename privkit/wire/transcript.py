@@ -70,16 +70,16 @@ class Recorder:
             return split_round(edge, upper, images, labels, draws, shares=shares, number=number, update=update)
         hook = edge.lowers.register_forward_hook(_retain)
         try:
-            found = split_round(edge, upper, images, labels, draws, shares=shares, number=number, update=update)
+            played = split_round(edge, upper, images, labels, draws, shares=shares, number=number, update=update)
         finally:
             hook.remove()
-        self.rounds.append(_recorded(edge, found, labels, number, shares))
-        return found
+        self.rounds.append(_recorded(edge, played, labels, number, shares))
+        return played
 
     @property
     def views(self) -> list[View]:
         """The server's views."""
-        return [found.view for found in self.rounds]
+        return [played.view for played in self.rounds]
 
     def received(self, client: int) -> list[View]:
         """One client's views.
@@ -91,7 +91,7 @@ class Recorder:
             IndexError: where no gradient comes back to a client of its own, because images are mixed before the lower
                 segments.
         """
-        return [found.received[client] for found in self.rounds]
+        return [played.received[client] for played in self.rounds]
 
     def seats(self) -> tuple[Tensor, Tensor, Tensor]:
         """For scoring, every taken seat of every row of the server's views, views concatenated.
@@ -101,12 +101,12 @@ class Recorder:
             through what was recorded.
         """
         rows, labels, batches, start = [], [], [], 0
-        for number, found in enumerate(self.rounds):
-            row, seat = (found.members >= 0).nonzero(as_tuple=True)
+        for number, played in enumerate(self.rounds):
+            row, seat = (played.members >= 0).nonzero(as_tuple=True)
             rows.append(start + row)
-            labels.append(found.labels[found.members[row, seat]])
+            labels.append(played.labels[played.members[row, seat]])
             batches.append(torch.full_like(row, number))
-            start += len(found.members)
+            start += len(played.members)
         return torch.cat(rows), torch.cat(labels), torch.cat(batches)
 
 
@@ -116,9 +116,9 @@ def _retain(module: nn.Module, inputs: object, output: Tensor) -> None:
         output.retain_grad()
 
 
-def _recorded(edge: Clients, found: Round, labels: Tensor, number: int, shares: Tensor | None) -> RecordedRound:
+def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares: Tensor | None) -> RecordedRound:
     """Rows on the CPU, away from any graph."""
-    sent, gradient = found.sent, found.cut_gradient.detach().float()
+    sent, gradient = played.sent, played.cut_gradient.detach().float()
     if edge.protocol.gradient == "average":
         weights = message_weights(sent.groups, shares).to(gradient.dtype)
         gradient = torch.einsum("m,m...->...", weights, gradient).expand_as(gradient)

@@ -188,8 +188,8 @@ class MessageDecoder(SetDecoder):
         count = len(release) * as_tokens(release).shape[1] if release.ndim > 2 else 0
         if count > _MESSAGE_TOKENS:
             raise NotApplicable(
-                f"the message decoder relates all pairs of a round's tokens, of which there may be {_MESSAGE_TOKENS:,}, "
-                f"but a round has {count:,}: take smaller rounds, or the set decoder, image by image"
+                f"the message decoder relates all pairs of a round's tokens, of which there may be {_MESSAGE_TOKENS:,}"
+                f", but a round has {count:,}: take smaller rounds, or the set decoder, image by image"
             )
         return super().of(release, image_shape, width=width, depth=depth)
 

@@ -58,8 +58,8 @@ def _returned(
         recorder, either = Recorder(), []
         for number, rows in enumerate(rounds):
             # What the server saw is what it computes its gradients at: with this noise, in this order.
-            found = recorder(edge, upper, victims.x[rows], labels[rows], own, number=number)
-            either.append(_either_side(upper, found.sent.release.smashed, pair[:, rows], silent, averaged, expected))
+            recorded = recorder(edge, upper, victims.x[rows], labels[rows], own, number=number)
+            either.append(_either_side(upper, recorded.sent.release.smashed, pair[:, rows], silent, averaged, expected))
         sides.append(torch.cat(either, 1).cpu())
         seen = recorder.views
         views.append(
@@ -89,8 +89,8 @@ def _either_side(
         [2, M·B, F].
     """
     m, b = released.shape[:2]
-    found = label_gradients(upper, released.detach().flatten(0, 1).float(), pair.flatten(1)) / b
-    back = torch.stack([defense.on_gradient(side.view(released.shape), draws).flatten(2) for side in found])
+    gradients = label_gradients(upper, released.detach().flatten(0, 1).float(), pair.flatten(1)) / b
+    back = torch.stack([defense.on_gradient(side.view(released.shape), draws).flatten(2) for side in gradients])
     if averaged:
         middle, half = back.mean((0, 1)), (back[0] - back[1]) / (2 * m)
         back = torch.stack([middle + half, middle - half])

@@ -155,7 +155,7 @@ def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absen
         [P, K, ...] each.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
-    found = present.new_zeros(2, len(members), *present.shape)
+    expected = present.new_zeros(2, len(members), *present.shape)
     at = members.view(-1, k).split([len(view.smashed) for view in views])
     for number, (view, seats) in enumerate(zip(views, at, strict=True)):
         assert view.weights is not None
@@ -165,8 +165,8 @@ def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absen
         for seat in range(k):
             on = taken[:, seat]
             own = mix(half[seats[on, seat]], 1, weights[on, seat : seat + 1])
-            found[0, time, seats[on, seat]], found[1, time, seats[on, seat]] = whole[on] + own, whole[on] - own
-    return found[0], found[1]
+            expected[0, time, seats[on, seat]], expected[1, time, seats[on, seat]] = whole[on] + own, whole[on] - own
+    return expected[0], expected[1]
 
 
 def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:

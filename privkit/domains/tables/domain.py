@@ -128,12 +128,12 @@ class Tables:
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
         right = np.concatenate([off[:, :d] <= _CLOSE, off[:, d:] < 0.5], axis=1)
-        found = {"cells": right.mean(1)}
+        values = {"cells": right.mean(1)}
         if self.dense:
-            found["dense_error"] = off[:, :d].mean(1)
+            values["dense_error"] = off[:, :d].mean(1)
         if self.categorical:
-            found["categories"] = right[:, d:].mean(1)
-        return found
+            values["categories"] = right[:, d:].mean(1)
+        return values
 
     def shown(self, x: Tensor) -> list[str]:
         """Each row as column=value."""

@@ -196,8 +196,8 @@ def _constant(delta: float) -> float:
     return sqrt(2 * (log(1.25) - log(validate.delta(delta))))
 
 
-def _finite(name: str, value: float, found: float) -> float:
+def _finite(name: str, value: float, result: float) -> float:
     """Refuse what is beyond any floating-point number."""
-    if not isfinite(found):
+    if not isfinite(result):
         raise ValueError(f"{name}={value!r} is too small: the result exceeds the largest floating-point number")
-    return found
+    return result

@@ -154,9 +154,9 @@ def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> lis
                 denoised = {"scaling": value * noisy, "masking": (batch.uniform < value) * noisy}
                 errors = {operator: batch.squared_errors(seen) for operator, seen in denoised.items()}
                 for cell, (quantity, operator) in enumerate(cells):
-                    found = errors[operator][quantity]
-                    total[cell, level, point] += found.sum()
-                    squares[cell, level, point] += (found**2).sum()
+                    error = errors[operator][quantity]
+                    total[cell, level, point] += error.sum()
+                    squares[cell, level, point] += (error**2).sum()
     mean = total / settings.draws
     variance = np.maximum(squares / settings.draws - mean**2, 0.0) / (settings.draws - 1)
     return [
@@ -178,12 +178,12 @@ def best_scales(settings: Settings, scale: float) -> Array:
     >>> np.quantile(best_scales(Settings(draws=20_000), 0.7), [0.05, 0.95]).round(2)
     array([0.2 , 0.57])
     """
-    noise, found = Noise(law=settings.law, scale=scale), []
+    noise, best = Noise(law=settings.law, scale=scale), []
     for batch in _batches(settings):
         signal = (batch.clean["linear"] ** 2).sum(axis=1)
         weight = (batch.weights**2).sum(axis=(1, 2))
-        found.append(signal / (signal + noise.variance * weight))  # `denoising.best_scale` for all layers at once
-    return np.concatenate(found)
+        best.append(signal / (signal + noise.variance * weight))  # `denoising.best_scale` for all layers at once
+    return np.concatenate(best)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +215,7 @@ class _Batch:
 
     def squared_errors(self, seen: Array) -> dict[str, Array]:
         """‖f(X) − f(seen)‖² of each draw and quantity, [k]."""
-        return {name: ((self.clean[name] - found) ** 2).sum(axis=1) for name, found in self.results(seen).items()}
+        return {name: ((self.clean[name] - estimate) ** 2).sum(axis=1) for name, estimate in self.results(seen).items()}
 
 
 def _batches(settings: Settings) -> Iterator[_Batch]:

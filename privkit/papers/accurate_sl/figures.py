@@ -50,9 +50,9 @@ FIGURES: Mapping[str, Callable[[], Figure]] = {"figure_2": figure_2, "figure_6":
 """File name -> the picture."""
 
 
-def _drawn(found: Sequence[Curves], settings: Settings) -> Figure:
+def _drawn(drawn_curves: Sequence[Curves], settings: Settings) -> Figure:
     """Two panels a row, with the settings below."""
-    drawn = [panel(curves, settings, "abcdef"[number]) for number, curves in enumerate(found)]
+    drawn = [panel(curves, settings, "abcdef"[number]) for number, curves in enumerate(drawn_curves)]
     return panels([drawn[row : row + 2] for row in range(0, len(drawn), 2)], note=settings.describe())
 
 

@@ -47,8 +47,8 @@ def label_rdp(setting: Setting, order: float) -> float:
     """
     sigma = setting.sigma if setting.sigma_labels is None else setting.sigma_labels
     assert sigma is not None
-    found = _rdp(order, 1.0, setting.label_dimensions, "sigma_labels", sigma)
-    return 0.0 if setting.labels == "none" else found
+    bound = _rdp(order, 1.0, setting.label_dimensions, "sigma_labels", sigma)
+    return 0.0 if setting.labels == "none" else bound
 
 
 def rdp(setting: Setting, order: float) -> float:
@@ -207,10 +207,10 @@ def _certificate(
 
 def _objections(setting: Setting, order: float) -> list[str]:
     """Why Theorem 1 is no bound for this release; empty where it is one."""
-    found = []
+    objections = []
     ratio, mixes = setting.ratio, setting.mechanism != "dp_sl" and setting.group > 1
     if mixes and setting.concentration is not None and ratio < 1:  # λ_max = 1 bounds every draw
-        found.append(
+        objections.append(
             f"it fixes the ratios, but they are drawn from Dir({setting.concentration:g}): the Rényi bound of the "
             "mixture is dominated by ratios near 1"
         )
@@ -222,33 +222,33 @@ def _objections(setting: Setting, order: float) -> list[str]:
     labels = ratio**2 / noise * diameter / setting.label_dimensions
     true = smashed * smashed_rdp(setting, order) + labels * label_rdp(setting, order)
     if true <= rdp(setting, order) * (1 + 1e-12):
-        return found
+        return objections
     if noise < 1 and (setting.mechanism == "dp_mixsl" or setting.labels != "none"):
         uneven = (
             "; for uneven ratios even the order of Mixup and CutMix reverses"
             if ratio * setting.group > 1 + 1e-9
             else ""
         )
-        found.append(f"it adds the noise after mixing, but noise of the clients is averaged, too{uneven}")
+        objections.append(f"it adds the noise after mixing, but noise of the clients is averaged, too{uneven}")
     if kept > ratio * (1 + 1e-12):
-        found.append(
+        objections.append(
             f"it counts λN patches, but whole patches are kept: a share of {kept:.4g} where λ = {ratio:.4g} (and the "
             "masks cannot be exclusive)"
         )
     if held > kept * (1 + 1e-12):
-        found.append(
+        objections.append(
             f"it counts that share of the {setting.dimensions} coordinates, too, but a coordinate lies in one of the "
             f"{setting.patches} patches: those kept can hold a share of {held:.4g}"
         )
     if diameter > setting.label_dimensions:
-        found.append(f"labels can differ by {diameter} in squared distance, but D_y = {setting.label_dimensions}")
-    return found
+        objections.append(f"labels can differ by {diameter} in squared distance, but D_y = {setting.label_dimensions}")
+    return objections
 
 
 def _rdp(order: float, width: float, dimensions: int, name: str, sigma: float) -> float:
     """α·D·(width/σ)²/2, refused where it is no finite number."""
     ratio = float(width) / float(sigma)
-    found = validate.real("order", order, above=1) * dimensions * ratio * ratio / 2
-    if not isfinite(found):
+    divergence = validate.real("order", order, above=1) * dimensions * ratio * ratio / 2
+    if not isfinite(divergence):
         raise ValueError(f"{name}={sigma!r} is too small: the Rényi bound exceeds the largest floating-point number")
-    return found
+    return divergence

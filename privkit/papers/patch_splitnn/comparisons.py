@@ -74,7 +74,7 @@ def patches(pattern: str) -> int:
     return ((_SIDES[data] - patch) // stride + 1) ** 2
 
 
-def _value(found: PrintedValue) -> float:
+def _value(printed: PrintedValue) -> float:
     """The printed number of a row that has one."""
-    assert found.value is not None
-    return found.value
+    assert printed.value is not None
+    return printed.value
