@@ -157,8 +157,8 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     return replace(
         certificate,
         statement=(
-            f"the gradients sent back are ({certificate.epsilon:.4g}, {release_count.delta:g})-DP in the labels, for the "
-            f"replacement of one label or of all; {_NOT_COVERED}"
+            f"the gradients sent back are ({certificate.epsilon:.4g}, {release_count.delta:g})-DP in the labels, for "
+            f"the replacement of one label or of all; {_NOT_COVERED}"
         ),
         delta=release_count.delta,
         lower=None,
