@@ -8,11 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants.shuffles import permutations
+from privkit.accountants.shuffles.permutations import kept_tokens
 from privkit.accountants.shuffles.variants import Variant
 from privkit.constraints import Probability
+from privkit.defenses import masks
 from privkit.defenses.base import Defense, Effect, Release, require_tokens, take_rows
-from privkit.defenses.patch_shuffle import own_rows, permutation_rows
+from privkit.defenses.patch_shuffle import own_rows
 from privkit.defenses.receipts import Permuted
 
 
@@ -53,13 +54,13 @@ class BatchShuffle(Defense):
         m, b, t, _ = require_tokens(self.name, smashed)
         if b < self.smallest_batch:
             raise ValueError(f"batch_shuffle needs a batch of at least 2 images, got {b}: a batch of one mixes nothing")
-        kept = permutations.kept_tokens(t, self.keep)
+        kept = kept_tokens(t, self.keep)
         rows = own_rows(m, b, t, generator)
         pool = rows[:, :, kept:].reshape(m, b * (t - kept))
         dealt = pool.gather(1, message_orders(m, b * (t - kept), generator)).view(m, b, t - kept)
         source = torch.cat([rows[:, :, :kept], dealt], 2)
         if self.variant == "final_shuffle":
-            source = source.gather(2, permutation_rows(m * b, t, generator).view(m, b, t))
+            source = source.gather(2, masks.permutations(m * b, t, generator).view(m, b, t))
         elif self.variant == "kept_in_place":  # rows % t: the places where those tokens lay
             source = source.scatter(2, rows % t, source)
         receipt = Permuted(source=source, kept=kept, variant=self.variant)

@@ -9,21 +9,14 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.defenses.base import Defense, Effect, Release, require_tokens, take_rows
+from privkit.defenses.masks import permutations
 from privkit.defenses.receipts import Permuted
-
-
-def permutation_rows(n: int, t: int, generator: Generator) -> Tensor:
-    """A uniform permutation of 0..t−1 for each of n images, int64 [n, t], on the generator's device.
-
-    Sorting float64 uniforms: a tie, which would favour one order, has odds below n·t²·2⁻⁵³.
-    """
-    return torch.rand(n, t, generator=generator, device=generator.device, dtype=torch.float64).argsort(dim=1)
 
 
 def own_rows(m: int, b: int, t: int, generator: Generator) -> Tensor:
     """The rows of every image's tokens among all m·b·t, freshly permuted inside the image, int64 [m, b, t]."""
     first = t * torch.arange(m * b, device=generator.device).unsqueeze(1)
-    return (permutation_rows(m * b, t, generator) + first).view(m, b, t)
+    return (permutations(m * b, t, generator) + first).view(m, b, t)
 
 
 @dataclass(frozen=True, kw_only=True)

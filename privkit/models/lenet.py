@@ -12,6 +12,7 @@ from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models.base import NamedCuts, SplitModel
 from privkit.models.chain import cut_chain
+from privkit.torch_utils.seeded import seeded
 
 _SMALLEST = 12  # pixels a side, which leave 1×1 after the second pooling
 
@@ -48,8 +49,7 @@ class LeNet5(NamedCuts):
             raise UsageError(f"lenet5 needs images of at least {_SMALLEST}×{_SMALLEST} pixels, got {height}×{width}")
         pad = 2 if min(height, width) < 32 else 0
         left = [((side + 2 * pad - 4) // 2 - 4) // 2 for side in (height, width)]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(torch.device("cpu"), seed):
             pieces = {
                 "conv1": nn.Sequential(nn.Conv2d(channels, 6, 5, padding=pad), nn.Tanh()),
                 "pool1": nn.AvgPool2d(2),

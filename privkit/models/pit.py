@@ -13,6 +13,7 @@ from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models.base import SMALL_IMAGE, NamedCuts, SplitModel, check_class_token
 from privkit.models.tokens import PatchLinear, centered, stackable
+from privkit.torch_utils.seeded import seeded
 
 _DEPTHS, _HEADS, _BASE_WIDTH = (2, 6, 4), (2, 4, 8), 32
 
@@ -109,8 +110,7 @@ class Pit(NamedCuts):
             check_class_token(positions, "cut=embedding leaves it to the server")
         channels, height, width = domain.shape
         patch, stride = self.patch_for(domain.shape)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(torch.device("cpu"), seed):
             pit: Any = PoolingVisionTransformer(
                 img_size=(height, width),  # type: ignore[arg-type]
                 patch_size=patch,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from privkit.constraints import Count
 from privkit.domains.tokens.domain import PADDING, Tokens
 from privkit.models.base import Depth, NamedCuts, SplitModel
+from privkit.torch_utils.seeded import seeded
 
 LAYERS: dict[str, type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 """Kind -> torch's layer."""
@@ -52,8 +53,7 @@ class Recurrent(NamedCuts):
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(torch.device("cpu"), seed):
             embedding = EmbeddedLast(nn.Embedding(len(domain.vocabulary), self.embedding, padding_idx=PADDING))
             state = LastState(LAYERS[self.kind](self.embedding, self.width, self.depth, batch_first=True))
             head = nn.Linear(self.width, classes)

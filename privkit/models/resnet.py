@@ -13,6 +13,7 @@ from torch.nn import functional
 from privkit.domains.images.domain import Images
 from privkit.models.base import SMALL_IMAGE, NamedCuts, SplitModel
 from privkit.models.chain import cut_chain
+from privkit.torch_utils.seeded import seeded
 
 BLOCKS = {18: (2, 2, 2, 2), 20: (3, 3, 3)}
 _CHANNELS = {18: (64, 128, 256, 512), 20: (16, 32, 64)}
@@ -62,8 +63,7 @@ class ResNet(NamedCuts):
 
         channels, height, width = domain.shape
         first = _CHANNELS[self.depth][0]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(torch.device("cpu"), seed):
             net: Any = resnet.ResNet(
                 resnet.BasicBlock,  # type: ignore[arg-type]
                 BLOCKS[self.depth],

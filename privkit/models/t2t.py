@@ -14,6 +14,7 @@ from privkit.models.base import SMALL_IMAGE, Depth, NamedCuts, SplitModel, check
 from privkit.models.tokens import Lower, Upper
 from privkit.models.tokens_to_token import TokensToToken
 from privkit.models.weights import load_fitting, read_weights
+from privkit.torch_utils.seeded import seeded
 
 
 class Whole(nn.Module):
@@ -92,8 +93,7 @@ class T2tVit(NamedCuts):
         clients = self.class_token == "client"
         if clients:
             check_class_token(positions, "take class_token=server")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(torch.device("cpu"), seed):
             stride = self.stride or (1 if min(domain.shape[1:]) < SMALL_IMAGE else 4)
             net = Whole(self, domain.shape[0], classes, stride)
         if self.checkpoint is not None:

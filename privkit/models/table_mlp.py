@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from privkit.constraints import Count
 from privkit.domains.tables.domain import Tables
 from privkit.models.base import Depth, NamedCuts, SplitModel
+from privkit.torch_utils.seeded import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,7 @@ class TableMlp(NamedCuts):
 
     def build(self, domain: Tables, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(torch.device("cpu"), seed):
             columns = _Columns(len(domain.dense), domain.sizes, self.embedding)
             sizes = [columns.features, *[self.width] * self.depth]
             layers = [nn.Sequential(nn.Linear(size, following), nn.GELU()) for size, following in pairwise(sizes)]

@@ -12,6 +12,7 @@ from privkit.constraints import Count
 from privkit.domains.tokens.domain import PADDING, Tokens
 from privkit.models.base import Depth, NamedCuts, SplitModel, check_heads
 from privkit.models.tokens import Upper, stackable
+from privkit.torch_utils.seeded import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,7 @@ class Transformer(NamedCuts):
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
         from timm.models.vision_transformer import Block
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(torch.device("cpu"), seed):
             embedding = nn.Embedding(len(domain.vocabulary), self.width, padding_idx=PADDING)
             places = nn.Parameter(0.02 * torch.randn(1, domain.length, self.width)) if positions else None
             blocks = [Block(self.width, self.heads, qkv_bias=True) for _ in range(self.depth)]

@@ -11,6 +11,7 @@ from torch import nn
 from privkit.domains.images.domain import Images
 from privkit.models.base import NamedCuts, SplitModel
 from privkit.models.chain import cut_chain
+from privkit.torch_utils.seeded import seeded
 
 _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # configuration D
 
@@ -46,8 +47,7 @@ class Vgg16(NamedCuts):
         """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
         from timm.models.vgg import VGG
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(torch.device("cpu"), seed):
             features = VGG(
                 [layer for stage in _STAGES for layer in (*stage, "M")],
                 in_chans=domain.shape[0],

@@ -15,6 +15,7 @@ from privkit.errors import UsageError
 from privkit.models.base import Depth, NamedCuts, SplitModel, check_class_token, check_heads
 from privkit.models.tokens import Lower, PatchLinear, Upper
 from privkit.models.weights import load_fitting, read_weights
+from privkit.torch_utils.seeded import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +89,7 @@ class Vit(NamedCuts):
         if owner == "client":
             check_class_token(positions, "take class_token=server")
         channels, height, width = domain.shape
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # timm's initialisers know only the global generator
+        with seeded(torch.device("cpu"), seed):  # timm's initialisers know only the global generator
             vit = VisionTransformer(
                 img_size=(height, width),
                 patch_size=self.patch_for(domain.shape),
