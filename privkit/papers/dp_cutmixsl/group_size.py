@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, exp, expm1, floor, hypot, log, log1p, sqrt
 
 import numpy as np
@@ -21,57 +19,19 @@ ORDER, DELTA = table_1_value("α"), table_1_value("δ")
 """Rényi order and δ of Table 1."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure7:
-    """The curves of Fig. 7b and 7d, as the formula gives them; the paper has no plotted numbers to compare with.
+def figure_7(mechanism: Mechanism) -> Array:
+    """ε′ of Corollary 1 at Table 1's order and δ, [10, 3]: k = 1 to 10, and its three σ.
 
-    Attributes:
-        groups: [K] group sizes k.
-        sigmas: [S] standard deviations.
-        epsilon: mechanism -> [K, S] ε′ of Corollary 1.
-        sound: always False.
-        objection: why.
-    """
+    No bound of what the paper runs: its clients add noise before mixing, in round-robin groups and with Dirichlet
+    ratios, but the curves assume noise after mixing, a secret random group and λ = 1/k.
 
-    groups: NDArray[np.int64]
-    sigmas: Array
-    epsilon: dict[Mechanism, Array]
-    sound: bool = False
-    objection: str = (
-        "the paper's clients add noise before mixing, in round-robin groups and with Dirichlet ratios, while the "
-        "curves assume noise after mixing, a secret random group and λ = 1/k"
-    )
+    Source: the DP-CutMixSL paper, Fig. 7b and 7d, recomputed from Eqs. 22-24, since no numbers are printed.
 
-
-def figure_7(
-    groups: Sequence[int] = tuple(range(1, 11)),
-    sigmas: Sequence[float] = _SIGMAS,
-    *,
-    order: float = ORDER,
-    delta: float = DELTA,
-) -> Figure7:
-    """ε′ of the three mechanisms over group size and noise; the defaults are Table 1's.
-
-    Source: the DP-CutMixSL paper, Fig. 7b and 7d (recomputed from Eqs. 22-24).
-
-    >>> figure_7().epsilon["dp_mixsl"].round(4)[4].tolist()
+    >>> figure_7("dp_mixsl").round(4)[4].tolist()
     [90.4254, 22.6063, 5.6533]
     """
-    mechanisms: tuple[Mechanism, ...] = ("dp_sl", "dp_mixsl", "dp_cutmixsl")
-    return Figure7(
-        groups=np.array(groups, dtype=np.int64),
-        sigmas=np.array(sigmas, dtype=float),
-        epsilon={
-            mechanism: np.array(
-                [
-                    [corollary_1_epsilon(table_1(mechanism, group=k, sigma=s), order, delta) for s in sigmas]
-                    for k in groups
-                ],
-                dtype=float,
-            ).reshape(len(groups), len(sigmas))
-            for mechanism in mechanisms
-        },
-    )
+    settings = [[table_1(mechanism, group=k, sigma=sigma) for sigma in _SIGMAS] for k in range(1, 11)]
+    return np.array([[corollary_1_epsilon(setting, ORDER, DELTA) for setting in row] for row in settings])
 
 
 def published_group_size(setting: Setting, order: float, delta: float) -> float:
