@@ -7,7 +7,7 @@ from typing import Any
 from privkit.errors import UsageError
 from privkit.registry import Component, load, parse, table
 
-_RECORDS = {"images": "images", "tokens": "token sequences", "tables": "table rows"}
+RECORDS = {"images": "images", "tokens": "token sequences", "tables": "table rows"}
 """Domain -> what its records are called."""
 _DEFAULT_MODELS = {"images": "vit_micro", "tokens": "transformer_micro", "tables": "table_mlp"}
 """Domain -> the model that a run takes if the user names none: one that trains in seconds."""
@@ -23,10 +23,9 @@ def _domain_of(dataset: Component) -> str:
     'images'
     """
     domain = dataset.spec.domain if "domain" in dir(dataset.spec) else None
-    if domain not in _RECORDS:
+    if domain not in RECORDS:
         raise UsageError(
-            f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(_RECORDS)} as "
-            "`domain`"
+            f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(RECORDS)} as `domain`"
         )
     return str(domain)
 
@@ -56,7 +55,7 @@ def model_for(dataset: Component, given: Any) -> Component:
         name for name, target in sorted(table("models").items()) if getattr(load(target), "domain", "") == domain
     ]
     raise UsageError(
-        f"{model.name} reads {_RECORDS[read]}, and {dataset.name} holds {_RECORDS[domain]}; models for them: "
+        f"{model.name} reads {RECORDS[read]}, and {dataset.name} holds {RECORDS[domain]}; models for them: "
         f"{', '.join(fitting)}"
     )
 
@@ -76,16 +75,16 @@ def check_same_domain(dataset: Component, *, auxiliary: str, augment: str, featu
     domain = _domain_of(dataset)
     if auxiliary not in ("disjoint", "training") and (other := _domain_of(parse("datasets", auxiliary))) != domain:
         raise UsageError(
-            f"auxiliary={auxiliary} holds {_RECORDS[other]}, and {dataset.name} holds {_RECORDS[domain]}; name a "
-            f"dataset of {_RECORDS[domain]}, or disjoint"
+            f"auxiliary={auxiliary} holds {RECORDS[other]}, and {dataset.name} holds {RECORDS[domain]}; name a "
+            f"dataset of {RECORDS[domain]}, or disjoint"
         )
     if domain == "images":
         return
     if augment != "none":
         raise UsageError(
-            f"augment={augment} moves pixels, and {dataset.name} holds {_RECORDS[domain]}; use augment=none"
+            f"augment={augment} moves pixels, and {dataset.name} holds {RECORDS[domain]}; use augment=none"
         )
     if features:
         raise UsageError(
-            f"features={','.join(features)} looks at images, and {dataset.name} holds {_RECORDS[domain]}; leave it out"
+            f"features={','.join(features)} looks at images, and {dataset.name} holds {RECORDS[domain]}; leave it out"
         )
