@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from typing import Self
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from privkit.accountants.bounds import renyi
 from privkit.accountants.bounds.bound import Bound, Limit
-from privkit.accountants.bounds.renyi import HIGH_ORDERS, SAMPLED_ORDERS
+from privkit.accountants.bounds.renyi import COARSE_ORDERS, HIGH_ORDERS, SAMPLED_ORDERS
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Step, Steps
 
@@ -92,32 +93,54 @@ def renyi_bound(steps: Steps) -> RenyiBound:
     >>> float(renyi_bound([(GaussianRelease(mu=0.1, sampling="poisson", rate=0.5), 4)]).orders[-1])
     64.0
     """
-    how, sources = dict.fromkeys([step.how for step, _ in steps]), dict.fromkeys([step.source for step, _ in steps])
-    return RenyiBound(
-        steps=steps,
-        orders=min([step.orders for step, _ in steps], key=len),
-        method="".join(("Rényi composition", *how)),
-        source="; ".join((*sources, CONVERSION)),
-    )
+    orders = steps[0][0].orders if len(steps) == 1 else min([step.orders for step, _ in steps], key=len)
+    method, source = named(tuple([(step.how, step.source) for step, _ in steps]))
+    return RenyiBound(steps=steps, orders=orders, method=method, source=source)
+
+
+@cache
+def named(parts: tuple[tuple[str, str], ...], what: str = "Rényi composition") -> tuple[str, str]:
+    """Method and source of a composition, from those of its steps.
+
+    >>> named((("", "Mironov 2017"), (", Poisson-sampled", "Mironov 2017")))[0]
+    'Rényi composition, Poisson-sampled'
+    """
+    how, sources = (dict.fromkeys(column) for column in zip(*parts, strict=True))
+    return "".join((what, *how)), "; ".join((*sources, CONVERSION))
 
 
 def _best(
     bounds: Sequence[RenyiBound], convert: Callable[[Array, Array, list[int]], Array], *, least: float
 ) -> list[Limit]:
-    """The smallest converted value of each bound over their common orders, at least `least`."""
-    orders, rows = bounds[0].orders, list(range(len(bounds)))
-    values, best, edge = _smallest(bounds, orders, convert, rows)
-    if orders is SAMPLED_ORDERS and (far := np.flatnonzero(best == orders[-1]).tolist()):  # few, and worth their time
-        values[far], best[far], edge[far] = _smallest(bounds, HIGH_ORDERS, convert, far)
-        edge[far] &= best[far] != HIGH_ORDERS[0]
+    """The smallest converted value of each bound over their common orders, at least `least`.
+
+    Only some of `SAMPLED_ORDERS` are tried, and then the neighbors of the best: with λ = α − 1 the converted value is
+    (K(λ) + ln c(λ) − ln δ)/λ, whose numerator is convex and positive at 0, so that it has one valley.
+    """
+    orders, rows = bounds[0].orders, np.arange(len(bounds))
+    values, best = np.full(rows.size, inf), np.zeros(rows.size)
+
+    def attempt(some: Array, tried: Array) -> None:
+        found = convert(tried, curves([bounds[row].steps for row in some.tolist()], tried), some.tolist())
+        at, smallest = found.argmin(1), found.min(1)
+        better = smallest < values[some]
+        values[some[better]], best[some[better]] = smallest[better], tried[at[better]]
+
+    if orders is not SAMPLED_ORDERS:
+        attempt(rows, orders)
+        edge = (best == orders[0]) | (best == orders[-1])
+    else:
+        for tried in COARSE_ORDERS:
+            if (some := rows[(best == 0) | (best == tried[0])]).size:
+                attempt(some, tried)
+        coarse = np.unique(np.concatenate(COARSE_ORDERS))
+        begun = best.copy()
+        for low, order, high in zip((1.0, *coarse), coarse, (*coarse[1:], coarse[-1]), strict=False):
+            near = orders[(orders > low) & (orders < high) & (orders != order)]
+            if near.size and (some := rows[begun == order]).size:
+                attempt(some, near)
+        if (far := rows[best == orders[-1]]).size:
+            attempt(far, HIGH_ORDERS)
+        edge = (best == orders[0]) | (best == HIGH_ORDERS[-1])
     found = zip(np.maximum(values, least).tolist(), best.tolist(), edge.tolist(), strict=True)
     return [Limit(value=value, order=order, at_edge=at_edge) for value, order, at_edge in found]
-
-
-def _smallest(
-    bounds: Sequence[RenyiBound], orders: Array, convert: Callable[[Array, Array, list[int]], Array], rows: list[int]
-) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """[R] smallest value, its order, and whether that is the first or the last."""
-    values = convert(orders, curves([bounds[row].steps for row in rows], orders), rows)
-    at = values.argmin(1)
-    return values.min(1), orders[at], (at == 0) | (at == orders.size - 1)
