@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from privkit.accountants.bounds import renyi
 from privkit.accountants.bounds.bound import Bound, Limit
-from privkit.accountants.bounds.renyi import COARSE_ORDERS, HIGH_ORDERS, SAMPLED_ORDERS
+from privkit.accountants.bounds.renyi import BANDS, COARSE_ORDERS, HIGH_ORDERS, SAMPLED_ORDERS
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Step, Steps
 
@@ -133,14 +133,15 @@ def _best(
         for tried in COARSE_ORDERS:
             if (some := rows[(best == 0) | (best == tried[0])]).size:
                 attempt(some, tried)
-        coarse = np.unique(np.concatenate(COARSE_ORDERS))
-        begun = best.copy()
-        for low, order, high in zip((1.0, *coarse), coarse, (*coarse[1:], coarse[-1]), strict=False):
-            near = orders[(orders > low) & (orders < high) & (orders != order)]
-            if near.size and (some := rows[begun == order]).size:
-                attempt(some, near)
-        if (far := rows[best == orders[-1]]).size:
-            attempt(far, HIGH_ORDERS)
-        edge = (best == orders[0]) | (best == HIGH_ORDERS[-1])
+        coarse, begun = np.unique(np.concatenate(COARSE_ORDERS)), best.copy()
+        others = np.setdiff1d(orders, coarse)
+        for first, last in BANDS:
+            if (some := rows[(begun >= first) & (begun <= last)]).size:
+                low, high = coarse[coarse < first].max(initial=1.0), coarse[coarse > last].min(initial=inf)
+                attempt(some, others[(others > low) & (others < high)])
+        for tried in HIGH_ORDERS:
+            if (some := rows[best == tried[0]]).size:
+                attempt(some, tried)
+        edge = (best == orders[0]) | (best == HIGH_ORDERS[-1][-1])
     found = zip(np.maximum(values, least).tolist(), best.tolist(), edge.tolist(), strict=True)
     return [Limit(value=value, order=order, at_edge=at_edge) for value, order, at_edge in found]
