@@ -106,19 +106,20 @@ def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
     if exact is not None:
         return [exact]
     holding = []
-    for name, target in BOUNDS.items():
-        bound = _theorem(target)(run) if tight or name != "numerical_composition" else None
-        if bound is not None and bound.exact:
-            return [bound]
-        holding.append(bound)
-    return [bound for bound in holding if bound is not None]
+    for theorem in _theorems(tuple(BOUNDS.items()), tight):
+        bound = theorem(run)
+        if bound is not None:
+            if bound.exact:
+                return [bound]
+            holding.append(bound)
+    return holding
 
 
 @cache
-def _theorem(target: str) -> Callable[[Steps], Bound | None]:
-    """The function behind "module:function"."""
-    module, _, name = target.partition(":")
-    return cast("Callable[[Steps], Bound | None]", getattr(import_module(module), name))
+def _theorems(table: tuple[tuple[str, str], ...], tight: bool) -> list[Callable[[Steps], Bound | None]]:
+    """The functions behind "module:function"; without numerical composition if not tight."""
+    wanted = [target.split(":") for name, target in table if tight or name != "numerical_composition"]
+    return [cast("Callable[[Steps], Bound | None]", getattr(import_module(module), name)) for module, name in wanted]
 
 
 def _constant(mechanism: SplitMechanism) -> float:

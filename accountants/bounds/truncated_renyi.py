@@ -79,14 +79,14 @@ class TruncatedRenyiBound(Bound):
 
     @classmethod
     def epsilons(cls, bounds: Sequence[Self], deltas: Array) -> list[Limit]:
-        found: list[Limit] = []
+        limits: list[Limit] = []
         for start in range(0, len(bounds), ROWS):
             values, orders = _epsilons(
                 [one.pieces for one in bounds[start : start + ROWS]], deltas[start : start + ROWS]
             )
             pairs = zip(values.tolist(), orders.tolist(), strict=True)
-            found += [Limit(value=value, order=order) for value, order in pairs]
-        return found
+            limits += [Limit(value=value, order=order) for value, order in pairs]
+        return limits
 
     def epsilon(self, delta: float) -> Limit:
         return self.epsilons([self], np.array([delta]))[0]

@@ -7,6 +7,8 @@ import pytest
 from scipy.stats import norm
 
 from privkit.accountants import answer
+from privkit.accountants.bounds.renyi_composition import renyi_bound
+from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.compile import curve
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
@@ -85,10 +87,8 @@ def test_certificates_say_what_they_rest_on() -> None:
     assert (found.relation, found.unit, found.sound, found.objection) == ("replace_one", "record", True, "")
     assert {"numpy", "scipy"} <= set(found.versions)
     assert found.source
-    edge = answer.epsilon(
-        one_release(1e-4, participation=WithoutReplacement(chosen=1, clients=2), rounds=5), 1e-5, tight=False
-    )
-    assert edge.at_grid_edge or edge.order is None
+    edge = renyi_bound([(GaussianRelease(mu=1e-4, sampling="without_replacement", rate=0.5), 5)]).epsilon(1e-5)
+    assert edge.at_edge
 
 
 @pytest.mark.parametrize("bad", [0, 1, -1e-5, float("nan"), inf, True, "1e-5", None])
