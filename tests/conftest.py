@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 import torch
@@ -17,15 +18,13 @@ from hypothesis import settings
 
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.start import main
+from tests.small import SMALL
 
 torch.set_num_threads(1)
 
 # The same examples in every run, so that a change is judged and not the dice; HYPOTHESIS_PROFILE=default draws new.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
-
-SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
-"""Settings of a run that takes a few seconds."""
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -34,6 +33,12 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
     """A finished audit of batch shuffling; read it, do not change its folder."""
     return run_audit(defense="batch_shuffle", out=tmp_path_factory.mktemp("audit") / "run", **SMALL)
+
+
+@pytest.fixture
+def copied(small_run: AuditRun, tmp_path: Path) -> Path:
+    """A copy of the finished run, to damage."""
+    return Path(shutil.copytree(small_run.folder, tmp_path / "run"))
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from privkit.config import AuditConfig
 from privkit.errors import UsageError
 from privkit.run.plan import plan
 from privkit.settings import resolve
+from tests.small import SMALL
 
-SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
 MIXED = ["patch_shuffle", "dp_cutmixsl:sigma=2"]
 
 

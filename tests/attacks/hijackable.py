@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor, nn
@@ -16,7 +15,7 @@ from privkit.attacks.goals.learners import OneClient
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.hijack import fsha as module
 from privkit.attacks.hijack.fsha import FSHA
-from privkit.domains.images.embedded import TinyDigits
+from tests.small import digits
 
 
 class Memory:
@@ -92,8 +91,7 @@ class Hijack:
     one = FSHA(epochs=1, width=2, blocks=1)
 
     def __init__(self) -> None:
-        pool = TinyDigits().open(None, download=False, train_images=1_797).train
-        taken = pool.take(np.random.default_rng(0).permutation(len(pool)))
+        taken = digits(1_797)
         self.private, self.own, self.labels, self.own_labels = (
             taken.x[:1_000],
             taken.x[1_000:],

@@ -7,8 +7,7 @@ import pytest
 
 from privkit.audit.run import AuditRun, run_audit
 from privkit.registry import Component, parse
-
-SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
+from tests.small import SMALL
 
 
 class Notes:

@@ -17,6 +17,12 @@ from privkit.sealed import opened
 from tests.audit.audits import again
 
 
+@pytest.fixture
+def copied(copied: Path, no_report: None) -> Path:
+    """What goes on there leaves the report as it is."""
+    return copied
+
+
 def test_rows_hold_the_whole_story(small_run: AuditRun) -> None:
     none, batch = small_run.rows
     assert (none.defense, batch.defense) == ("none", "batch_shuffle")

@@ -14,7 +14,8 @@ from privkit.errors import PrivkitError, UsageError
 from privkit.registry import TABLES
 from privkit.run.records import read_rows
 from privkit.settings import resolve
-from tests.audit.audits import SMALL, again, registered
+from tests.audit.audits import again, registered
+from tests.small import SMALL
 
 
 @dataclass(frozen=True, kw_only=True)

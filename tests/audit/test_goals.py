@@ -19,14 +19,13 @@ from privkit.defenses.charge import Noised
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
-from privkit.domains.base import Batch
-from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
 from privkit.models.vit import Vit
 from privkit.registry import load, parse, table
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round
 from privkit.wire.channel import record
 from privkit.wire.hijack import LiveClients, serve
+from tests.small import IMAGES, random_images
 
 SETTINGS: dict[str, Any] = {
     "dataset": "tiny_digits",
@@ -34,8 +33,6 @@ SETTINGS: dict[str, Any] = {
     "training": "batch_size=25",
     "threads": 1,
 }
-SHAPE = (1, 8, 8)
-IMAGES = Images(shape=SHAPE)
 
 
 def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
@@ -166,14 +163,9 @@ def edge_of(defense: Any, protocol: SplitProtocol, seed: int = 0) -> tuple[Clien
     return edge, edge.fitted(model.upper, IMAGES, seed)
 
 
-def digits(count: int) -> Batch:
-    draws = Generator().manual_seed(0)
-    return Batch(x=torch.rand(count, *SHAPE, generator=draws), y=torch.arange(count) % 10, ids=torch.arange(count))
-
-
 def test_a_quiet_defense_keeps_its_clipping_and_loses_its_noise() -> None:
     edge, _ = edge_of(GaussianNoise(sigma=2.0, clip=0.5), SplitProtocol())
-    data = digits(6)
+    data = random_images(6, 10)
     loud, silent = (record(e, data, batch_size=6, seed=0).views[0].smashed for e in (edge, noiseless(edge)))
     assert edge.defense.sigma == 2.0  # type: ignore[attr-defined]
     assert silent.abs().max() <= 0.5 + 1e-6
@@ -182,13 +174,13 @@ def test_a_quiet_defense_keeps_its_clipping_and_loses_its_noise() -> None:
 
 def test_passes_send_the_same_images_with_draws_of_their_own() -> None:
     edge, _ = edge_of(PatchShuffle(), SplitProtocol(clients=2))
-    sent = record(edge, digits(8), batch_size=2, seed=0, passes=3)
+    sent = record(edge, random_images(8, 10), batch_size=2, seed=0, passes=3)
     assert len(sent.views) == 6
     assert sent.members.view(3, 8).tolist() == [list(range(8))] * 3
     first, again = (torch.cat([view.smashed for view in sent.views[2 * p : 2 * p + 2]]) for p in (0, 1))
     assert not torch.equal(first, again)
     torch.testing.assert_close(first.sort(1).values, again.sort(1).values)
-    once = record(edge, digits(8), batch_size=2, seed=0)
+    once = record(edge, random_images(8, 10), batch_size=2, seed=0)
     assert torch.equal(once.views[0].smashed, sent.views[0].smashed)
 
 
@@ -197,7 +189,7 @@ def test_passes_send_the_same_images_with_draws_of_their_own() -> None:
 )
 def test_live_clients_under_an_honest_server_learn_the_task(protocol: SplitProtocol) -> None:
     edge, upper = edge_of(NoDefense(), protocol)
-    data, spec = digits(40), TrainingSpec(batch_size=10, learning_rate=3e-3)
+    data, spec = random_images(40, 10), TrainingSpec(batch_size=10, learning_rate=3e-3)
     clients = LiveClients(edge, data, Iid().assign(data.y, protocol.clients, 0), spec, data[:20], 0)
     losses = serve(clients, upper, 80, spec)
     assert sum(losses[-5:]) / 5 < 0.8 * sum(losses[:5]) / 5
@@ -205,7 +197,7 @@ def test_live_clients_under_an_honest_server_learn_the_task(protocol: SplitProto
 
 
 def test_live_clients_go_on_bit_for_bit_and_refuse_what_cannot_be_hijacked() -> None:
-    data, spec = digits(40), TrainingSpec(batch_size=10)
+    data, spec = random_images(40, 10), TrainingSpec(batch_size=10)
     shares = Iid().assign(data.y, 1, 0)
 
     def fresh() -> LiveClients:

@@ -11,22 +11,14 @@ from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
 from privkit.defenses.mixup import Mixup
 from privkit.defenses.random_cutmix import RandomCutMix
-from privkit.domains.base import Batch
-from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.settings import resolve
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.channel import black_box_query, record
+from tests.small import IMAGES, random_images
 
-SHAPE = (1, 8, 8)
-IMAGES = Images(shape=SHAPE)
 pytestmark = pytest.mark.usefixtures("no_report")
 SETTINGS: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
-
-
-def images(count: int) -> Batch:
-    draws = Generator().manual_seed(0)
-    return Batch(x=torch.rand(count, *SHAPE, generator=draws), y=torch.arange(count) % 10, ids=torch.arange(count))
 
 
 class Cells(torch.nn.Module):
@@ -41,7 +33,7 @@ def test_a_recorded_row_is_made_of_its_members(clients: int) -> None:
     """Each cell of a released row is the cell of the member whose weight there is 1, and every victim has one seat."""
     protocol = SplitProtocol(clients=clients)
     edge = Clients.build(Cells(), RandomCutMix(), IMAGES, classes=10, seed=0, protocol=protocol)
-    data = images(3 * clients * 6)
+    data = random_images(3 * clients * 6, 10)
     found = record(edge, data, batch_size=6, seed=0)
     assert sorted(found.members[found.members >= 0].tolist()) == list(range(len(data)))
     cells = Cells()(data.x)
@@ -59,7 +51,7 @@ def test_a_recorded_row_is_made_of_its_members(clients: int) -> None:
 
 def test_the_adversary_learns_the_members_of_its_own_images_only() -> None:
     edge = Clients.build(Cells(), Mixup(), IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=4))
-    data = images(24)
+    data = random_images(24, 10)
     answer = black_box_query(edge)(data.x, Generator().manual_seed(0))
     share = answer.view.weights
     assert share is not None
@@ -79,7 +71,7 @@ def test_hidden_coins_stay_hidden() -> None:
         seed=0,
         protocol=SplitProtocol(clients=4),
     )
-    assert record(edge, images(24), batch_size=6, seed=0).views[0].weights is None
+    assert record(edge, random_images(24, 10), batch_size=6, seed=0).views[0].weights is None
 
 
 def test_an_audit_of_mixing_defenses(tmp_path: Path) -> None:

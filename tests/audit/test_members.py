@@ -17,16 +17,14 @@ from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
 from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
-from privkit.domains.images.domain import Images
 from privkit.domains.partition import Dirichlet, Iid
 from privkit.domains.shares import ClientPartition
 from privkit.models.vit import Vit
 from privkit.run.plan import plan
 from privkit.settings import resolve
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round, train
+from tests.small import IMAGES, SHAPE
 
-SHAPE = (1, 8, 8)
-IMAGES = Images(shape=SHAPE)
 SMALL: dict[str, Any] = {"dataset": "tiny_digits", "threads": 1}
 
 

@@ -14,7 +14,8 @@ from privkit.cli.estimate import preview
 from privkit.errors import DataError, UsageError
 from privkit.registry import table
 from privkit.settings import resolve
-from tests.audit.audits import SMALL, Notes
+from tests.audit.audits import Notes
+from tests.small import SMALL
 
 
 def test_private_auxiliary_and_test_images_are_disjoint() -> None:

@@ -16,7 +16,8 @@ from privkit.audit.seed_data import prepare
 from privkit.settings import resolve
 from privkit.training import Clients
 from privkit.wire.channel import black_box_query, record
-from tests.audit.audits import SMALL, registered
+from tests.audit.audits import registered
+from tests.small import SMALL
 
 
 @dataclass(frozen=True, kw_only=True)

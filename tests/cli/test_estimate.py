@@ -1,7 +1,6 @@
 """A dry run meets what the run would meet, and says it in one sentence."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch import Tensor, nn
@@ -10,8 +9,7 @@ from privkit.audit.run import run_audit
 from privkit.cli.estimate import preview
 from privkit.errors import UsageError
 from privkit.settings import resolve
-
-SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
+from tests.small import SMALL
 
 
 class Flat(nn.Module):

@@ -3,7 +3,7 @@
 from functools import cache
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from privkit.certificate import Certificate
@@ -13,6 +13,7 @@ from privkit.domains.images.domain import Images
 from privkit.registry import load, parse, table
 from privkit.training.edge import Clients
 from privkit.training.protocol import SplitProtocol
+from tests.small import generator
 
 CLASSES, TOKENS, DIM, BATCH = 3, 16, 4, 3
 DEFENSES: list[Defense] = [
@@ -20,10 +21,6 @@ DEFENSES: list[Defense] = [
 ] + [load(table("defenses")["spectral_shuffle"])()]
 NAMES = [defense.name for defense in DEFENSES]
 RUN = ReleaseCount(rounds=6, epochs=2, batch_size=BATCH, clients=2)
-
-
-def generator(seed: int = 0) -> Generator:
-    return Generator().manual_seed(seed)
 
 
 def chain(*stages: str) -> Defense:

@@ -3,15 +3,12 @@
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from privkit.defenses.base import Defense
+from tests.small import generator
 
 INF = float("inf")
-
-
-def generator(seed: int = 0) -> Generator:
-    return Generator().manual_seed(seed)
 
 
 def receipt(defense: Defense, tokens: int, dim: int, classes: int = 10, present: Tensor | None = None) -> Any:

@@ -14,7 +14,8 @@ from privkit.errors import UsageError
 from privkit.pairing import paired
 from privkit.registry import Component, parse
 from privkit.settings import resolve
-from tests.defenses.chains import DEFENSES, NAMES, claim, generator, inputs, made, trusted_noise
+from tests.defenses.chains import DEFENSES, NAMES, claim, inputs, made, trusted_noise
+from tests.small import generator
 
 pytestmark = pytest.mark.usefixtures("closed_forms")
 

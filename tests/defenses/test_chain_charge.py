@@ -27,11 +27,11 @@ from tests.defenses.chains import (
     chain,
     claim,
     clients_of,
-    generator,
     inputs,
     made,
     trusted_noise,
 )
+from tests.small import generator
 
 pytestmark = pytest.mark.usefixtures("closed_forms")
 

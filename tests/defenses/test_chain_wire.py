@@ -8,7 +8,8 @@ from privkit.defenses import charge
 from privkit.errors import UsageError
 from privkit.settings import resolve
 from privkit.wire.channel import answer_of, holds_all, shared_lower
-from tests.defenses.chains import CLASSES, DEFENSES, RUN, TOKENS, clients_of, generator
+from tests.defenses.chains import CLASSES, DEFENSES, RUN, TOKENS, clients_of
+from tests.small import generator
 
 pytestmark = pytest.mark.usefixtures("closed_forms")
 

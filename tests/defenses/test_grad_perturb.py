@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest, laplace, norm
-from torch import Generator, Tensor
+from torch import Tensor
 
 from privkit.accountants.bounds import gaussian
 from privkit.defenses.base import Receipt, ReleaseCount
 from privkit.defenses.grad_perturb import GradPerturb
-
-
-def generator(seed: int = 0) -> Generator:
-    return Generator().manual_seed(seed)
+from tests.small import generator
 
 
 def clipped(defense: GradPerturb, gradient: Tensor) -> Tensor:

@@ -18,15 +18,12 @@ from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.registry import load, parse, table
+from tests.small import generator
 
 DEFENSES: list[Defense] = [load(target)() for _, target in sorted(table("defenses").items())]
 CLASSES, TOKENS, SIDE = 5, 16, 28
 
 every_defense = pytest.mark.parametrize("defense", DEFENSES, ids=lambda d: d.name)
-
-
-def generator(seed: int = 0) -> Generator:
-    return Generator().manual_seed(seed)
 
 
 def inputs(

@@ -19,7 +19,8 @@ from privkit.defenses.dp_mixsl import DpMixSl
 from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.laplace_noise import LaplaceNoise
-from tests.defenses.receipts import INF, generator
+from tests.defenses.receipts import INF
+from tests.small import generator
 
 TRIALS = 60_000
 DELTAS = (0.3, 0.1, 0.03, 0.01, 0.002)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from torch import Generator, Tensor
+from torch import Tensor
 
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.boxes import nested_boxes
@@ -19,13 +19,10 @@ from privkit.defenses.random_cutout import RandomCutout
 from privkit.defenses.receipts import Nothing
 from privkit.defenses.vanilla_cutout import VanillaCutout
 from privkit.torch_utils.patches import patchify, unpatchify
+from tests.small import generator
 
 CUTOUTS = [RandomCutout(), CutSmashed(), VanillaCutout()]
 named = pytest.mark.parametrize("cutout", CUTOUTS, ids=lambda d: d.name)
-
-
-def generator(seed: int = 0) -> Generator:
-    return Generator().manual_seed(seed)
 
 
 def kept_by(receipt: Nothing) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import betabinom, chisquare, kstest
-from torch import Generator, Tensor
+from torch import Tensor
 
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.masks import spread
@@ -18,6 +18,7 @@ from privkit.defenses.mixup import Mixup
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.shuffled_cutmix import ShuffledCutMix
 from privkit.defenses.vanilla_cutmix import VanillaCutMix
+from tests.small import generator
 
 INF = float("inf")
 CUTMIXES = [RandomCutMix(), VanillaCutMix(), ShuffledCutMix()]
@@ -25,10 +26,6 @@ MIXERS = [Mixup(), *CUTMIXES]
 Mixer = Mixup | RandomCutMix
 each_mixer = pytest.mark.parametrize("mixer", MIXERS, ids=lambda d: d.name)
 each_cutmix = pytest.mark.parametrize("mixer", CUTMIXES, ids=lambda d: d.name)
-
-
-def generator(seed: int = 0) -> Generator:
-    return Generator().manual_seed(seed)
 
 
 def group_of(*shape: int, classes: int = 5, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:

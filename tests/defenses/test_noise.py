@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 import torch
 from scipy import stats
-from torch import Generator, Tensor
+from torch import Tensor
 
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio
 from privkit.accountants.spec.parts import CutMix, Mixup
@@ -20,6 +20,7 @@ from privkit.defenses.dp_mixsl import DpMixSl
 from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.laplace_noise import LaplaceNoise
+from tests.small import generator
 
 INF = float("inf")
 UNMIXED: list[Defense] = [
@@ -45,10 +46,6 @@ EVERY = UNMIXED + MIXED
 
 def label(defense: Any) -> str:
     return f"{defense.name}-{getattr(defense, 'site', '')}{defense.group}-{getattr(defense, 'clip_by', '')}"
-
-
-def generator(seed: int = 0) -> Generator:
-    return Generator().manual_seed(seed)
 
 
 def inputs(defense: Defense, messages: int, images: int, tokens: int = 4, dim: int = 3) -> tuple[Tensor, Tensor]:

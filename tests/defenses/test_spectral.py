@@ -3,17 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from torch import Generator
 
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.spectral_shuffle import SpectralShuffle
 from privkit.torch_utils.patches import patchify, unpatchify
+from tests.small import generator
 
 Y = torch.zeros(2, 3)
-
-
-def generator(seed: int = 0) -> Generator:
-    return Generator().manual_seed(seed)
 
 
 def unshuffled(released: torch.Tensor, permutation: torch.Tensor) -> torch.Tensor:

@@ -25,13 +25,10 @@ from privkit.domains.partition import (
 )
 from privkit.errors import UsageError
 from privkit.registry import load, specify
+from tests.small import generator
 
 SPECS: list[Partition] = [Iid(), Dirichlet(alpha=0.1), Dirichlet(alpha=1e-6), Dirichlet(alpha=9999)]
 LABELS = np.arange(1000) % 10
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def counts_by_class(shares: ClientPartition, labels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -14,12 +14,12 @@ from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.models import VIT_MICRO
 from privkit.training import Checkpoint, Clients, TrainingSpec, split_round, train
+from tests.small import SMALL
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
 ]
-SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
 
 
 def test_an_audit_on_the_device(tmp_path: Path) -> None:

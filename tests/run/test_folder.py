@@ -1,7 +1,6 @@
 """What a run folder refuses, and that its advice never costs a user anything."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,6 @@ from privkit.settings import resolve
 
 def described(**settings: object) -> Manifest:
     return manifest(resolve(settings), threads=1)
-
-
-@pytest.fixture
-def copied(small_run: AuditRun, tmp_path: Path) -> Path:
-    """A copy of the finished run, to damage."""
-    return Path(shutil.copytree(small_run.folder, tmp_path / "run"))
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"name": "my-app", "version": 3}', "\xff"])

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,6 @@ from privkit.sealed import Broken, altered, checked, opened, sealed
 from privkit.storage import load_state, read_record, save_state
 
 FLIPS = 300
-
-
-@pytest.fixture
-def copied(small_run: AuditRun, tmp_path: Path) -> Path:
-    """A copy of the finished run, to damage."""
-    return Path(shutil.copytree(small_run.folder, tmp_path / "run"))
 
 
 def flips(path: Path, read: Callable[[], Any], seed: int = 0) -> int:

@@ -22,12 +22,6 @@ from privkit.sealed import opened
 Cli = Callable[..., CompletedProcess[str]]
 
 
-@pytest.fixture
-def copied(small_run: AuditRun, tmp_path: Path) -> Path:
-    """A copy of the finished run, to change."""
-    return Path(shutil.copytree(small_run.folder, tmp_path / "run"))
-
-
 def again(folder: Path, **settings: Any) -> AuditRun:
     return run_audit(defense="batch_shuffle", dataset="tiny_digits", budget="smoke", threads=1, out=folder, **settings)
 

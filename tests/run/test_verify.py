@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -18,12 +17,11 @@ FLIPS = 15
 
 
 @pytest.fixture
-def copied(small_run: AuditRun, tmp_path: Path) -> Path:
-    """A copy of the finished run, to damage; with checkpoints, as a run that is under way has them."""
-    folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
-    save_state(folder / "cells" / small_run.rows[0].cell / "attack.ckpt", {"epoch": 1})
-    save_state(next((folder / "models").iterdir()) / "training.ckpt", {"epoch": 1})
-    return folder
+def copied(copied: Path, small_run: AuditRun) -> Path:
+    """With checkpoints, as a run that is under way has them."""
+    save_state(copied / "cells" / small_run.rows[0].cell / "attack.ckpt", {"epoch": 1})
+    save_state(next((copied / "models").iterdir()) / "training.ckpt", {"epoch": 1})
+    return copied
 
 
 def files(run: Path) -> list[Path]:

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Generator
 
 from privkit.defenses.base import Defense
 from privkit.defenses.blur import Blur
@@ -14,14 +13,10 @@ from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.laplace_noise import LaplaceNoise
 from privkit.defenses.none import NoDefense
-from privkit.domains.base import Batch
-from privkit.domains.images.domain import Images
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import record, shared_lower
-
-SHAPE = (1, 8, 8)
-IMAGES = Images(shape=SHAPE)
+from tests.small import IMAGES, random_images
 
 
 def edge_of(defense: Defense, clients: int = 1) -> Clients:
@@ -29,13 +24,8 @@ def edge_of(defense: Defense, clients: int = 1) -> Clients:
     return Clients.build(lower, defense, IMAGES, classes=3, seed=0, protocol=SplitProtocol(clients=clients))
 
 
-def images(count: int) -> Batch:
-    x = torch.rand(count, *SHAPE, generator=Generator().manual_seed(0))
-    return Batch(x=x, y=torch.arange(count) % 3, ids=torch.arange(count))
-
-
 def seen(defense: Defense, clients: int = 1) -> tuple[torch.Tensor, torch.Tensor, int]:
-    found = record(edge_of(defense, clients), images(4 * clients), batch_size=2, seed=0)
+    found = record(edge_of(defense, clients), random_images(4 * clients, 3), batch_size=2, seed=0)
     return torch.cat([view.smashed for view in found.views]), found.members, found.views[0].mixed
 
 
@@ -84,7 +74,7 @@ def test_a_server_cannot_mix_images(kind: Any) -> None:
     ],
 )
 def test_a_white_box_knows_the_clipping(defense: Defense, quiet: Defense) -> None:
-    edge, data = edge_of(defense), images(4)
+    edge, data = edge_of(defense), random_images(4, 3)
     known = shared_lower(edge)
     assert known is not None
     sent = record(edge_of(quiet), data, batch_size=4, seed=0).views[0].smashed

@@ -15,7 +15,7 @@ from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.partition import ClientPartition
 from privkit.errors import TrainingDiverged, UsageError
 from privkit.training import Checkpoint, Clients, SplitProtocol, TrainingSpec, evaluate, train
-from tests.digits import IMAGES, built, digits
+from tests.small import IMAGES, built, digits
 
 
 class Killed(Exception):

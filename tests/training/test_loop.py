@@ -2,33 +2,18 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Generator, nn
 
 from privkit.defenses import BatchShuffle, NoDefense, PatchShuffle
 from privkit.defenses.base import Defense
-from privkit.domains.base import Batch
-from privkit.domains.images.domain import Images
-from privkit.domains.images.embedded import TinyDigits
 from privkit.errors import DamagedFile, TrainingDiverged, UsageError
-from privkit.models import VIT_MICRO, SplitModel
+from privkit.models import SplitModel
 from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, split_round, train
+from tests.small import IMAGES, built, digits
 
-SHAPE = (1, 8, 8)
-IMAGES = Images(shape=SHAPE)
 SPEC = TrainingSpec(batch_size=20)
-
-
-def digits(count: int = 100) -> Batch:
-    pool = TinyDigits().open(None, download=False, train_images=count).train
-    return pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
-
-
-def built(defense: Defense, seed: int = 0) -> tuple[Clients, nn.Module]:
-    model = VIT_MICRO.build(IMAGES, 10, positions=defense.positions, seed=seed)
-    return Clients.build(model.lower, defense, IMAGES, classes=10, seed=seed), model.upper
 
 
 def weights(*modules: nn.Module) -> list[torch.Tensor]:
@@ -56,7 +41,7 @@ def test_gradients_across_the_cut_are_those_of_the_joint_network(defense: Defens
 def test_same_seed_same_weights_and_other_seed_other_weights() -> None:
     def run(seed: int) -> list[torch.Tensor]:
         edge, upper = built(BatchShuffle())
-        train(edge, upper, digits(), SPEC, epochs=2, seed=seed)
+        train(edge, upper, digits(100), SPEC, epochs=2, seed=seed)
         return weights(edge, upper)
 
     first, again, other = run(0), run(0), run(1)
@@ -88,30 +73,30 @@ class DyingCheckpoint(Checkpoint):
 @pytest.mark.parametrize("defense", [NoDefense(), BatchShuffle(frozen_block=True)], ids=str)
 def test_goes_on_after_a_kill_bit_for_bit(tmp_path: Path, defense: Defense, dies_after: int) -> None:
     straight = built(defense)
-    curve = train(*straight, digits(), SPEC, epochs=3, seed=0).curve
+    curve = train(*straight, digits(100), SPEC, epochs=3, seed=0).curve
     path = tmp_path / "training.ckpt"
     with pytest.raises(Killed):
-        train(*built(defense), digits(), SPEC, epochs=3, seed=0, checkpoint=DyingCheckpoint(path, dies_after))
+        train(*built(defense), digits(100), SPEC, epochs=3, seed=0, checkpoint=DyingCheckpoint(path, dies_after))
     resumed = built(defense, seed=5)  # other initial weights: everything must come from the checkpoint
-    assert train(*resumed, digits(), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path)).curve == curve
+    assert train(*resumed, digits(100), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path)).curve == curve
     assert all(torch.equal(a, b) for a, b in zip(weights(*straight), weights(*resumed), strict=True))
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     path = tmp_path / "training.ckpt"
     with pytest.raises(Killed):
-        train(*built(NoDefense()), digits(), SPEC, epochs=3, seed=0, checkpoint=DyingCheckpoint(path, 1))
+        train(*built(NoDefense()), digits(100), SPEC, epochs=3, seed=0, checkpoint=DyingCheckpoint(path, 1))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamagedFile, match=r"training\.ckpt is damaged.*; delete it"):
-        train(*built(NoDefense()), digits(), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path))
+        train(*built(NoDefense()), digits(100), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path))
 
 
 def test_a_frozen_lower_segment_stays_as_it_was() -> None:
     edge, upper = built(PatchShuffle(frozen_block=True))
     before, server_before = weights(edge), weights(upper)
-    train(edge, upper, digits(), TrainingSpec(batch_size=20, freeze_lower=True), epochs=1, seed=0)
+    train(edge, upper, digits(100), TrainingSpec(batch_size=20, freeze_lower=True), epochs=1, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(before, weights(edge), strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(server_before, weights(upper), strict=True))
 
@@ -120,7 +105,7 @@ def test_what_a_user_froze_stays_frozen() -> None:
     edge, upper = built(NoDefense())
     patch_embed = edge.lowers.module.get_submodule("patch_embed").requires_grad_(False)
     before, others = weights(patch_embed), weights(edge)
-    train(edge, upper, digits(), SPEC, epochs=1, seed=0)
+    train(edge, upper, digits(100), SPEC, epochs=1, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(before, weights(patch_embed), strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(others, weights(edge), strict=True))
 
@@ -129,7 +114,7 @@ def test_the_frozen_block_is_never_trained_and_runs_after_the_shuffle() -> None:
     edge, upper = built(PatchShuffle(frozen_block=True))
     assert edge.block is not None
     before = weights(edge.block)
-    train(edge, upper, digits(), SPEC, epochs=1, seed=0)
+    train(edge, upper, digits(100), SPEC, epochs=1, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(before, weights(edge.block), strict=True))
     data = digits(20)
     x = data.x.unsqueeze(0)
@@ -149,7 +134,7 @@ def test_it_learns() -> None:
 def test_bad_batches() -> None:
     for batch_size, reason in [(200, "more than the 100 private images"), (1, "mixes nothing")]:
         with pytest.raises(UsageError, match=reason):
-            train(*built(BatchShuffle()), digits(), TrainingSpec(batch_size=batch_size), epochs=1, seed=0)
+            train(*built(BatchShuffle()), digits(100), TrainingSpec(batch_size=batch_size), epochs=1, seed=0)
     with pytest.raises(UsageError, match="more than the 10 test images"):
         evaluate(*built(NoDefense()), digits(10), batch_size=20, seed=0)
     for bad in ({"batch_size": 0}, {"learning_rate": -1.0}, {"weight_decay": float("nan")}):
@@ -174,7 +159,7 @@ def test_a_nan_names_its_step() -> None:
         train(
             Clients.build(model.lower, NoDefense(), IMAGES, classes=10, seed=0),
             model.upper,
-            digits(),
+            digits(100),
             SPEC,
             epochs=3,
             seed=0,

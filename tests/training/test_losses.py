@@ -7,11 +7,11 @@ from sklearn.metrics import matthews_corrcoef, roc_auc_score
 from torch import Generator, Tensor, nn
 
 from privkit.defenses import NoDefense
-from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.metrics.classification import task_scores
 from privkit.training import Clients, SplitProtocol, Stacked, TrainingSpec, evaluate, split_round, train
 from privkit.training.losses import message_losses, multi_label, with_loss
+from tests.small import random_images
 
 SHAPE = (1, 4, 4)
 IMAGES = Images(shape=SHAPE)
@@ -45,11 +45,6 @@ class TwoHeads(nn.Module):
         return right + nn.functional.binary_cross_entropy_with_logits(parity, (labels % 2).float(), reduction="none")
 
 
-def images(count: int) -> Batch:
-    x = torch.rand(count, *SHAPE, generator=Generator().manual_seed(0))
-    return Batch(x=x, y=torch.arange(count) % 3, ids=torch.arange(count))
-
-
 def clients(lower: nn.Module, protocol: SplitProtocol) -> Clients:
     return Clients.build(lower, NoDefense(), IMAGES, classes=3, seed=0, protocol=protocol)
 
@@ -57,7 +52,10 @@ def clients(lower: nn.Module, protocol: SplitProtocol) -> Clients:
 def test_copies_that_cannot_be_batched_run_one_after_another() -> None:
     """Each copy is the module with its own weights, forward and backward, and learns apart from the others."""
     torch.manual_seed(0)
-    data, spec = images(12), TrainingSpec(batch_size=4, optimizer="sgd", learning_rate=0.1, schedule="constant")
+    data, spec = (
+        random_images(12, 3, SHAPE),
+        TrainingSpec(batch_size=4, optimizer="sgd", learning_rate=0.1, schedule="constant"),
+    )
     edge = clients(lower := Recurrent(), SplitProtocol(clients=3))
     assert not edge.lowers.batched
     assert clients(nn.Flatten(), SplitProtocol(clients=3)).lowers.batched
@@ -87,7 +85,7 @@ def test_a_server_with_several_outputs_brings_its_own_loss(upper_of: str) -> Non
     """Gradients are those of the same loss on the uncut network."""
     torch.manual_seed(0)
     protocol = SplitProtocol(clients=2, upper=upper_of)  # type: ignore[arg-type]
-    edge, heads, data = clients(Recurrent(), protocol), TwoHeads(), images(12)
+    edge, heads, data = clients(Recurrent(), protocol), TwoHeads(), random_images(12, 3, SHAPE)
     upper = Stacked(heads, 2) if upper_of == "own" else heads
     x, y = data.x.view(2, 6, *SHAPE), data.y.view(2, 6)
     found = split_round(edge, upper, x, y, Generator())
@@ -116,7 +114,7 @@ def test_several_labels_a_record() -> None:
     expected = nn.functional.binary_cross_entropy_with_logits(logits, several.float())
     torch.testing.assert_close(multi_label(logits, several).mean(), expected)
     upper = with_loss(nn.Linear(20, 3), "multi_label")
-    edge, data = clients(Recurrent(), SplitProtocol()), images(6)
+    edge, data = clients(Recurrent(), SplitProtocol()), random_images(6, 3, SHAPE)
     found = split_round(edge, upper, data.x.unsqueeze(0), several.unsqueeze(0), Generator())
     own = upper(edge.lowers.copy(0)(data.x))
     torch.testing.assert_close(found.losses[0], nn.functional.binary_cross_entropy_with_logits(own, several.float()))

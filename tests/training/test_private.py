@@ -17,7 +17,6 @@ from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.mixup import Mixup
 from privkit.defenses.nopeek import NoPeek
-from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
@@ -25,6 +24,7 @@ from privkit.training import Clients, SplitProtocol, TrainingSpec, split_round, 
 from privkit.training.costs import edge_costs
 from privkit.training.loop import release_count
 from privkit.training.private import clipped_sums, of_run, private_gradients
+from tests.small import random_images
 
 SHAPE = (1, 4, 4)
 SPEC = TrainingSpec(batch_size=6, private=True, clip=1.0, noise=1.0)
@@ -66,11 +66,6 @@ SEGMENTS = {
 }
 
 
-def images(count: int, seed: int = 0) -> Batch:
-    x = torch.rand(count, *SHAPE, generator=Generator().manual_seed(seed))
-    return Batch(x=x, y=torch.arange(count) % 3, ids=torch.arange(count))
-
-
 def clients(lower: nn.Module, defense: Defense | None = None, count: int = 1) -> Clients:
     protocol = SplitProtocol(clients=count)
     return Clients.build(lower, defense or NoDefense(), Images(shape=SHAPE), classes=3, seed=0, protocol=protocol)
@@ -82,7 +77,7 @@ def test_gradients_of_every_record_are_those_of_opacus(kind: str) -> None:
 
     torch.manual_seed(0)
     make, upper = SEGMENTS[kind]
-    lower, data = make(), images(6)
+    lower, data = make(), random_images(6, 3, SHAPE)
     reference = GradSampleModule(nn.Sequential(lower, upper), loss_reduction="mean")
     nn.functional.cross_entropy(reference(data.x), data.y).backward()
     expected = {name: weight.grad_sample for name, weight in reference._module[0].named_parameters()}
@@ -113,7 +108,7 @@ def test_every_client_clips_its_own_records() -> None:
     """Two clients at once are each alone: the other one's images do not move a client's gradient."""
     torch.manual_seed(0)
     make, upper = SEGMENTS["tokens"]
-    lower, data = make(), images(12)
+    lower, data = make(), random_images(12, 3, SHAPE)
     together = clients(lower, count=2)
     quiet = replace(SPEC, clip=0.05, noise=1e-9)
     x, y = data.x.view(2, 6, *SHAPE), data.y.view(2, 6)
@@ -149,7 +144,7 @@ def test_the_noise_is_as_loud_as_it_says() -> None:
     lower = nn.Sequential(nn.Flatten(), nn.Linear(16, 2000))
     edge, upper, spec = clients(lower), nn.Linear(2000, 3), replace(SPEC, clip=2.0, noise=3.0)
     nn.init.zeros_(upper.weight)  # no gradient arrives: what is left is the noise
-    data = images(6)
+    data = random_images(6, 3, SHAPE)
     with private_gradients(edge, spec, Generator().manual_seed(0)):
         split_round(edge, upper, data.x.unsqueeze(0), data.y.unsqueeze(0), Generator().manual_seed(0))
     gradient = next(iter(edge.lowers.parameters())).grad
@@ -159,7 +154,7 @@ def test_the_noise_is_as_loud_as_it_says() -> None:
 
 
 def test_training_is_private_and_repeats_itself() -> None:
-    data, weights = images(24), []
+    data, weights = random_images(24, 3, SHAPE), []
     for noise in (1.0, 1.0, 2.0):
         torch.manual_seed(0)
         lower = nn.Sequential(nn.Flatten(), nn.Linear(16, 5))
@@ -175,7 +170,7 @@ def test_updates_are_charged_as_they_ran() -> None:
     edge = clients(nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), count=2)
     rows = torch.arange(24).view(2, 12)
     equal = ClientPartition(rows=rows, sizes=torch.tensor([12, 12]))
-    count = release_count(edge, SPEC, equal, epochs=5, recorded=images(12), passes=3)
+    count = release_count(edge, SPEC, equal, epochs=5, recorded=random_images(12, 3, SHAPE), passes=3)
     assert count.lower_model == PrivateUpdates(noise_multiplier=0.5, steps=5)  # one step an epoch uses a record
     assert count.epochs == 8  # and the passes that are recorded release it, without an update
     assert count.copies == 1
@@ -183,14 +178,17 @@ def test_updates_are_charged_as_they_ran() -> None:
     count = release_count(edge, SPEC, few, epochs=5)
     assert count.lower_model == PrivateUpdates(noise_multiplier=0.25, steps=15)  # a record may be in a batch twice
     assert count.copies == 2
-    twice = images(12)
+    twice = random_images(12, 3, SHAPE)
     again = replace(twice, ids=twice.ids % 4)
     assert release_count(edge, SPEC, equal, epochs=5, recorded=again, passes=3).copies == 3
-    assert release_count(edge, SPEC, equal, epochs=0, recorded=images(12)).lower_model == "frozen"
+    assert release_count(edge, SPEC, equal, epochs=0, recorded=random_images(12, 3, SHAPE)).lower_model == "frozen"
 
 
 def test_releases_and_updates_have_one_epsilon() -> None:
-    edge, data = clients(nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), DpSl(sigma=2.0, sigma_labels=None)), images(6)
+    edge, data = (
+        clients(nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), DpSl(sigma=2.0, sigma_labels=None)),
+        random_images(6, 3, SHAPE),
+    )
     receipt = edge.release(data.x.unsqueeze(0), data.y.unsqueeze(0), Generator().manual_seed(0)).receipt
     updates = PrivateUpdates(noise_multiplier=2.0, steps=4)
     run = ReleaseCount(rounds=40, epochs=5, batch_size=6, lower_model=updates)
@@ -207,7 +205,7 @@ def test_releases_and_updates_have_one_epsilon() -> None:
 
 
 def test_noisy_updates_alone_prove_nothing() -> None:
-    edge, data = clients(nn.Sequential(nn.Flatten(), nn.Linear(16, 5))), images(6)
+    edge, data = clients(nn.Sequential(nn.Flatten(), nn.Linear(16, 5))), random_images(6, 3, SHAPE)
     receipt = edge.release(data.x.unsqueeze(0), data.y.unsqueeze(0), Generator().manual_seed(0)).receipt
     run = ReleaseCount(lower_model=PrivateUpdates(noise_multiplier=2.0, steps=4))
     found = of_run(receipt.certificate(run), run, SPEC)
@@ -229,7 +227,7 @@ def test_noisy_updates_alone_prove_nothing() -> None:
 def test_what_cannot_be_private_is_refused(lower: nn.Module, defense: Any, count: int, sentence: str) -> None:
     upper = nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
     with pytest.raises(UsageError, match=sentence):
-        train(clients(lower, defense, count), upper, images(24), SPEC, epochs=1, seed=0)
+        train(clients(lower, defense, count), upper, random_images(24, 3, SHAPE), SPEC, epochs=1, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +261,7 @@ def test_choosing_the_best_epoch_takes_a_claim_away_unless_noise_covers_the_choi
 
 
 def test_gradients_of_every_record_count_as_memory() -> None:
-    edge, data = clients(nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), count=2), images(12)
+    edge, data = clients(nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), count=2), random_images(12, 3, SHAPE)
     plain = replace(SPEC, private=False, clip=None, noise=None)
     peaks = [edge_costs(edge, data, spec, rounds_an_epoch=1, seed=0).peak_memory for spec in (SPEC, plain)]
     assert peaks[0] - peaks[1] == 4 * 6 * (16 * 5 + 5)  # float32, for six records of a client

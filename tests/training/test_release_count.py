@@ -9,7 +9,7 @@ from privkit.domains.partition import ClientPartition
 from privkit.training import SplitProtocol, TrainingSpec
 from privkit.training.loop import release_count
 from privkit.wire.channel import record
-from tests.digits import built, digits
+from tests.small import built, digits
 
 
 def test_exposure_counts_releases() -> None:

@@ -9,7 +9,7 @@ from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.shuffled_cutmix import ShuffledCutMix
 from privkit.errors import UsageError
 from privkit.training import SplitProtocol, split_round
-from tests.digits import SHAPE, built, digits
+from tests.small import SHAPE, built, digits
 
 
 def gradients(defense: Defense, protocol: SplitProtocol) -> tuple[Tensor, Tensor, Tensor, Tensor]:

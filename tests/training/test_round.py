@@ -17,7 +17,7 @@ from privkit.models import VIT_MICRO
 from privkit.seeds import derive
 from privkit.training import Clients, SplitProtocol, Stacked, TrainingSpec, evaluate, split_round, train
 from privkit.wire.transcript import Recorder
-from tests.digits import IMAGES, SHAPE, built, digits
+from tests.small import IMAGES, SHAPE, built, digits
 
 
 def stacks(edge: Clients) -> list[Tensor]:

@@ -8,17 +8,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.defenses import BatchShuffle, PatchShuffle
-from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, train
 from privkit.wire.channel import black_box_query, record
+from tests.small import random_images
 
 SPEC = TrainingSpec(batch_size=20)
-
-
-def images(count: int) -> Batch:
-    draws, numbers = Generator().manual_seed(0), torch.arange(count)
-    return Batch(x=torch.rand(count, 1, 8, 8, generator=draws), y=numbers % 10, ids=numbers)
 
 
 class Killed(Exception):
@@ -54,15 +49,15 @@ def built(*, always: bool = False) -> tuple[Clients, nn.Module]:
 def test_dropout_follows_the_seed_also_after_a_kill(tmp_path: Path) -> None:
     runs = [built() for _ in range(3)]
     state = torch.random.get_rng_state()
-    curve = train(*runs[0], images(100), SPEC, epochs=3, seed=0).curve
+    curve = train(*runs[0], random_images(100, 10), SPEC, epochs=3, seed=0).curve
     assert torch.equal(torch.random.get_rng_state(), state)
     torch.rand(3)
-    assert train(*runs[1], images(100), SPEC, epochs=3, seed=0).curve == curve
+    assert train(*runs[1], random_images(100, 10), SPEC, epochs=3, seed=0).curve == curve
     path = tmp_path / "training.ckpt"
     with pytest.raises(Killed):
-        train(*built(), images(100), SPEC, epochs=3, seed=0, checkpoint=DyingCheckpoint(path))
+        train(*built(), random_images(100, 10), SPEC, epochs=3, seed=0, checkpoint=DyingCheckpoint(path))
     torch.rand(3)
-    assert train(*runs[2], images(100), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path)).curve == curve
+    assert train(*runs[2], random_images(100, 10), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path)).curve == curve
     first, *others = ([*edge.parameters(), *upper.parameters()] for edge, upper in runs)
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
@@ -72,13 +67,13 @@ def test_dropout_differs_between_epochs() -> None:
     seen: list[Tensor] = []
     edge, upper = built()
     edge.lowers.module.register_forward_hook(lambda module, inputs, output: seen.append(output == 0))
-    train(edge, upper, images(20), SPEC, epochs=2, seed=0)
+    train(edge, upper, random_images(20, 10), SPEC, epochs=2, seed=0)
     assert not torch.equal(seen[0], seen[1])
 
 
 def test_noise_in_eval_mode_follows_the_seed() -> None:
     edge, upper = built(always=True)
-    data = images(40)
+    data = random_images(40, 10)
 
     def passes(seed: int) -> tuple[Any, list[Tensor]]:
         views = record(edge, data, batch_size=20, seed=seed).views
@@ -92,7 +87,7 @@ def test_noise_in_eval_mode_follows_the_seed() -> None:
 
 def test_nothing_is_dropped_and_no_mean_moves_once_training_is_over() -> None:
     """Evaluation, recording and the adversary's query all run the edge in eval mode."""
-    data = images(40)
+    data = random_images(40, 10)
     for use in (
         lambda edge, upper: evaluate(edge, upper, data, batch_size=20, seed=0),
         lambda edge, upper: record(edge, data, batch_size=20, seed=0),

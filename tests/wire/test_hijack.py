@@ -22,14 +22,12 @@ from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.random_cutout import RandomCutout
 from privkit.domains.base import Batch
-from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, imitated, serve
+from tests.small import IMAGES, SHAPE
 
-SHAPE = (1, 8, 8)
-IMAGES = Images(shape=SHAPE)
 SPEC = TrainingSpec(batch_size=8, learning_rate=3e-3)
 
 

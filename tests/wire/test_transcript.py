@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
@@ -13,26 +12,11 @@ from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.none import NoDefense
 from privkit.defenses.nopeek import NoPeek
 from privkit.defenses.random_cutmix import RandomCutMix
-from privkit.domains.base import Batch
-from privkit.domains.images.domain import Images
-from privkit.domains.images.embedded import TinyDigits
-from privkit.models import VIT_MICRO
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round, train
 from privkit.wire.transcript import RecordedRound, Recorder
+from tests.small import SHAPE, built, digits
 
-SHAPE = (1, 8, 8)
-IMAGES = Images(shape=SHAPE)
 PAIR = SplitProtocol(clients=2)
-
-
-def digits(count: int = 48) -> Batch:
-    pool = TinyDigits().open(None, download=False, train_images=count).train
-    return pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
-
-
-def built(defense: Defense, protocol: SplitProtocol = PAIR) -> tuple[Clients, nn.Module]:
-    model = VIT_MICRO.build(IMAGES, 10, positions=defense.positions, seed=0)
-    return Clients.build(model.lower, defense, IMAGES, classes=10, seed=0, protocol=protocol), model.upper
 
 
 def one(
@@ -60,7 +44,7 @@ def one(
     ids=lambda value: value.name if isinstance(value, Defense) else "",
 )
 def test_a_recorded_training_gives_the_same_weights(defense: Defense, protocol: SplitProtocol) -> None:
-    spec, data = TrainingSpec(batch_size=8), digits()
+    spec, data = TrainingSpec(batch_size=8), digits(48)
     plain = train(*built(defense, protocol), data, spec, epochs=2, seed=0)
     recorder = Recorder()
     recorded = train(*built(defense, protocol), data, spec, epochs=2, seed=0, play=recorder)
@@ -73,16 +57,16 @@ def test_a_recorded_training_gives_the_same_weights(defense: Defense, protocol: 
 
 def test_only_the_wanted_rounds_are_kept() -> None:
     recorder = Recorder(lambda number: number >= 4)
-    train(*built(NoDefense()), digits(), TrainingSpec(batch_size=8), epochs=2, seed=0, play=recorder)
+    train(*built(NoDefense(), PAIR), digits(48), TrainingSpec(batch_size=8), epochs=2, seed=0, play=recorder)
     assert [view.round for view in recorder.views] == [4, 5]
 
 
 def test_the_recorder_and_split_round_return_the_same() -> None:
-    edge, upper = built(RandomCutMix())
+    edge, upper = built(RandomCutMix(), PAIR)
     data = digits(8)
     given = (data.x.view(2, 4, *SHAPE), data.y.view(2, 4))
     plain = split_round(edge, upper, *given, Generator().manual_seed(3))
-    edge, upper = built(RandomCutMix())
+    edge, upper = built(RandomCutMix(), PAIR)
     recorded = Recorder()(edge, upper, *given, Generator().manual_seed(3))
     assert torch.equal(plain.cut_gradient, recorded.cut_gradient)
     assert torch.equal(plain.losses, recorded.losses)
@@ -138,7 +122,7 @@ def test_hidden_masks_stay_hidden_and_empty_seats_empty() -> None:
 
 
 def test_a_frozen_lower_segment_gets_nothing() -> None:
-    edge, upper = built(NoDefense())
+    edge, upper = built(NoDefense(), PAIR)
     edge.lowers.requires_grad_(False)
     data, recorder = digits(8), Recorder()
     recorder(edge, upper, data.x.view(2, 4, *SHAPE), data.y.view(2, 4), Generator().manual_seed(0))
@@ -160,7 +144,7 @@ def test_the_record_outlives_the_round_and_holds_no_graph() -> None:
 
 
 def test_seats_tell_row_label_and_round_of_every_member() -> None:
-    edge, upper = built(RandomCutMix())
+    edge, upper = built(RandomCutMix(), PAIR)
     data, recorder = digits(16), Recorder()
     for number, part in enumerate(torch.arange(16).view(2, 2, 4)):
         recorder(edge, upper, data.x[part], data.y[part], Generator().manual_seed(number), number=number)

@@ -14,10 +14,9 @@ from privkit.attacks.goals.learners import OneClient
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import FSHA
 from privkit.attacks.hijack.hijack_detection import SplitGuard
-from privkit.domains.images.embedded import TinyDigits
+from tests.small import digits
 
-POOL = TinyDigits().open(None, download=False, train_images=1_797).train
-TAKEN = POOL.take(np.random.default_rng(0).permutation(len(POOL)))
+TAKEN = digits(1_797)
 BATCH = 32
 
 

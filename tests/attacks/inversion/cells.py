@@ -2,31 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import take
-from privkit.attacks.base import Query, QueryResult, View
+from privkit.attacks.base import View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.white_box import WhiteBox
-from privkit.domains.images.embedded import TinyDigits
+from tests.attacks.victims import answering
+from tests.small import digits
 
 BATCH = 10
 Defend = Callable[[Tensor, Generator], Tensor]
 
 
-@cache
-def digits(spec: Any, count: int) -> Tensor:
-    pool = spec.open(None, download=False, train_images=count).train
-    images: Tensor = pool.take(np.random.default_rng(0).permutation(len(pool))[:count]).x
-    return images
-
-
-IMAGES = digits(TinyDigits(), 600)
+IMAGES = digits(600).x
 VICTIMS, AUXILIARY = IMAGES[:20], IMAGES[20:]
 FLOOR = (AUXILIARY.mean(0) - VICTIMS).square().mean().item()
 
@@ -68,13 +60,7 @@ def noisy(smashed: Tensor, draws: Generator) -> Tensor:
 
 
 def known(lower: nn.Module, defend: Defend | None = None, auxiliary: Tensor | None = AUXILIARY) -> ImageObservation:
-    def query(images: Tensor, draws: Generator) -> QueryResult:
-        assert defend is not None
-        return QueryResult(
-            view=View(round=0, smashed=defend(lower(images), draws)), members=torch.arange(len(images)).unsqueeze(1)
-        )
-
-    asked: Query | None = None if defend is None else query
+    asked = defend and answering(lambda images, draws: defend(lower(images), draws))
     return ImageObservation(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=auxiliary, query=asked, lower=lower)
 
 

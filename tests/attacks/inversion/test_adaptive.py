@@ -4,12 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import NotApplicable, Query, QueryResult, View, lacking
+from privkit.attacks.base import NotApplicable, QueryResult, View, lacking
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.adaptive import COMBINES, Adaptive
 from privkit.attacks.inversion.black_box import BlackBox
@@ -19,7 +18,8 @@ from privkit.attacks.inversion.recurrence import copy_distance, keeps_places, ke
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.patches import patchify
 from privkit.defenses.batch_shuffle import BatchShuffle
-from privkit.domains.images.embedded import TinyDigits
+from tests.attacks.victims import answering
+from tests.small import digits
 
 pytest_plugins = ["tests.attacks.hijackable"]
 
@@ -27,12 +27,7 @@ BATCH = 20
 Release = Callable[[Tensor, Generator], Tensor]
 
 
-def digits(count: int) -> Tensor:
-    pool = TinyDigits().open(None, download=False, train_images=count).train
-    return pool.take(np.random.default_rng(0).permutation(len(pool))[:count]).x
-
-
-IMAGES = digits(460)
+IMAGES = digits(460).x
 VICTIMS, AUXILIARY = IMAGES[:60], IMAGES[60:]
 PLACES, CHANNELS = 4, 32
 EMBEDDING = torch.randn(16, CHANNELS, generator=Generator().manual_seed(5)) / 2
@@ -67,14 +62,6 @@ def batch_shuffled(images: Tensor, draws: Generator) -> Tensor:
 
 def noise(images: Tensor, draws: Generator) -> Tensor:
     return torch.randn((len(images), PLACES, CHANNELS), generator=draws)
-
-
-def answering(release: Release) -> Query:
-    def query(images: Tensor, draws: Generator) -> QueryResult:
-        members = torch.arange(len(images)).unsqueeze(1)
-        return QueryResult(view=View(round=0, smashed=release(images, draws)), members=members)
-
-    return query
 
 
 def knowledge(release: Release, auxiliary: Tensor | None = AUXILIARY) -> ImageObservation:

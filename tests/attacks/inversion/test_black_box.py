@@ -3,29 +3,24 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import AttackDiverged, NotApplicable, Query, QueryResult, View, lacking
+from privkit.attacks.base import AttackDiverged, NotApplicable, View, lacking
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.decoders import DECODERS, Geometry, MaeDecoder
 from privkit.attacks.inversion.floors import MeanImage, MidGrey
 from privkit.attacks.patches import as_tokens, patchify, sincos_positions, unpatchify
-from privkit.domains.images.embedded import TinyDigits
 from tests.attacks.sessions import Killed, Session
+from tests.attacks.victims import answering
+from tests.small import digits
 
 BATCH = 20
 
 
-def digits(count: int) -> Tensor:
-    pool = TinyDigits().open(None, download=False, train_images=count).train
-    return pool.take(np.random.default_rng(0).permutation(len(pool))[:count]).x
-
-
-IMAGES = digits(700)
+IMAGES = digits(700).x
 VICTIMS, AUXILIARY = IMAGES[:100], IMAGES[100:]
 
 
@@ -35,16 +30,6 @@ def identity(images: Tensor, draws: Generator) -> Tensor:
 
 def noise(images: Tensor, draws: Generator) -> Tensor:
     return torch.randn((len(images), 16, 4), generator=draws)
-
-
-def answering(release: Any) -> Query:
-    """A query whose answer holds one released row an image, in the order that was sent."""
-
-    def query(images: Tensor, draws: Generator) -> QueryResult:
-        members = torch.arange(len(images)).unsqueeze(1)
-        return QueryResult(view=View(round=0, smashed=release(images, draws)), members=members)
-
-    return query
 
 
 def knowledge(release: Any = identity, auxiliary: Tensor | None = AUXILIARY) -> ImageObservation:

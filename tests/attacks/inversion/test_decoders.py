@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor, nn
@@ -19,11 +18,11 @@ from privkit.attacks.inversion.decoders.standardized import Standardized
 from privkit.attacks.inversion.decoders.unordered import SetDecoder
 from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.patches import patchify
-from privkit.domains.images.embedded import TinyDigits
+from tests.attacks.victims import answering
+from tests.small import digits
 
 BATCH = 20
-POOL = TinyDigits().open(None, download=False, train_images=900).train
-IMAGES = POOL.take(np.random.default_rng(0).permutation(len(POOL))[:900]).x
+IMAGES = digits(900).x
 VICTIMS, AUXILIARY = IMAGES[:100], IMAGES[100:]
 EDGE = torch.randn(4, 12, generator=Generator().manual_seed(3))
 UNORDERED = ("set", "message")
@@ -38,14 +37,6 @@ def shuffled(images: Tensor, draws: Generator) -> Tensor:
 
 def vectors(images: Tensor, draws: Generator) -> Tensor:
     return images.flatten(1)
-
-
-def answering(release: Any) -> Query:
-    def query(images: Tensor, draws: Generator) -> QueryResult:
-        members = torch.arange(len(images)).unsqueeze(1)
-        return QueryResult(view=View(round=0, smashed=release(images, draws)), members=members)
-
-    return query
 
 
 def run(attack: BlackBox, release: Any, batch: int = BATCH, auxiliary: int = 800) -> Reconstruction:

@@ -2,14 +2,10 @@
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import skimage
 import torch
-from PIL import Image, ImageOps
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, QueryResult, View
@@ -22,20 +18,10 @@ from privkit.attacks.scores.order import direct_accuracy
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.defenses.batch_shuffle import BatchShuffle
 from tests.attacks.sessions import Killed, Session
+from tests.attacks.victims import crops
 
 BATCH, T = 5, 16
 QUICK = JigsawWhiteBox(pieces_epochs=8, kicks=40, epochs=2, total_variation=0.1, l2=0.0)
-
-
-def crops(count: int) -> Tensor:
-    """Color crops of 32×32 pixels from three bundled pictures."""
-    folder = Path(skimage.__file__).parent / "data"
-    rng, found = np.random.default_rng(0), []
-    for name in ("chelsea.png", "coffee.png", "astronaut.png"):
-        picture = np.asarray(ImageOps.fit(Image.open(folder / name).convert("RGB"), (160, 160)))
-        for top, left in rng.integers(0, 128, (-(-count // 3), 2)):
-            found.append(picture[top : top + 32, left : left + 32])
-    return torch.from_numpy(np.stack(found)[rng.permutation(len(found))[:count]]).permute(0, 3, 1, 2).float() / 255
 
 
 IMAGES = crops(120)

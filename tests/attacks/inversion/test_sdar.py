@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor, nn
@@ -14,7 +13,7 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.sdar_training import SDARTraining
-from privkit.domains.images.embedded import TinyDigits
+from tests.small import digits
 
 pytest_plugins = ["tests.attacks.hijackable"]
 
@@ -22,8 +21,7 @@ pytest_plugins = ["tests.attacks.hijackable"]
 @cache
 def split() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """900 private digits of 8×8 with their labels, 897 auxiliary ones."""
-    pool = TinyDigits().open(None, download=False, train_images=1_797).train
-    batch = pool.take(np.random.default_rng(0).permutation(len(pool)))
+    batch = digits(1_797)
     return batch.x[:900], batch.y[:900], batch.x[900:], batch.y[900:]
 
 

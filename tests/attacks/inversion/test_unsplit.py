@@ -14,18 +14,13 @@ from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.known_lower import mix
 from privkit.attacks.inversion.unsplit import UnSplit
 from privkit.attacks.inversion.unsplit_training import fresh
-from privkit.domains.images.embedded import Digits, TinyDigits
+from privkit.domains.images.embedded import Digits
+from tests.small import digits
 
 pytest_plugins = ["tests.attacks.hijackable"]
 
 
-def digits(spec: Any, count: int) -> Tensor:
-    pool = spec.open(None, download=False, train_images=count).train
-    images: Tensor = pool.take(np.random.default_rng(0).permutation(len(pool))[:count]).x
-    return images
-
-
-IMAGES = digits(TinyDigits(), 600)
+IMAGES = digits(600).x
 VICTIMS, OTHERS = IMAGES[:20], IMAGES[20:]
 FLOOR = (OTHERS.mean(0) - VICTIMS).square().mean().item()
 
@@ -147,7 +142,7 @@ def test_it_says_what_falls_short_of_the_authors(attack: UnSplit, says: str) -> 
 
 def test_on_the_split_it_beats_its_start_and_the_released_recipe_stays_above_the_floor() -> None:
     """MNIST, a frozen random convolution to 8×12×12; a few alternations of the reduced recipe, one of the released."""
-    images = digits(Digits(), 5000)[:4]
+    images = digits(5000, Digits()).x[:4]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         lower = nn.Sequential(nn.Conv2d(1, 8, 5), nn.MaxPool2d(2))

@@ -17,7 +17,6 @@ from tests.attacks.inversion.cells import (
     VICTIMS,
     Cells,
     convolution,
-    digits,
     drawn,
     error,
     known,
@@ -27,6 +26,7 @@ from tests.attacks.inversion.cells import (
     views,
 )
 from tests.attacks.sessions import Killed, Session
+from tests.small import digits
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_rounds_of_the_same_victims_are_averaged(order: Any) -> None:
 
 def test_the_released_recipe_stays_above_the_floor_on_the_split() -> None:
     """MNIST, a frozen random convolution to 8×12×12: known client, 200 steps of each recipe."""
-    images = digits(Digits(), 5000)
+    images = digits(5000, Digits()).x
     victims, auxiliary = images[:8], images[4000:]
     lower = drawn(lambda: nn.Conv2d(1, 8, 5), lambda: nn.MaxPool2d(2))
     with torch.no_grad():

@@ -20,7 +20,6 @@ from tests.attacks.inversion.cells import (
     FLOOR,
     VICTIMS,
     Cells,
-    digits,
     error,
     known,
     plain,
@@ -29,11 +28,12 @@ from tests.attacks.inversion.cells import (
     views,
 )
 from tests.attacks.sessions import Session
+from tests.small import digits
 
 
 def test_order_is_optimized_where_the_release_is_shuffled() -> None:
     """By itself it finds that a known order does not hold, and beats the mean image and other orders."""
-    images = digits(Digits(), 5000)
+    images = digits(5000, Digits()).x
     victims, auxiliary = images[:12], images[4000:]
     lower, draws = Cells(7), Generator().manual_seed(9)
     with torch.no_grad():

@@ -1,36 +1,22 @@
 """Pictures in pieces, shuffled by their clients."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import skimage
 import torch
-from PIL import Image, ImageOps
 from torch import Generator, Tensor
 
-from privkit.attacks.base import QueryResult, View
+from privkit.attacks.base import View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.patches import patchify
+from tests.attacks.victims import answering, crops
 
 BATCH = 5
 T = 16
 
 
-def crops(count: int, seed: int) -> Tensor:
-    """Color crops of 32×32 pixels from three bundled pictures."""
-    folder = Path(skimage.__file__).parent / "data"
-    rng, found = np.random.default_rng(seed), []
-    for name in ("chelsea.png", "coffee.png", "astronaut.png"):
-        picture = np.asarray(ImageOps.fit(Image.open(folder / name).convert("RGB"), (160, 160)))
-        for top, left in rng.integers(0, 128, (-(-count // 3), 2)):
-            found.append(picture[top : top + 32, left : left + 32])
-    return torch.from_numpy(np.stack(found)[rng.permutation(len(found))[:count]]).permute(0, 3, 1, 2).float() / 255
-
-
-IMAGES = crops(120, 0)
+IMAGES = crops(120)
 VICTIMS, AUXILIARY = IMAGES[:10], IMAGES[10:]
 WEIGHT = torch.randn(192, 64, generator=Generator().manual_seed(3)) / 8
 
@@ -67,10 +53,7 @@ def scene(lower: Any = pixels, keep: float = 1.0) -> tuple[list[View], Tensor, I
     sent = [shuffled(part, draws, lower, keep) for part in VICTIMS.split(BATCH)]
     views = [View(round=i, smashed=smashed) for i, (smashed, _) in enumerate(sent)]
 
-    def query(images: Tensor, draws: Generator) -> QueryResult:
-        view = View(round=0, smashed=shuffled(images, draws, lower, keep)[0])
-        return QueryResult(view=view, members=torch.arange(len(images)).unsqueeze(1))
-
+    query = answering(lambda images, draws: shuffled(images, draws, lower, keep)[0])
     knowledge = ImageObservation(image_shape=(3, 32, 32), batch_size=BATCH, auxiliary=AUXILIARY, query=query)
     return views, torch.cat([source for _, source in sent]), knowledge
 

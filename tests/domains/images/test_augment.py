@@ -6,10 +6,7 @@ from torch import Tensor
 
 from privkit.domains.images.augment import augment
 from privkit.errors import UsageError
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.small import generator
 
 
 def candidates(image: Tensor, flips: bool) -> Tensor:

@@ -1,0 +1,43 @@
+"""Small things that many tests share: settings, a generator, images, and a network that trains on them."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, nn
+
+from privkit.defenses.base import Defense
+from privkit.domains.base import Batch, DatasetSpec
+from privkit.domains.images.domain import Images
+from privkit.domains.images.embedded import TinyDigits
+from privkit.models import VIT_MICRO
+from privkit.training import Clients, SplitProtocol, Stacked
+
+SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
+"""Settings of an audit that takes a few seconds."""
+SHAPE = (1, 8, 8)
+IMAGES = Images(shape=SHAPE)
+
+
+def generator(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def digits(count: int = 120, dataset: DatasetSpec | None = None) -> Batch:
+    """The first images of a shuffled set; digits of 8×8 unless another one is named."""
+    pool = (dataset or TinyDigits()).open(None, download=False, train_images=count).train
+    return pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
+
+
+def random_images(count: int, classes: int, shape: tuple[int, int, int] = SHAPE, seed: int = 0) -> Batch:
+    """Pixels in [0, 1], and labels in turn."""
+    x, numbers = torch.rand(count, *shape, generator=generator(seed)), torch.arange(count)
+    return Batch(x=x, y=numbers % classes, ids=numbers)
+
+
+def built(defense: Defense, protocol: SplitProtocol | None = None, seed: int = 0) -> tuple[Clients, nn.Module]:
+    """Clients and their server, with a transformer of two blocks; one client unless a protocol says more."""
+    protocol = protocol or SplitProtocol()
+    model = VIT_MICRO.build(IMAGES, 10, positions=defense.positions, seed=seed)
+    edge = Clients.build(model.lower, defense, IMAGES, classes=10, seed=seed, protocol=protocol)
+    return edge, Stacked(model.upper, protocol.clients) if protocol.upper == "own" else model.upper
