@@ -1,51 +1,17 @@
-"""Fixtures of tests that name this file as their plugin: sessions that can be cut off, clients that FSHA can lead."""
+"""Clients that FSHA can lead, and what is left of their digits."""
 
-import io
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import View
 from privkit.attacks.goals.learners import OneClient
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
-from privkit.attacks.hijack import fsha as module
 from privkit.attacks.hijack.fsha import FSHA
 from tests.small import digits
-
-
-class Memory:
-    """Keeps the last state as a file would, and dies by a KeyboardInterrupt after some epochs."""
-
-    def __init__(self, until: float = math.inf, kept: dict[str, Any] | None = None) -> None:
-        self.until, self.kept, self.reports = until, kept, list[tuple[int, int, float]]()
-
-    def load(self) -> dict[str, Any] | None:
-        return self.kept
-
-    def save(self, state: dict[str, Any]) -> None:
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        buffer.seek(0)
-        self.kept = torch.load(buffer, weights_only=True)
-
-    keep = save
-
-    def report(self, done: int, total: int, value: float) -> None:
-        self.reports.append((done, total, value))
-        if done >= self.until:
-            raise KeyboardInterrupt
-
-
-@pytest.fixture
-def memory() -> type[Memory]:
-    """The class, since most tests need two of them."""
-    return Memory
-
 
 BATCH = 32
 
@@ -126,14 +92,3 @@ class Hijack:
     def error(self, result: Reconstruction) -> float:
         """MSE of the victims."""
         return (result.images - self.victims).square().mean().item()
-
-
-@pytest.fixture(scope="session")
-def hijack() -> Hijack:
-    return Hijack()
-
-
-@pytest.fixture
-def ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten rounds an epoch, for what shows after a few."""
-    monkeypatch.setattr(module, "ROUNDS_AN_EPOCH", 10)

@@ -20,7 +20,7 @@ class Session:
         at: Literal["report", "save"] = "report",
     ) -> None:
         self.dies_after, self.state, self.at = dies_after, state, at
-        self.saves, self.reports = 0, list[tuple[int, int]]()
+        self.saves, self.reports = 0, list[tuple[int, int, float]]()
 
     def load(self) -> dict[str, Any] | None:
         return self.state
@@ -36,7 +36,7 @@ class Session:
     keep = save
 
     def report(self, done: int, total: int, value: float) -> None:
-        self.reports.append((done, total))
+        self.reports.append((done, total, value))
         self._die(done, "report")
 
     def _die(self, count: int, at: str) -> None:

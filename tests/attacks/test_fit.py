@@ -17,8 +17,7 @@ from privkit.attacks.inversion.sdar_training import SDARTraining
 from privkit.attacks.inversion.unsplit import UnSplit
 from privkit.attacks.inversion.unsplit_training import Alternation
 from privkit.training import Checkpoint
-
-pytest_plugins = ["tests.attacks.hijackable"]
+from tests.attacks.sessions import Killed, Session
 
 VIEW = View(round=0, smashed=torch.rand(12, 16, generator=Generator().manual_seed(0)), labels=torch.arange(12) % 3)
 KNOWN = ImageObservation(
@@ -70,48 +69,48 @@ class Halving:
         self.value = state["value"]
 
 
-def test_a_killed_training_goes_on_where_it_was(memory: Any) -> None:
-    killed = memory(until=2)
-    with pytest.raises(KeyboardInterrupt):
+def test_a_killed_training_goes_on_where_it_was() -> None:
+    killed = Session(dies_after=2)
+    with pytest.raises(Killed):
         fit(Halving(), 4, killed)
-    session, training = memory(kept=killed.kept), Halving()
+    session, training = Session(state=killed.state), Halving()
     assert fit(training, 4, session) == (0.5, 0.25, 0.125, 0.0625)
     assert session.reports == [(3, 4, 0.125), (4, 4, 0.0625)]
     assert fit(Halving(), 4, session) == (0.5, 0.25, 0.125, 0.0625)
 
 
 @pytest.mark.parametrize("spoiled", [math.nan, math.inf, AttackDiverged("it broke after epoch 3")], ids=str)
-def test_a_divergence_restores_and_keeps_the_last_good_state(spoiled: Any, memory: Any) -> None:
-    session, training = memory(), Halving({2: spoiled})
+def test_a_divergence_restores_and_keeps_the_last_good_state(spoiled: Any) -> None:
+    session, training = Session(), Halving({2: spoiled})
     with pytest.raises(AttackDiverged, match="after epoch 3"):
         fit(training, 4, session, objective="the loss")
     assert training.value == 0.25
-    assert session.kept == {"curve": [0.5, 0.25], "training": {"value": 0.25}}
+    assert session.state == {"curve": [0.5, 0.25], "training": {"value": 0.25}}
 
 
-def test_a_first_epoch_that_diverges_keeps_the_start(memory: Any) -> None:
-    session, training = memory(), Halving({0: math.nan})
+def test_a_first_epoch_that_diverges_keeps_the_start() -> None:
+    session, training = Session(), Halving({0: math.nan})
     with pytest.raises(AttackDiverged, match="the loss is nan after epoch 1"):
         fit(training, 4, session, objective="the loss")
-    assert session.kept == {"curve": [], "training": {"value": 1.0}}
+    assert session.state == {"curve": [], "training": {"value": 1.0}}
 
 
-def test_stages_share_a_session(memory: Any) -> None:
-    session, state = memory(), dict[str, Any]()
+def test_stages_share_a_session() -> None:
+    session, state = Session(), dict[str, Any]()
     for number, slot in enumerate(("first", "second")):
         fit(Halving(), 2, Stage(session, state, slot, before=2 * number, total=4))
     assert [report[:2] for report in session.reports] == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert {slot: stage["curve"] for slot, stage in session.kept.items()} == {
+    assert {slot: stage["curve"] for slot, stage in session.state.items()} == {
         "first": [0.5, 0.25],
         "second": [0.5, 0.25],
     }
 
 
 @pytest.mark.parametrize("attack", [SDAR(epochs=3, width=2, batch=6), UnSplit(epochs=3)], ids=["sdar", "unsplit"])
-def test_a_passive_attack(attack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: Any) -> None:
+def test_a_passive_attack(attack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two good epochs, and one that leaves every weight broken."""
-    whole = memory(until=2)
-    with pytest.raises(KeyboardInterrupt):
+    whole = Session(dies_after=2)
+    with pytest.raises(Killed):
         attack.run(replace(KNOWN, views=[VIEW]), Generator().manual_seed(0), whole)
     calls: list[None] = []
     holder: Any = SDARTraining if isinstance(attack, SDAR) else Alternation
@@ -131,14 +130,14 @@ def test_a_passive_attack(attack: Any, tmp_path: Path, monkeypatch: pytest.Monke
     checkpoint = slow(tmp_path / "attack.ckpt")
     with pytest.raises(AttackDiverged, match="nan"):
         attack.run(replace(KNOWN, views=[VIEW]), Generator().manual_seed(0), checkpoint)
-    assert same(checkpoint.load(), whole.kept)
+    assert same(checkpoint.load(), whole.state)
 
 
 @pytest.mark.usefixtures("ten")
-def test_a_hijack(hijack: Any, tmp_path: Path, memory: Any) -> None:
-    whole, checkpoint = memory(), slow(tmp_path / "attack.ckpt")
+def test_a_hijack(hijack: Any, tmp_path: Path) -> None:
+    whole, checkpoint = Session(), slow(tmp_path / "attack.ckpt")
     hijack.attacked(hijack.one, hijack.client(), session=whole)
     clients = hijack.client(spoil=lambda done, x: x * math.nan if done == 13 else x)
     with pytest.raises(AttackDiverged):
         hijack.attacked(hijack.one.__class__(epochs=3, width=2, blocks=1), clients, session=checkpoint)
-    assert same(checkpoint.load(), whole.kept)
+    assert same(checkpoint.load(), whole.state)

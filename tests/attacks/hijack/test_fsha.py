@@ -10,8 +10,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.hijack.fsha import FSHA
-
-pytest_plugins = ["tests.attacks.hijackable"]
+from tests.attacks.sessions import Killed, Session
 
 
 class Noise(nn.Module):
@@ -43,17 +42,17 @@ def test_releases_of_noise_stay_at_the_floor(hijack: Any) -> None:
     assert hijack.error(hijack.attacked(replace(hijack.quick, epochs=2), hijack.client(Noise))) > 0.9 * hijack.floor
 
 
-def test_the_zero_start_touches_no_client(hijack: Any, memory: Any) -> None:
+def test_the_zero_start_touches_no_client(hijack: Any) -> None:
     clients = hijack.client()
 
     def never(answer: Any) -> None:
         raise AssertionError("a client was touched")
 
     clients.round = never  # type: ignore[method-assign]
-    session = memory()
+    session = Session()
     result = hijack.attacked(replace(hijack.quick, epochs=0), clients, session=session)
     assert result.curve == ()
-    assert session.kept is None
+    assert session.state is None
 
 
 @pytest.mark.usefixtures("ten")
@@ -68,12 +67,12 @@ def test_the_same_seed_gives_the_same_bits_and_leaves_the_global_generator_alone
 
 
 @pytest.mark.usefixtures("ten")
-def test_a_killed_attack_goes_on_as_if_it_never_stopped(hijack: Any, memory: Any) -> None:
+def test_a_killed_attack_goes_on_as_if_it_never_stopped(hijack: Any) -> None:
     whole = hijack.attacked(replace(hijack.one, epochs=2), hijack.client())
-    session = memory(until=1)
-    with pytest.raises(KeyboardInterrupt):
+    session = Session(dies_after=1)
+    with pytest.raises(Killed):
         hijack.attacked(replace(hijack.one, epochs=2), hijack.client(), session=session)
-    session.until = math.inf
+    session.dies_after = None
     resumed = hijack.attacked(replace(hijack.one, epochs=2), hijack.client(), session=session)
     assert torch.equal(whole.images, resumed.images)
     assert whole.curve == resumed.curve
@@ -82,39 +81,39 @@ def test_a_killed_attack_goes_on_as_if_it_never_stopped(hijack: Any, memory: Any
 
 @pytest.mark.usefixtures("ten")
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_diverging_round_is_named_and_the_last_good_state_is_kept(hijack: Any, value: float, memory: Any) -> None:
-    good, bad = memory(), memory()
+def test_a_diverging_round_is_named_and_the_last_good_state_is_kept(hijack: Any, value: float) -> None:
+    good, bad = Session(), Session()
     hijack.attacked(hijack.one, hijack.client(), session=good)
     clients = hijack.client(spoil=lambda done, x: x * value if done == 13 else x)
     with pytest.raises(AttackDiverged, match="in round 14; the weights after 10 rounds are kept"):
         hijack.attacked(replace(hijack.one, epochs=2), clients, session=bad)
-    assert good.kept is not None
-    assert bad.kept is not None
-    assert len(bad.kept["curve"]) == 1
+    assert good.state is not None
+    assert bad.state is not None
+    assert len(bad.state["curve"]) == 1
     assert clients.done == 10
     for name in ("pilot", "decoder", "discriminator"):
-        for key, weight in good.kept["training"][name].items():
-            assert torch.equal(weight, bad.kept["training"][name][key])
-    for key, weight in good.kept["training"]["clients"]["lower"].items():
+        for key, weight in good.state["training"][name].items():
+            assert torch.equal(weight, bad.state["training"][name][key])
+    for key, weight in good.state["training"]["clients"]["lower"].items():
         assert torch.equal(weight, clients.lower.state_dict()[key])
-        assert torch.equal(weight, bad.kept["training"]["clients"]["lower"][key])
+        assert torch.equal(weight, bad.state["training"]["clients"]["lower"][key])
 
 
 @pytest.mark.usefixtures("ten")
-def test_divergence_in_the_first_epoch_keeps_the_start(hijack: Any, memory: Any) -> None:
-    session, clients = memory(), hijack.client(spoil=lambda done, x: x * math.nan)
+def test_divergence_in_the_first_epoch_keeps_the_start(hijack: Any) -> None:
+    session, clients = Session(), hijack.client(spoil=lambda done, x: x * math.nan)
     before = {key: weight.clone() for key, weight in clients.lower.state_dict().items()}
     with pytest.raises(AttackDiverged, match="round 1; the weights after 0 rounds"):
         hijack.attacked(hijack.one, clients, session=session)
-    assert session.kept is not None
-    assert session.kept["curve"] == []
+    assert session.state is not None
+    assert session.state["curve"] == []
     assert all(torch.equal(before[key], weight) for key, weight in clients.lower.state_dict().items())
 
 
 @pytest.mark.usefixtures("ten")
-def test_clients_that_break_after_the_last_answer_make_no_snapshot(hijack: Any, memory: Any) -> None:
+def test_clients_that_break_after_the_last_answer_make_no_snapshot(hijack: Any) -> None:
     """The server's own numbers are still finite then; the next attack would start from clients that are not."""
-    session, clients = memory(), hijack.client()
+    session, clients = Session(), hijack.client()
     step = clients.optimizer.step
 
     def breaking() -> None:
@@ -126,9 +125,9 @@ def test_clients_that_break_after_the_last_answer_make_no_snapshot(hijack: Any, 
     with pytest.raises(AttackDiverged, match="what the clients release is not finite after round 20"):
         hijack.attacked(replace(hijack.one, epochs=3), clients, session=session)
     assert clients.done == 10
-    assert len(session.kept["curve"]) == 1
+    assert len(session.state["curve"]) == 1
     assert all(bool(weight.isfinite().all()) for weight in clients.lower.parameters())
-    assert all(bool(weight.isfinite().all()) for weight in session.kept["training"]["clients"]["lower"].values())
+    assert all(bool(weight.isfinite().all()) for weight in session.state["training"]["clients"]["lower"].values())
 
 
 @pytest.mark.usefixtures("ten")

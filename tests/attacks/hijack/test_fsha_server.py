@@ -15,8 +15,6 @@ from privkit.attacks.hijack.fsha_networks import build
 from privkit.attacks.hijack.fsha_server import ByLabel, Server, range_of
 from privkit.attacks.hijack.gan import between
 
-pytest_plugins = ["tests.attacks.hijackable"]
-
 
 def test_weights_that_are_not_finite_make_no_snapshot(hijack: Any) -> None:
     clients = hijack.client()

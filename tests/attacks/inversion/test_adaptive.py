@@ -18,10 +18,9 @@ from privkit.attacks.inversion.recurrence import copy_distance, keeps_places, ke
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.patches import patchify
 from privkit.defenses.batch_shuffle import BatchShuffle
+from tests.attacks.sessions import Killed, Session
 from tests.attacks.victims import answering
 from tests.small import digits
-
-pytest_plugins = ["tests.attacks.hijackable"]
 
 BATCH = 20
 Release = Callable[[Tensor, Generator], Tensor]
@@ -302,11 +301,11 @@ def test_same_seed_same_bits_and_the_global_generator_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("combine", ["average", "intersect", "as_released"])
-def test_goes_on_after_a_kill_bit_for_bit(combine: Any, memory: Any) -> None:
-    attack, killed = Adaptive(passes=2, combine=combine, epochs=3), memory(until=1)
-    with pytest.raises(KeyboardInterrupt):
+def test_goes_on_after_a_kill_bit_for_bit(combine: Any) -> None:
+    attack, killed = Adaptive(passes=2, combine=combine, epochs=3), Session(dies_after=1)
+    with pytest.raises(Killed):
         run(attack, batch_shuffled, killed)
-    resumed = run(attack, batch_shuffled, memory(kept=killed.kept))
+    resumed = run(attack, batch_shuffled, Session(state=killed.state))
     straight = run(attack, batch_shuffled)
     assert torch.equal(resumed.images, straight.images)
     assert resumed.curve == straight.curve

@@ -13,9 +13,8 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.sdar_training import SDARTraining
+from tests.attacks.sessions import Killed, Session
 from tests.small import digits
-
-pytest_plugins = ["tests.attacks.hijackable"]
 
 
 @cache
@@ -175,26 +174,26 @@ def test_deterministic_by_generator_and_the_others_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("attack", [replace(QUICK, epochs=3, flip=0.2), replace(QUICK, epochs=3, simulator="known")])
-def test_goes_on_after_a_kill_bit_for_bit(attack: SDAR, memory: Any) -> None:
+def test_goes_on_after_a_kill_bit_for_bit(attack: SDAR) -> None:
     views, knowledge = case()
-    knowledge, killed = replace(knowledge, lower=trained("maps")[0]), memory(until=1)
-    with pytest.raises(KeyboardInterrupt):
+    knowledge, killed = replace(knowledge, lower=trained("maps")[0]), Session(dies_after=1)
+    with pytest.raises(Killed):
         run(attack, views, knowledge, killed)
     torch.rand(5)
-    resumed, straight = run(attack, views, knowledge, memory(kept=killed.kept)), run(attack, views, knowledge)
+    resumed, straight = run(attack, views, knowledge, Session(state=killed.state)), run(attack, views, knowledge)
     assert torch.equal(resumed.images, straight.images)
     assert resumed.curve == straight.curve
 
 
-def test_a_divergence_stops_it_with_the_last_good_state_kept(memory: Any) -> None:
+def test_a_divergence_stops_it_with_the_last_good_state_kept() -> None:
     views, knowledge = case()
-    session = memory()
+    session = Session()
     run(replace(QUICK, epochs=1), views, knowledge, session)
     spoiled = replace(knowledge, imitate=lambda sent, draws: sent * float("nan"))
     with pytest.raises(AttackDiverged, match="nan"):
         run(QUICK, views, spoiled, session)
-    assert len(session.kept["curve"]) == 1
-    assert all(w.isfinite().all() for part in session.kept["training"]["weights"].values() for w in part.values())
+    assert len(session.state["curve"]) == 1
+    assert all(w.isfinite().all() for part in session.state["training"]["weights"].values() for w in part.values())
     with pytest.raises(AttackDiverged):
         run(replace(QUICK, learning_rate=1e30), *case())
 

@@ -15,10 +15,8 @@ from privkit.attacks.inversion.known_lower import mix
 from privkit.attacks.inversion.unsplit import UnSplit
 from privkit.attacks.inversion.unsplit_training import fresh
 from privkit.domains.images.embedded import Digits
+from tests.attacks.sessions import Killed, Session
 from tests.small import digits
-
-pytest_plugins = ["tests.attacks.hijackable"]
-
 
 IMAGES = digits(600).x
 VICTIMS, OTHERS = IMAGES[:20], IMAGES[20:]
@@ -173,12 +171,12 @@ def test_mixed_releases_are_matched_through_public_weights() -> None:
 
 
 @pytest.mark.parametrize("lower", [Placed(1), nn.Flatten()], ids=["weights", "no weights"])
-def test_goes_on_after_a_kill_bit_for_bit(lower: nn.Module, memory: Any) -> None:
-    attack, killed = UnSplit(epochs=3, parallel=7), memory(until=1)
-    with pytest.raises(KeyboardInterrupt):
+def test_goes_on_after_a_kill_bit_for_bit(lower: nn.Module) -> None:
+    attack, killed = UnSplit(epochs=3, parallel=7), Session(dies_after=1)
+    with pytest.raises(Killed):
         run(attack, lower, session=killed)
     torch.rand(5)
-    resumed, straight = run(attack, lower, session=memory(kept=killed.kept)), run(attack, lower)
+    resumed, straight = run(attack, lower, session=Session(state=killed.state)), run(attack, lower)
     assert torch.equal(resumed.images, straight.images)
     assert resumed.curve == straight.curve
 

@@ -155,7 +155,7 @@ def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, order: Any) -> None:
     resumed, straight = run(attack, lower, shuffled, went_on), run(attack, lower, shuffled)
     assert torch.equal(resumed.images, straight.images)
     assert resumed.curve == straight.curve
-    assert went_on.reports == [(done, 4) for done in range(dies_after + 1, 5)]
+    assert [report[:2] for report in went_on.reports] == [(done, 4) for done in range(dies_after + 1, 5)]
 
 
 def test_not_applicable() -> None:

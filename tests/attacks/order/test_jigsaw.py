@@ -160,7 +160,7 @@ def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.M
     resumed = attack.run(replace(knowledge, views=views), Generator().manual_seed(0), went_on)
     assert torch.equal(resumed.images, straight.images)
     assert torch.equal(guess(resumed), guess(straight))
-    assert went_on.reports == [(done, 6) for done in range(1 + dies_after, 7)]
+    assert [report[:2] for report in went_on.reports] == [(done, 6) for done in range(1 + dies_after, 7)]
 
 
 def test_the_start_has_learned_nothing_and_searched_nothing() -> None:
