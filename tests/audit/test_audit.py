@@ -87,11 +87,6 @@ def test_running_it_again_does_nothing_again(copied: Path, small_run: AuditRun) 
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-@pytest.mark.usefixtures("no_report")
-def test_same_seed_same_numbers_in_another_folder(small_run: AuditRun, tmp_path: Path) -> None:
-    assert again(tmp_path / "other")[0].rows == small_run.rows
-
-
 def test_a_truncated_line_is_mended(copied: Path, small_run: AuditRun) -> None:
     results = copied / "results.jsonl"
     text = results.read_text()

@@ -99,6 +99,9 @@ ATTACKS = {
 """How a costly attack is called here; the others by their names."""
 LARGER = {"jigsaw", "jigsaw_white_box"}
 """Pieces of two pixels, as the small digits have, fit anywhere: no jigsaw wins on them."""
+LONG = {"adaptive", "fsha", "jigsaw_white_box", "white_box"}
+"""Attacks that take five seconds or more here."""
+FLOORS = {"mean_image", "mid_grey"}
 CHEAP = sorted({"black_box", "canaries", "gradient_matching", "label_leak", "member_inference", "unsplit"})
 
 
@@ -115,20 +118,32 @@ def attacked(attacks: list[str], folder: Path, **changes: Any) -> dict[str, Row]
     return {row.attack.partition(":")[0]: row for row in rows}
 
 
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
-    """A row of every attack."""
-    folder = tmp_path_factory.mktemp("attacks")
+def rows_of(attacks: set[str], folder: Path) -> dict[str, Row]:
+    """A row of each attack."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("privkit.audit.run.build", lambda folder, *rest: folder)
-        small = attacked(sorted(set(table("attacks")) - LARGER), folder / "small")
-        return small | attacked(sorted(LARGER), folder / "larger", dataset="digits")
+        small = attacked(sorted(attacks - LARGER), folder / "small")
+        return small | attacked(sorted(attacks & LARGER), folder / "larger", dataset="digits")
 
 
-@pytest.mark.parametrize("attack", sorted(set(table("attacks")) - {"mean_image", "mid_grey"}))
-def test_every_attack_is_controlled_and_scored(rows: dict[str, Row], attack: str) -> None:
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
+    return rows_of(set(table("attacks")) - LONG, tmp_path_factory.mktemp("attacks"))
+
+
+@pytest.fixture(scope="module")
+def long_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
+    return rows_of(LONG, tmp_path_factory.mktemp("long_attacks"))
+
+
+@pytest.mark.parametrize(
+    ("attack", "of"),
+    [(attack, "rows") for attack in sorted(set(table("attacks")) - FLOORS - LONG)]
+    + [pytest.param(attack, "long_rows", marks=pytest.mark.slow) for attack in sorted(LONG)],
+)
+def test_every_attack_is_controlled_and_scored(request: pytest.FixtureRequest, attack: str, of: str) -> None:
     """Both controls pass and the row has numbers."""
-    row = rows[attack]
+    row = request.getfixturevalue(of)[attack]
     assert (row.status, row.reason) == ("done", "")
     decisive = {gate.name: gate.passed for gate in row.gates if gate.decisive}
     assert len(decisive) >= 2
@@ -140,14 +155,21 @@ def test_an_attack_gives_the_same_row_again_and_in_other_company(rows: dict[str,
     assert attacked(CHEAP, tmp_path / "again") == {name: rows[name] for name in CHEAP}
 
 
-def test_a_white_box_knows_what_a_defense_makes_of_every_image_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "defenses",
+    [
+        ["spectral_shuffle:where=image,patch=2"],
+        pytest.param(["spectral_shuffle", "blur:factor=2"], marks=pytest.mark.slow),
+    ],
+    ids="+".join,
+)
+def test_a_white_box_knows_what_a_defense_makes_of_every_image_alone(tmp_path: Path, defenses: list[str]) -> None:
     """A transform is public: without it, what is released fits no image."""
     settings = {
         **SETTINGS,
         "budget": "smoke:private=200,auxiliary=400,test=100,victims=20,epochs=2",
         "attack": "white_box:epochs=2,total_variation=0.01,l2=0.1",
     }
-    defenses = ["spectral_shuffle", "spectral_shuffle:where=image,patch=2", "blur:factor=2"]
     rows = run_audit(defense=defenses, out=tmp_path / "run", **settings).rows
     assert [row.defense for row in rows] == ["none", *defenses]
     for row in rows:

@@ -77,6 +77,7 @@ def test_hidden_coins_stay_hidden() -> None:
 def test_an_audit_of_mixing_defenses(tmp_path: Path) -> None:
     run = run_audit(
         defense=["random_cutmix", "dp_cutmixsl:sigma=2.0,sigma_labels=2.0"],
+        attack="mean_image",
         out=tmp_path / "run",
         training="freeze_lower=true",
         **{**SETTINGS, "budget": "smoke:private=300,auxiliary=400,test=100,victims=100"},

@@ -64,6 +64,7 @@ def test_a_resumed_training_remembers_its_best_epoch(tmp_path: Path) -> None:
     assert all(torch.equal(again.best.upper[name], value) for name, value in whole.best.upper.items())
 
 
+@pytest.mark.usefixtures("no_report")
 def test_an_audit_keeps_both_and_names_the_one_that_it_attacks(tmp_path: Path) -> None:
     run = privkit.run_audit(
         dataset="tiny_digits",

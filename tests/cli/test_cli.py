@@ -132,7 +132,7 @@ def test_dry_run_prints_the_cells_and_runs_nothing(privkit_cli: Cli, tmp_path: P
 
 def test_a_run_from_the_command_line(privkit_cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "audit.toml").write_text('defense = [{name = "batch_shuffle", keep = 0.25}]\ndataset = "digits"\n')
-    arguments = ("audit", "--config", "audit.toml", *SMALL, "--out", "run")
+    arguments = ("audit", "--config", "audit.toml", "--attack", "mean_image", *SMALL, "--out", "run")
     done = privkit_cli(*arguments, "--gate", "ssim<=0.9")
     assert done.returncode == 0, done.stderr
     assert "batch_shuffle:keep=0.25" in done.stdout
@@ -145,7 +145,7 @@ def test_a_run_from_the_command_line(privkit_cli: Cli, tmp_path: Path) -> None:
 
     gated = privkit_cli(*arguments, "--gate", "accuracy>=0.99")
     assert gated.returncode == 1
-    assert "gate failed: batch_shuffle:keep=0.25 / black_box, seed 0: accuracy is" in gated.stderr
+    assert "gate failed: batch_shuffle:keep=0.25 / mean_image, seed 0: accuracy is" in gated.stderr
     again = privkit_cli("report", "run")
     assert again.returncode == 1  # as the run did
     assert (tmp_path / "run" / "results.jsonl").read_text() == results
