@@ -7,8 +7,10 @@ from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.auditing.base import FRONTIER, Correction, levels
-from privkit.accountants.auditing.score_cuts import Cuts, lower, scores, upper
+from privkit.accountants.auditing.score_cuts import Array, Cuts, lower, scores, upper
 from privkit.empirical_bound import EmpiricalBound
+
+_METHOD = "Clopper–Pearson limits of both error rates"
 
 
 def epsilon_clopper_pearson(
@@ -52,22 +54,13 @@ def epsilon_clopper_pearson(
     members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     error, d = levels(confidence, delta)
     validate.choice("correction", correction, ("proven", "as_published"))
-    objection, method = "", "Clopper–Pearson limits of both error rates"
-    if threshold is not None:
-        cuts = Cuts.at(members, others, validate.real("threshold", threshold))
-        for_missed = for_alarms = np.array([error / 2])
-        chosen = "the threshold was fixed before the scores were seen"
-    elif correction == "proven":
-        fixed, corners = Cuts.at_ranks(members, others), Cuts.of(members, others).hull()
-        cuts, (h, c) = fixed + corners, (fixed.missed.size, corners.missed.size)
-        for_missed = np.repeat([error / (4 * h), error / (4 * members.size)], [h, c])
-        for_alarms = np.repeat([error / (4 * h), error / (4 * others.size)], [h, c])
-        chosen = "the threshold may have been chosen from these scores: the correction covers every cut that was tried"
-        method += f" at {h} fixed ranks and at every cut"
-    else:
+    objection = ""
+    if threshold is None and correction == "as_published":
         cuts = Cuts.of(members, others).hull()
         for_missed = for_alarms = np.full(cuts.missed.size, error / (2 * cuts.missed.size))
-        chosen, objection = "the threshold was chosen from these scores", FRONTIER
+        chosen, objection, method = "the threshold was chosen from these scores", FRONTIER, _METHOD
+    else:
+        cuts, for_missed, for_alarms, chosen, method = tried(members, others, error, threshold)
     kept = np.maximum(lower(members.size - cuts.missed, members.size, for_missed) - d, 0)
     spared = np.maximum(lower(others.size - cuts.alarms, others.size, for_alarms) - d, 0)
     with np.errstate(divide="ignore"):
@@ -91,3 +84,28 @@ def epsilon_clopper_pearson(
         objection=objection,
         source="Jagielski, Ullman and Oprea 2020, §3; Nasr et al. 2021; correction: derived",
     )
+
+
+def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
+    """Cuts whose limits hold together, with the error probability of each: one threshold, or both families of cuts.
+
+    Args:
+        members: sorted scores.
+        others: likewise.
+        error: probability with which any of the limits may fail.
+        threshold: fixed before the scores were seen; None for fixed ranks and every cut.
+
+    Returns:
+        Cuts; error probabilities of the limits on missed members and on alarms; what is assumed of the threshold; and
+        the method in words.
+    """
+    if threshold is not None:
+        cuts, half = Cuts.at(members, others, validate.real("threshold", threshold)), np.array([error / 2])
+        return cuts, half, half, "the threshold was fixed before the scores were seen", _METHOD
+    fixed, corners = Cuts.at_ranks(members, others), Cuts.of(members, others).hull()
+    h, c = fixed.missed.size, corners.missed.size
+    for_missed, for_alarms = (
+        np.repeat([error / (4 * h), error / (4 * group.size)], [h, c]) for group in (members, others)
+    )
+    chosen = "the threshold may have been chosen from these scores: the correction covers every cut that was tried"
+    return fixed + corners, for_missed, for_alarms, chosen, f"{_METHOD} at {h} fixed ranks and at every cut"

@@ -7,8 +7,9 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from privkit.accountants import validate
+from privkit.accountants.auditing.many_runs import tried
 from privkit.accountants.auditing.one_run_gdp import LARGEST_MU
-from privkit.accountants.auditing.score_cuts import Array, Counts, Cuts, scores, upper
+from privkit.accountants.auditing.score_cuts import scores, upper
 from privkit.accountants.bounds import gaussian
 from privkit.empirical_bound import EmpiricalBound
 
@@ -52,23 +53,8 @@ def mu_many_runs(
     members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     error = 1 - validate.real("confidence", confidence, above=0, below=1)
     d = validate.delta(delta)
-    if threshold is not None:
-        cuts = Cuts.at(members, others, validate.real("threshold", threshold))
-        mu = _limits(cuts, (members.size, others.size), (error / 2, error / 2))
-        chosen = "the threshold was fixed before the scores were seen"
-        method = "Clopper–Pearson limits of both error rates"
-    else:
-        fixed, every = Cuts.at_ranks(members, others), Cuts.of(members, others).hull()
-        at_fixed = error / (4 * fixed.missed.size)
-        mu = np.concatenate(
-            [
-                _limits(fixed, (members.size, others.size), (at_fixed, at_fixed)),
-                _limits(every, (members.size, others.size), (error / (4 * members.size), error / (4 * others.size))),
-            ]
-        )
-        cuts = fixed + every
-        chosen = "the threshold may have been chosen from these scores: the correction covers every cut that was tried"
-        method = f"Clopper–Pearson limits of both error rates at {fixed.missed.size} fixed ranks and at every cut"
+    cuts, for_missed, for_alarms, chosen, method = tried(members, others, error, threshold)
+    mu = -ndtri(upper(cuts.alarms, others.size, for_alarms)) - ndtri(upper(cuts.missed, members.size, for_missed))
     best = int(np.argmax(mu))
     largest = min(max(0.0, float(mu[best])), LARGEST_MU)
     return EmpiricalBound(
@@ -106,13 +92,3 @@ def ceiling_many_runs(members: int, others: int, *, confidence: float, delta: fl
     """
     a, b = validate.whole("members", members), validate.whole("others", others)
     return mu_many_runs(np.ones(a), np.zeros(b), confidence=confidence, delta=delta).epsilon
-
-
-def _limits(cuts: Cuts, sizes: tuple[int, int], errors: tuple[float, float]) -> Array:
-    """Φ⁻¹(1 − F) − Φ⁻¹(M) at upper limits of both error rates; −∞ where one of them says nothing."""
-    return -_normal(cuts.alarms, sizes[1], errors[1]) - _normal(cuts.missed, sizes[0], errors[0])
-
-
-def _normal(wrong: Counts, runs: int, error: float) -> Array:
-    """Φ⁻¹ of the upper limit of an error rate; +∞ where all went wrong."""
-    return np.asarray(ndtri(upper(wrong, runs, error)))

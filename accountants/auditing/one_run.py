@@ -14,7 +14,7 @@ from privkit.accountants.auditing.base import FRONTIER, Correction, levels
 from privkit.accountants.auditing.score_cuts import Array, Cuts, halved, lower, scores
 from privkit.empirical_bound import EmpiricalBound
 
-UNLIKELY_COINS = 1e-9
+_UNLIKELY_COINS = 1e-9
 """Probability under fair coins below which `epsilon_one_run` refuses a split into members and non-members."""
 NEIGHBORS = (
     "what is sent with a canary in and with it out are neighbors of the relation that is claimed: under add-or-remove "
@@ -65,18 +65,13 @@ def epsilon_one_run(
     members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     error, d = levels(confidence, delta)
     validate.choice("correction", correction, ("proven", "as_published"))
-    canaries = members.size + others.size
-    if (odds := float(2 * bdtr(min(members.size, others.size), canaries, 0.5))) < UNLIKELY_COINS:
-        raise ValueError(
-            f"one-run auditing needs canaries that were included by fair coins: {members.size} members of {canaries} "
-            f"canaries have probability {odds:.1g}"
-        )
+    canaries = fairly_split(members.size, others.size)
     objection, assumed = "", "the numbers of guesses were fixed before the coins were known"
     if guesses is not None:
-        trials = [_trial(members, others, *_numbers(guesses, canaries))]
+        trials = [_trial(members, others, *numbers(guesses, canaries))]
     elif correction == "proven":
         family = _family(canaries, error)
-        trials, error = [_trial(members, others, *numbers) for numbers in family], error / len(family)
+        trials, error = [_trial(members, others, *each) for each in family], error / len(family)
         assumed = f"the {len(family)} numbers of guesses that were tried depend on the number of canaries only"
     else:
         cuts = Cuts.of(members, others).hull()
@@ -132,7 +127,7 @@ def ceiling_one_run(
     """
     error, d = levels(confidence, delta)
     a, b = validate.whole("members", members), validate.whole("others", others)
-    family = _family(a + b, error) if guesses is None else [_numbers(guesses, a + b)]
+    family = _family(a + b, error) if guesses is None else [numbers(guesses, a + b)]
     trials = []
     for top, bottom in family:
         asked = (min(top, a), min(bottom, b))
@@ -209,7 +204,18 @@ def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: flo
     return min(1.0, tail + 2 * canaries * delta * float(np.max((above - tail) / width)))
 
 
-def _numbers(guesses: tuple[int, int], canaries: int) -> tuple[int, int]:
+def fairly_split(members: int, others: int) -> int:
+    """Number of canaries; refuse a split into members and non-members that fair coins hardly ever give."""
+    canaries = members + others
+    if (odds := float(2 * bdtr(min(members, others), canaries, 0.5))) < _UNLIKELY_COINS:
+        raise ValueError(
+            f"one-run auditing needs canaries that were included by fair coins: {members} members of {canaries} "
+            f"canaries have probability {odds:.1g}"
+        )
+    return canaries
+
+
+def numbers(guesses: tuple[int, int], canaries: int) -> tuple[int, int]:
     """Numbers of guesses, at least one and together no more than canaries."""
     if not isinstance(guesses, tuple) or len(guesses) != 2:
         raise ValueError(f'guesses must be two whole numbers ("member", "non-member"), got {guesses!r}')

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from numpy.typing import ArrayLike
-from scipy.special import bdtr, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, UNLIKELY_COINS
+from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, fairly_split, numbers
 from privkit.accountants.auditing.score_cuts import scores
 from privkit.accountants.bounds import gaussian
 from privkit.empirical_bound import EmpiricalBound
@@ -53,16 +53,8 @@ def epsilon_one_run_gdp(
     members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     error = 1 - validate.real("confidence", confidence, above=0, below=1)
     d = validate.delta(delta)
-    canaries = members.size + others.size
-    if float(2 * bdtr(min(members.size, others.size), canaries, 0.5)) < UNLIKELY_COINS:
-        raise ValueError(
-            f"one-run auditing needs canaries included by fair coins, got {members.size} members of {canaries} canaries"
-        )
-    if not isinstance(guesses, tuple) or len(guesses) != 2:
-        raise ValueError(f'guesses must be two whole numbers ("member", "non-member"), got {guesses!r}')
-    top, bottom = (validate.whole("guesses", number, least=0) for number in guesses)
-    if not 1 <= top + bottom <= canaries:
-        raise ValueError(f"guesses must sum to 1..{canaries} (the number of canaries), got {guesses!r}")
+    canaries = fairly_split(members.size, others.size)
+    top, bottom = numbers(guesses, canaries)
     ranked = sorted([(float(s), True) for s in members] + [(float(s), False) for s in others])
     for cut in {bottom, canaries - top} - {0, canaries}:
         if ranked[cut - 1][0] == ranked[cut][0]:

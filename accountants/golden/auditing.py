@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from privkit.accountants.auditing import many_runs, rates
 from privkit.accountants.auditing.one_run import epsilon_one_run
 from privkit.accountants.golden import published_gdp
-from privkit.accountants.golden.case import Evaluator, read
+from privkit.accountants.golden.case import read
 
 
 @cache
@@ -47,12 +47,4 @@ def limit_theorem(rate: float, sigma: float, rounds: int, delta: float) -> float
     return published_gdp.limit_theorem(rate, sigma, rounds, delta).epsilon
 
 
-_EVALUATORS: dict[str, Evaluator] = {
-    "auroc": auroc,
-    "clopper_pearson": clopper_pearson,
-    "limit_theorem": limit_theorem,
-    "one_run": one_run,
-    "published_mu": published_mu,
-}
-
-CASES = read(__package__, "auditing.jsonl", _EVALUATORS)
+CASES = read(__package__, "auditing.jsonl", globals())

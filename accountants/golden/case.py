@@ -9,9 +9,6 @@ from functools import partial
 from importlib.resources import files
 from math import isfinite
 
-Evaluator = Callable[..., float]
-"""Recomputes one kind of reference value from its inputs."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -47,14 +44,14 @@ class Case:
         ), computed
 
 
-def read(package: str, name: str, evaluators: Mapping[str, Evaluator]) -> tuple[Case, ...]:
+def read(package: str, name: str, evaluators: Mapping[str, Callable[..., float]]) -> tuple[Case, ...]:
     """The cases of a file of JSON lines.
 
     Args:
         package: where the file lies.
         name: of the file. A line has id, what, evaluate (a name of `evaluators`), inputs (its arguments), expected,
             rel or abs (the tolerance; neither: equal) and source.
-        evaluators: name -> function of the inputs.
+        evaluators: name -> function of the inputs, such as the names of the module that reads them.
 
     Raises:
         KeyError: if a line names no evaluator.

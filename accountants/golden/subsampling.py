@@ -11,7 +11,7 @@ from scipy.special import gammaln, log_ndtr, logsumexp
 
 from privkit.accountants.bounds import pld, renyi, round_profiles, subsampled_rdp
 from privkit.accountants.golden import hidden_mixtures, theorem_27
-from privkit.accountants.golden.case import Evaluator, read
+from privkit.accountants.golden.case import read
 from privkit.accountants.golden.gaussian import ORDERS
 from privkit.accountants.spec.mixing import beta_nodes
 
@@ -143,22 +143,4 @@ def composed_sigma(epsilon: float, rate: float, rounds: int, within: float) -> f
     )
 
 
-_EVALUATORS: dict[str, Evaluator] = {
-    "composed": composed,
-    "composed_pair": composed_pair,
-    "composed_poisson": composed_poisson,
-    "composed_sigma": composed_sigma,
-    "dp_accounting_epsilon": dp_accounting_epsilon,
-    "dp_accounting_sigma": dp_accounting_sigma,
-    "mixture_rdp": mixture_rdp,
-    "opacus_epsilon": opacus_epsilon,
-    "opacus_sigma": opacus_sigma,
-    "poisson_rdp": poisson_rdp,
-    "published_ratio": published_ratio,
-    "randomized_response": randomized_response,
-    "theorem_9": theorem_9,
-    "without_replacement_epsilon": without_replacement_epsilon,
-    "without_replacement_rdp": without_replacement_rdp,
-}
-
-CASES = read(__package__, "subsampling.jsonl", _EVALUATORS)
+CASES = read(__package__, "subsampling.jsonl", globals())

@@ -9,9 +9,10 @@ from math import sqrt
 
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.subsampling import without_replacement_epsilon
-from privkit.accountants.golden.case import Evaluator, read
+from privkit.accountants.golden.case import read
+from privkit.papers.dp_cutmixsl import group_size as sizes
 from privkit.papers.dp_cutmixsl.claims import assumed_shift, corollary_1_epsilon, rdp
-from privkit.papers.dp_cutmixsl.group_size import DELTA, ORDER, best_group, exact_group_size, published_group_size
+from privkit.papers.dp_cutmixsl.group_size import DELTA, ORDER
 from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1
 
 
@@ -36,13 +37,8 @@ def assumed_epsilon(group: int, sigma: float, delta: float, rounds: int = 1, sam
     return without_replacement_epsilon(delta, group / 10 if sampled else 1.0, lambda d: gaussian.epsilon(d, mu))
 
 
-_EVALUATORS: dict[str, Evaluator] = {
-    "assumed_epsilon": assumed_epsilon,
-    "best_group_size": partial(group_size, best_group),
-    "corollary_1": corollary_1,
-    "exact_group_size": partial(group_size, exact_group_size),
-    "published_group_size": partial(group_size, published_group_size),
-    "theorem_1": theorem_1,
-}
+best_group_size = partial(group_size, sizes.best_group)
+exact_group_size = partial(group_size, sizes.exact_group_size)
+published_group_size = partial(group_size, sizes.published_group_size)
 
-CASES = read(__package__, "reference.jsonl", _EVALUATORS)
+CASES = read(__package__, "reference.jsonl", globals())
