@@ -84,9 +84,6 @@ def ceiling_many_runs(members: int, others: int, *, confidence: float, delta: fl
         confidence: in (0, 1).
         delta: in (0, 1).
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5), 2)
     16.43
     """

@@ -117,9 +117,6 @@ def ceiling_one_run(
         delta: in [0, 1).
         guesses: as there.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Source: the same theorem; no score makes more guesses right than there are members above and others below.
 
     >>> round(ceiling_one_run(100, 100, confidence=0.95, delta=1e-5), 2)

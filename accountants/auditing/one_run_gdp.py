@@ -96,9 +96,6 @@ def ceiling_one_run_gdp(
         delta: in (0, 1).
         guesses: as there.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     >>> round(ceiling_one_run_gdp(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50)), 3)
     7.147
     """

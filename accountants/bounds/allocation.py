@@ -47,9 +47,6 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
     Returns:
         [A], at most αμ²/2, the curve of a place that is told.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Source: Feldman and Shenfeld 2025 (the pair and the moments at whole orders); the integral is derived.
 
     >>> rdp([2, 8], 10, 1.0).round(6).tolist()
@@ -99,9 +96,6 @@ def profile(places: int, mu: float) -> Pair:
 
     Returns:
         Profiles for ε ≥ 0, ready for `pld`.
-
-    Raises:
-        ValueError: if an argument is out of range.
 
     Source: Feldman and Shenfeld 2025 (the pair dominates, whatever is chosen in between); the convex order is derived:
     a mean of more independent variables is smaller in it, and so is δ.

@@ -66,9 +66,6 @@ def pure_epsilon(noise: float, classes: int) -> float:
             true one among them.
         classes: k ≥ 2.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Source: Warner 1965 (k = 2); Kairouz, Bonawitz and Ramage 2016.
 
     >>> round(pure_epsilon(0.5, 2), 6)
@@ -99,9 +96,6 @@ def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
         noise: p, as for `pure_epsilon`.
         classes: k ≥ 2.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Source: definition; Mironov 2017, Proposition 5 for k = 2.
 
     >>> float(rdp(2, 0.5, 2).round(9))
@@ -128,9 +122,6 @@ def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> A
         noise: p, as for `pure_epsilon`.
         classes: k ≥ 2.
         answers: n in 1..1000.
-
-    Raises:
-        ValueError: if an argument is out of range.
 
     Source: Kairouz, Oh and Viswanath 2015 (k = 2); k > 2 is derived likewise.
 

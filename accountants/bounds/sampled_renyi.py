@@ -36,9 +36,6 @@ def poisson_gaussian(orders: ArrayLike, rate: float, mu: float) -> Array:
     Returns:
         [A], at most the unsampled αμ²/2.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Source: Mironov, Talwar and Zhang 2019, Theorem 5 (the larger direction); the error of the rule is derived from
     Trefethen and Weideman 2014, Theorem 5.1.
 
@@ -61,9 +58,6 @@ def without_replacement_gaussian(orders: ArrayLike, rate: float, mu: float) -> A
 
     Returns:
         [A], at most the unsampled αμ²/2, and never above the bound of Wang, Balle and Kasiviswanathan 2019.
-
-    Raises:
-        ValueError: if an argument is out of range.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the integral: derived from Liese and Vajda 2006,
     Theorem 11. A profile that dominates gives a divergence that dominates.

@@ -77,9 +77,6 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
     Returns:
         [A], or [R, A]; never above the unsampled αμ²/2.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the moments are derived as in `sampled_renyi`,
     which integrates both parts exactly. Theorem 27 of Wang, Balle and Kasiviswanathan 2019 is about twice as large.
 
@@ -104,9 +101,6 @@ def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike, *, e
 
     Returns:
         [A], or [R, A].
-
-    Raises:
-        ValueError: if an argument is out of range.
 
     Source: Mironov, Talwar and Zhang 2019, §3.3. The sum is taken over e^{j(j−1)μ²/2} − 1, all of one sign.
 

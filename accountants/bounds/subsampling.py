@@ -26,9 +26,6 @@ def amplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
         epsilon: ε of the base mechanism, any real number; scalar or array.
         rate: γ in [0, 1]; broadcasts against `epsilon`.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (without replacement) and Theorem 8 (Poisson). δ becomes γδ.
 
     >>> round(amplify(1.0, 0.1), 6), amplify(3000.0, 1.0)
@@ -51,9 +48,6 @@ def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     Args:
         epsilon: ε > ln(1 − γ), which is what the base ε → −∞ becomes; scalar or array.
         rate: γ in (0, 1].
-
-    Raises:
-        ValueError: if an argument is out of range.
 
     Source: the inverse of `amplify`.
 
@@ -103,9 +97,6 @@ def without_replacement_epsilon(delta: float, rate: float, base_epsilon: Callabl
         rate: γ = k/n in [0, 1].
         base_epsilon: ε(δ) of the mechanism on the chosen clients.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9. At δ ≥ γ, publishing a chosen client's data is allowed.
 
     >>> from privkit.accountants.bounds import gaussian
@@ -126,9 +117,6 @@ def poisson_removed_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) 
         rate: q in [0, 1], the probability with which a record takes part.
         base_delta: vectorised profile δ(ε ≥ 0) of the mechanism with the record against without it.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Source: Balle, Barthe and Gaboardi 2018, Theorem 8.
 
     >>> from privkit.accountants.bounds import gaussian
@@ -147,9 +135,6 @@ def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) ->
         epsilon: ε ≥ 0; scalar or array.
         rate: q in [0, 1].
         base_delta: vectorised profile δ(ε ≥ 0) of the mechanism without the record against with it.
-
-    Raises:
-        ValueError: if an argument is out of range.
 
     Source: derived from the hockey-stick integral; Zhu, Dong and Wang 2022 (dominating pairs under Poisson sampling).
 

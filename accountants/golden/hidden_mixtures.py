@@ -89,9 +89,6 @@ def mixture_gaussian_rdp(orders: ArrayLike, shifts: Sequence[float], weights: Se
     Returns:
         [A] by the trapezoidal rule on an entire integrand, exact to about 1e-12. Shifts 0 and μ are Poisson sampling.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Source: definition of the Rényi divergence.
 
     >>> float(mixture_gaussian_rdp(8, [0.3, 0.7], [0.5, 0.5]).round(9))

@@ -23,9 +23,6 @@ def without_replacement_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: Arr
     Returns:
         [A], or [R, A]; never above the unsampled αμ²/2, which the theorem can exceed.
 
-    Raises:
-        ValueError: if an argument is out of range.
-
     Source: Wang, Balle and Kasiviswanathan 2019, Theorem 27 (the ternary χ^α divergence of Gaussians is the geometric
     mean of neighboring even moments E(L − 1)^ℓ of the likelihood ratio), with Theorem 9 term by term where smaller.
 

@@ -53,9 +53,6 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         Args:
             noise_multiplier: noise's standard deviation over the clipping norm, ≥ 0; 0 gives ε = ∞.
             sample_rate: probability with which a record is in the batch, in (0, 1].
-
-        Raises:
-            ValueError: if an argument is out of range.
         """
         sigma, rate, _ = _checked((noise_multiplier, sample_rate, 1))
         if self.history and tuple(self.history[-1][:2]) == (sigma, rate):
