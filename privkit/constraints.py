@@ -262,7 +262,7 @@ def _flag(name: str, value: Any) -> bool:
     """True or False: any other value would count as one of them in silence."""
     if value is True or value is False:
         return value
-    raise ValueError(f"{name} must be True or False, got {value!r}")
+    raise ValueError(f"{name} must be true or false, got {value!r}")
 
 
 def _number(hint: Any) -> _Test | None:
@@ -327,7 +327,7 @@ def _words(hint: Any) -> str:
         return _whole_words(*_ends(_limits(hint)))
     if _is_class(hint):
         return _class_words((hint,))
-    return "True or False" if hint is bool else ""
+    return "true or false" if hint is bool else ""
 
 
 def _class_words(classes: Sequence[type]) -> str:

@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args, get_type_hints
 
+from privkit.constraints import allowed
 from privkit.errors import PrivkitError, UsageError, shortened, unknown
 from privkit.toml_text import TomlError, TooMuch, parse_toml
 
@@ -115,38 +116,48 @@ def distribution(kind: str, name: str) -> dict[str, str]:
 
 
 def describe(kind: str) -> list[dict[str, Any]]:
-    """What `privkit list` shows: name, first line of the docstring and the options with their defaults.
+    """What `privkit list` shows: name, first line of the docstring, options with their defaults and what is allowed.
 
-    >>> [entry["name"] for entry in describe("partitions")]
-    ['dirichlet', 'iid']
+    >>> describe("partitions")[0]["allowed"]["smallest"]
+    'a whole number >= 1'
     """
     rows = []
     for name, target in sorted(table(kind).items()):
         try:
             rows.append(_described(name, load(target)))
         except UsageError as error:  # one broken plug-in hides no other
-            rows.append({"name": name, "summary": f"broken: {error}", "options": {}})
-    allowed = "a name has letters, digits, _ and -, at most 64 of them"
-    return rows + [{"name": repr(name), "summary": f"left out: {allowed}", "options": {}} for name in misnamed(kind)]
+            rows.append(_row(name, f"broken: {error}"))
+    rule = "a name has letters, digits, _ and -, at most 64 of them"
+    return rows + [_row(repr(name), f"left out: {rule}") for name in misnamed(kind)]
+
+
+def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
+    """One line of `privkit list`."""
+    return {"name": name, "summary": summary, "options": {}, "allowed": {}} | more
 
 
 def _described(name: str, target: Any) -> dict[str, Any]:
     """One part; a plug-in may be anything."""
-    spec = target if dataclasses.is_dataclass(target) else None
-    options = {f.name: getattr(spec, f.name, None) for f in dataclasses.fields(spec)} if spec else {}
-    own = target.__doc__ if isinstance(target, type) or callable(target) else _size(target)
-    summary = (own or "").strip().split("\n")[0]
-    domain = getattr(target, "domain", None)  # what a dataset holds and a model reads; other parts have none
-    return {"name": name, "summary": summary, "options": options, **({"domain": domain} if domain else {})}
-
-
-def _size(spec: Any) -> str:
-    """One line for a registered instance, which has no docstring of its own."""
-    if not dataclasses.is_dataclass(spec):
+    spec = dataclasses.is_dataclass(target)
+    if not (spec or isinstance(target, type) or callable(target)):
         raise UsageError("it is neither a class, a function nor a dataclass")
-    first = (type(spec).__doc__ or "").strip().split("\n")[0]
-    shown = ", ".join(f"{f.name}={getattr(spec, f.name)}" for f in dataclasses.fields(spec)[:3])
-    return f"{first} ({shown})"
+    summary = (target.__doc__ or "").strip().split("\n")[0]
+    domain = getattr(target, "domain", None)  # what a dataset holds and a model reads; other parts have none
+    more = {"domain": domain} if domain else {}
+    if spec:
+        more["options"] = {f.name: getattr(target, f.name, None) for f in dataclasses.fields(target)}
+        more["allowed"] = _allowed(target)
+    return _row(name, summary, **more)
+
+
+def _allowed(target: Any) -> dict[str, str]:
+    """What each option may be, as its annotation says; of a model, its cut layers, too."""
+    try:
+        words = allowed(target if isinstance(target, type) else type(target))
+    except (NameError, TypeError) as error:  # of a plug-in
+        raise UsageError(f"its annotations cannot be read: {error}") from None
+    cuts = getattr(target, "cuts", None)
+    return words | {"cut": f"one of {', '.join(cuts)}"} if isinstance(cuts, tuple) else words
 
 
 def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Component:
@@ -202,7 +213,7 @@ def _parsed(kind: str, given: Any) -> Component:
         if getattr(spec, f.name) != getattr(default, f.name, dataclasses.MISSING)
     }
     place = f"@{changed.pop('place')}" if kind == "defenses" and "place" in changed else ""
-    text = ",".join(f"{key}={_shown(value)}" for key, value in changed.items())
+    text = ",".join(f"{key}={as_written(value)}" for key, value in changed.items())
     return Component(name=name, spec=spec, label=":".join(filter(None, [name, text])) + place)
 
 
@@ -335,9 +346,15 @@ def _value(text: str) -> Any:
     return parsed["v"] if set(parsed) == {"v"} else text.strip()
 
 
-def _shown(value: Any) -> str:
-    """A value as a user would write it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def as_written(value: Any) -> str:
+    """A value as a user would write it.
+
+    >>> as_written(None), as_written(True), as_written((1, 2))
+    ('none', 'true', '[1,2]')
+    """
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(as_written, value))}]"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _imported(given: str) -> Component:

@@ -102,7 +102,7 @@ class Layer(Checked):
         ("power", nan, "power must be a number >= 1, or inf, got nan; inf for the maximum"),
         ("shift", -inf, "shift must be a finite number, got -inf"),
         ("spread", 0.0, "sigma must be a finite number > 0, or left out, got 0.0"),
-        ("biased", "no", "biased must be True or False, got 'no'"),
+        ("biased", "no", "biased must be true or false, got 'no'"),
         ("inner", 1.0, "inner must be of class Range, got 1.0"),
         ("clip", 1.0, "clip must be one of Range, Point, or left out, got 1.0"),
         ("model", "averaged", "model must be one of frozen, trained, or of class Point, got 'averaged'"),

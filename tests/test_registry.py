@@ -101,6 +101,19 @@ def test_the_baseline_is_always_there_and_nothing_twice() -> None:
     assert [c.label for c in twice.defenses] == ["patch_shuffle", "none"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("defenses", "gaussian_noise:clip=none,at_inference=false"),
+        ("partitions", "iid:sizes=[3,4]"),
+        ("defenses", "mixup:concentration=inf"),
+    ],
+)
+def test_a_label_gives_the_part_again(kind: str, given: str) -> None:
+    assert parse(kind, given).label == given
+    assert parse(kind, parse(kind, given).label) == parse(kind, given)
+
+
 def test_attacks_take_the_budgets_epochs_unless_they_name_their_own() -> None:
     assert resolve({"budget": "small"}).attacks[0].spec.epochs == BUDGETS["small"].attack_epochs
     assert resolve({"attack": "black_box:epochs=3"}).attacks[0].spec.epochs == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -14,7 +14,7 @@ from privkit.cli.accounting import COMMANDS, Json
 from privkit.cli.ledger import ledger
 from privkit.cli.papers import papers
 from privkit.errors import tell, unknown
-from privkit.registry import TABLES, describe
+from privkit.registry import TABLES, as_written, describe
 from privkit.reports.escape import terminal
 from privkit.run.stopping import finished_cells, keeping
 from privkit.settings import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
@@ -202,7 +202,7 @@ def list_(
     kind: Annotated[str | None, typer.Argument(help="|".join(TABLES))] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """List what there is, with options and defaults."""
+    """List what there is, with options and defaults; of one kind, with what each option may be."""
     if kind is not None and kind not in TABLES:
         raise unknown("kind", kind, TABLES)
     found = {name: describe(name) for name in ([kind] if kind else TABLES)}
@@ -213,11 +213,18 @@ def list_(
         typer.echo(name)
         width = max(14, *(len(entry["name"]) for entry in entries))
         for entry in entries:
-            options = ", ".join(f"{key}={value}" for key, value in entry["options"].items())
             domain = f"[{entry['domain']}] " if "domain" in entry else ""
             typer.echo(f"  {entry['name']:<{width}} {domain}{entry['summary']}")
-            if options:
-                typer.echo(f"  {'':<{width}} options: {options}")
+            for line in _option_lines(entry, apart=kind is not None):
+                typer.echo(f"  {'':<{width}} {line}")
+
+
+def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
+    """The options of a part: each on a line of its own with what is allowed, or all on one."""
+    written = {key: f"{key}={as_written(value)}" for key, value in entry["options"].items()}
+    if apart:
+        return [": ".join(filter(None, [text, entry["allowed"].get(key)])) for key, text in written.items()]
+    return [f"options: {', '.join(written.values())}"] if written else []
 
 
 for command in (*COMMANDS, ledger, papers):

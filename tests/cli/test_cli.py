@@ -29,7 +29,7 @@ MISTAKES = [
     (("report", "absent"), "absent is no run folder"),
     (("audit", "--training", "batch_size=1000", "--dry-run", *SMALL), "batch_size=1000 is more than"),
     (("audit", "--defense", "none", "--gate", "ssim<=0.0", *SMALL), "a gate judges defenses"),
-    (("audit", "--dataset", "image_folder:size=1000000", "--dry-run"), "from 1 to 1024"),
+    (("audit", "--dataset", "image_folder:size=1000000", "--dry-run"), ">= 1 and <= 1024"),
     (("audit", "--dataset", "digits", "--auxiliary", "digits"), "private dataset itself"),
     (("list", "defences"), "did you mean 'defenses'?"),
 ]
@@ -104,13 +104,17 @@ def test_list_is_readable_by_machines_and_people(privkit_cli: Cli) -> None:
     assert {entry["name"] for entry in found["defenses"]} >= {"none", "patch_shuffle", "batch_shuffle"}
     (batch,) = (entry for entry in found["defenses"] if entry["name"] == "batch_shuffle")
     assert batch["options"]["keep"] == 0.4
+    assert batch["allowed"]["keep"] == "a finite number >= 0 and <= 1"
     only = privkit_cli("list", "models")
     assert only.returncode == 0
     assert "vit_tiny" in only.stdout
     assert "digits" not in only.stdout
     names = [entry["name"] for entry in found["models"]]
-    starts = {line.index("options:" if line.startswith("   ") else "[") for line in only.stdout.splitlines()[1:]}
+    lines = only.stdout.splitlines()[1:]
+    starts = {len(line) - len(line.lstrip()) if line.startswith("   ") else line.index("[") for line in lines}
     assert starts == {2 + max(map(len, names)) + 1}
+    assert "    depth=12: a whole number >= 1 and <= 1000" in only.stdout
+    assert "    cut=conv2: one of conv1, pool1, conv2, pool2, fc1, fc2" in only.stdout
 
 
 def test_version_and_help(privkit_cli: Cli) -> None:
