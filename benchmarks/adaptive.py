@@ -180,7 +180,8 @@ def membership(given: Options, images: Tensor) -> None:
 
 def _kinds(tokens: Tensor) -> Tensor:
     """Equal tokens have one number; float32 noise apart."""
-    return (tokens * 1e3).round().unique(dim=0, return_inverse=True)[1]
+    numbers: Tensor = (tokens * 1e3).round().unique(dim=0, return_inverse=True)[1]
+    return numbers
 
 
 def _overlap(guess: Tensor, own: Tensor) -> float:

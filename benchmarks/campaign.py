@@ -4,7 +4,7 @@
 
 Each specification follows from (seed, index) alone: `--show INDEX` asks one again and prints everything. Rows that are
 in the file already are not computed again, so a campaign that was stopped goes on. A violation is an upper bound below
-what two neighboring datasets really give away (`campaign_worlds`), a lower bound above it, a published claim that is
+what two neighboring datasets really give away (`campaign_answers`), a lower bound above it, a published claim that is
 called sound and is none, an answer that contradicts another, or an exception that is no sentence; with any, the exit
 code is 1. `--record` appends a summary to `benchmarks/results/campaign.jsonl`.
 """
@@ -31,8 +31,8 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np  # noqa: E402
+from campaign_answers import log_delta, renyi_curve, together, truth  # noqa: E402
 from campaign_draw import Draw, Question  # noqa: E402
-from campaign_worlds import log_delta, renyi_curve, together, truth  # noqa: E402
 
 from privkit.accountants import answer, calibration, ledger  # noqa: E402
 from privkit.accountants.spec import records  # noqa: E402

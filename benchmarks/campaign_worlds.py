@@ -9,25 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import ceil, comb, expm1, inf, log, log1p, sqrt
+from math import ceil, comb, sqrt
 from typing import Any, Literal
 
 import campaign_secrets
 import numpy as np
-from campaign_truth import (
-    Bounds,
-    Part,
-    TooLarge,
-    composed,
-    invert,
-    log_delta_hidden,
-    log_delta_once,
-    log_profile,
-    part,
-    renyi,
-)
+from campaign_truth import Part, part
 from numpy.typing import NDArray
-from scipy.special import betainc, betaincc, betaincinv, betaln, expit, gammaln, logsumexp
+from scipy.special import betainc, betaincc, betaincinv, betaln, expit, gammaln
 from scipy.stats import binom
 
 Array = NDArray[np.float64]
@@ -150,7 +139,7 @@ def _points(weight: Any, ratio: Any, count: Any, norm: Any) -> Points:
 def worlds(m: Spec, side: Side = "low", cells: int = 80) -> Iterator[World]:
     """Pairs of neighbors; the mechanism loses at least what the worst of them does."""
     if campaign_secrets.applies(m):
-        bounds, exact = campaign_secrets.tests(m, _length(m))
+        bounds, exact = campaign_secrets.tests(m, length_of(m))
         yield from (World(name=name, parts=(), test=test, exact=exact) for name, test in bounds)
         return
     rate = _rate(m)
@@ -158,8 +147,8 @@ def worlds(m: Spec, side: Side = "low", cells: int = 80) -> Iterator[World]:
         yield from _laplace_worlds(m, rate)
         return
     for name, shift, weight, hidden in _shifts(m, side, cells):
-        rounds = 1 if _ratio(m).get("kind") == "realized" else m["rounds"]
-        if _once(m):
+        rounds = 1 if ratio_of(m).get("kind") == "realized" else m["rounds"]
+        if drawn_once(m):
             shift, rounds = sqrt(rounds) * shift, 1
         coin = rate if hidden else _told_rate(m)
         if coin < 1:  # a coin of its own: told by those who collude, or as hidden as the ratios
@@ -178,35 +167,35 @@ def worlds(m: Spec, side: Side = "low", cells: int = 80) -> Iterator[World]:
                 yield World(name=f"{name}, {pair}", parts=tuple(parts), hidden=hidden)
 
 
-def _length(m: Spec) -> float:
+def length_of(m: Spec) -> float:
     return 0.0 if m["smashed"]["kind"] == "categories" else distance(m["smashed"], m["relation"])
 
 
 def _rate(m: Spec) -> float:
     """Sampling that stays a secret: those who collude with the server tell who took part."""
-    return 1.0 if m["mixing"].get("colluding") else _taking(m)
+    return 1.0 if m["mixing"].get("colluding") else taking_part(m)
 
 
 def _told_rate(m: Spec) -> float:
     """Sampling that is told: a public coin decides whether a round holds anything."""
-    return _taking(m) if m["mixing"].get("colluding") else 1.0
+    return taking_part(m) if m["mixing"].get("colluding") else 1.0
 
 
-def _taking(m: Spec) -> float:
+def taking_part(m: Spec) -> float:
     taking = m["participation"]
     return float(taking["rate"] if taking["kind"] == "poisson" else taking.get("chosen", 1) / taking.get("clients", 1))
 
 
-def _once(m: Spec) -> bool:
+def drawn_once(m: Spec) -> bool:
     """Whether random ratios are drawn once for all rounds."""
-    return _ratio(m).get("drawn") == "once"
+    return ratio_of(m).get("drawn") == "once"
 
 
-def _ratio(m: Spec) -> Spec:
+def ratio_of(m: Spec) -> Spec:
     return m["mixing"].get("ratio", {})
 
 
-def _scales(m: Spec) -> tuple[float, float]:
+def scales_of(m: Spec) -> tuple[float, float]:
     """Label's squared distance over its noise's variance, and the variance of the smashed data's."""
     labels = 0.0 if m["labels"] is None else distance(m["labels"], m["relation"]) / m["noise"]["labels"] ** 2
     return labels, m["noise"]["smashed"] ** 2
@@ -214,7 +203,7 @@ def _scales(m: Spec) -> tuple[float, float]:
 
 def _shifts(m: Spec, side: Side, cells: int) -> Iterator[tuple[str, Array, Array, bool]]:
     """Name, [J] Gaussian shifts of a round, their weights, and whether the coins are hidden."""
-    (label, variance), mixing, releases = _scales(m), m["mixing"], m["releases"]
+    (label, variance), mixing, releases = scales_of(m), m["mixing"], m["releases"]
     clip, relation, one = m["smashed"], m["relation"], np.ones(1)
     if mixing["kind"] == "none":
         yield "corners", np.sqrt(releases * (distance(clip, relation) / variance + label)) * one, one, False
@@ -225,10 +214,10 @@ def _shifts(m: Spec, side: Side, cells: int) -> Iterator[tuple[str, Array, Array
             row = np.array([max(mixing["ratio"]["ratios"][0])])
             norm = np.array([sum(ratio**2 for ratio in mixing["ratio"]["ratios"][0])])
             count = np.array([_patches(float(row[0]), mixing["patches"])])
-            yield "all in one patch", *_in_one_patch(m, count, _own(m, row, norm) * label, one), False
+            yield "all in one patch", *_in_one_patch(m, count, own_shifts(m, row, norm) * label, one), False
         return
     law = points(mixing, side, cells)
-    own = _own(m, law.ratio, law.norm)
+    own = own_shifts(m, law.ratio, law.norm)
     hidden = not mixing["ratio"].get("published", True) and not mixing["colluding"]
     if mixing["kind"] == "mixup":
         yield "corners", np.sqrt(releases * own * (distance(clip, relation) / variance + label)), law.weight, hidden
@@ -239,7 +228,7 @@ def _shifts(m: Spec, side: Side, cells: int) -> Iterator[tuple[str, Array, Array
     whole = distance(clip, relation) / variance
     if _one_patch(m):
         yield "spread over patches", np.sqrt(releases * (whole * law.count / patches + own * label)), law.weight, False
-        if not _once(m):
+        if not drawn_once(m):
             yield "all in one patch", *_in_one_patch(m, law.count, own * label, law.weight), False
         return
     if clip["kind"] == "clamp" and m["random_masks"] and clip["dimensions"] % patches:
@@ -263,7 +252,7 @@ def _in_one_patch(m: Spec, count: Array, label: Array, weight: Array) -> tuple[A
     return np.sqrt(j[:, None] * whole + releases * label[None]).ravel(), (chance * weight).ravel()
 
 
-def _own(m: Spec, ratio: Array, norm: Array) -> Array:
+def own_shifts(m: Spec, ratio: Array, norm: Array) -> Array:
     """λ² over the noise that is left in a sum: all of it, the clients' together, or the neighbor's own."""
     if m["noise"]["site"] == "mixer":
         return ratio**2
@@ -274,8 +263,8 @@ def _own(m: Spec, ratio: Array, norm: Array) -> Array:
 
 def _realized(m: Spec) -> float:
     """Shift of all rounds together, of the client that loses most."""
-    ratio, mixing, (label, variance) = np.array(_ratio(m)["ratios"]), m["mixing"], _scales(m)
-    own = _own(m, ratio, np.broadcast_to((ratio**2).sum(1, keepdims=True), ratio.shape))
+    ratio, mixing, (label, variance) = np.array(ratio_of(m)["ratios"]), m["mixing"], scales_of(m)
+    own = own_shifts(m, ratio, np.broadcast_to((ratio**2).sum(1, keepdims=True), ratio.shape))
     if mixing["kind"] == "mixup":
         squared = own * (distance(m["smashed"], m["relation"]) / variance + label)
     else:
@@ -294,7 +283,7 @@ def _dealt(m: Spec, law: Points, own: Array, label: float, releases: int) -> Ite
     shifts, weights = [], []
     for weight, count, share in zip(law.weight.tolist(), law.count.astype(int).tolist(), own.tolist(), strict=True):
         least = max(0, count - (patches - larger))
-        fresh = releases == 1 and not _once(m) and law.weight.size < 2000
+        fresh = releases == 1 and not drawn_once(m) and law.weight.size < 2000
         drawn = range(least, min(count, larger) + 1) if fresh else (least,)
         for j in drawn:
             chance = (
@@ -332,185 +321,3 @@ def _laplace_worlds(m: Spec, rate: float) -> Iterator[World]:
     yield World(name="corners, once", parts=tuple(parts), sampled_once=rate)
     if parts:
         yield World(name="one coordinate", parts=(replace(parts[0], rounds=m["rounds"], rate=rate),))
-
-
-# Bounds --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Truth:
-    """Bounds on the ε of the worst world, and which it is; `deep` where a composition took part."""
-
-    low: float
-    high: float
-    world: str
-    deep: bool
-
-
-def truth(m: Spec, delta: float, deep: bool = True, *, most: bool = False) -> Truth:
-    """The worst of all worlds at δ; `high` is a bound for continuous ratios only if `most` asks for it."""
-    cells = 25
-    best, high, name, used = 0.0, 0.0, "", False
-    for world in worlds(m, "low", cells):
-        bounds, how = _bounds(world, delta, deep)
-        used |= how
-        high = max(high, bounds.high)
-        if bounds.low >= best:
-            best, name = bounds.low, world.name
-    if _ratio(m).get("kind") == "dirichlet" and high < inf:
-        high = inf if not most else max(_bounds(world, delta, deep)[0].high for world in worlds(m, "high", cells))
-    if not name:
-        high = inf
-    return Truth(low=best, high=high, world=name, deep=used)
-
-
-def together(first: Spec, second: Spec, delta: float, deep: bool) -> float:
-    """ε at least of two mechanisms on one pair of datasets; both in the direction that costs more by itself."""
-    pairs = [[world for world in worlds(m) if world.parts and not world.hidden] for m in (first, second)]
-    best = 0.0
-    for one in pairs[0][:3]:
-        for other in pairs[1][:3]:
-            if min(one.sampled_once, other.sampled_once) == 1:
-                both = World(name="both", parts=one.parts + other.parts)
-                best = max(best, _bounds(both, delta, deep)[0].low)
-    return best
-
-
-def _bounds(world: World, delta: float, deep: bool) -> tuple[Bounds, bool]:
-    """Bounds of one world; weak ones where a composition is needed and not wanted, or does not fit."""
-    if world.test is not None:
-        low = invert(world.test, delta)
-        return Bounds(low=low, high=low if world.exact else inf), False
-    if world.sampled_once < 1:
-        g = world.sampled_once
-        if delta >= g:
-            return Bounds(low=0.0, high=inf), False
-        base, used = _bounds(replace(world, sampled_once=1.0), delta / g, deep)
-        return Bounds(low=_amplify(base.low, g), high=inf), used
-    if world.hidden:
-        low = invert(lambda e: log_delta_hidden(world.parts[0], e), delta)
-        alone = len(world.parts) == 1 and world.parts[0].rounds == 1
-        return Bounds(low=low, high=low if alone else inf), False
-    closed = closed_form(world)
-    if closed is not None:
-        value = invert(lambda e: log_delta_once(closed, e), delta)
-        return Bounds(low=value, high=value), False
-    if deep and sum(one.rounds for one in world.parts) <= 10**7:
-        try:
-            return composed(world.parts, delta), True
-        except TooLarge:
-            pass
-    return Bounds(low=invert(lambda e: weak_log_delta(world, e), delta), high=inf), False
-
-
-def closed_form(world: World) -> Part | None:
-    """One release that stands for the whole world; None where parts must be composed."""
-    live = [one for one in world.parts if one.shift.max() > 0] or [world.parts[0]]
-    if all(one.rate == 1 and one.shift.size == 1 and one.law == "gaussian" for one in live):
-        return part(sqrt(sum(one.rounds * float(one.shift[0]) ** 2 for one in live)))
-    if len(live) == 1 and live[0].rounds == 1 and live[0].pair == "up":
-        return live[0]
-    return None
-
-
-def weak_log_delta(world: World, epsilon: float) -> float:
-    """ln δ at least: of one round alone, or of the event that every round draws the neighbor and a large ratio."""
-    best = -inf
-    for one in world.parts:
-        if one.pair == "up":
-            best = max(best, log_delta_once(one, epsilon))
-    if any(one.law == "laplace" or one.pair != "up" for one in world.parts):
-        return best
-    live = [one for one in world.parts if one.shift.max() > 0]
-    parts = live[:1] + [one for one in live[1:] if one.shift.size == 1]  # only one law of coins is worked with
-    if not parts:
-        return best
-    order = np.argsort(-parts[0].shift)
-    chance = np.log(np.minimum(np.cumsum(parts[0].weight[order]), 1.0))
-    others = sum(one.rounds * float(one.shift[0]) ** 2 for one in parts[1:])
-    log_rate = sum(one.rounds * log(one.rate) for one in parts)
-    # p ≥ γ^T·P(λ ≥ x)^T·(what is sent then), so that δ(ε) ≥ w·δ_G(ε − ln w) with that weight w.
-    total = np.sqrt(parts[0].rounds * parts[0].shift[order] ** 2 + others)
-    given = log_rate + parts[0].rounds * chance
-    return max(best, float(np.max(given + log_profile(epsilon - log_rate, total))))
-
-
-def log_delta(m: Spec, epsilon: float) -> float:
-    """ln δ at least at ε, without composition."""
-    logs = []
-    for world in worlds(m, "low", 40):
-        if world.sampled_once < 1:
-            continue
-        if world.test is not None:
-            logs.append(world.test(epsilon))
-            continue
-        closed = closed_form(world)
-        if world.hidden:
-            logs.append(log_delta_hidden(world.parts[0], epsilon))
-        elif closed is not None:
-            logs.append(log_delta_once(closed, epsilon))
-        else:
-            logs.append(weak_log_delta(world, epsilon))
-    return max(logs, default=-inf)
-
-
-def renyi_curve(m: Spec, orders: Array) -> Array:
-    """[A] Rényi divergence of a run, at least."""
-    best = np.zeros(orders.size)
-    if campaign_secrets.applies(m):
-        return np.array([campaign_secrets.curve(m, _length(m), order) for order in orders.tolist()])
-    continuous = _ratio(m).get("kind") == "dirichlet" and _ratio(m)["clients"] > 1 and _taking(m) == 1
-    for world in worlds(m, "low", 40):
-        if world.hidden or world.sampled_once < 1:
-            continue
-        for index, order in enumerate(orders.tolist()):
-            first, *others = world.parts
-            once = _dirichlet_renyi(m, order) if continuous else renyi(first, order)
-            value = (m["rounds"] if continuous and not _once(m) else first.rounds) * once + sum(
-                one.rounds * renyi(one, order) for one in others
-            )
-            best[index] = max(best[index], value)
-    return best
-
-
-def _dirichlet_renyi(m: Spec, order: float) -> float:
-    """ln E exp(α(α−1)μ(λ)²/2)/(α − 1) by the trapezoidal rule in logit λ, to e^−60 of the peak."""
-    mixing, a = m["mixing"], _ratio(m)["concentration"]
-    b, patches = a * (mixing["ratio"]["clients"] - 1), mixing.get("patches")
-
-    def logs(x: Array, below: float) -> tuple[Array, Array]:
-        """Log density and exponent, the latter at a λ that is a step lower, where patches make it jump."""
-        ratio = expit(x - below)
-        count = np.zeros(x.size) if patches is None else np.ceil(ratio * patches * (1 - 1e-14))
-        law = Points(weight=np.ones(x.size), ratio=ratio, count=count, norm=ratio**2 + (1 - ratio) ** 2)
-        squared = _squared(m, law) * (m["rounds"] if _once(m) else 1)
-        return -a * np.logaddexp(0, -x) - b * np.logaddexp(0, x), order * (order - 1) / 2 * squared
-
-    x = np.linspace(-900, 900, 36_001)
-    density, exponent = logs(x, 0.0)
-    near = x[(density > density.max() - 60) | (density + exponent > (density + exponent).max() - 60)]
-    x = np.linspace(near[0] - 0.1, near[-1] + 0.1, 40_001)
-    density, exponent = logs(x, 0.0 if patches is None else float(x[1] - x[0]))
-    density -= logsumexp(density)
-    if exponent.max() < 1:
-        return log1p(float(np.exp(density) @ np.expm1(exponent))) / (order - 1)
-    return max(0.0, float(logsumexp(density + exponent))) / (order - 1)
-
-
-def _squared(m: Spec, law: Points) -> Array:
-    """[J] squared shift of a round, at each ratio."""
-    (label, variance), mixing = _scales(m), m["mixing"]
-    own = _own(m, law.ratio, law.norm)
-    if mixing["kind"] == "mixup":
-        return m["releases"] * own * (distance(m["smashed"], m["relation"]) / variance + label)
-    if m["smashed"]["kind"] not in ("clamp", "patch_ball") and m["random_masks"]:
-        held = distance(m["smashed"], m["relation"]) * law.count / mixing["patches"]
-    elif m["smashed"]["kind"] == "clamp" and m["random_masks"]:
-        held = distance(m["smashed"], m["relation"]) * law.count / mixing["patches"]  # of the mean number; by convexity
-    else:
-        held = kept(m["smashed"], m["relation"], mixing["patches"], law.count)
-    return m["releases"] * (held / variance + own * label)
-
-
-def _amplify(epsilon: float, rate: float) -> float:
-    return log1p(rate * expm1(epsilon)) if epsilon < 30 else epsilon + log(rate)

@@ -15,13 +15,13 @@ Published: 10,000 rounds, clients at 1e-5, MSE .0193 on [-1, 1], .0256 with one 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 from typing import Literal
 
 import numpy as np
 import torch
+from fsha_clients import SHAPE, Defended, client, digits, noised, plain
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NoSession, View
@@ -33,13 +33,9 @@ from privkit.attacks.hijack.fsha_server import Server
 from privkit.attacks.hijack.gan import between, gradient_penalty
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.attacks.scores.image import ssim
-from privkit.domains.images.embedded import Digits
 
-SHAPE = (3, 32, 32)
 LEVELS = ("1", "2", "3", "4", "vector")
 PUBLISHED_STEP = 2.94  # CPU seconds, level 4
-
-Defended = Callable[[Tensor, Generator], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,34 +78,6 @@ class Options:
     device: str = "cpu"
 
 
-class Residual(nn.Module):
-    """Pre-activated, with a convolution on the way past where sizes change."""
-
-    def __init__(self, before: int, after: int, stride: int = 1) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            *(nn.BatchNorm2d(before), nn.ReLU(), nn.Conv2d(before, after, 3, stride, 1)),
-            *(nn.BatchNorm2d(after), nn.ReLU(), nn.Conv2d(after, after, 3, 1, 1)),
-        )
-        self.past = nn.Conv2d(before, after, 1, stride) if (before, stride) != (after, 1) else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.past(x) + self.body(x)
-
-
-def client(level: str, seed: int, width: int = 64, bounded: bool = False) -> nn.Module:
-    """The published clients, at width 64; bounded, they end in a tanh."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1_000 + seed)
-        if level == "vector":
-            convolutions = (nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU())
-            return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(4096, 256), nn.Tanh())
-        one, two, four = width, 2 * width, 4 * width
-        stem = (nn.Conv2d(3, one, 3, 1, 1), nn.BatchNorm2d(one), nn.ReLU(), nn.MaxPool2d(2))
-        blocks = [Residual(one, one), Residual(one, two, 2), Residual(two, two), Residual(two, four, 2)]
-        return nn.Sequential(*stem, *blocks[: int(level)], *[nn.Tanh()] * bounded)
-
-
 class Victims(OneClient):
     """Clients in training: one lower segment, one optimizer, whatever defense they apply themselves."""
 
@@ -148,40 +116,6 @@ class Progress(NoSession):
 
     def report(self, done: int, total: int, value: float) -> None:
         print(f"  {done * ROUNDS_AN_EPOCH} rounds: auto-encoder {value:.4f}", flush=True)
-
-
-def digits(root: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Private images and labels, the server's images and labels."""
-    if root is None:
-        pool = Digits().open(None, download=False, train_images=5_000).train
-        batch = pool.take(np.random.default_rng(0).permutation(len(pool)))
-        x, y = batch.x, batch.y
-        private, public = (x[:4_000], y[:4_000]), (x[4_000:], y[4_000:])
-    else:
-        from torchvision.datasets import MNIST
-
-        sets = [MNIST(Path(root), train=train) for train in (True, False)]
-        private, public = [(s.data.unsqueeze(1).float() / 255, s.targets) for s in sets]
-    (a, b), (c, d) = private, public
-    return _resized(a), b, _resized(c), d
-
-
-def _resized(images: Tensor) -> Tensor:
-    big = nn.functional.interpolate(images, SHAPE[1:], mode="bilinear")
-    return big.expand(-1, SHAPE[0], -1, -1).contiguous()
-
-
-def plain(smashed: Tensor, draws: Generator) -> Tensor:
-    return smashed
-
-
-def noised(sigma: float, keep: float = 1.0, scale: float = 1.0) -> Defended:
-    def defended(smashed: Tensor, draws: Generator) -> Tensor:
-        noise = torch.randn(smashed.shape, generator=draws, device=smashed.device)
-        mask = torch.rand(smashed.shape, generator=draws, device=smashed.device) < keep
-        return scale * (smashed + sigma * noise) * mask
-
-    return defended
 
 
 def attacked(given: Options, seed: int, attack: FSHA, data: Sequence[Tensor], defended: Defended = plain) -> Tensor:

@@ -18,8 +18,8 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 sys.path.insert(0, str(BENCHMARKS))
-truth, worlds, draw, campaign = map(
-    importlib.import_module, ("campaign_truth", "campaign_worlds", "campaign_draw", "campaign")
+truth, composed, worlds, draw, campaign = (
+    importlib.import_module(f"campaign{part}") for part in ("_truth", "_composed", "_worlds", "_draw", "")
 )
 
 
@@ -103,13 +103,13 @@ def test_the_gaussian_profile_is_that_of_many_digits(epsilon: float, mu: float) 
 
 def test_composition_brackets_what_has_a_closed_form() -> None:
     part = truth.part
-    sixteen = truth.composed([part(0.25, 16)], 1e-5)
+    sixteen = composed.composed([part(0.25, 16)], 1e-5)
     assert sixteen.low < 4.377178 < sixteen.high < sixteen.low * 1.05
     for delta in (1e-3, 1e-12, 1e-100):
         once = truth.invert(lambda e: truth.log_delta_once(part(1.5, rate=0.1), e), delta)
-        found = truth.composed([part(1.5, rate=0.1)], delta)
+        found = composed.composed([part(1.5, rate=0.1)], delta)
         assert found.low <= once <= found.high <= found.low * 1.05 + 0.02
-    laplace = truth.composed([part(0.1, 1000, law="laplace")], 1e-5)
+    laplace = composed.composed([part(0.1, 1000, law="laplace")], 1e-5)
     assert 17.3 < laplace.low < 17.5  # ten thousandths of its pure ε of 100 are not needed
-    flat = truth.composed([part(0.7, law="laplace")], 1e-3)
+    flat = composed.composed([part(0.7, law="laplace")], 1e-3)
     assert flat.low <= 0.7 + 2 * np.log1p(-1e-3) <= flat.high
