@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from privkit.attacks.base import AnyAttack, AttackDiverged, NotApplicable, known_to
+from privkit.audit.claims import uncovered
 from privkit.audit.defended import defended_model
 from privkit.audit.goals import GOALS
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
@@ -90,12 +91,20 @@ def run_cell(
         log(traceback.format_exc())
         reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"
         row = base.model_copy(update={"status": "error", "reason": reason})
-    told = () if context is None else tuple(context.model.known["notes"])
+    told = () if context is None else (*context.model.known["notes"], *_uncovered(context))
     storages = cell.defense.spec.storages
     held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
     row = row.model_copy(update={"notes": (*seed_data.warnings, *told, *held, *row.notes)})
     log(f"{row.status} {row.reason}".strip())
     return row
+
+
+def _uncovered(context: AttackContext) -> tuple[str, ...]:
+    """What the attack was given beside what the claim covers."""
+    known = known_to(context.attack)
+    if "lower" in known and shared_lower(context.model.edge) is None:
+        known -= {"lower"}
+    return uncovered(context.certificate, context.release_count.lower_model, known)
 
 
 def _can_read_the_server(context: AttackContext) -> None:

@@ -154,3 +154,29 @@ def claims_a_curve(certificate: Certificate) -> bool:
     """
     proven = certificate.kind == "differential_privacy" and certificate.sound
     return proven and certificate.method.startswith(EXACT_GAUSSIAN)
+
+
+def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
+    """What an adversary holds that the claim does not cover, in at most one sentence.
+
+    A claim for a client whose lower segment trains on raw data is for those who see its releases alone. A white box
+    holds the segment itself, and answers to an adversary's own inputs come from it, too.
+
+    Args:
+        certificate: of the run.
+        lower_model: as in `ReleaseCount`.
+        known: fields of an observation that the attack is given.
+
+    >>> uncovered(Certificate(kind="nothing", statement=""), "trained", frozenset({"lower"}))
+    ()
+    """
+    if certificate.kind != "differential_privacy" or lower_model != "trained":
+        return ()
+    more = {"lower": "the lower segment itself", "query": "answers of the lower segment to inputs of its own"}
+    held = " and ".join(text for field, text in more.items() if field in known)
+    if not held:
+        return ()
+    return (
+        f"the claim covers who sees releases of the clients' records alone; this adversary also has {held}, "
+        "which was trained on raw records: what it learns from that is not in ε",
+    )
