@@ -120,36 +120,23 @@ class Session(Protocol):
 
     def load(self) -> dict[str, Any] | None:
         """State of the last `save`, or None on a fresh start."""
-        ...
-
-    def save(self, state: dict[str, Any]) -> None:
-        """Keep a state of tensors, numbers, strings, lists and dicts; a session may skip some saves to save time."""
-        ...
-
-    def keep(self, state: dict[str, Any]) -> None:
-        """Keep a state in any case: the last good one of a training that diverged."""
-        ...
-
-    def report(self, done: int, total: int, value: float) -> None:
-        """Tell the progress: `done` of `total` epochs, with the newest value of the curve."""
-        ...
-
-
-class NoSession:
-    """Keeps nothing and reports to nobody: the default for attacks run by hand."""
-
-    def load(self) -> dict[str, Any] | None:
-        """Nothing was saved."""
         return None
 
     def save(self, state: dict[str, Any]) -> None:
-        """Forget."""
+        """Keep a state of tensors, numbers, strings, lists and dicts; a session may skip some saves to save time."""
+        return
 
     def keep(self, state: dict[str, Any]) -> None:
-        """Forget."""
+        """Keep a state in any case: the last good one of a training that diverged."""
+        return
 
     def report(self, done: int, total: int, value: float) -> None:
-        """Stay silent."""
+        """Tell the progress: `done` of `total` epochs, with the newest value of the curve."""
+        return
+
+
+class NoSession(Session):
+    """Keeps nothing and reports to nobody: the default for attacks run by hand."""
 
 
 Held = TypeVar("Held", bound=Observation, contravariant=True)

@@ -23,13 +23,10 @@ class VanillaCutMix(RandomCutMix):
     Labels are mixed with the positions that were really filled.
 
     Attributes:
-        group: k ≥ 1; 1 is the identity.
-        concentration: α_M ≥ 1e-6 of the areas; inf for 1/k each.
-        level: "smashed", or "input" to mix images.
         patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
             square grid. At the input layer, None is 1.
-        published: whether the server learns the masks.
-        drawn: as for `RandomCutMix`: the areas are kept, up to whole positions, and the places are fresh.
+        drawn: with "once" the areas are kept, up to whole positions, and the places are fresh. Other fields are those
+            of `RandomCutMix`.
 
     Source: CutMixSL appendix B, Eq. 10; DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup"). The papers
     have two clients; boxes inside boxes are ours.

@@ -19,12 +19,8 @@ class VanillaCutout(RandomCutout):
 
     Attributes:
         payload: share of positions that are kept and travel, in [0, 1]; the box has the rest, to half its height.
-        stationary: whether a client has the same box in every round (message m of M always has box m).
-        mask_seed: of stationary boxes.
-        level: "smashed", or "input" to mask images.
-        place: as for `RandomCutout`.
         patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
-            square grid. At the input layer, None is 1.
+            square grid. At the input layer, None is 1. Other fields are those of `RandomCutout`.
 
     Source: DeVries and Taylor 2017; DP-CutMixSL §3.B, Eq. 4; CutMixSL appendix B, Eq. 9.
 

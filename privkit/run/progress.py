@@ -16,28 +16,19 @@ class Progress(Protocol):
 
     def note(self, text: str) -> None:
         """One line that stays."""
-        ...
+        return
 
     def stage(self, name: str, unit: str = "epochs") -> None:
         """A stage begins; its steps are counted in `unit`."""
-        ...
+        return
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
         """`done` of `total` steps of the stage, with the newest value of its curve, where it has one."""
-        ...
+        return
 
 
-class Silent:
+class Silent(Progress):
     """Tells nothing: the default of the Python interface."""
-
-    def note(self, text: str) -> None:
-        """Drop it."""
-
-    def stage(self, name: str, unit: str = "epochs") -> None:
-        """Drop it."""
-
-    def step(self, done: int, total: int, value: float | None = None) -> None:
-        """Drop it."""
 
 
 class Lines:
