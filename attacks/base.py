@@ -72,19 +72,15 @@ class TrainingClients(Protocol):
         Args:
             answer: a view of one round, its labels among it, to the gradient at the cut, shaped like `smashed`.
         """
-        ...
 
     def views(self) -> list[View]:
         """What the clients, as they are now, release of the attacked images."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizers and draws, so that a killed attack goes on."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,27 +176,22 @@ class Attack(Protocol[Held, Output]):
     @property
     def name(self) -> str:
         """Its name in the registry."""
-        ...
 
     @property
     def goal(self) -> str:
         """What it is after, one of `privkit.attacks.goals.GOALS`."""
-        ...
 
     @property
     def needs(self) -> frozenset[str]:
         """Fields of the observation without which it cannot be mounted."""
-        ...
 
     @property
     def uses(self) -> frozenset[str]:
         """Fields that make it stronger, but that it can do without."""
-        ...
 
     @property
     def mounting(self) -> Mounting[Held, Output]:
         """How it wants to be mounted."""
-        ...
 
     def run(self, observation: Held, generator: Generator, session: Session | None = None) -> Output:
         """Attack what was observed; the same generator state gives the same bits on the same CPU.
@@ -214,7 +205,6 @@ class Attack(Protocol[Held, Output]):
             NotApplicable: if it cannot be mounted on this observation.
             AttackDiverged: if its own training is not finite; the last good state is kept.
         """
-        ...
 
 
 AnyAttack = Attack[Never, object]

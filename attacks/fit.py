@@ -25,15 +25,12 @@ class Training(Protocol):
         Raises:
             AttackDiverged: if a part of the training that the objective does not show is not finite.
         """
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next epoch depends on."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        ...
 
 
 def fit(

@@ -71,7 +71,6 @@ class Ratio(Protocol):
     @property
     def group(self) -> int:
         """Clients that are mixed, k."""
-        ...
 
     def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
         """Of the client that loses most, where they differ.
@@ -80,7 +79,6 @@ class Ratio(Protocol):
             patches: N for CutMix, None for Mixup.
             sharpness: largest μ of the release: functions of λ that are integrated may turn within 1/μ.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,6 @@ class ClipSet(Protocol):
 
     def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
         """Diameter of the set, or its largest norm, by the relation."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,6 @@ class CanaryAttack(Attack[CanaryObservation, Scores], Protocol):
     @property
     def on(self) -> Literal["smashed", "gradient"]:
         """Whether it reads the released rows or the gradients that came back for them."""
-        ...
 
 
 def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:

@@ -51,12 +51,10 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
     @property
     def positive(self) -> int:
         """The label that it looks for, ≥ 0."""
-        ...
 
     @property
     def epoch(self) -> int:
         """The epoch of training whose rounds it reads, from 0, or from the end: -1 is the last."""
-        ...
 
 
 def observe(

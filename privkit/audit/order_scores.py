@@ -19,7 +19,6 @@ class Measure(Protocol):
 
     def __call__(self, guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
         """float64 [N], of each image."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

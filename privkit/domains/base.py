@@ -82,15 +82,12 @@ class Pool(Protocol):
 
     def __len__(self) -> int:
         """Number of records."""
-        ...
 
     def targets(self) -> NDArray[np.int64]:
         """The labels of all records, without decoding one."""
-        ...
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
         """The records of these rows, in this order."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +129,6 @@ class DatasetSpec(Protocol):
         Raises:
             DataError: with one sentence, if files are missing or damaged.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

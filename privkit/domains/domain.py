@@ -32,7 +32,6 @@ class Domain(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one record."""
-        ...
 
     def check(self, x: Tensor) -> None:
         """Refuse what are no records of this domain.
@@ -40,19 +39,15 @@ class Domain(Protocol):
         Raises:
             DataError: in one sentence, with the cure for usual mistakes.
         """
-        ...
 
     def zeros(self, count: int) -> Tensor:
         """Valid records of zeros [count, *shape], to see which shapes a network gives."""
-        ...
 
     def random(self, count: int, generator: Generator) -> Tensor:
         """Valid random records [count, *shape], on the CPU, to try networks, defenses and attacks on."""
-        ...
 
     def extremes(self, generator: Generator) -> Tensor:
         """Valid records [E, *shape], E ≥ 1, that lie far from those that occur: a canary's counterpart may be any."""
-        ...
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
         """Records of another dataset as records of this one, for an adversary's auxiliary data.
@@ -64,15 +59,12 @@ class Domain(Protocol):
         Raises:
             UsageError: if they cannot be read as such.
         """
-        ...
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
         """One hash a record; two records are taken for the same one if theirs are equal."""
-        ...
 
     def warning(self, x: Tensor) -> str:
         """Why every attack on these records would look good, or nothing."""
-        ...
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
         """Constant guesses at any record, which need no release: name of the floor -> a record [*shape].
@@ -80,7 +72,6 @@ class Domain(Protocol):
         Args:
             auxiliary: the adversary's records [N, *shape].
         """
-        ...
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
         """How close each guess is to its record, by the names of `metrics`; a score without meaning here is left out.
@@ -89,8 +80,6 @@ class Domain(Protocol):
             truth: [N, *shape].
             guess: [N, *shape].
         """
-        ...
 
     def shown(self, x: Tensor) -> list[str]:
         """One line of text a record, for the report; empty for images, which are shown as pictures."""
-        ...

@@ -48,7 +48,6 @@ class Partition(Protocol):
         Raises:
             UsageError: if there are too few images for so many clients.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

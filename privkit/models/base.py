@@ -62,7 +62,6 @@ class ModelSpec(Protocol):
         Raises:
             UsageError: if the segments cannot be built, or the lower one is seen to embed positions where it may not.
         """
-        ...
 
 
 class NamedCuts(Checked):

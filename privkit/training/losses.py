@@ -31,7 +31,6 @@ class OwnLoss(Protocol):
         Returns:
             [rows].
         """
-        ...
 
 
 def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
