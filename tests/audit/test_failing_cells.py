@@ -46,6 +46,7 @@ class Crashes:
         raise RuntimeError("shapes\ndo not fit")
 
 
+@pytest.mark.usefixtures("no_report")
 def test_an_attack_that_does_not_apply_is_a_row_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registered(monkeypatch, Refuses)
     run = run_audit(resolve({"attack": ["refuses", "mean_image"], **SMALL}), out=tmp_path / "run")
@@ -76,6 +77,7 @@ def test_a_model_on_which_no_attack_gave_a_number_fails_and_keeps_what_is_known(
     assert f"{run.rows[1].accuracy.value:.3f} [" in text  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_crash_is_an_error_row_and_the_other_cells_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registered(monkeypatch, Crashes)
     config = resolve({"attack": ["crashes", "mean_image"], **SMALL})

@@ -111,6 +111,7 @@ def test_noise_tells_nothing() -> None:
     assert error(run(SDAR(epochs=6, width=8), unlabeled, knowledge)) > 0.97 * FLOOR
 
 
+@pytest.mark.slow
 def test_a_defense_whose_law_is_known_is_imitated() -> None:
     """A simulator that is as noisy as the clients teaches the decoder to look through the noise."""
     views, knowledge = case(own=800)

@@ -65,6 +65,7 @@ def test_the_images_are_the_patches_at_their_guessed_places() -> None:
     assert (pixels(found.images[BATCH:]) - placed).abs().max() < 1e-3
 
 
+@pytest.mark.slow
 def test_tokens_of_a_batch_go_home() -> None:
     views, truth, knowledge = scene(keep=0.4)
     released = float((truth // T == (torch.arange(10) % BATCH).unsqueeze(1)).double().mean())
