@@ -7,7 +7,7 @@ from math import exp, isfinite
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from privkit.accountants import compile as compiled
 from privkit.accountants import validate
@@ -18,9 +18,9 @@ from privkit.accountants.bounds.numerical_composition import composed_bound
 from privkit.accountants.bounds.renyi_composition import renyi_bound
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, statement, warnings
+from privkit.array import Array
 from privkit.certificate import Certificate
 
-Array = NDArray[np.float64]
 _SMALLEST = 5e-324
 """Smallest positive float."""
 NODES, _TAIL = 65, 1e-9

@@ -9,7 +9,7 @@ from math import ceil
 from typing import cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from privkit.accountants.bounds import BOUNDS
 from privkit.accountants.bounds.bound import Bound
@@ -25,8 +25,7 @@ from privkit.accountants.spec.parts import Poisson, PrivateUpdates
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.spec.sensitivity import Categories, Clamp, Known, PatchBall
 from privkit.accountants.spec.shift import laplace_parts, laplace_shift
-
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 
 def steps(mechanism: SplitMechanism) -> Steps:

@@ -7,7 +7,6 @@ from functools import lru_cache
 from math import inf, log
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privkit.accountants import compile as compiled
 from privkit.accountants.bounds import gaussian, renyi
@@ -19,8 +18,8 @@ from privkit.accountants.bounds.step import USUAL_ORDERS, Step, Steps
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.accountants.spec.secrets import has_secrets
+from privkit.array import Array
 
-Array = NDArray[np.float64]
 Counts = Mapping[SplitMechanism, tuple[int, int]]
 """One round's mechanism -> units charged (1 for rounds that share their ratios) and number of charges."""
 

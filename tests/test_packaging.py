@@ -75,7 +75,7 @@ def imports(path: Path) -> set[str]:
 CORE = {"training", "defenses", "models", "domains", "metrics"}
 
 
-SHARED = ("privkit.lazy", "privkit.constraints", "privkit.certificate", "privkit.empirical_bound")
+SHARED = ("privkit.lazy", "privkit.array", "privkit.constraints", "privkit.certificate", "privkit.empirical_bound")
 """Modules on the ground that every library may import."""
 
 

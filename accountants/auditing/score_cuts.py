@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, betaincinv
 
-Array = NDArray[np.float64]
+from privkit.array import Array
+
 Counts = NDArray[np.int64]
 
 

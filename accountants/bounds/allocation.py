@@ -10,15 +10,14 @@ from functools import lru_cache
 from math import exp, log, pi, sqrt
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp, ndtr
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.loss_distribution import Pair
 from privkit.accountants.bounds.subsampling import numbers
-
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 _LARGEST_ORDER = 256
 """Highest order of the Rényi curve; its moments take time proportional to the square."""

@@ -7,10 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,10 @@ from math import sqrt
 from typing import overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import erf, erfcx, log_ndtr, ndtr
 
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 
 @overload

@@ -8,14 +8,13 @@ from math import inf, sqrt
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Steps
+from privkit.array import Array
 
-Array = NDArray[np.float64]
 BALLE_WANG = "Balle and Wang 2018, Theorem 8"
 
 

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from math import exp, expm1, inf, log
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, ndtri_exp
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.fft_composition import compose
 from privkit.accountants.bounds.loss_distribution import Pair, Profile, directions, grid_interval
-
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 NODES = 256
 """Values of ε at which the composed profile is computed; the excess of μ falls with their square."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import expm1, inf, log
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.bounds.bound import ClosedForm
@@ -16,8 +16,7 @@ from privkit.accountants.bounds.round_profiles import laplace as profile
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.bounds.subsampled_rdp import without_replacement_rdp
 from privkit.accountants.bounds.subsampling import amplify, without_replacement_delta
-
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,11 @@ from math import ceil, exp, expm1, inf, sqrt
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
+from privkit.array import Array
 
-Array = NDArray[np.float64]
 Profile: TypeAlias = Callable[[Array], Array]
 """δ at an array of ε ≥ 0; decreasing, and convex in e^ε."""
 Pair: TypeAlias = tuple[Profile, Profile]

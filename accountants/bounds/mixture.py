@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from privkit.accountants.bounds import gaussian, subsampled_rdp, subsampling
@@ -16,8 +16,7 @@ from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.sampled import BALLE_BARTHE_GABOARDI, HOW, RENYI
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.spec.shift import ShiftLaw
-
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 CHUNK = 1 << 17
 """Elements of ε × nodes that are held at a time."""

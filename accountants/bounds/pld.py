@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from math import expm1, log, sqrt
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from privkit.accountants import validate
 from privkit.accountants.bounds.fft_composition import ComposedLosses, compose
 from privkit.accountants.bounds.loss_distribution import (
@@ -25,7 +22,6 @@ from privkit.accountants.bounds.loss_distribution import (
     grid_interval,
 )
 
-Array = NDArray[np.float64]
 Steps: TypeAlias = Sequence[tuple[Profile | Pair, int]]
 """Profiles of one round each, and how many rounds there are of it."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import expm1, inf, log, log1p
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import gammaln, xlogy
 
 from privkit.accountants import validate
@@ -14,8 +14,7 @@ from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.step import Pairs, Step
 from privkit.accountants.bounds.subsampling import numbers
-
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 _MOST_ANSWERS = 1_000
 """Answers up to which the profile is summed exactly; more are composed numerically."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
-
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 ORDERS: tuple[float, ...] = (
     *(1 + 10.0**e for e in range(-6, -2)),

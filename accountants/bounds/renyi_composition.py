@@ -9,15 +9,14 @@ from math import inf
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privkit.accountants.bounds import renyi
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.renyi import BANDS, COARSE_ORDERS, HIGH_ORDERS, SAMPLED_ORDERS
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Step, Steps
+from privkit.array import Array
 
-Array = NDArray[np.float64]
 CONVERSION = "Canonne, Kamath and Steinke 2020, Proposition 12"
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian, subsampling
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
-
-Array = NDArray[np.float64]
 
 
 def without_replacement_gaussian(rate: float, mu: float) -> Profile:

@@ -8,15 +8,14 @@ from math import log, sqrt
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privkit.accountants.bounds import gaussian, round_profiles, sampled_renyi, subsampled_rdp
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.bounds.subsampling import amplify, deamplify, without_replacement_delta
+from privkit.array import Array
 
-Array = NDArray[np.float64]
 Sampling = Literal["every_round", "without_replacement", "poisson"]
 
 BALLE_BARTHE_GABOARDI = "Balle, Barthe and Gaboardi 2018, Theorem 9, attained"

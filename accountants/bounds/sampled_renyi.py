@@ -5,12 +5,11 @@ from __future__ import annotations
 from math import pi
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.bounds.subsampling import numbers
-
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 _MOST_NODES = 200_000
 """Nodes of one integral; beyond them, at shifts in the hundreds, the unsampled curve is returned."""

@@ -8,13 +8,12 @@ from math import inf
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privkit.accountants.bounds.bound import Bound
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
 from privkit.accountants.bounds.renyi import ORDERS
+from privkit.array import Array
 
-Array = NDArray[np.float64]
 Pairs: TypeAlias = list[tuple[Profile | Pair, int]]
 """Privacy profiles of single rounds, and how often each is composed."""
 USUAL_ORDERS = np.array(ORDERS)

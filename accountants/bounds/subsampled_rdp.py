@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import gammaln, ndtr
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import sampled_renyi
 from privkit.accountants.bounds.subsampling import nonnegative, numbers, rates
-
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 _ROWS = 256
 """Rows that are worked on at once, so that intermediate arrays stay in the processor's cache."""

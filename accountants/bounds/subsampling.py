@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
+from privkit.array import Array
 
-Array = NDArray[np.float64]
 Profile = Callable[[Array], Array]
 """δ at an array of ε ≥ 0."""
 

@@ -20,8 +20,8 @@ from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.renyi_composition import CONVERSION, named
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Steps
+from privkit.array import Array
 
-Array = NDArray[np.float64]
 Piece = tuple[float, float, int, bool]
 """Shift μ, rate, count, and whether it is Poisson-sampled."""
 

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from math import log, pi
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import log_ndtr, logsumexp, ndtr
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
 from privkit.accountants.bounds.subsampled_rdp import checked_orders
-
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 
 def poisson_gaussian_replace_one(rate: float, mu: float) -> Profile:

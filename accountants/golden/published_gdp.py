@@ -5,15 +5,13 @@ from __future__ import annotations
 from math import expm1, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.gdp import NODES, GaussianFit, regret
+from privkit.array import Array
 from privkit.certificate import Certificate
-
-Array = NDArray[np.float64]
 
 
 def published_mu(rate: float, noise_multiplier: float, rounds: int, *, floor: float = 1e-10) -> GaussianFit:

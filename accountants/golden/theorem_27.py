@@ -5,11 +5,10 @@ from __future__ import annotations
 from math import pi, sqrt
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from privkit.accountants.bounds.subsampled_rdp import gaussian_rows
-
-Array = NDArray[np.float64]
+from privkit.array import Array
 
 
 def without_replacement_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> Array:

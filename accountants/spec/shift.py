@@ -7,17 +7,16 @@ from math import ceil, sqrt
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privkit.accountants.spec.mixing import RatioLaw, RealizedRatios, kept_share
 from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing
 from privkit.accountants.spec.secrets import HiddenMask
 from privkit.accountants.spec.sensitivity import l1_coordinates
+from privkit.array import Array
 
 if TYPE_CHECKING:
     from privkit.accountants.spec.mechanism import SplitMechanism
 
-Array = NDArray[np.float64]
 
 _CERTAIN = np.zeros(1)
 """Log weight of a law with one point."""

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from privkit.array import Array
 from privkit.attacks.assign import cheapest
 
-Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 _PATIENCE = 60  # kicks

@@ -8,13 +8,12 @@ from math import exp, expm1, pi, sqrt
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit, logsumexp
 
 from privkit.accountants import validate
+from privkit.array import Array
 from privkit.papers.accurate_sl.denoising import Noise, arrays, finite
-
-Array = NDArray[np.float64]
 
 
 def log_exp_sum(weights: ArrayLike, features: ArrayLike, p: float, noise: Noise) -> float:

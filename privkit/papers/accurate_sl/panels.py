@@ -12,11 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
+from privkit.array import Array
 from privkit.reports.figures import COLORS, MUTED
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

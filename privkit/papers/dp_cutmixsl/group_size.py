@@ -5,13 +5,11 @@ from __future__ import annotations
 from math import ceil, exp, expm1, floor, hypot, log, log1p, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privkit.accountants import validate
+from privkit.array import Array
 from privkit.papers.dp_cutmixsl.claims import conversion, corollary_1_epsilon, label_rdp, smashed_rdp
 from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1, table_1_value
-
-Array = NDArray[np.float64]
 
 _SIGMAS = tuple(table_1_value(f"σ·255, value {number}") / 255 for number in (1, 2, 3))
 """σ_s = σ_y of Table 1."""
