@@ -75,6 +75,8 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
         if name not in foreign:
             raise unknown(setting, name, {*own, *foreign})
     elif options:
+        if setting == "dataset":
+            options.pop("classes", None)  # every dataset has it, beside its fields
         if setting == "defense":
             _check_part("protocol", "protocols", options.pop("protocol", None))
             if options.get("place") is not None and "place" not in (fields(own[name]) or ()):

@@ -8,18 +8,22 @@ from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
 
 DATASETS: dict[str, str] = {
+    "amazon_reviews": "privkit.domains.tokens.amazon:AmazonReviews",
     "auto_mpg": "privkit.domains.tables.sets:AutoMpg",
     "breast_cancer": "privkit.domains.tables.sets:BreastCancer",
     "celeba": "privkit.domains.images.pictures:CelebA",
     "cifar10": "privkit.domains.images.vision:Cifar10",
     "cifar100": "privkit.domains.images.vision:Cifar100",
+    "criteo": "privkit.domains.tables.criteo:Criteo",
     "definitions": "privkit.domains.tokens.texts:Definitions",
     "digits": "privkit.domains.images.embedded:Digits",
     "fashion_mnist": "privkit.domains.images.vision:FashionMnist",
     "image_folder": "privkit.domains.images.pictures:ImageFolder",
+    "imdb": "privkit.domains.tokens.imdb:Imdb",
     "lfw_people": "privkit.domains.images.pictures:LfwPeople",
     "lfw_subset": "privkit.domains.images.embedded:LfwSubset",
     "mnist": "privkit.domains.images.vision:Mnist",
+    "names": "privkit.domains.tokens.names:Names",
     "pcam": "privkit.domains.images.pictures:Pcam",
     "table_file": "privkit.domains.tables.sets:TableFile",
     "text_file": "privkit.domains.tokens.texts:TextFile",

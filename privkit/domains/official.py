@@ -35,6 +35,15 @@ def check_files(name: str, folder: Path, files: Sequence[tuple[str, str | None]]
                     raise DataError(f"{name}: {path} is damaged (its MD5 is not the official one); {advice}")
 
 
+def file_inside(name: str, root: Path, file: str, advice: str) -> Path:
+    """The path of a file that a user named, which must lie in the data root."""
+    path = root / file
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise DataError(f"{name}: {file} lies outside of the data root {root}; name a file inside it")
+    check_files(name, root, [(file, None)], advice)
+    return path
+
+
 def check_folder(name: str, folder: Path, advice: str) -> None:
     """The folder of pictures must be there."""
     if not folder.is_dir():

@@ -8,6 +8,7 @@ from privkit.domains.base import TEST_ID_OFFSET, Pools, RecordPool
 from privkit.domains.chosen import only_classes
 from privkit.domains.images.arrays import ArrayPool
 from privkit.domains.images.embedded import TinyDigits
+from privkit.early import check
 from privkit.errors import DataError, UsageError
 from privkit.registry import parse
 
@@ -34,13 +35,22 @@ def test_records_of_other_classes_are_left_out_and_ids_stay() -> None:
 def test_every_kind_of_dataset_takes_the_filter_and_gives_it_back() -> None:
     for name in ("tiny_digits", "definitions", "auto_mpg"):
         component = parse("datasets", f"{name}:classes=[0,2]")
-        assert component.label == f"{name}:classes=[0, 2]"
+        check({"dataset": component.label})
+        assert component.label == f"{name}:classes=[0,2]"
         assert parse("datasets", component.label) == parse("datasets", component.to_json()) == component
         assert component.spec.domain == parse("datasets", name).spec.domain
         opened = component.spec.open(None, download=False, train_images=1)
         whole = parse("datasets", name).spec.open(None, download=False, train_images=1)
         assert len(opened.train) == np.isin(whole.train.targets(), [0, 2]).sum()
         assert set(opened.train.take(np.arange(len(opened.train))).y.tolist()) == {0, 1}
+
+
+def test_other_options_stand_beside_the_filter() -> None:
+    check({"dataset": "definitions:length=8,classes=[0,2]"})
+    spec = parse("datasets", "definitions:length=8,classes=[0,2]").spec
+    assert (spec.length, spec.classes) == (8, [0, 2])
+    with pytest.raises(UsageError, match="unknown option"):
+        check({"dataset": "definitions:lengths=8,classes=[0,2]"})
 
 
 def test_a_dataset_without_the_filter_is_described_as_before() -> None:

@@ -13,7 +13,10 @@ from privkit.domains.tables.domain import Tables
 
 
 def table_pools(
-    dense: dict[str, NDArray[np.float64]], categorical: dict[str, Sequence[str]], labels: Sequence[str]
+    dense: dict[str, NDArray[np.float64]],
+    categorical: dict[str, Sequence[str]],
+    labels: Sequence[str],
+    notes: tuple[str, ...] = (),
 ) -> Pools:
     """A dataset of labelled rows.
 
@@ -21,6 +24,7 @@ def table_pools(
         dense: column -> its numbers [N]; NaN stands for a missing one and becomes the column's median.
         categorical: column -> its words [N]; a missing one is the category "".
         labels: the class of each row; classes are numbered in alphabetical order.
+        notes: see `Pools`.
 
     >>> pools = table_pools({"mpg": np.array([10.0, 30.0, np.nan])}, {"fuel": ["gas", "oil", "gas"]}, ["a", "b", "a"])
     >>> pools.train.x.tolist()
@@ -47,4 +51,5 @@ def table_pools(
         ),
         test=None,
         classes=len(classes),
+        notes=notes,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,9 +12,12 @@ import numpy as np
 
 from privkit.domains.base import Pools
 from privkit.domains.official import need_root
+from privkit.domains.rows import BadRow, good_rows, numbered_lines
 from privkit.domains.tables.reading import table_pools
-from privkit.domains.tokens.texts import lines
 from privkit.errors import DataError
+
+FOREIGN = re.compile("[\udc80-\udcff]")
+"""What stands for a byte that is no UTF-8."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +77,7 @@ class TableFile:
     Attributes:
         file: name of the file inside the data root, as it is or compressed by gzip (.gz); UTF-8.
         label: column of the label.
+        skip_bad_rows: whether rows with missing or extra cells are left out. The row of an audit says how many.
 
     Source: the user's.
     """
@@ -82,24 +87,35 @@ class TableFile:
 
     file: str = "table.csv"
     label: str = "label"
+    skip_bad_rows: bool = False
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Read the file; see `DatasetSpec.open`."""
         root = need_root(self.name, root, self.file)
-        header, *rows = [*csv.reader(lines(self.name, root, self.file))] or [[]]
-        place = f"{self.name}: {root / self.file}"
+        path = root / self.file
+        lines = csv.reader(
+            line.decode("utf-8", "surrogateescape") for _, line in numbered_lines(self.name, root, self.file)
+        )
+        header = next(lines, [])
         if self.label not in header:
-            raise DataError(f"{place} has no column {self.label!r}; name one of {', '.join(header)} with label=…")
-        uneven = next((number for number, row in enumerate(rows, 2) if len(row) != len(header)), None)
-        if uneven is not None:
-            raise DataError(f"{place} line {uneven} has not {len(header)} cells as its header has; repair it")
-        if not rows:
-            raise DataError(f"{place} holds a header alone; add rows")
+            raise DataError(
+                f"{self.name}: {path} has no column {self.label!r}; name one of {', '.join(header)} with label=…"
+            )
+
+        def even(row: list[str]) -> list[str]:
+            if any(FOREIGN.search(cell) for cell in row):
+                raise BadRow("is not UTF-8 text", "save the file as UTF-8")
+            if len(row) != len(header):
+                raise BadRow(f"has {len(row)} cells instead of {len(header)}", "repair it")
+            return row
+
+        numbered = ((f"line {lines.line_num}", row) for row in lines if row)
+        rows, notes = good_rows(self.name, path, numbered, even, skip_bad=self.skip_bad_rows)
         columns = dict(zip(header, zip(*rows, strict=True), strict=True))
         labels = columns.pop(self.label)
         dense = {name: numbers for name, cells in columns.items() if (numbers := _numbers(cells)) is not None}
         words = {name: cells for name, cells in columns.items() if name not in dense}
-        return table_pools(dense, words, labels)
+        return table_pools(dense, words, labels, notes)
 
 
 def _numbers(cells: tuple[str, ...]) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from annotated_types import Ge, Le
+from torch import Tensor
 
-from privkit.domains.base import Pools, RecordPool
+from privkit.constraints import Checked
+from privkit.domains.base import TEST_ID_OFFSET, Pools, RecordPool
+from privkit.domains.rows import BadRow, utf8
 from privkit.domains.tokens.domain import PADDING, UNKNOWN, Tokens
-from privkit.errors import DataError
+from privkit.domains.tokens.subwords import read_tokenizer
 
 Unit = Literal["words", "characters"]
 Length = Annotated[int, Ge(1), Le(4096)]
@@ -21,6 +28,9 @@ Vocabulary = Annotated[int, Ge(3), "two ids are padding and unknown"]
 """Number of ids."""
 
 WORD = re.compile(r"[\w']+|[^\w\s]")
+
+Labelled = tuple[str, str]
+"""The label of a text, and the text."""
 
 
 def split_text(text: str, unit: Unit) -> list[str]:
@@ -36,35 +46,117 @@ def split_text(text: str, unit: Unit) -> list[str]:
     return WORD.findall(text.lower()) if unit == "words" else list(text.lower())
 
 
-def read_texts(texts: Sequence[str], labels: Sequence[str], *, unit: Unit, length: int, vocabulary: int) -> Pools:
+def text(raw: bytes) -> str:
+    """A text that is not empty.
+
+    Raises:
+        BadRow: if it is, or is no UTF-8.
+    """
+    found = utf8(raw)
+    if not found.strip():
+        raise BadRow("holds no token", "delete it")
+    return found
+
+
+def read_texts(
+    train: Sequence[Labelled],
+    test: Sequence[Labelled] = (),
+    *,
+    unit: Unit,
+    length: int,
+    vocabulary: int,
+    notes: tuple[str, ...] = (),
+) -> Pools:
     """A dataset of labelled texts.
 
     Args:
-        texts: N ≥ 1.
-        labels: the class of each; classes are numbered in alphabetical order.
+        train: label and text of each training record, at least one; classes are numbered in alphabetical order.
+        test: likewise; empty for a dataset without a test part.
         unit: see `split_text`.
         length: T, tokens that are kept of each text.
-        vocabulary: most ids; the most frequent tokens get one, and ties are broken alphabetically.
+        vocabulary: most ids; the most frequent tokens of the training texts get one, and ties are broken
+            alphabetically.
+        notes: see `Pools`.
 
-    Raises:
-        DataError: if a text holds no token.
-
-    >>> pools = read_texts(["anna", "bo"], ["a", "b"], unit="characters", length=3, vocabulary=10)
+    >>> pools = read_texts([("a", "anna"), ("b", "bo")], unit="characters", length=3, vocabulary=10)
     >>> pools.train.domain.vocabulary, pools.train.x.tolist()
     (('', '?', 'a', 'n', 'b', 'o'), [[2, 3, 3], [4, 5, 0]])
     """
-    tokens = [split_text(text, unit) for text in texts]
-    empty = [number for number, found in enumerate(tokens, 1) if not found]
-    if empty:
-        raise DataError(f"text {empty[0]} holds no token; leave it out")
-    counts = Counter(token for found in tokens for token in found)
+    parts = [[split_text(text, unit) for _, text in part] for part in (train, test)]
+    counts = Counter(chain.from_iterable(parts[0]))
     known = sorted(counts, key=lambda token: (-counts[token], token))[: vocabulary - 2]
-    domain = Tokens(length=length, vocabulary=("", "?", *known), separator=" " if unit == "words" else "")
     number = {token: place for place, token in enumerate(known, 2)}
-    x = torch.full((len(texts), length), PADDING)
-    for row, found in zip(x, tokens, strict=True):
-        kept = found[:length]
-        row[: len(kept)] = torch.tensor([number.get(token, UNKNOWN) for token in kept])
-    classes = sorted(set(labels))
-    y = torch.tensor([classes.index(label) for label in labels])
-    return Pools(train=RecordPool(x=x, y=y, domain=domain), test=None, classes=len(classes))
+    domain = Tokens(length=length, vocabulary=("", "?", *known), separator=" " if unit == "words" else "")
+    ids = [[[number.get(token, UNKNOWN) for token in tokens[:length]] for tokens in part] for part in parts]
+    return numbered_texts(domain, ids, (train, test), notes)
+
+
+def numbered_texts(
+    domain: Tokens,
+    ids: Sequence[Sequence[Sequence[int]]],
+    parts: Sequence[Sequence[Labelled]],
+    notes: tuple[str, ...],
+) -> Pools:
+    """A dataset of texts whose tokens have numbers.
+
+    Args:
+        domain: what a sequence is.
+        ids: of the tokens of each text of each part, at most T a text.
+        parts: the training and the test texts with their labels; no test texts for a dataset without a test part.
+        notes: see `Pools`.
+    """
+    classes = sorted({label for part in parts for label, _ in part})
+    number = {label: place for place, label in enumerate(classes)}
+    train, test = (
+        RecordPool(
+            x=_padded(texts, domain.length),
+            y=torch.tensor([number[label] for label, _ in part], dtype=torch.int64),
+            domain=domain,
+            first_id=first_id,
+        )
+        for texts, part, first_id in zip(ids, parts, (0, TEST_ID_OFFSET), strict=True)
+    )
+    return Pools(train=train, test=test if len(test) else None, classes=len(classes), notes=notes)
+
+
+def _padded(texts: Sequence[Sequence[int]], length: int) -> Tensor:
+    """Ids [N, T]."""
+    x = np.full((len(texts), length), PADDING, dtype=np.int64)
+    counts = np.array([len(ids) for ids in texts], dtype=np.int64)
+    x[np.arange(length) < counts[:, None]] = list(chain.from_iterable(texts))
+    return torch.from_numpy(x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextReading(Checked):
+    """How a dataset of texts is read.
+
+    Attributes:
+        unit: "words" or "characters".
+        length: tokens that are kept of each text.
+        vocabulary: most ids; rarer tokens are unknown. It is counted on the training texts, and taken as public.
+        tokenizer: a `tokenizer.json` of Hugging Face in the data root, such as ALBERT's, which then replaces `unit` and
+            `vocabulary`; "" for none. Needs the package tokenizers.
+        skip_bad_rows: whether bad rows are left out. The row of an audit says how many.
+    """
+
+    unit: Unit = "words"
+    length: Length = 32
+    vocabulary: Vocabulary = 2000
+    tokenizer: str = ""
+    skip_bad_rows: bool = False
+
+    def read(
+        self, name: str, root: Path, train: Sequence[Labelled], test: Sequence[Labelled], notes: tuple[str, ...]
+    ) -> Pools:
+        """The texts as token sequences; see `read_texts`.
+
+        Raises:
+            DataError: if the tokenizer's file is missing or is none.
+        """
+        if not self.tokenizer:
+            return read_texts(train, test, unit=self.unit, length=self.length, vocabulary=self.vocabulary, notes=notes)
+        tokenizer = read_tokenizer(name, root, self.tokenizer)
+        domain = Tokens(length=self.length, vocabulary=tokenizer.vocabulary)
+        ids = [tokenizer.encode([text for _, text in part], self.length) for part in (train, test)]
+        return numbered_texts(domain, ids, (train, test), notes)

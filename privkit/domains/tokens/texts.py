@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import ClassVar
 
 from privkit.constraints import Checked
 from privkit.domains.base import Pools
-from privkit.domains.official import check_files, need_root, one_sentence
-from privkit.domains.tokens.reading import Length, Unit, Vocabulary, read_texts
-from privkit.errors import DataError
+from privkit.domains.official import need_root
+from privkit.domains.rows import BadRow, good_rows, numbered_lines, utf8
+from privkit.domains.tokens.reading import Labelled, Length, TextReading, Vocabulary, read_texts, text
 
 KINDS = {
     "animal": (1_310_000, 2_666_500),
@@ -56,25 +55,23 @@ def _definitions(length: int, vocabulary: int) -> Pools:
     import timm.data
 
     path = Path(timm.data.__file__).parent / "_info" / "imagenet_synset_to_definition.txt"
-    texts, labels = [], []
+    texts = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        synset, _, text = line.partition("\t")
+        synset, _, definition = line.partition("\t")
         kind = next((kind for kind, (low, high) in KINDS.items() if low <= int(synset[1:]) < high), None)
         if kind is not None:
-            texts.append(text)
-            labels.append(kind)
-    return read_texts(texts, labels, unit="words", length=length, vocabulary=vocabulary)
+            texts.append((kind, definition))
+    return read_texts(texts, unit="words", length=length, vocabulary=vocabulary)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFile(Checked):
+class TextFile(TextReading):
     """A user's texts: a file in the data root with one text a line, its label first, then a tab.
 
     Attributes:
         file: name of the file inside the data root, as it is or compressed by gzip (.gz); UTF-8.
-        unit: "words" or "characters".
-        length: tokens that are kept of each text.
-        vocabulary: most ids; rarer tokens are unknown. It is counted on all texts of the file, and taken as public.
+
+    The other options are those of `TextReading`. Blank lines are left out.
 
     Source: the user's.
     """
@@ -83,40 +80,18 @@ class TextFile(Checked):
     domain: ClassVar[str] = "tokens"
 
     file: str = "texts.tsv"
-    unit: Unit = "words"
-    length: Length = 32
-    vocabulary: Vocabulary = 2000
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Read the file; see `DatasetSpec.open`."""
         root = need_root(self.name, root, self.file)
-        texts, labels = [], []
-        for number, line in enumerate(lines(self.name, root, self.file), 1):
-            label, tab, text = line.partition("\t")
-            if not tab:
-                raise DataError(f"{self.name}: line {number} of {root / self.file} has no tab; write label, tab, text")
-            texts.append(text)
-            labels.append(label)
-        if not texts:
-            raise DataError(f"{self.name}: {root / self.file} is empty; write one text a line")
-        return read_texts(texts, labels, unit=self.unit, length=self.length, vocabulary=self.vocabulary)
+        lines = ((place, line) for place, line in numbered_lines(self.name, root, self.file) if line.strip())
+        texts, notes = good_rows(self.name, root / self.file, lines, _labelled, skip_bad=self.skip_bad_rows)
+        return self.read(self.name, root, texts, (), notes)
 
 
-def lines(name: str, root: Path, file: str) -> list[str]:
-    """Lines of a text file in the data root, blank ones left out.
-
-    Args:
-        name: of the dataset.
-        root: the data root.
-        file: its name there, without `..`.
-
-    Raises:
-        DataError: if it is missing, outside of the root or no text.
-    """
-    path, advice = root / file, "put a UTF-8 text file there, or name another with file=…"
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise DataError(f"{name}: {file} lies outside of the data root {root}; name a file inside it")
-    check_files(name, root, [(file, None)], advice)
-    with one_sentence(name, path, advice):
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return [line for line in raw.decode("utf-8").splitlines() if line.strip()]
+def _labelled(line: bytes) -> Labelled:
+    """Label and text of a line."""
+    label, tab, own = line.partition(b"\t")
+    if not tab:
+        raise BadRow("has no tab", "write label, tab, text")
+    return utf8(label), text(own)

@@ -43,8 +43,8 @@ def test_a_users_table_has_dense_and_categorical_columns(tmp_path: Path) -> None
     ("content", "why"),
     [
         ("a,b\n1,2\n", "no column 'owns'; name one of a, b"),
-        ("a,owns\n1\n", "line 2 has not 2 cells"),
-        ("a,owns\n", "a header alone"),
+        ("a,owns\n1\n", "line 2 .* has 1 cells instead of 2"),
+        ("a,owns\n", "holds no row"),
         ("", "no column 'owns'"),
     ],
 )
@@ -52,3 +52,14 @@ def test_what_is_no_table_is_refused(tmp_path: Path, content: str, why: str) -> 
     with pytest.raises(DataError, match=why) as caught:
         opened(tmp_path, content)
     assert "\n" not in str(caught.value)
+
+
+def test_bad_rows_are_left_out_only_if_asked(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_bytes(b"a,owns\n1,yes\n2\n\n3,\xff\n4,no\n")
+    with pytest.raises(DataError, match=r"line 3 .* 2 of 4 rows that are good"):
+        TableFile(label="owns").open(tmp_path, download=False, train_images=1)
+    pools = TableFile(label="owns", skip_bad_rows=True).open(tmp_path, download=False, train_images=1)
+    assert pools.train.targets().tolist() == [1, 0]
+    assert pools.notes == (
+        "2 of 4 rows of table.csv were left out as bad, the first because line 3 has 1 cells instead of 2",
+    )

@@ -1,0 +1,133 @@
+"""The IMDB reviews, from the official archive or the folder that it unpacks to."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
+
+from privkit.domains.base import Pools
+from privkit.domains.official import advice_on_missing, need_root, one_sentence, reason
+from privkit.domains.rows import BadRow, good_rows
+from privkit.domains.tokens.reading import Labelled, Length, TextReading, Vocabulary, text
+from privkit.errors import DataError
+
+ARCHIVE = "aclImdb_v1.tar.gz"
+URL, MD5 = f"https://ai.stanford.edu/~amaas/data/sentiment/{ARCHIVE}", "7c2ac02c03563afcf9b574c7e56c153a"
+AGAIN = "fetch the official archive again"
+LABELS = ("neg", "pos")
+REVIEW = re.compile(r"aclImdb/(train|test)/(neg|pos)/(\d+)_(\d+)\.txt")
+LISTED = re.compile(r"aclImdb/(train|test)/urls_(neg|pos)\.txt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imdb(TextReading):
+    """25,000 + 25,000 film reviews; the label says whether one is positive.
+
+    The other options are those of `TextReading`. accurate_sl reads 256 tokens of BERT's cased tokenizer; put its
+    tokenizer.json into the data root and name it with `tokenizer`.
+
+    Source: Maas et al. 2011; accurate_sl, Table 1.
+    """
+
+    name: ClassVar[str] = "imdb"
+    domain: ClassVar[str] = "tokens"
+
+    length: Length = 256
+    vocabulary: Vocabulary = 20_000
+
+    def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
+        """Read aclImdb/ or, without that folder, the archive; see `DatasetSpec.open`."""
+        root = need_root(self.name, root, f"aclImdb/ or {ARCHIVE}")
+        advice = advice_on_missing(download)
+        folder, archive = root / "aclImdb", root / ARCHIVE
+        place = folder if folder.is_dir() else archive
+        with one_sentence(self.name, place, advice):
+            if download and place == archive:
+                from torchvision.datasets.utils import download_url
+
+                download_url(URL, str(root), md5=MD5)
+            if place == archive and not archive.is_file():
+                raise DataError(f"{self.name}: {archive} is missing, and so is the folder aclImdb; {advice}")
+            files = _of_folder(folder) if place == folder else _of_archive(archive)
+        if part := files.empty():
+            why = f" ({files.damage})" if files.damage else ""
+            raise DataError(f"{self.name}: {place} holds no review of {part}{why}; {AGAIN}")
+        (train, left_out), (test, also) = (
+            good_rows(self.name, place, files.rows(part), _labelled, skip_bad=self.skip_bad_rows)
+            for part in ("train", "test")
+        )
+        return self.read(self.name, root, train, test, left_out + also)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Files:
+    """What a folder or an archive holds.
+
+    Attributes:
+        reviews: (part, label) -> number of the review -> its text.
+        listed: (part, label) -> how many reviews its official list names.
+        damage: why the archive could not be read to its end; "" if it was.
+    """
+
+    reviews: dict[tuple[str, str], dict[int, bytes]] = field(default_factory=dict)
+    listed: dict[tuple[str, str], int] = field(default_factory=dict)
+    damage: str = ""
+
+    def add(self, name: str, content: bytes) -> None:
+        """Keep a review or count a list; other files are of no use here."""
+        if found := REVIEW.fullmatch(name):
+            self.reviews.setdefault((found[1], found[2]), {})[int(found[3])] = content
+        elif found := LISTED.fullmatch(name):
+            self.listed[found[1], found[2]] = content.count(b"\n")
+
+    def empty(self) -> str:
+        """A part and label without any review; "" if there is none."""
+        parts = ((part, label) for part in ("train", "test") for label in LABELS)
+        return next(("/".join(part) for part in parts if not self.reviews.get(part)), "")
+
+    def rows(self, part: str) -> Iterator[tuple[str, tuple[str, bytes | None]]]:
+        """Each review of a part with its place, its label, and its text if it is there."""
+        if self.damage:
+            yield "the end", (self.damage, None)
+        for label in LABELS:
+            there = self.reviews[part, label]
+            for number in sorted({*there, *range(self.listed.get((part, label), 0))}):
+                yield f"review {number} of {part}/{label}", (label, there.get(number))
+
+
+def _of_folder(folder: Path) -> _Files:
+    """What the unpacked archive holds."""
+    files = _Files()
+    for pattern in ("*/urls_*.txt", "*/neg/*.txt", "*/pos/*.txt"):
+        for path in folder.glob(pattern):
+            files.add(f"aclImdb/{path.relative_to(folder).as_posix()}", path.read_bytes())
+    return files
+
+
+def _of_archive(path: Path) -> _Files:
+    """What the archive holds, up to where it is damaged."""
+    files = _Files()
+    try:
+        with gzip.open(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as archive:
+            for member in archive:
+                if (content := archive.extractfile(member)) is not None:
+                    files.add(member.name, content.read())
+            while unpacked.read(1 << 20):  # to its end, where gzip compares the checksum
+                pass
+    except (EOFError, tarfile.TarError, zlib.error, gzip.BadGzipFile) as error:
+        return replace(files, damage=f"cannot be read: {reason(error)}")
+    return files
+
+
+def _labelled(row: tuple[str, bytes | None]) -> Labelled:
+    """Label and text of a review."""
+    label, content = row
+    if content is None:
+        raise BadRow("is missing" if label in LABELS else label, AGAIN)
+    return label, text(content)
