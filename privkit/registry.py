@@ -33,6 +33,7 @@ _OURS = frozenset({"bounds"})
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 """What a plug-in may be called: its name stands in paths, tables and commands."""
+_REPAIR = "repair the package that brings it"
 _COMMA = re.compile(r",(?![^\[\]]*\])")
 """A comma between options, and not between the values of a list."""
 _BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")
@@ -296,8 +297,11 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
 
     cls = template if isinstance(template, type) else type(template)
     if not dataclasses.is_dataclass(cls):
-        raise UsageError(f"{what} is no dataclass, as a part of a run must be; repair the package that brings it")
-    types = get_type_hints(cls)
+        raise UsageError(f"{what} is no dataclass, as a part of a run must be; {_REPAIR}")
+    try:
+        types = get_type_hints(cls)
+    except NameError as error:
+        raise UsageError(f"{what}: its annotations cannot be read: {error}; {_REPAIR}") from None
     fields = [field.name for field in dataclasses.fields(cls)]
     values = {}  # as the field's own type: 1 and 1.0 are one number and make one specification
     for key, value in options.items():

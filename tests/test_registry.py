@@ -8,7 +8,7 @@ import pytest
 
 from privkit.config import BUDGETS
 from privkit.errors import UsageError
-from privkit.registry import TABLES, describe, load, parse, table
+from privkit.registry import TABLES, describe, load, parse, specify, table
 from privkit.settings import resolve
 
 NAMES = [(kind, name) for kind in TABLES for name in sorted(table(kind))]
@@ -99,6 +99,22 @@ def test_the_baseline_is_always_there_and_nothing_twice() -> None:
     assert [c.label for c in resolve({"defense": "patch_shuffle"}).defenses] == ["none", "patch_shuffle"]
     twice = resolve({"defense": ["patch_shuffle", "none", "patch_shuffle"]})
     assert [c.label for c in twice.defenses] == ["patch_shuffle", "none"]
+
+
+@pytest.mark.parametrize("kind", ["defenses", "datasets", "models", "protocols", "partitions"])
+def test_every_number_that_a_user_gives_has_a_declared_range(kind: str) -> None:
+    for entry in describe(kind):
+        numbers = {key for key, value in entry["options"].items() if isinstance(value, int | float)}
+        assert numbers <= entry["allowed"].keys(), entry["name"]
+
+
+def test_a_part_whose_annotations_cannot_be_read_is_refused() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Broken:
+        width: "Missing" = 1  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(UsageError, match="defense broken: its annotations cannot be read: name 'Missing' is not def"):
+        specify("defense broken", Broken, {"width": 2})
 
 
 @pytest.mark.parametrize(
