@@ -10,7 +10,7 @@ from typing import Any
 from privkit.accountants import validate
 from privkit.accountants.columns import BY_NAME, DEFAULTS
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, Ratio
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, Poisson, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Clamp, ClipSet, Known, OneHot, PatchBall
@@ -162,11 +162,11 @@ def _mixing(get: Callable[[str], Any]) -> NoMixing | Mixup | CutMix | HiddenMask
         return NoMixing(colluding=colluding)
     ratio = _ratio(get)
     if get("mechanism") == "dp_mixsl":
-        return Mixup(ratio=ratio, colluding=colluding)
+        return Mixup(ratio=ratio, colluding=colluding)  # type: ignore[arg-type]  # it refuses counts with a sentence
     return CutMix(ratio=ratio, patches=_needed(get, "patches", "dp_cutmixsl"), colluding=colluding)
 
 
-def _ratio(get: Callable[[str], Any]) -> Ratio:
+def _ratio(get: Callable[[str], Any]) -> FixedRatio | FixedCounts | DirichletRatio | DirichletCounts:
     """The law of the mixing ratios."""
     law = get("ratio")
     if law == "fixed":

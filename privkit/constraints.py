@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache
 from math import inf, isfinite, nan, nextafter
 from numbers import Integral, Real
@@ -25,6 +25,9 @@ from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_orig
 
 from annotated_types import Ge, Gt, Le, Lt
 
+_Usual = dict[type, Container[Any] | None]
+"""Class -> values of it that are allowed; None for all of them."""
+
 _Test = Callable[[str, Any], Any]
 """(a field's name, its value) -> the value as it is stored; raises ValueError for one that is not allowed."""
 
@@ -32,6 +35,8 @@ LARGEST_WHOLE = 2**53
 """Whole numbers up to here are floats without rounding."""
 
 LARGEST_FLOAT = sys.float_info.max
+
+_WORDS: dict[type, str] = {bool: "true or false", NoneType: "left out"}
 
 Finite = Annotated[float, isfinite]
 Positive = Annotated[float, Gt(0)]
@@ -72,8 +77,11 @@ def check(spec: Any) -> None:
         ValueError: with the field's name, what is allowed and what was given; booleans and NaN are no numbers.
     """
     cls: Any = type(spec)
-    for name, said, test in _tests(cls):
+    for name, said, usual, test in _tests(cls):
         value = getattr(spec, name)
+        kind = type(value)
+        if kind in usual and ((values := usual[kind]) is None or value in values):
+            continue
         checked = test(said, value)
         if checked is not value:
             object.__setattr__(spec, name, checked)
@@ -160,12 +168,27 @@ def instance(name: str, value: object, classes: tuple[type, ...]) -> Any:
 
 
 @cache
-def _tests(cls: type) -> tuple[tuple[str, str, _Test], ...]:
-    """The fields of a dataclass that have something to check: their names, and what users call them."""
+def _tests(cls: type) -> tuple[tuple[str, str, _Usual, _Test], ...]:
+    """The fields of a dataclass that have something to check: name, what users call it, values that pass, test."""
     hints = get_type_hints(cls, include_extras=True)
     names = [field.name for field in dataclasses.fields(cls)]
-    tests = ((name, _said(name, hints[name]), _test(hints[name])) for name in names)
-    return tuple((name, said, test) for name, said, test in tests if test is not None)
+    tests = ((name, _said(name, hints[name]), _usual(hints[name]), _test(hints[name])) for name in names)
+    return tuple((name, said, usual, test) for name, said, usual, test in tests if test is not None)
+
+
+def _usual(hint: Any) -> _Usual:
+    """Values that pass without a test, by their class: tables make thousands of objects."""
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return {one: values for member in arguments for one, values in _usual(member).items()}
+    if kind is Literal:
+        return {type(argument): frozenset(arguments) for argument in arguments}
+    if kind is Annotated and hint.__origin__ is int:
+        least, most = _ends(_limits(hint))
+        return {int: range(least, most + 1)}
+    if kind is Annotated:
+        return _usual(hint.__origin__)
+    return {hint: None} if _is_class(hint) else {}
 
 
 def _said(name: str, hint: Any) -> str:
@@ -185,21 +208,19 @@ def _test(hint: Any) -> _Test | None:
         return _advised(test, "; ".join(part for part in hint.__metadata__ if isinstance(part, str)))
     if kind is Literal:
         return lambda name, value: choice(name, value, arguments)
-    if hint is bool:
-        return _flag
     if _is_class(hint):
         return lambda name, value: instance(name, value, (hint,))
     return None
 
 
 def _is_class(hint: Any) -> TypeGuard[type]:
-    """Whether it is a class of objects that are checked themselves: a dataclass."""
-    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
+    """Whether every object of it may pass: a dataclass, whose fields are its own matter, `bool` and None's class."""
+    return hint in (bool, NoneType) or (isinstance(hint, type) and dataclasses.is_dataclass(hint))
 
 
 def _divided(members: Sequence[Any]) -> tuple[tuple[type, ...], list[Any]]:
-    """Members of a union: classes (None's among them), and the rest."""
-    classes = tuple(member for member in members if member is NoneType or _is_class(member))
+    """Members of a union: classes whose objects pass, and the rest."""
+    classes = tuple(member for member in members if _is_class(member))
     return classes, [member for member in members if member not in classes]
 
 
@@ -258,15 +279,8 @@ def _advised(test: _Test | None, advice: str) -> _Test | None:
     return advised
 
 
-def _flag(name: str, value: Any) -> bool:
-    """True or False: any other value would count as one of them in silence."""
-    if value is True or value is False:
-        return value
-    raise ValueError(f"{name} must be true or false, got {value!r}")
-
-
 def _number(hint: Any) -> _Test | None:
-    """The check of `Annotated[float, …]` or `Annotated[int, …]`; the usual case is fast, for tables make thousands."""
+    """The check of `Annotated[float, …]` or `Annotated[int, …]`; the usual float is let through at once."""
     limits = _limits(hint)
     if hint.__origin__ is float:
         low = nextafter(limits["above"], inf) if "above" in limits else limits.get("least", -LARGEST_FLOAT)
@@ -278,12 +292,7 @@ def _number(hint: Any) -> _Test | None:
         return number
     if hint.__origin__ is int:
         least, most = _ends(limits)
-
-        def count(name: str, value: Any) -> int:
-            fits = type(value) is int and least <= value <= most
-            return value if fits else whole(name, value, least=least, most=most)
-
-        return count
+        return lambda name, value: whole(name, value, least=least, most=most)
     return None
 
 
@@ -325,21 +334,19 @@ def _words(hint: Any) -> str:
         return _real_words(**_limits(hint))
     if kind is Annotated and hint.__origin__ is int:
         return _whole_words(*_ends(_limits(hint)))
-    if _is_class(hint):
-        return _class_words((hint,))
-    return "true or false" if hint is bool else ""
+    return _class_words((hint,)) if _is_class(hint) else ""
 
 
 def _class_words(classes: Sequence[type]) -> str:
-    """A few classes in words; None means that the value may be left out."""
-    names = [one.__name__ for one in classes if one is not NoneType]
-    left_out = ", or left out" if NoneType in classes else ""
-    return f"{'one of ' if len(names) > 1 else 'of class '}{', '.join(names)}{left_out}"
+    """A few classes in words."""
+    names = [one.__name__ for one in classes if one not in (bool, NoneType)]
+    said = [f"{'one of ' if len(names) > 1 else 'of class '}{', '.join(names)}"] if names else []
+    return ", or ".join(said + [_WORDS[one] for one in classes if one in _WORDS])
 
 
 def _or_words(classes: Sequence[type]) -> str:
-    """The classes as further possibilities; None means that the value may be left out."""
-    return "".join(", or left out" if one is NoneType else f", or of class {one.__name__}" for one in classes)
+    """A few classes as further possibilities."""
+    return f", or {_class_words(classes)}"
 
 
 def _real_words(

@@ -32,15 +32,16 @@ from privkit.accountants.spec.parts import (
     WithoutReplacement,
 )
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, check_secrets
-from privkit.accountants.spec.sensitivity import CLIP_SETS, Categories, ClipSet, PatchBall
+from privkit.accountants.spec.sensitivity import Categories, ClipSet, PatchBall
 from privkit.accountants.spec.shift import ShiftLaw, one_patch, scaled, shift_law
 from privkit.certificate import Relation, Unit
+from privkit.constraints import Checked, Count
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitMechanism:
+class SplitMechanism(Checked):
     """A split-learning mechanism: what one record or client gives away to the server in a run.
 
     Attributes:
@@ -68,7 +69,7 @@ class SplitMechanism:
     """
 
     kind: ClassVar[str] = "split_mechanism"
-    smashed: ClipSet
+    smashed: ClipSet | Categories
     noise: Noise
     lower_model: Literal["frozen", "trained", "averaged"] | PrivateUpdates
     relation: Relation = "replace_one"
@@ -76,31 +77,19 @@ class SplitMechanism:
     labels: ClipSet | None = None
     mixing: NoMixing | Mixup | CutMix | HiddenMask = UNMIXED
     participation: EveryRound | WithoutReplacement | Poisson | RandomAllocation = ALWAYS
-    rounds: int = 1
-    releases: int = 1
+    rounds: Count = 1
+    releases: Count = 1
     random_masks: bool = False
 
     def __post_init__(self) -> None:
-        validate.instance("smashed", self.smashed, (*CLIP_SETS, Categories))
-        validate.instance("labels", self.labels, (*CLIP_SETS, type(None)))
-        validate.instance("noise", self.noise, (Noise,))
+        super().__post_init__()
         if isinstance(self.mixing, CutMix) and isinstance(self.smashed, PatchBall):
             validate.choice("patches of the clip set", str(self.smashed.patches), (str(self.mixing.patches),))
-        validate.instance("mixing", self.mixing, (NoMixing, Mixup, CutMix, HiddenMask))
-        validate.instance(
-            "participation", self.participation, (EveryRound, WithoutReplacement, Poisson, RandomAllocation)
-        )
-        validate.choice("relation", self.relation, ("replace_one", "add_or_remove_one"))
-        validate.choice("unit", self.unit, ("record", "client"))
-        validate.whole("rounds", self.rounds)
-        validate.whole("releases", self.releases)
         if (self.labels is None) != (self.noise.labels is None):
             raise ValueError(
                 "labels and their noise go together: give both where labels are released, neither where they are not "
                 "(a label that is released without noise has no finite ε)"
             )
-        if not isinstance(self.lower_model, PrivateUpdates):
-            validate.choice("lower_model", self.lower_model, ("frozen", "trained", "averaged"))
         self._check_composition()
         self._check_participation()
         self._check_noise()

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, isclose, log, sqrt
-from typing import ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from scipy.special import betaln, expit, log_expit, logsumexp
 
 from privkit.accountants import validate
+from privkit.constraints import Checked, Positive, Probability, Whole
 
 Array = NDArray[np.float64]
 
@@ -26,6 +28,9 @@ EXACT_PATCHES = 4096
 
 LARGEST = 1_000_000
 """Clients in a group and patches of an image that are accounted for, since laws are held as arrays."""
+
+ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]
+"""A number of clients or patches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,26 +68,8 @@ def kept_share(share: Array, patches: int, dimensions: int) -> Array:
     return np.minimum(1.0, np.round(share * patches) * ceil(dimensions / patches) / dimensions)
 
 
-class Ratio(Protocol):
-    """A law of mixing ratios, as a specification."""
-
-    kind: ClassVar[str]
-
-    @property
-    def group(self) -> int:
-        """Clients that are mixed, k."""
-
-    def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
-        """Of the client that loses most, where they differ.
-
-        Args:
-            patches: N for CutMix, None for Mixup.
-            sharpness: largest μ of the release: functions of λ that are integrated may turn within 1/μ.
-        """
-
-
 @dataclass(frozen=True, kw_only=True)
-class FixedRatio:
+class FixedRatio(Checked):
     """The same ratios in every round, as in Theorem 1 of DP-CutMixSL.
 
     Attributes:
@@ -97,13 +84,12 @@ class FixedRatio:
     """
 
     kind: ClassVar[str] = "fixed"
-    ratios: tuple[float, ...]
+    ratios: tuple[Probability, ...]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.ratios:
             raise ValueError("ratios must hold at least one client's, got none")
-        for ratio in self.ratios:
-            validate.real("mixing ratio", ratio, least=0, most=1)
         if not isclose(sum(self.ratios), 1, abs_tol=1e-9):
             raise ValueError(f"mixing ratios must sum to 1, got {sum(self.ratios):g} from {self.ratios}")
 
@@ -125,7 +111,7 @@ class FixedRatio:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedCounts:
+class FixedCounts(Checked):
     """Patches that each client fills in every round; they sum to N, so that masks are exclusive and cover all.
 
     Attributes:
@@ -136,11 +122,10 @@ class FixedCounts:
     """
 
     kind: ClassVar[str] = "counts"
-    counts: tuple[int, ...]
+    counts: tuple[Whole, ...]
 
     def __post_init__(self) -> None:
-        for count in self.counts:
-            validate.whole("count", count, least=0)
+        super().__post_init__()
         if sum(self.counts) < 1:
             raise ValueError(f"counts must sum to the number of patches, got {self.counts}")
 
@@ -199,18 +184,13 @@ class RealizedRatios:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Dirichlet:
+class _Dirichlet(Checked):
     """What ratios and counts that follow a symmetric Dirichlet law share."""
 
-    concentration: float
-    clients: int
+    concentration: Positive
+    clients: ArrayCount
     published: bool = True
     drawn: Literal["every_round", "once"] = "every_round"
-
-    def __post_init__(self) -> None:
-        validate.choice("drawn", self.drawn, ("every_round", "once"))
-        validate.fields(self, concentration=validate.real("concentration", self.concentration, above=0))
-        validate.whole("clients", self.clients, most=LARGEST)
 
     @property
     def group(self) -> int:
@@ -286,8 +266,16 @@ class DirichletCounts(_Dirichlet):
         return RatioLaw(ratio=ratio, share=ratio, norm=norm, log_weight=log_weight)
 
 
-RATIOS = (FixedRatio, FixedCounts, RealizedRatios, DirichletRatio, DirichletCounts)
-"""Laws of mixing ratios."""
+Ratio = FixedRatio | FixedCounts | RealizedRatios | DirichletRatio | DirichletCounts
+"""A law of mixing ratios; `group` is the number of clients, k.
+
+Except for realized ratios, `law(patches, sharpness)` is that of the client that loses most. `patches` is N for CutMix
+and None for Mixup. `sharpness` is the largest μ of the release. It sets the quadrature's resolution: integrands vary on
+a scale of 1/μ in λ.
+"""
+
+RATIOS = get_args(Ratio)
+"""The classes of laws."""
 
 
 def rounded_up(ratio: Array, patches: int) -> Array:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Ge
 
 from privkit.accountants import validate
 from privkit.accountants.spec.mixing import (
-    LARGEST,
-    RATIOS,
+    ArrayCount,
     DirichletRatio,
     FixedCounts,
     FixedRatio,
@@ -18,6 +18,7 @@ from privkit.accountants.spec.mixing import (
     RealizedRatios,
     rounded_up,
 )
+from privkit.constraints import Checked, Count, Fraction, Named, Positive, check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +40,8 @@ class Noise:
 
     kind: ClassVar[str] = "noise"
     law: Literal["gaussian", "laplace", "randomized_response"] = "gaussian"
-    smashed: float
-    labels: float | None = None
+    smashed: Annotated[Positive, Named("sigma")]
+    labels: Annotated[Positive | None, Named("sigma_labels")] = None
     site: Literal["mixer", "client"] = "mixer"
     variance: InitVar[float | None] = None
 
@@ -49,17 +50,13 @@ class Noise:
             raise ValueError(
                 f"noise is given as a standard deviation, not as variance={variance!r}: give its square root, smashed="
             )
-        validate.choice("noise law", self.law, ("gaussian", "laplace", "randomized_response"))
-        validate.choice("noise site", self.site, ("mixer", "client"))
         if self.law == "randomized_response":
-            validate.fields(self, smashed=validate.real("noise_parameter", self.smashed, above=0, most=1))
-        validate.fields(self, smashed=validate.real("sigma", self.smashed, above=0))
-        if self.labels is not None:
-            validate.fields(self, labels=validate.real("sigma_labels", self.labels, above=0))
+            validate.real("noise_parameter", self.smashed, above=0, most=1)
+        check(self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoMixing:
+class NoMixing(Checked):
     """Each client's release goes to the server alone (DP-SL).
 
     Attributes:
@@ -75,7 +72,7 @@ class NoMixing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixup:
+class Mixup(Checked):
     """Σ λ_i·s_i of a group (DP-MixSL).
 
     Attributes:
@@ -89,11 +86,8 @@ class Mixup:
     """
 
     kind: ClassVar[str] = "mixup"
-    ratio: Ratio | RealizedRatios
+    ratio: FixedRatio | RealizedRatios | DirichletRatio
     colluding: bool = False
-
-    def __post_init__(self) -> None:
-        validate.instance("ratio", self.ratio, (FixedRatio, RealizedRatios, DirichletRatio))
 
     @property
     def group(self) -> int:
@@ -102,7 +96,7 @@ class Mixup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CutMix:
+class CutMix(Checked):
     """Exclusive masks over patches: client i fills N_i of N patches, and its label counts λ_i (DP-CutMixSL).
 
     Attributes:
@@ -115,13 +109,12 @@ class CutMix:
     """
 
     kind: ClassVar[str] = "cutmix"
-    ratio: Ratio | RealizedRatios
-    patches: int
+    ratio: Ratio
+    patches: ArrayCount
     colluding: bool = False
 
     def __post_init__(self) -> None:
-        validate.instance("ratio", self.ratio, RATIOS)
-        validate.whole("patches", self.patches, most=LARGEST)
+        super().__post_init__()
         if isinstance(self.ratio, FixedCounts):
             self.ratio.law(self.patches)  # refuses counts that do not sum to the patches
 
@@ -156,7 +149,7 @@ class EveryRound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithoutReplacement:
+class WithoutReplacement(Checked):
     """A secret uniform subset of k of n clients each round; replace-one.
 
     Attributes:
@@ -168,11 +161,12 @@ class WithoutReplacement:
     """
 
     kind: ClassVar[str] = "without_replacement"
-    chosen: int
-    clients: int
+    chosen: Count
+    clients: Count
 
     def __post_init__(self) -> None:
-        validate.whole("chosen", self.chosen, most=validate.whole("clients", self.clients))
+        super().__post_init__()
+        validate.whole("chosen", self.chosen, most=self.clients)
 
     @property
     def rate(self) -> float:
@@ -181,7 +175,7 @@ class WithoutReplacement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Poisson:
+class Poisson(Checked):
     """Every record or client takes part by an independent secret coin; add-or-remove-one.
 
     Attributes:
@@ -192,14 +186,11 @@ class Poisson:
     """
 
     kind: ClassVar[str] = "poisson"
-    rate: float
-
-    def __post_init__(self) -> None:
-        validate.fields(self, rate=validate.real("rate", self.rate, above=0, most=1))
+    rate: Fraction
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateUpdates:
+class PrivateUpdates(Checked):
     """Noisy updates of the lower model (DP-SGD), whose cost is added to that of the releases.
 
     Attributes:
@@ -216,18 +207,17 @@ class PrivateUpdates:
     """
 
     kind: ClassVar[str] = "private"
-    noise_multiplier: float
-    steps: int
-    chosen: int | None = None
-    records: int | None = None
+    noise_multiplier: Annotated[float, Ge(1e-100)]
+    steps: Count
+    chosen: Count | None = None
+    records: Count | None = None
 
     def __post_init__(self) -> None:
-        validate.fields(self, noise_multiplier=validate.real("noise_multiplier", self.noise_multiplier, least=1e-100))
-        validate.whole("steps", self.steps)
+        super().__post_init__()
         if (self.chosen is None) != (self.records is None):
             raise ValueError("chosen and records go together: give both for secret batches, or neither")
         if self.chosen is not None and self.records is not None:
-            validate.whole("chosen", self.chosen, most=validate.whole("records", self.records))
+            validate.whole("chosen", self.chosen, most=self.records)
 
     @property
     def rate(self) -> float:

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from privkit.accountants import validate
-from privkit.accountants.spec.mixing import LARGEST
+from privkit.accountants.spec.mixing import ArrayCount
 from privkit.accountants.spec.sensitivity import Categories, Clamp, PatchBall
+from privkit.constraints import Checked, Count
 
 if TYPE_CHECKING:
     from privkit.accountants.spec.mechanism import SplitMechanism
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAllocation:
+class RandomAllocation(Checked):
     """Each unit takes part in exactly k of every t rounds, drawn uniformly, secretly and apart from other units.
 
     Also known as balls and bins. In a shuffled epoch units fill one another's places; that is another law, and not
@@ -31,11 +32,12 @@ class RandomAllocation:
     """
 
     kind: ClassVar[str] = "random_allocation"
-    participations: int
-    epoch_rounds: int
+    participations: Count
+    epoch_rounds: Count
 
     def __post_init__(self) -> None:
-        validate.whole("participations", self.participations, most=validate.whole("epoch_rounds", self.epoch_rounds))
+        super().__post_init__()
+        validate.whole("participations", self.participations, most=self.epoch_rounds)
 
     @property
     def rate(self) -> float:
@@ -44,7 +46,7 @@ class RandomAllocation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HiddenMask:
+class HiddenMask(Checked):
     """A client keeps K of its N patches, drawn uniformly in every round, and sends noise alone in the others' places.
 
     The server sees all N patches and is not told which were kept.
@@ -59,11 +61,12 @@ class HiddenMask:
 
     kind: ClassVar[str] = "hidden_mask"
     group: ClassVar[int] = 1
-    kept: int
-    patches: int
+    kept: Count
+    patches: ArrayCount
 
     def __post_init__(self) -> None:
-        validate.whole("kept", self.kept, most=validate.whole("patches", self.patches, most=LARGEST))
+        super().__post_init__()
+        validate.whole("kept", self.kept, most=self.patches)
 
 
 def has_secrets(mechanism: SplitMechanism) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, get_args
+
+from annotated_types import Ge
 
 from privkit.accountants import validate
 from privkit.certificate import Relation
+from privkit.constraints import Checked, Count, Finite, Named, Positive
 
 Norm = Literal["l1", "l2"]
 
@@ -27,25 +30,8 @@ class Sensitivity:
     value: float
 
 
-class ClipSet(Protocol):
-    """A set in which one record's smashed data or label lie for sure, because the client clips them.
-
-    Attributes:
-        kind: name in JSON.
-        additive: whether the squared distance is spread over coordinates or patches each bounded alone, so that a
-            mask that keeps N_i of N patches keeps at most N_i/N of it. A global norm bound is not: all of it may lie in
-            one kept patch.
-    """
-
-    kind: ClassVar[str]
-    additive: ClassVar[bool]
-
-    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
-        """Diameter of the set, or its largest norm, by the relation."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Clamp:
+class Clamp(Checked):
     """Every coordinate clamped to [low, high], for smashed data after the position embedding and before noise.
 
     Attributes:
@@ -61,14 +47,13 @@ class Clamp:
 
     kind: ClassVar[str] = "clamp"
     additive: ClassVar[bool] = True
-    low: float
-    high: float
-    dimensions: int
+    low: Finite
+    high: Finite
+    dimensions: Count
 
     def __post_init__(self) -> None:
-        low = validate.real("low", self.low)
-        validate.fields(self, low=low, high=validate.real("high", self.high, above=low))
-        validate.fields(self, dimensions=validate.whole("dimensions", self.dimensions))
+        super().__post_init__()
+        validate.real("high", self.high, above=self.low)
 
     def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
         """(high − low)·√D or the largest norm; ·D instead of ·√D for L1."""
@@ -78,7 +63,7 @@ class Clamp:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchBall:
+class PatchBall(Checked):
     """Every patch clipped to an L2 norm.
 
     Attributes:
@@ -92,13 +77,9 @@ class PatchBall:
 
     kind: ClassVar[str] = "patch_ball"
     additive: ClassVar[bool] = True
-    radius: float
-    patches: int
+    radius: Positive
+    patches: Count
     nonnegative: bool = False
-
-    def __post_init__(self) -> None:
-        validate.fields(self, radius=validate.real("radius", self.radius, above=0))
-        validate.whole("patches", self.patches)
 
     def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
         """√N times the ball's."""
@@ -107,7 +88,7 @@ class PatchBall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ball:
+class Ball(Checked):
     """The whole release clipped to an L2 norm, as in DP-SGD.
 
     Attributes:
@@ -120,11 +101,8 @@ class Ball:
 
     kind: ClassVar[str] = "ball"
     additive: ClassVar[bool] = False
-    radius: float
+    radius: Positive
     nonnegative: bool = False
-
-    def __post_init__(self) -> None:
-        validate.fields(self, radius=validate.real("radius", self.radius, above=0))
 
     def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
         """2C, √2·C on the nonnegative part, C under add-or-remove."""
@@ -149,7 +127,7 @@ class OneHot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxLabels:
+class BoxLabels(Checked):
     """Labels with every entry in [0, 1], for example several attributes.
 
     Attributes:
@@ -161,10 +139,7 @@ class BoxLabels:
 
     kind: ClassVar[str] = "box_labels"
     additive: ClassVar[bool] = False
-    classes: int
-
-    def __post_init__(self) -> None:
-        validate.whole("classes", self.classes)
+    classes: Count
 
     def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
         """√L in L2, L in L1, under either relation."""
@@ -174,7 +149,7 @@ class BoxLabels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class Known(Checked):
     """A sensitivity from elsewhere, with the relation and the norm under which it holds.
 
     Attributes:
@@ -191,14 +166,9 @@ class Known:
 
     kind: ClassVar[str] = "known"
     additive: ClassVar[bool] = False
-    value: float
+    value: Annotated[Positive, Named("sensitivity")]
     relation: Relation
     norm: Norm
-
-    def __post_init__(self) -> None:
-        validate.fields(self, value=validate.real("sensitivity", self.value, above=0))
-        validate.choice("relation", self.relation, ("replace_one", "add_or_remove_one"))
-        validate.choice("norm", self.norm, ("l1", "l2"))
 
     def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
         """Itself."""
@@ -211,7 +181,7 @@ class Known:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Categories:
+class Categories(Checked):
     """Answers that each are one of k categories, for randomized response: a label, or the bits of a binary code.
 
     Attributes:
@@ -224,12 +194,8 @@ class Categories:
 
     kind: ClassVar[str] = "categories"
     additive: ClassVar[bool] = False
-    classes: int
-    answers: int = 1
-
-    def __post_init__(self) -> None:
-        validate.whole("classes", self.classes, least=2)
-        validate.whole("answers", self.answers)
+    classes: Annotated[int, Ge(2)]
+    answers: Count = 1
 
     def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
         """Refused: categories have no distance."""
@@ -239,7 +205,7 @@ class Categories:
         )
 
 
-def l1_coordinates(clip: ClipSet, relation: Relation) -> int:
+def l1_coordinates(clip: ClipSet | Categories, relation: Relation) -> int:
     """Coordinates that share an L1 distance evenly in the worst case for Laplace noise; 1 where only a sum is bounded.
 
     One coordinate that moves by s + t is worse than two that move by s and t: f_s ⊗ f_t ≥ f_t(1 − f_s) = f_{s+t} for
@@ -258,8 +224,16 @@ def l1_coordinates(clip: ClipSet, relation: Relation) -> int:
     return 2 if isinstance(clip, OneHot) and relation == "replace_one" else 1
 
 
-CLIP_SETS = (Clamp, PatchBall, Ball, OneHot, BoxLabels, Known)
-"""Clip sets."""
+ClipSet = Clamp | PatchBall | Ball | OneHot | BoxLabels | Known
+"""A set in which one record's smashed data or label lie for sure, because the client clips them.
+
+`sensitivity` is its diameter or its largest norm, by the relation. `additive` says whether the squared distance is
+spread over coordinates or patches each bounded alone, so that a mask that keeps N_i of N patches keeps at most N_i/N of
+it. A global norm bound is not: all of it may lie in one kept patch.
+"""
+
+CLIP_SETS = get_args(ClipSet)
+"""The classes of clip sets."""
 
 
 def _ball(radius: float, nonnegative: bool, relation: Relation, norm: Norm) -> float:
