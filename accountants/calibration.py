@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from privkit.accountants import answer, validate
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -142,7 +142,8 @@ def _regrouped(mixing: Mixup | CutMix, group: int) -> Mixup | CutMix:
     """The same law of ratios for another number of clients."""
     ratio = mixing.ratio
     if isinstance(ratio, DirichletRatio | DirichletCounts):
-        return replace(mixing, ratio=replace(ratio, clients=group))
+        regrouped: Any = replace(ratio, clients=group)  # a mixing's law stays of its own kind
+        return replace(mixing, ratio=regrouped)
     if isinstance(ratio, FixedRatio) and len(set(ratio.ratios)) == 1:
         return replace(mixing, ratio=FixedRatio.equal(group))
     raise ValueError(f"group cannot be found for ratios of {ratio.kind}: use equal or Dirichlet ratios")

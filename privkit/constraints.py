@@ -23,7 +23,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 
 _Usual = dict[type, Container[Any] | None]
 """Class -> values of it that are allowed; None for all of them."""
@@ -69,9 +69,9 @@ def check(spec: Any) -> None:
     """Check every field against its annotation, and store numbers as plain Python numbers.
 
     A float32 keeps its few digits in every product that it enters, so it becomes a float here. Annotations are
-    `Annotated[float | int, Gt | Ge | Lt | Le …]`, `Literal[…]`, `bool` and dataclasses; a union of dataclasses, or of
-    them, None and one of the others; and tuples or sequences of them. Only `Le(inf)` allows infinity. A text inside
-    `Annotated` is advice that ends the sentence of an error. Other annotations are not checked.
+    `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool` and dataclasses; a union of
+    dataclasses, or of them, None and one of the others; and tuples or sequences of them. Only `Le(inf)` allows
+    infinity. A text inside `Annotated` is advice that ends the sentence of an error. Others are not checked.
 
     Raises:
         ValueError: with the field's name, what is allowed and what was given; booleans and NaN are no numbers.
@@ -132,16 +132,16 @@ def real(
     raise ValueError(f"{name} must be {_real_words(above, least, most, below)}, got {value!r}")
 
 
-def whole(name: str, value: object, *, least: int = 1, most: int = LARGEST_WHOLE) -> int:
-    """A whole number inside the bounds, as a Python int.
+def whole(name: str, value: object, *, least: int = 1, most: int = LARGEST_WHOLE, step: int = 1) -> int:
+    """A whole number inside the bounds and a multiple of `step`, as a Python int.
 
     >>> whole("rounds", 3)
     3
     """
     number = int(value) if type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool)) else None
-    if number is None or not least <= number <= most:
+    if number is None or not least <= number <= most or number % step:
         too_large = number is not None and number > most
-        raise ValueError(f"{name} must be {_whole_words(least, most, always=too_large)}, got {value!r}")
+        raise ValueError(f"{name} must be {_whole_words(least, most, step, always=too_large)}, got {value!r}")
     return number
 
 
@@ -184,8 +184,8 @@ def _usual(hint: Any) -> _Usual:
     if kind is Literal:
         return {type(argument): frozenset(arguments) for argument in arguments}
     if kind is Annotated and hint.__origin__ is int:
-        least, most = _ends(_limits(hint))
-        return {int: range(least, most + 1)}
+        least, most, step = _ends(_limits(hint))
+        return {int: range(-(-least // step) * step, most + 1, step)}
     if kind is Annotated:
         return _usual(hint.__origin__)
     return {hint: None} if _is_class(hint) else {}
@@ -291,8 +291,8 @@ def _number(hint: Any) -> _Test | None:
 
         return number
     if hint.__origin__ is int:
-        least, most = _ends(limits)
-        return lambda name, value: whole(name, value, least=least, most=most)
+        least, most, step = _ends(limits)
+        return lambda name, value: whole(name, value, least=least, most=most, step=step)
     return None
 
 
@@ -309,13 +309,15 @@ def _limits(hint: Any) -> dict[str, Any]:
                 limits["most"] = bound
             case Lt(lt=bound):
                 limits["below"] = bound
+            case MultipleOf(multiple_of=step):
+                limits["step"] = step
     return limits
 
 
-def _ends(limits: dict[str, Any]) -> tuple[int, int]:
-    """The smallest and the largest whole number inside bounds."""
+def _ends(limits: dict[str, Any]) -> tuple[int, int, int]:
+    """The smallest and the largest whole number inside bounds, and what they are multiples of."""
     above, below = limits.get("above", -LARGEST_WHOLE - 1), limits.get("below", LARGEST_WHOLE + 1)
-    return limits.get("least", above + 1), limits.get("most", below - 1)
+    return limits.get("least", above + 1), limits.get("most", below - 1), limits.get("step", 1)
 
 
 def _words(hint: Any) -> str:
@@ -358,7 +360,7 @@ def _real_words(
     return f"a {'finite ' * (most != inf)}number{' ' * bool(bounds)}{bounds}{', or inf' * (most == inf)}"
 
 
-def _whole_words(least: int, most: int, *, always: bool = False) -> str:
+def _whole_words(least: int, most: int, step: int, *, always: bool = False) -> str:
     """A range of whole numbers in words; an upper end that is only the floats' own is left out unless `always`."""
     upper = f" and <= {most}" if always or most < LARGEST_WHOLE else ""
-    return f"a whole number >= {least}{upper}"
+    return f"a {'whole number' if step == 1 else f'multiple of {step}'} >= {least}{upper}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Le, Lt, MultipleOf
 
 from privkit.constraints import (
     Checked,
@@ -54,6 +54,7 @@ class Layer(Checked):
     share: Fraction = 1.0
     weight: NonNegative | None = None
     width: Count = 1
+    channels: Annotated[int, Ge(1), MultipleOf(4)] = 4
     seed: Whole = 0
     passes: Annotated[int, Ge(2), "black_box attacks a single one"] = 2
     digit: Annotated[int, Ge(0), Lt(10)] = 0
@@ -87,6 +88,8 @@ class Layer(Checked):
         ("width", 1.0, "width must be a whole number >= 1, got 1.0"),
         ("width", True, "width must be a whole number >= 1, got True"),
         ("width", 2**60, f"width must be a whole number >= 1 and <= {2**53}, got {2**60}"),
+        ("channels", 6, "channels must be a multiple of 4 >= 1, got 6"),
+        ("channels", 0, "channels must be a multiple of 4 >= 1, got 0"),
         ("seed", None, "seed must be a whole number >= 0, got None"),
         ("passes", 1, "passes must be a whole number >= 2, got 1; black_box attacks a single one"),
         ("digit", 10, "digit must be a whole number >= 0 and <= 9, got 10"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import ClassVar, Literal
 
 import torch
@@ -22,6 +21,7 @@ from privkit.attacks.goals.reconstruct import (
 from privkit.attacks.hijack.fsha_networks import End
 from privkit.attacks.hijack.fsha_server import Server, Settings
 from privkit.attacks.hijack.gan import Norm
+from privkit.constraints import Checked, Count, Fraction, NonNegative, Positive, Whole
 
 ROUNDS_AN_EPOCH = 100
 CONTROL_EPOCHS, CONTROL_WIDTH = 5, 8
@@ -35,7 +35,7 @@ BETAS = {"strong": (0.5, 0.9), "released": (0.9, 0.999)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FSHA:
+class FSHA(Checked):
     """Feature-space hijacking: the server trains an auto-encoder, and a discriminator pulls the clients to it.
 
     Attributes:
@@ -77,39 +77,17 @@ class FSHA:
     uses: ClassVar[frozenset[str]] = frozenset({"auxiliary_labels", "imitate"})
 
     recipe: Literal["strong", "released"] = "strong"
-    epochs: int | None = None
+    epochs: Whole | None = None
     penalty: Norm = "full"
-    penalty_weight: float | None = None
-    learning_rate: float | None = None
-    discriminator_rate: float | None = None
-    discriminator_steps: int = 1
-    width: int | None = None
-    blocks: int | None = None
+    penalty_weight: Positive | None = None
+    learning_rate: Positive | None = None
+    discriminator_rate: Positive | None = None
+    discriminator_steps: Count = 1
+    width: Count | None = None
+    blocks: Count | None = None
     end: End | None = None
-    noise: float = 0.0
-    keep: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.recipe not in EPOCHS:
-            raise ValueError(f"recipe must be one of {', '.join(EPOCHS)}, got {self.recipe!r}")
-        if self.penalty not in ("full", "channel"):
-            raise ValueError(f"penalty must be one of full, channel, got {self.penalty!r}")
-        if self.end not in (None, "linear", "relu", "tanh"):
-            raise ValueError(f"end must be one of linear, relu, tanh, or left out, got {self.end!r}")
-        if self.epochs is not None and self.epochs < 0:
-            raise ValueError(f"epochs must be a whole number >= 0, or left out for the recipe's, got {self.epochs}")
-        for name in ("penalty_weight", "learning_rate", "discriminator_rate"):
-            value = getattr(self, name)
-            if value is not None and not (isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a finite number > 0, or left out for the recipe's, got {value}")
-        for name in ("discriminator_steps", "width", "blocks"):
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise ValueError(f"{name} must be a whole number >= 1, got {count}")
-        if not (isfinite(self.noise) and self.noise >= 0):
-            raise ValueError(f"noise must be a finite standard deviation >= 0, got {self.noise}")
-        if not 0 < self.keep <= 1:
-            raise ValueError(f"keep must be a probability in (0, 1], got {self.keep}")
+    noise: NonNegative = 0.0
+    keep: Fraction = 1.0
 
     @property
     def mounting(self) -> ImageMounting:

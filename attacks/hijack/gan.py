@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Generator, Tensor
+
+from privkit.constraints import choice
 
 Norm = Literal["full", "channel"]
 
@@ -57,8 +59,7 @@ def row_norms(gradient: Tensor, norm: Norm) -> Tensor:
     >>> row_norms(gradient, "full").tolist(), row_norms(gradient, "channel").tolist()
     ([5.0], [[3.0, 4.0]])
     """
-    if norm not in ("full", "channel"):
-        raise ValueError(f"norm must be full or channel, got {norm!r}")
+    choice("norm", norm, get_args(Norm))
     if norm == "channel" and gradient.ndim == 2:
         return gradient.abs()
     axes = (2, 3) if norm == "channel" and gradient.ndim == 4 else 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import acos, exp, isfinite
+from math import acos, exp
 from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor
+
+from privkit.constraints import Checked, Count, Fraction, Positive, Whole
 
 EPSILON = 1e-12
 
@@ -15,7 +17,7 @@ Policy = Literal["fast", "average", "voting"]
 
 
 @dataclass(kw_only=True)
-class SplitGuard:
+class SplitGuard(Checked):
     """A client that sometimes sends wrong labels and compares the gradients that come back.
 
     A server that trains the task answers wrong labels with gradients of another direction and length; one that trains
@@ -51,29 +53,18 @@ class SplitGuard:
 
     generator: Generator
     policy: Policy = "voting"
-    threshold: float = 0.9
-    patience: int = 10
-    group: int = 5
-    warm_up: int = 20
-    slope: float = 5.0
-    power: float = 2.0
+    threshold: Fraction = 0.9
+    patience: Count = 10
+    group: Count = 5
+    warm_up: Whole = 20
+    slope: Positive = 5.0
+    power: Positive = 2.0
     rounds: int = field(default=0, init=False)
     scores: list[float] = field(default_factory=list, init=False)
     noticed: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        if self.policy not in ("fast", "average", "voting"):
-            raise ValueError(f"policy must be one of fast, average, voting, got {self.policy!r}")
-        if not 0 < self.threshold <= 1:
-            raise ValueError(f"threshold must lie in (0, 1], got {self.threshold}")
-        for name in ("patience", "group"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number >= 1, got {getattr(self, name)}")
-        if self.warm_up < 0:
-            raise ValueError(f"warm_up must be a whole number >= 0, got {self.warm_up}")
-        for name in ("slope", "power"):
-            if not (isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ValueError(f"{name} must be a finite number > 0, got {getattr(self, name)}")
+        super().__post_init__()
         self._wrong, self._first, self._second = _Batches(), _Batches(), _Batches()
 
     def observe(self, gradient: Tensor, fake: bool) -> float | None:

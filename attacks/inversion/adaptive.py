@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, QueryResult, Session, View
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.black_box import BlackBox
-from privkit.attacks.inversion.decoders import DECODERS
+from privkit.attacks.inversion.decoders import DecoderName
 from privkit.attacks.inversion.decoders.mae import scaled_size
 from privkit.attacks.inversion.intersection import INTERSECTED_TOKENS, intersected
 from privkit.attacks.inversion.mixed_releases import per_member
@@ -22,16 +23,16 @@ from privkit.attacks.inversion.own_images import divided
 from privkit.attacks.inversion.recurrence import copy_distance, keeps_places, keeps_rows, pooled, tracked
 from privkit.attacks.inversion.rounds import by_round, masked, unmasked
 from privkit.attacks.patches import as_tokens
+from privkit.constraints import Checked, Whole
 from privkit.torch_utils.seeded import seeded
 
 Combine = Literal["auto", "average", "concatenate", "pool", "intersect", "as_released"]
-COMBINES = ("auto", "average", "concatenate", "pool", "intersect", "as_released")
 TRIED = 8  # messages of own images that the distance of copies is learned from
 SCALED = ("mae", "set", "message")  # decoders whose natural width would grow with the combined channels
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adaptive:
+class Adaptive(Checked):
     """Several releases of the same victims, combined, and a decoder trained on own images combined likewise.
 
     It assumes that the server can tell which rows of different passes are the same image, and, for "intersect", that
@@ -68,22 +69,15 @@ class Adaptive:
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
     uses: ClassVar[frozenset[str]] = frozenset()
 
-    passes: int = 8
+    passes: Annotated[int, Ge(2), "black_box attacks a single one"] = 8
     combine: Combine = "auto"
-    decoder: str | None = None
-    epochs: int | None = None
+    decoder: DecoderName | None = None
+    epochs: Whole | None = None
     augment: Literal["none", "crop", "crop_flip"] = "none"
     align: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.passes < 2:
-            raise ValueError(f"passes must be a whole number >= 2, got {self.passes}; black_box attacks a single one")
-        if self.combine not in COMBINES:
-            raise ValueError(f"combine must be one of {', '.join(COMBINES)}, got {self.combine!r}")
-        if self.decoder is not None and self.decoder not in DECODERS:
-            raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, got {self.decoder!r}")
-        if self.epochs is not None and self.epochs < 0:
-            raise ValueError(f"epochs must be >= 0, got {self.epochs}")
+        super().__post_init__()
         if self.align is not None and self.combine not in ("auto", "average"):
             raise ValueError(f"align is about combine=average, got combine={self.combine}; leave it out")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, isfinite
-from typing import ClassVar, Literal
+from math import ceil
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -14,14 +14,15 @@ from privkit.attacks.fit import fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.decoder_training import Augment, DecoderTraining
-from privkit.attacks.inversion.decoders import DECODERS, build, checked_width
+from privkit.attacks.inversion.decoders import DecoderName, build, checked_width
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.mixed_releases import per_member
+from privkit.constraints import Checked, Count, Fraction, Positive, Whole
 from privkit.torch_utils.seeded import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlackBox:
+class BlackBox(Checked):
     """Decoder network trained on auxiliary images pushed through the client's defended lower segment.
 
     Attributes:
@@ -49,29 +50,18 @@ class BlackBox:
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
     uses: ClassVar[frozenset[str]] = frozenset()
 
-    decoder: Literal["mae", "released", "set", "message", "convolutions", "autoencoder", "unet", "pix2pix"] = "mae"
-    epochs: int | None = None
+    decoder: DecoderName = "mae"
+    epochs: Whole | None = None
     augment: Augment = "none"
-    learning_rate: float | None = None
-    width: int | None = None
-    depth: int | None = None
-    fraction: float = 1.0
+    learning_rate: Positive | None = None
+    width: Count | None = None
+    depth: Count | None = None
+    fraction: Fraction = 1.0
 
     def __post_init__(self) -> None:
-        if self.decoder not in DECODERS:
-            raise ValueError(f"decoder must be one of {', '.join(DECODERS)}, got {self.decoder!r}")
-        if self.epochs is not None and self.epochs < 0:
-            raise ValueError(f"epochs must be >= 0, got {self.epochs}")
-        if self.learning_rate is not None and not (isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate}")
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction must lie in (0, 1], got {self.fraction}")
+        super().__post_init__()
         if self.width is not None and self.decoder in ("mae", "set", "message"):
             checked_width(self.width)
-        for name in ("width", "depth"):
-            size = getattr(self, name)
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be a whole number >= 1, or left out for the model's size, got {size}")
 
     @property
     def mounting(self) -> ImageMounting:

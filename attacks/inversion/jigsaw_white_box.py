@@ -16,10 +16,11 @@ from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.order.piece_solver import restored
+from privkit.constraints import Checked, NonNegative, Probability, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class JigsawWhiteBox:
+class JigsawWhiteBox(Checked):
     """A solved order, and white-box inversion of the release in that order; over a message where images were mixed.
 
     Where the adversary can query, the weights of the white box's priors are chosen on own images whose release the
@@ -43,17 +44,12 @@ class JigsawWhiteBox:
     uses: ClassVar[frozenset[str]] = frozenset({"query"})
 
     pairs: Literal["learned", "edges"] = "learned"
-    keep: float | None = None
-    kicks: int = 30
-    pieces_epochs: int = 20
-    epochs: int | None = None
-    total_variation: float | None = None
-    l2: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.pieces_epochs < 0:
-            raise ValueError(f"pieces_epochs must be a whole number >= 0, got {self.pieces_epochs}")
-        _ = self.jigsaw, self.white_box  # each checks its own fields
+    keep: Probability | None = None
+    kicks: Whole = 30
+    pieces_epochs: Whole = 20
+    epochs: Whole | None = None
+    total_variation: NonNegative | None = None
+    l2: NonNegative | None = None
 
     @property
     def mounting(self) -> ImageMounting:

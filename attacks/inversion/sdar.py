@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NotApplicable, Session, View
@@ -22,6 +22,7 @@ from privkit.attacks.goals.reconstruct import (
 )
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.sdar_training import AttackData, SDARTraining
+from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
 SMALLEST = 10
 CONTROL_EPOCHS = 10
@@ -29,7 +30,7 @@ PUBLISHED_STEPS, PUBLISHED_BATCH = 20_000, 128  # of the authors' released scrip
 
 
 @dataclass(frozen=True, kw_only=True)
-class SDAR:
+class SDAR(Checked):
     """A simulator of the client, kept honest by the server's own segment and by a discriminator, and a decoder of both.
 
     The simulator sends the adversary's images to releases that the server's frozen segment classifies rightly and that
@@ -61,37 +62,15 @@ class SDAR:
     goal: ClassVar[str] = "reconstruct"
     uses: ClassVar[frozenset[str]] = frozenset({"imitate"})
 
-    epochs: int | None = None
+    epochs: Whole | None = None
     simulator: Literal["generic", "known"] = "generic"
-    learning_rate: float = 1e-3
-    discriminator_rate: float = 1e-3
-    lambda1: float = 0.3
-    lambda2: float = 1e-3
-    flip: float = 0.0
-    width: int = 16
-    batch: int = 32
-
-    def __post_init__(self) -> None:
-        if self.simulator not in ("generic", "known"):
-            raise ValueError(f"simulator must be generic or known, got {self.simulator!r}")
-        if self.epochs is not None and self.epochs < 0:
-            raise ValueError(
-                f"epochs must be a whole number >= 0, or left out for half the budget's, got {self.epochs}"
-            )
-        for name in ("learning_rate", "discriminator_rate"):
-            rate = getattr(self, name)
-            if not (isfinite(rate) and rate > 0):
-                raise ValueError(f"{name} must be a finite number > 0, got {rate}")
-        for name in ("lambda1", "lambda2"):
-            weight = getattr(self, name)
-            if not (isfinite(weight) and weight >= 0):
-                raise ValueError(f"{name} must be a finite number >= 0, got {weight}")
-        if not 0 <= self.flip < 1:
-            raise ValueError(f"flip must lie in [0, 1), got {self.flip}")
-        if self.width < 1:
-            raise ValueError(f"width must be a whole number >= 1, got {self.width}")
-        if self.batch < 2:
-            raise ValueError(f"batch must be a whole number >= 2, got {self.batch}")
+    learning_rate: Positive = 1e-3
+    discriminator_rate: Positive = 1e-3
+    lambda1: NonNegative = 0.3
+    lambda2: NonNegative = 1e-3
+    flip: Annotated[float, Ge(0), Lt(1)] = 0.0
+    width: Count = 16
+    batch: Annotated[int, Ge(2)] = 32
 
     @property
     def needs(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, isfinite
+from math import ceil
 from typing import ClassVar, Literal
 
 import torch
@@ -16,6 +16,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.inversion.known_lower import check_release
 from privkit.attacks.inversion.rounds import chunks_of
 from privkit.attacks.inversion.unsplit_training import Alternation, Recipe, fresh
+from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 from privkit.torch_utils.seeded import seeded
 
 PHASE_STEPS = {"reduced": 25, "released": 100}
@@ -25,7 +26,7 @@ L2 = {"reduced": 0.0, "released": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnSplit:
+class UnSplit(Checked):
     """Images and a clone of the lower segment, optimized in turn until the clone releases what was released.
 
     Attributes:
@@ -53,25 +54,11 @@ class UnSplit:
     uses: ClassVar[frozenset[str]] = frozenset()
 
     recipe: Literal["reduced", "released"] = "reduced"
-    epochs: int | None = None
-    learning_rate: float | None = None
-    total_variation: float = 0.1
-    l2: float | None = None
-    parallel: int = 256
-
-    def __post_init__(self) -> None:
-        if self.recipe not in EPOCHS:
-            raise ValueError(f"recipe must be one of {', '.join(EPOCHS)}, got {self.recipe!r}")
-        if self.epochs is not None and self.epochs < 0:
-            raise ValueError(f"epochs must be a whole number >= 0, or left out for the recipe's, got {self.epochs}")
-        if self.learning_rate is not None and not (isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate}")
-        for name in ("total_variation", "l2"):
-            weight = getattr(self, name)
-            if weight is not None and not (isfinite(weight) and weight >= 0):
-                raise ValueError(f"{name} must be a finite number >= 0, got {weight}")
-        if self.parallel < 1:
-            raise ValueError(f"parallel must be a whole number >= 1, got {self.parallel}")
+    epochs: Whole | None = None
+    learning_rate: Positive | None = None
+    total_variation: NonNegative = 0.1
+    l2: NonNegative | None = None
+    parallel: Count = 256
 
     @property
     def mounting(self) -> ImageMounting:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import isfinite
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -21,6 +20,7 @@ from privkit.attacks.inversion.own_images import divided, mixes_images, regresse
 from privkit.attacks.inversion.rounds import averaged, chunks_of
 from privkit.attacks.order.own_tokens import rows_a_message
 from privkit.attacks.order.place_model import PlaceModel
+from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
 OBJECTIVE = "white_box: the objective"
 CALIBRATION_ROWS = 16
@@ -35,7 +35,7 @@ Order = Literal["auto", "known", "shuffled", "batch", "guessed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhiteBox:
+class WhiteBox(Checked):
     """Adam (amsgrad) on the images of all victims at once, through a lower segment that the adversary knows.
 
     Attributes:
@@ -78,41 +78,17 @@ class WhiteBox:
     uses: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
 
     recipe: Literal["strong", "released"] = "strong"
-    epochs: int | None = None
+    epochs: Whole | None = None
     start: Literal["learned", "mean", "grey", "zero"] | None = None
     bounds: Literal["sigmoid", "project", "none"] | None = None
-    learning_rate: float | None = None
-    total_variation: float | None = None
-    l2: float | None = None
-    restarts: int = 1
+    learning_rate: Positive | None = None
+    total_variation: NonNegative | None = None
+    l2: NonNegative | None = None
+    restarts: Count = 1
     order: Order = "auto"
-    temperature: float = 0.0
+    temperature: NonNegative = 0.0
     same_victims: bool = False
-    parallel: int = 256
-
-    def __post_init__(self) -> None:
-        allowed: dict[str, tuple[str | None, ...]] = {
-            "recipe": ("strong", "released"),
-            "start": (None, "learned", "mean", "grey", "zero"),
-            "bounds": (None, "sigmoid", "project", "none"),
-            "order": ("auto", "known", "shuffled", "batch", "guessed"),
-        }
-        for name, choices in allowed.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(filter(None, choices))}, got {getattr(self, name)!r}"
-                )
-        if self.epochs is not None and self.epochs < 0:
-            raise ValueError(f"epochs must be a whole number >= 0, or left out for the recipe's, got {self.epochs}")
-        if self.learning_rate is not None and not (isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ValueError(f"learning_rate must be a finite number > 0, got {self.learning_rate}")
-        for name in ("total_variation", "l2", "temperature"):
-            weight = getattr(self, name)
-            if weight is not None and not (isfinite(weight) and weight >= 0):
-                raise ValueError(f"{name} must be a finite number >= 0, got {weight}")
-        for name in ("restarts", "parallel"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number >= 1, got {getattr(self, name)}")
+    parallel: Count = 256
 
     @property
     def mounting(self) -> ImageMounting:

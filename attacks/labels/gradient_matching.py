@@ -12,10 +12,11 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
 from privkit.attacks.goals.labels import LabelObservation
 from privkit.attacks.returned import gradients
+from privkit.constraints import Checked, Count, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientMatching:
+class GradientMatching(Checked):
     """For each candidate label, the gradient that a surrogate upper segment would send; the nearest label is the guess.
 
     Attributes:
@@ -38,18 +39,10 @@ class GradientMatching:
     uses: ClassVar[frozenset[str]] = frozenset()
     mounting: ClassVar[Mounting[LabelObservation, Scores]] = Mounting()
 
-    positive: int = 1
+    positive: Whole = 1
     distance: Literal["mse", "cosine"] = "mse"
-    message: int | None = None
+    message: Count | None = None
     epoch: int = -1
-
-    def __post_init__(self) -> None:
-        if self.positive < 0:
-            raise ValueError(f"positive must be a label >= 0, got {self.positive}")
-        if self.distance not in ("mse", "cosine"):
-            raise ValueError(f"distance must be mse or cosine, got {self.distance!r}")
-        if self.message is not None and self.message < 1:
-            raise ValueError(f"message must be a whole number >= 1, or left out for a view's rows, got {self.message}")
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
         """Score every row: how much nearer the positive label's gradient is than the nearest other's."""

@@ -11,10 +11,11 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
 from privkit.attacks.goals.labels import LabelObservation
 from privkit.attacks.returned import gradients, weight_gradients
+from privkit.constraints import Checked, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelLeak:
+class LabelLeak(Checked):
     """One score a released row, from the gradient that came back for it; high where the label is taken to be positive.
 
     On the views of a client the gradient is what that client gets (unicast or broadcast); on the server's views it is
@@ -48,21 +49,10 @@ class LabelLeak:
 
     score: Literal["norm", "cosine"] = "norm"
     reference: Literal["mean", "labeled"] = "mean"
-    positive: int = 1
+    positive: Whole = 1
     at: Literal["cut", "lower"] = "cut"
     less_own: bool = False
     epoch: int = -1
-
-    def __post_init__(self) -> None:
-        for name, allowed in {
-            "score": ("norm", "cosine"),
-            "reference": ("mean", "labeled"),
-            "at": ("cut", "lower"),
-        }.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
-        if self.positive < 0:
-            raise ValueError(f"positive must be a label >= 0, got {self.positive}")
 
     @property
     def needs(self) -> frozenset[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import ClassVar, Literal
 
 import torch
@@ -13,6 +12,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session, View
 from privkit.attacks.goals.distinguish import CanaryObservation
 from privkit.attacks.returned import gradients
+from privkit.constraints import Checked, Positive, real
 
 
 def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: float = 1.0) -> Tensor:
@@ -42,13 +42,13 @@ def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: f
     if not observed.shape == present.shape == absent.shape:
         shapes = ", ".join(str(list(values.shape)) for values in (observed, present, absent))
         raise ValueError(f"observed, present and absent must have one shape, got {shapes}")
-    _check_sigma(sigma)
+    real("sigma", sigma, above=0)
     row, a, b = (values.detach().double().flatten(1) for values in (observed, present, absent))
     return ((a - b) * (row - (a + b) / 2)).sum(1) / sigma**2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Canaries:
+class Canaries(Checked):
     """Scores for the one-run auditor: a canary's likelihood ratio, summed over the times that it was sent.
 
     Attributes:
@@ -65,12 +65,7 @@ class Canaries:
     mounting: ClassVar[Mounting[CanaryObservation, Scores]] = Mounting()
 
     on: Literal["smashed", "gradient"] = "smashed"
-    sigma: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.on not in ("smashed", "gradient"):
-            raise ValueError(f"on must be smashed or gradient, got {self.on!r}")
-        _check_sigma(self.sigma)
+    sigma: Positive = 1.0
 
     def run(self, observation: CanaryObservation, generator: Generator, session: Session | None = None) -> Scores:
         """Score every canary; `examples` counts canaries.
@@ -112,9 +107,3 @@ def _observed(views: Sequence[View], on: str) -> tuple[Tensor, Tensor]:
         return values, at
     values = torch.cat([view.smashed.flatten(1) for view in views])
     return values, torch.arange(len(values), device=values.device)
-
-
-def _check_sigma(sigma: float) -> None:
-    """Refuse what is no standard deviation."""
-    if not 0 < sigma < inf:
-        raise ValueError(f"sigma must be a finite number > 0, got {sigma}")

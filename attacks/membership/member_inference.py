@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge, MultipleOf
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NoSession, NotApplicable, Scores, Session
 from privkit.attacks.goals.membership import MembershipObservation
+from privkit.constraints import Checked
 
 FEWEST_SHADOWS = 2  # on either side, below which nothing can be compared
 
@@ -22,7 +24,7 @@ Fit = Callable[[Tensor, Tensor, Generator], Predict]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberInference:
+class MemberInference(Checked):
     """Was an image trained on? By the trained model's loss on it, alone or against shadow models'.
 
     Attributes:
@@ -39,13 +41,7 @@ class MemberInference:
     needs: ClassVar[frozenset[str]] = frozenset({"candidates", "candidate_labels", "predict"})
 
     score: Literal["loss", "lira"] = "loss"
-    shadows: int = 8
-
-    def __post_init__(self) -> None:
-        if self.score not in ("loss", "lira"):
-            raise ValueError(f"score must be loss or lira, got {self.score!r}")
-        if self.shadows < 2 * FEWEST_SHADOWS or self.shadows % 2:
-            raise ValueError(f"shadows must be an even number >= {2 * FEWEST_SHADOWS}, got {self.shadows}")
+    shadows: Annotated[int, Ge(2 * FEWEST_SHADOWS), MultipleOf(2)] = 8
 
     @property
     def uses(self) -> frozenset[str]:

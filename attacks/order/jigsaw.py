@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from annotated_types import Ge, MultipleOf
 from torch import Generator
 
 from privkit.attacks.base import Mounting, NoSession, Session
@@ -19,6 +20,7 @@ from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_to
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork
 from privkit.attacks.order.piece_solver import Solver, TokenDecoder
 from privkit.attacks.order.piece_training import PieceTraining, member_losses, member_steps, piece_losses, piece_steps
+from privkit.constraints import Checked, Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
 STAGES = ("places", "members")
@@ -26,7 +28,7 @@ STAGES = ("places", "members")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jigsaw:
+class Jigsaw(Checked):
     """Solves the puzzle of an image's, or of a whole message's, tokens.
 
     The adversary gets the tokens of its own images in order: from the lower segment, or by matching what a query gave
@@ -55,21 +57,10 @@ class Jigsaw:
     uses: ClassVar[frozenset[str]] = frozenset({"query"})  # a lower segment, too, where a caller by hand gives one
 
     pairs: Literal["learned", "edges"] = "learned"
-    keep: float | None = None
-    epochs: int = 20
-    kicks: int = 100
-    width: int = 96
-
-    def __post_init__(self) -> None:
-        if self.pairs not in ("learned", "edges"):
-            raise ValueError(f"pairs must be learned or edges, got {self.pairs!r}")
-        if self.keep is not None and not 0 <= self.keep <= 1:
-            raise ValueError(f"keep must lie in [0, 1], or be left out to be estimated, got {self.keep}")
-        for name in ("epochs", "kicks"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be a whole number >= 0, got {getattr(self, name)}")
-        if self.width < 4 or self.width % 4:
-            raise ValueError(f"width must be a positive multiple of 4, got {self.width}")
+    keep: Probability | None = None
+    epochs: Whole = 20
+    kicks: Whole = 100
+    width: Annotated[int, Ge(4), MultipleOf(4)] = 96
 
     @property
     def mounting(self) -> ImageMounting:

@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, betaincinv
 from scipy.stats import norm, rankdata, t
 
+from privkit.constraints import real
+
 Array = NDArray[np.float64]
 Direction = Literal["higher", "lower", "none"]
 DISJOINT = "Clopper–Pearson of disjoint pairs, which all are on one side"
@@ -212,8 +214,7 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     values, truth = _checked(scores, positive, confidence)
     if not 0 < truth.sum() < truth.size:
         raise ValueError("tpr_at needs examples of both kinds, positive and negative")
-    if not 0 <= false_positive_rate < 1:
-        raise ValueError(f"false_positive_rate must lie in [0, 1), got {false_positive_rate}")
+    real("false_positive_rate", false_positive_rate, least=0, below=1)
     members, others = np.sort(values[truth]), np.sort(values[~truth])
     allowed = min(floor(false_positive_rate * others.size * (1 + 1e-12)), others.size - 1)  # 0.29·100 is 29
     threshold = float(np.nextafter(others[others.size - 1 - allowed], np.inf))
@@ -239,8 +240,7 @@ def _checked(scores: ArrayLike, positive: ArrayLike, confidence: float) -> tuple
         raise ValueError("scores must be finite numbers: an attack that diverged has none")
     if truth.dtype.kind not in "biuf" or not np.isin(truth, (0, 1)).all():
         raise ValueError("positive must hold true and false, or 1 and 0")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie in (0, 1), got {confidence}")
+    real("confidence", confidence, above=0, below=1)
     return values.astype(np.float64), truth.astype(bool)
 
 

@@ -12,6 +12,8 @@ from math import isqrt
 import torch
 from torch import Tensor
 
+from privkit.constraints import real, whole
+
 
 def kinds_of(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
     """Which released tokens of a message are equal.
@@ -27,8 +29,7 @@ def kinds_of(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
     >>> kinds_of(torch.tensor([[[0.0], [1.0], [0.0]], [[1.0], [2.0], [2.0]]]), batch=1).tolist()
     [[0, 1, 0], [0, 1, 1]]
     """
-    if tolerance < 0:
-        raise ValueError(f"tolerance must be >= 0, got {tolerance}")
+    real("tolerance", tolerance, least=0)
     rounded = (tokens / tolerance).round() if tolerance > 0 else tokens
     rounded = rounded + 0.0  # −0 and 0 are equal
     kinds = [
@@ -117,8 +118,7 @@ def _contents(guess: Tensor, truth: Tensor, batch: int, kinds: Tensor | None) ->
     if guess.shape != truth.shape or (kinds is not None and kinds.shape != truth.shape):
         shapes = [list(guess.shape), list(truth.shape)] + ([list(kinds.shape)] if kinds is not None else [])
         raise ValueError(f"guess, truth and kinds must have one shape [N, T], got {' and '.join(map(str, shapes))}")
-    if batch < 1:
-        raise ValueError(f"batch must be a whole number >= 1, got {batch}")
+    whole("batch", batch)
     first = (torch.arange(n, device=truth.device) // batch * batch * t).unsqueeze(1)
     labels = torch.arange(n * t, device=truth.device).view(n, t) - first if kinds is None else kinds
     found = []

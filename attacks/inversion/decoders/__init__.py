@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor
 
 from privkit.attacks.inversion.decoders.base import Decoder
@@ -12,7 +14,9 @@ from privkit.attacks.inversion.decoders.released import ReleasedDecoder
 from privkit.attacks.inversion.decoders.unordered import MessageDecoder, SetDecoder
 from privkit.attacks.patches import Geometry
 
-DECODERS: dict[str, type[Decoder]] = {
+DecoderName = Literal["mae", "released", "set", "message", "convolutions", "autoencoder", "unet", "pix2pix"]
+
+DECODERS: dict[DecoderName, type[Decoder]] = {
     "mae": MaeDecoder,
     "released": ReleasedDecoder,
     "set": SetDecoder,
@@ -26,7 +30,12 @@ DECODERS: dict[str, type[Decoder]] = {
 
 
 def build(
-    name: str, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None = None, depth: int | None = None
+    name: DecoderName,
+    release: Tensor,
+    image_shape: tuple[int, int, int],
+    *,
+    width: int | None = None,
+    depth: int | None = None,
 ) -> Decoder:
     """A decoder for releases like this one, with torch's global generator for its weights.
 
@@ -47,4 +56,4 @@ def build(
     return DECODERS[name].of(release, image_shape, width=width, depth=depth)
 
 
-__all__ = ["DECODERS", "Decoder", "Geometry", "MaeDecoder", "build", "checked_width"]
+__all__ = ["DECODERS", "Decoder", "DecoderName", "Geometry", "MaeDecoder", "build", "checked_width"]

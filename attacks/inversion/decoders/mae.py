@@ -10,6 +10,7 @@ from torch.nn.functional import gelu
 
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.patches import Geometry, as_tokens, sincos_positions, unpatchify
+from privkit.constraints import whole
 
 
 def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
@@ -35,9 +36,7 @@ def scaled_size(token_dim: int) -> tuple[int, int]:
 
 def checked_width(width: int) -> int:
     """A width that the MAE decoder can have; ValueError for another."""
-    if width < 1 or width % 16:
-        raise ValueError(f"the MAE decoder's width must be a positive multiple of 16, got {width}")
-    return width
+    return whole("the MAE decoder's width", width, least=16, step=16)
 
 
 def heads_for(width: int) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, QueryResult, View, lacking
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
-from privkit.attacks.inversion.adaptive import COMBINES, Adaptive
+from privkit.attacks.inversion.adaptive import Adaptive, Combine
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.inversion.intersection import intersected
@@ -109,12 +109,12 @@ def test_tokens_of_strangers_are_sorted_out(combine: Any) -> None:
     assert error(run(Adaptive(passes=12, combine=combine, epochs=8), batch_shuffled)) < 0.4 * one
 
 
-@pytest.mark.parametrize("combine", COMBINES)
+@pytest.mark.parametrize("combine", get_args(Combine))
 def test_is_at_the_floor_on_noise(combine: Any) -> None:
     assert error(run(Adaptive(passes=3, combine=combine, epochs=3), noise)) > 0.97 * FLOOR
 
 
-@pytest.mark.parametrize("combine", COMBINES)
+@pytest.mark.parametrize("combine", get_args(Combine))
 def test_wins_on_the_identity(combine: Any) -> None:
     share = 0.75 if combine == "as_released" else 0.3  # its decoder needs places, and it throws them away
     assert error(run(Adaptive(passes=3, combine=combine, epochs=8), identity)) < share * FLOOR

@@ -281,7 +281,7 @@ def test_bad_specifications() -> None:
         with pytest.raises(ValueError, match="must be"):
             BlackBox(**bad)  # type: ignore[arg-type]
     for width in (0, -16, 50):
-        with pytest.raises(ValueError, match="positive multiple of 16"):
+        with pytest.raises(ValueError, match="multiple of 16 >= 16"):
             MaeDecoder(Geometry.of(torch.zeros(1, 16, 96), (1, 28, 28)), width=width)
     with pytest.raises(ValueError, match="no prediction head"):
         run(BlackBox(epochs=1, decoder="released", width=96))

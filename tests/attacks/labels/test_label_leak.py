@@ -179,7 +179,7 @@ def test_what_is_missing_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"score": "angle"}, "norm or cosine"), ({"at": "top"}, "cut or lower"), ({"positive": -1}, ">= 0")],
+    [({"score": "angle"}, "one of norm, cosine"), ({"at": "top"}, "one of cut, lower"), ({"positive": -1}, ">= 0")],
 )
 def test_bad_specifications_are_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -207,8 +207,8 @@ def test_a_training_that_diverges_stops(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"pairs": "magic"}, "learned or edges"),
-        ({"keep": 1.5}, "keep must lie"),
+        ({"pairs": "magic"}, "one of learned, edges"),
+        ({"keep": 1.5}, "keep must be a finite number >= 0 and <= 1"),
         ({"epochs": -1}, "epochs"),
         ({"kicks": -1}, "kicks"),
         ({"width": 10}, "multiple of 4"),
