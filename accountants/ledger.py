@@ -11,9 +11,10 @@ from functools import lru_cache
 from math import exp, inf
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Gt, Lt
 
 from privkit.accountants import ledger_cost, validate
 from privkit.accountants.bounds.bound import Bound, Limit
@@ -23,6 +24,7 @@ from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, warnings
 from privkit.certificate import Certificate
+from privkit.constraints import Checked, Positive
 
 _MECHANISM = ', "mechanism": '
 _MOST = 2**53
@@ -45,7 +47,7 @@ class BudgetSpent(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivacyBudget:
+class PrivacyBudget(Checked):
     """What a run may spend.
 
     Attributes:
@@ -53,15 +55,11 @@ class PrivacyBudget:
         delta: δ in (0, 1).
 
     >>> PrivacyBudget(epsilon=8, delta=1e-5)
-    PrivacyBudget(epsilon=8, delta=1e-05)
+    PrivacyBudget(epsilon=8.0, delta=1e-05)
     """
 
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        validate.real("epsilon", self.epsilon, above=0)
-        validate.delta(self.delta)
+    epsilon: Positive
+    delta: Annotated[float, Gt(0), Lt(1)]
 
 
 @dataclass(frozen=True, kw_only=True)

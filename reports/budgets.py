@@ -8,21 +8,25 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
-from math import isfinite, isnan
-from typing import TYPE_CHECKING, Any, Literal
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from annotated_types import Ge, Le
+
+from privkit.constraints import Checked
 from privkit.reports import escape, tables
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 Kind = Literal["nothing", "differential_privacy"]
+Amount = Annotated[float, Ge(0), Le(inf)]
 
 NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lower one."
 
 
 @dataclass(frozen=True, kw_only=True)
-class BudgetRow:
+class BudgetRow(Checked):
     """One line of a table of budgets: what is proven about one parameter row, or why nothing could be computed.
 
     Attributes:
@@ -52,23 +56,20 @@ class BudgetRow:
     mechanism: str = ""
     status: Literal["ok", "error"] = "ok"
     error: str = ""
-    epsilon: float | None = None
-    delta: float | None = None
-    lower: float | None = None
+    epsilon: Amount | None = None
+    delta: Amount | None = None
+    lower: Amount | None = None
     method: str = ""
-    order: float | None = None
+    order: Amount | None = None
     at_grid_edge: bool = False
     sound: bool = True
     statement: str = ""
-    published: float | None = None
+    published: Amount | None = None
     objection: str = ""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "delta", "lower", "order", "published"):
-            value = getattr(self, name)
-            if value is not None and (isnan(value) or value < 0):
-                raise ValueError(f"{name} must be a number >= 0 or None, got {value!r}")
+        super().__post_init__()
         if (self.status == "error") != bool(self.error) or (self.status == "error") != (self.epsilon is None):
             raise ValueError(
                 f"row {self.row}: a row has either an epsilon or status='error' with its sentence, got "

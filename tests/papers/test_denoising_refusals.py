@@ -41,7 +41,7 @@ def test_refuses_what_is_no_noise(bad: float) -> None:
         Noise(law="gaussian", scale=bad)
     with pytest.raises(ValueError, match="sigma must be"):
         denoising_softmax.loss_slope(*COUNTER, bad)
-    with pytest.raises(ValueError, match="scale must be"):
+    with pytest.raises(ValueError, match="each of scales must be"):
         Settings(scales=(0.3, bad))
 
 

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privkit.accountants import validate
+from privkit.constraints import Checked, NonNegative, Positive
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise:
+class Noise(Checked):
     """Independent noise on every coordinate of the smashed data.
 
     Attributes:
@@ -31,11 +32,7 @@ class Noise:
     """
 
     law: Literal["gaussian", "laplace"]
-    scale: float
-
-    def __post_init__(self) -> None:
-        validate.choice("law", self.law, ("gaussian", "laplace"))
-        object.__setattr__(self, "scale", validate.real("scale", self.scale, above=0))
+    scale: Positive
 
     @property
     def variance(self) -> float:
@@ -59,7 +56,7 @@ class Noise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearLayer:
+class LinearLayer(Checked):
     """The three numbers of a linear layer on which its mean squared errors depend.
 
     Attributes:
@@ -73,14 +70,9 @@ class LinearLayer:
     LinearLayer(signal=1.0, diagonal=5.0, weight=5.0)
     """
 
-    signal: float
-    diagonal: float
-    weight: float
-
-    def __post_init__(self) -> None:
-        for name in ("signal", "diagonal"):
-            object.__setattr__(self, name, validate.real(name, getattr(self, name), least=0))
-        object.__setattr__(self, "weight", validate.real("weight", self.weight, above=0))
+    signal: NonNegative
+    diagonal: NonNegative
+    weight: Positive
 
     @classmethod
     def of(cls, weights: ArrayLike, features: ArrayLike) -> LinearLayer:

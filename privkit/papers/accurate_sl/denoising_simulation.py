@@ -17,17 +17,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import ceil
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge
 from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
 from privkit.accountants import validate
+from privkit.constraints import Checked, Count, Positive, Whole
 from privkit.papers.accurate_sl.denoising import Noise
 
 Array = NDArray[np.float64]
+AtLeastTwo = Annotated[int, Ge(2)]
 
 _QUANTITIES = ("linear", "loss", "gradient")
 _OPERATORS = ("scaling", "masking")
@@ -36,7 +39,7 @@ _BLOCK = 2_000_000  # numbers of M held at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Checked):
     """What a simulation draws.
 
     Attributes:
@@ -50,20 +53,17 @@ class Settings:
     """
 
     law: Literal["gaussian", "laplace"] = "gaussian"
-    scales: tuple[float, ...] = (0.3, 0.5, 0.7)
-    rows: int = 10
-    columns: int = 16
-    draws: int = 1000
-    points: int = 21
-    seed: int = 0
+    scales: tuple[Positive, ...] = (0.3, 0.5, 0.7)
+    rows: AtLeastTwo = 10
+    columns: Count = 16
+    draws: AtLeastTwo = 1000
+    points: AtLeastTwo = 21
+    seed: Whole = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.scales:
             raise ValueError("scales must hold at least one noise scale > 0, got none")
-        for scale in self.scales:
-            Noise(law=self.law, scale=scale)
-        for name, least in (("rows", 2), ("columns", 1), ("draws", 2), ("points", 2), ("seed", 0)):
-            validate.whole(name, getattr(self, name), least=least)
 
     def describe(self) -> str:
         """The settings in one line, with what the paper leaves open marked as chosen.

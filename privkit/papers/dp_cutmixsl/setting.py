@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import InitVar, dataclass
 from fractions import Fraction
 from math import ceil, sqrt
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from privkit.accountants import validate
 from privkit.accountants.spec.mixing import kept_share
+from privkit.constraints import Count, Positive, check
 from privkit.papers.values import printed
 
 Mechanism = Literal["dp_sl", "dp_mixsl", "dp_cutmixsl"]
@@ -54,17 +55,17 @@ class Setting:
 
     mechanism: Mechanism
     sigma: float | None = None
-    sigma_labels: float | None = None
-    dimensions: int
-    clip: float
-    label_dimensions: int
+    sigma_labels: Positive | None = None
+    dimensions: Count
+    clip: Positive
+    label_dimensions: Count
     labels: Labels
-    classes: int | None = None
-    group: int
-    clients: int
+    classes: Count | None = None
+    group: Count
+    clients: Count
     mixing_ratio: float | None = None
-    concentration: float | None = None
-    patches: int | None = None
+    concentration: Positive | None = None
+    patches: Count | None = None
     noise_site: NoiseSite
     sampling: Sampling
     variance: InitVar[float | None] = None
@@ -73,25 +74,9 @@ class Setting:
         if variance is not None:
             sigma = sqrt(validate.real("variance", variance, above=0))
             raise ValueError(f"give a standard deviation instead of variance={variance!r}: sigma={sigma:.6g}")
-        for name, kind in (
-            ("mechanism", Mechanism),
-            ("labels", Labels),
-            ("noise_site", NoiseSite),
-            ("sampling", Sampling),
-        ):
-            if getattr(self, name) not in get_args(kind):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
-        validate.real("sigma", self.sigma, above=0)
-        validate.real("clip", self.clip, above=0)
-        for name in ("dimensions", "label_dimensions", "group", "clients"):
-            validate.whole(name, getattr(self, name))
+        check(self)
+        validate.real("sigma", self.sigma, above=0)  # may be missing beside a variance only
         validate.whole("group", self.group, most=self.clients)
-        for name in ("classes", "patches"):
-            if getattr(self, name) is not None:
-                validate.whole(name, getattr(self, name))
-        for name in ("sigma_labels", "concentration"):
-            if getattr(self, name) is not None:
-                validate.real(name, getattr(self, name), above=0)
         if self.mixing_ratio is not None:
             if self.mechanism == "dp_sl":
                 raise ValueError(
