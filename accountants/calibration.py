@@ -142,7 +142,7 @@ def _regrouped(mixing: Mixup | CutMix, group: int) -> Mixup | CutMix:
     """The same law of ratios for another number of clients."""
     ratio = mixing.ratio
     if isinstance(ratio, DirichletRatio | DirichletCounts):
-        regrouped: Any = replace(ratio, clients=group)  # a mixing's law stays of its own kind
+        regrouped: Any = replace(ratio, clients=group)  # of the mixing's own kind
         return replace(mixing, ratio=regrouped)
     if isinstance(ratio, FixedRatio) and len(set(ratio.ratios)) == 1:
         return replace(mixing, ratio=FixedRatio.equal(group))

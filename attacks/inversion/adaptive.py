@@ -132,10 +132,12 @@ class Adaptive(Checked):
                 view=plan.view(answers, draws), members=torch.arange(len(images), device=device).unsqueeze(1)
             )
 
-        name = self.decoder or ("mae" if plan.places or plan.combine in ("concatenate", "as_released") else "set")
+        name: DecoderName = self.decoder or (
+            "mae" if plan.places or plan.combine in ("concatenate", "as_released") else "set"
+        )
         channels = views[0].smashed.shape[2 if views[0].smashed.ndim == 3 else 1]
         attack = BlackBox(
-            decoder=name,  # type: ignore[arg-type]
+            decoder=name,
             epochs=self.epochs,
             augment=self.augment,
             width=scaled_size(channels)[0] if name in SCALED else None,

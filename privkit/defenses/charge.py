@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -198,7 +198,8 @@ def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, lis
     # A smaller group has larger λ. But λ²/‖λ‖², what is left where clients add the noise, is not ordered by the size
     # of the group for random λ; a group that colludes is charged with the most that it can be.
     collude = receipt.noise.site == "client"
-    return replace(mixing, ratio=_of_members(mixing, members), colluding=mixing.colluding or collude), said
+    ratio: Any = _of_members(mixing, members)  # of the mixing's own kind
+    return replace(mixing, ratio=ratio, colluding=mixing.colluding or collude), said
 
 
 def _drawn_every_round(mixing: Mixing) -> bool:

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Iterable
 from functools import cache
-from math import inf, isclose
+from math import isclose
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -78,7 +78,8 @@ def fell(key: str, old: Record, new: Record, path: str) -> bool:
         path = "epsilon"
     if path not in FELL or (path == "epsilon" and not key.startswith("fast|")):
         return False
-    return bool(new["values"].get(path, inf) < old["values"][path])
+    was, is_now = old["values"][path], new["values"].get(path)
+    return was is not None and is_now is not None and bool(is_now < was)
 
 
 def differences(part: str, found: Iterable[Record], tolerance: float, paths: tuple[str, ...] = ("",)) -> list[str]:

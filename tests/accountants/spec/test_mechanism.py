@@ -123,8 +123,8 @@ BAD_PARTS: list[tuple[Any, str]] = [
         lambda: one_release(mixing=CutMix(ratio=FixedCounts(counts=(3, 2)), patches=6)).shift(),
         "sum to the 6 patches, got 5",
     ),
-    (lambda: Mixup(ratio=DirichletCounts(concentration=1, clients=2)), "ratio must be one of"),
-    (lambda: Mixup(ratio=FixedCounts(counts=(1, 1))), "ratio must be one of"),
+    (lambda: Mixup(ratio=DirichletCounts(concentration=1, clients=2)), "ratio must be one of"),  # type: ignore[arg-type]
+    (lambda: Mixup(ratio=FixedCounts(counts=(1, 1))), "ratio must be one of"),  # type: ignore[arg-type]
     (lambda: RealizedRatios(ratios=()), "non-empty table"),
     (lambda: RealizedRatios(ratios=((0.5, 0.5), (1.0,))), "non-empty table"),
     (lambda: RealizedRatios(ratios=((0.5, 0.4),)), "must sum to 1"),

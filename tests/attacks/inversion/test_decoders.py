@@ -11,7 +11,7 @@ from privkit.attacks.assign import distances, sinkhorn
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
-from privkit.attacks.inversion.decoders import DECODERS, Decoder, build
+from privkit.attacks.inversion.decoders import DECODERS, Decoder, DecoderName, build
 from privkit.attacks.inversion.decoders.maps import MapGeometry, Painter, as_maps
 from privkit.attacks.inversion.decoders.pix2pix import Pix2Pix, UNet
 from privkit.attacks.inversion.decoders.standardized import Standardized
@@ -50,7 +50,7 @@ def error(result: Reconstruction) -> float:
     return (result.images - VICTIMS).square().mean().item()
 
 
-def scattered(name: str, tokens: Tensor) -> Decoder:
+def scattered(name: DecoderName, tokens: Tensor) -> Decoder:
     """An untrained decoder whose weights are all random: the heads start at zero, and would draw nothing."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
