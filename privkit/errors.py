@@ -79,6 +79,15 @@ def shortened(value: object) -> str:
     return text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]}..."
 
 
+def one_line(error: BaseException, most: int | None = 200) -> str:
+    """An error of somebody else's code as a phrase: its kind, and its message up to so many characters.
+
+    >>> one_line(ValueError("no\\nway")), one_line(MemoryError())
+    ('ValueError: no way', 'MemoryError')
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}".removesuffix(": ")
+
+
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> UsageError:
     """Error for a name that does not exist, with the nearest one that does.
 

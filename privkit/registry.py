@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args, get_type_hints
 
 from privkit.constraints import allowed
-from privkit.errors import PrivkitError, UsageError, shortened, unknown
+from privkit.errors import PrivkitError, UsageError, one_line, shortened, unknown
 from privkit.toml_text import TomlError, TooMuch, parse_toml
 
 TABLES = {
@@ -79,9 +79,9 @@ def load(target: str) -> Any:
     except (MemoryError, PrivkitError):
         raise
     except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
         raise UsageError(
-            f"cannot import {target}: {shortened(reason)[1:-1]}; repair or uninstall the package that brings it"
+            f"cannot import {target}: {shortened(one_line(error, None))[1:-1]}; repair or uninstall the package that "
+            "brings it"
         ) from error
 
 

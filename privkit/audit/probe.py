@@ -20,7 +20,7 @@ from privkit.audit.defended import assemble
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, Pools
 from privkit.domains.domain import Domain
-from privkit.errors import DataError, PrivkitError, UsageError
+from privkit.errors import DataError, PrivkitError, UsageError, one_line
 from privkit.out_of_memory import ran_out
 from privkit.registry import Component
 from privkit.seeds import derive
@@ -188,9 +188,9 @@ def _blamed(config: AuditConfig, who: str) -> Iterator[None]:
     except Exception as error:  # a user's own part may raise anything
         if ran_out(error):
             raise
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UsageError(
-            f"{who} on {config.model.label} fails on random images ({reason}); mend that part, or leave it out"
+            f"{who} on {config.model.label} fails on random images ({one_line(error, None)}); mend that part, or "
+            "leave it out"
         ) from None
 
 

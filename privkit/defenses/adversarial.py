@@ -8,25 +8,18 @@ from math import isqrt
 from typing import ClassVar
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn.functional import interpolate, pixel_shuffle
 
 from privkit.constraints import Count, NonNegative
-from privkit.defenses.base import Defense, Effect, Release
-from privkit.defenses.none import require_messages
+from privkit.defenses.base import Effect
+from privkit.defenses.none import Unchanged
 from privkit.defenses.receipts import Nothing
 from privkit.torch_utils.seeded import seeded
 
-_UNPROVEN = Nothing(
-    reason="the smashed data resist the simulated attacker, and that only once the min-max problem reaches a saddle "
-    "point; what the rounds before release is not protected, and a stronger attacker may invert them; no differential "
-    "privacy",
-    source="Yao et al., patch shuffling, §V-A.2, on Eq. 9",
-)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Adversarial(Defense):
+class Adversarial(Unchanged):
     """Min–max training against a simulated attacker, who inverts the smashed data; nothing is proven.
 
     Attacker and client descend on one and the same loss, since the gradient that reaches the smashed data is reversed.
@@ -47,22 +40,16 @@ class Adversarial(Defense):
     effects: ClassVar[frozenset[Effect]] = frozenset({"trains"})
     images_only: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 2
+    receipt: ClassVar[Nothing] = Nothing(
+        reason="the smashed data resist the simulated attacker, and that only once the min-max problem reaches a "
+        "saddle point; what the rounds before release is not protected, and a stronger attacker may invert them; no "
+        "differential privacy",
+        source="Yao et al., patch shuffling, §V-A.2, on Eq. 9",
+    )
 
     strength: NonNegative = 1.0
     width: Count = 64
     frozen_block: bool = False
-
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Nothing]:
-        """Release the smashed data as they are: the defense lies in how they were learned.
-
-        >>> z = torch.rand(1, 2, 4, 3)
-        >>> Adversarial().apply(z, torch.zeros(1, 2), torch.Generator())[0].smashed is z
-        True
-        """
-        require_messages(self.name, smashed)
-        return Release(smashed=smashed, labels=labels), _UNPROVEN
 
     def companion(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], seed: int) -> nn.Module:
         """The simulated attacker, [N, *smashed_shape] -> [N, *image_shape].

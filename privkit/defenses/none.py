@@ -20,19 +20,14 @@ def require_messages(name: str, smashed: Tensor) -> None:
         )
 
 
-_UNPROTECTED = "the smashed data leave the client as they are; no differential privacy"
+class Unchanged(Defense):
+    """Releases the smashed data as they are: no defense, or one that lies in how the data were learned.
 
-
-@dataclass(frozen=True, kw_only=True)
-class NoDefense(Defense):
-    """The release is the smashed data: vanilla split learning.
-
-    Source: Gupta and Raskar 2018, "Distributed learning of deep neural network over multiple agents".
+    Attributes:
+        receipt: what is proven, which is nothing, and why.
     """
 
-    name: ClassVar[str] = "none"
-    effects: ClassVar[frozenset[Effect]] = frozenset()
-
+    receipt: ClassVar[Nothing]
     frozen_block: bool = False
 
     def apply(
@@ -47,4 +42,20 @@ class NoDefense(Defense):
         (True, 'nothing')
         """
         require_messages(self.name, smashed)
-        return Release(smashed=smashed, labels=labels), Nothing(reason=_UNPROTECTED)
+        return Release(smashed=smashed, labels=labels), self.receipt
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoDefense(Unchanged):
+    """The release is the smashed data: vanilla split learning.
+
+    Source: Gupta and Raskar 2018, "Distributed learning of deep neural network over multiple agents".
+    """
+
+    name: ClassVar[str] = "none"
+    effects: ClassVar[frozenset[Effect]] = frozenset()
+    receipt: ClassVar[Nothing] = Nothing(
+        reason="the smashed data leave the client as they are; no differential privacy"
+    )
+
+    frozen_block: bool = False

@@ -7,22 +7,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from privkit.constraints import NonNegative
-from privkit.defenses.base import Defense, Effect, Release
-from privkit.defenses.none import require_messages
+from privkit.defenses.base import Effect
+from privkit.defenses.none import Unchanged
 from privkit.defenses.receipts import Nothing
-
-_UNPROVEN = Nothing(
-    reason="a low distance correlation over the batches of the training bounds no attack, and the first rounds send "
-    "out what nobody has decorrelated yet; no differential privacy",
-    source="Vepakomma et al. 2020 claim no bound",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoPeek(Defense):
+class NoPeek(Unchanged):
     """The clients add weight · dCor(images, smashed data) of each message to the task's loss; nothing is proven.
 
     Attributes:
@@ -37,21 +31,14 @@ class NoPeek(Defense):
     effects: ClassVar[frozenset[Effect]] = frozenset({"trains"})
     images_only: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 2
+    receipt: ClassVar[Nothing] = Nothing(
+        reason="a low distance correlation over the batches of the training bounds no attack, and the first rounds "
+        "send out what nobody has decorrelated yet; no differential privacy",
+        source="Vepakomma et al. 2020 claim no bound",
+    )
 
     weight: NonNegative = 1.0
     frozen_block: bool = False
-
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Nothing]:
-        """Release the smashed data as they are: the defense lies in how they were learned.
-
-        >>> z = torch.rand(1, 2, 4, 3)
-        >>> NoPeek().apply(z, torch.zeros(1, 2), torch.Generator())[0].smashed is z
-        True
-        """
-        require_messages(self.name, smashed)
-        return Release(smashed=smashed, labels=labels), _UNPROVEN
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
         """Weighted distance correlation of each message, [M].

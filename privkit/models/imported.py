@@ -15,7 +15,7 @@ from torch import nn
 
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
-from privkit.errors import PrivkitError, UsageError
+from privkit.errors import PrivkitError, UsageError, one_line
 from privkit.models.base import SplitModel
 from privkit.models.places import hides_places
 
@@ -79,7 +79,7 @@ def _make(path: str, offered: dict[str, Any]) -> nn.Module:
     except PrivkitError:
         raise
     except (Exception, SystemExit) as error:
-        raise UsageError(f"cannot build the segment {path}: {_shown(error)}") from error
+        raise UsageError(f"cannot build the segment {path}: {one_line(error, None)}") from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"{path} must give a torch.nn.Module, got {type(module).__name__}")
     return module
@@ -96,12 +96,7 @@ def _import(path: str) -> Callable[..., Any]:
     try:
         target = getattr(import_module(module), name)
     except (Exception, SystemExit) as error:  # whatever a user's module does at import, an exit among it
-        raise UsageError(f"cannot import the segment {path}: {_shown(error)}") from error
+        raise UsageError(f"cannot import the segment {path}: {one_line(error, None)}") from error
     if not callable(target):
         raise UsageError(f"{path} must be an nn.Module class or a function that returns a module")
     return target  # type: ignore[no-any-return]
-
-
-def _shown(error: BaseException) -> str:
-    """An error of a user's module in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from privkit.attacks.base import AttackDiverged, NotApplicable
-from privkit.errors import DataError, StorageError, TrainingDiverged, UsageError
+from privkit.errors import DataError, StorageError, TrainingDiverged, UsageError, one_line
 from privkit.out_of_memory import ran_out
 from privkit.storage import remove
 
@@ -39,7 +39,6 @@ def or_anew(stage: Callable[[], Result], saved: Path, tell: Callable[[str], None
     except Exception as error:
         if not resumed or ran_out(error):
             raise
-        reason = " ".join(str(error).split())[:200]
-        tell(f"could not go on from {saved}, so that this stage starts over ({type(error).__name__}: {reason})")
+        tell(f"could not go on from {saved}, so that this stage starts over ({one_line(error)})")
         remove(saved)
     return stage()

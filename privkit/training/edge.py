@@ -13,7 +13,7 @@ from privkit.defenses.chain import receipt_of, run, sites_of, stages_of
 from privkit.defenses.compile import Step
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
-from privkit.errors import UsageError
+from privkit.errors import UsageError, one_line
 from privkit.out_of_memory import ran_out
 from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
@@ -175,10 +175,9 @@ class Clients(nn.Module):
         except Exception as error:
             if ran_out(error):
                 raise
-            reason = " ".join(str(error).split())[:200]
             raise UsageError(
                 f"the lower segment fails for {self.lowers.copies} clients, together and one after another: "
-                f"{type(error).__name__}: {reason}"
+                f"{one_line(error)}"
             ) from None
         self.train(training)
 
