@@ -19,6 +19,7 @@ DATASETS: dict[str, str] = {
     "digits": "privkit.domains.images.embedded:Digits",
     "fashion_mnist": "privkit.domains.images.vision:FashionMnist",
     "image_folder": "privkit.domains.images.pictures:ImageFolder",
+    "imagenet": "privkit.domains.images.imagenet:ImageNet",
     "imdb": "privkit.domains.tokens.imdb:Imdb",
     "lfw_people": "privkit.domains.images.pictures:LfwPeople",
     "lfw_subset": "privkit.domains.images.embedded:LfwSubset",

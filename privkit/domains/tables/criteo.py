@@ -47,7 +47,6 @@ class Criteo(Checked):
     skip_bad_rows: bool = False
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Read the first rows; see `DatasetSpec.open`."""
         root = need_root(self.name, root, self.file)
         lines = numbered_lines(self.name, root, self.file, most=self.rows)
         rows, notes = good_rows(self.name, root / self.file, lines, _fields, skip_bad=self.skip_bad_rows)

@@ -43,7 +43,6 @@ class AmazonReviews(TextReading):
     rows: Count = 100_000
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Read the files; see `DatasetSpec.open`."""
         root = need_root(self.name, root, self.file or f"{FOLDER}/train.csv and test.csv")
         files = [self.file] if self.file else [f"{FOLDER}/train.csv", f"{FOLDER}/test.csv"]
         parts: list[list[Labelled]] = []

@@ -42,7 +42,6 @@ class Imdb(TextReading):
     vocabulary: Vocabulary = 20_000
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Read aclImdb/ or, without that folder, the archive; see `DatasetSpec.open`."""
         root = need_root(self.name, root, f"aclImdb/ or {ARCHIVE}")
         advice = advice_on_missing(download)
         folder, archive = root / "aclImdb", root / ARCHIVE

@@ -30,7 +30,6 @@ class Names(TextReading):
     vocabulary: Vocabulary = 256
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Read data/names/*.txt; see `DatasetSpec.open`."""
         root = need_root(self.name, root, "data/names/*.txt")
         advice = "unpack https://download.pytorch.org/tutorial/data.zip in the data root"
         check_folder(self.name, root / "data/names", advice)

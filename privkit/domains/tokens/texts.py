@@ -45,7 +45,6 @@ class Definitions(Checked):
     vocabulary: Vocabulary = 2000
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Read the packaged list; see `DatasetSpec.open`."""
         return _definitions(self.length, self.vocabulary)
 
 
@@ -82,7 +81,6 @@ class TextFile(TextReading):
     file: str = "texts.tsv"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Read the file; see `DatasetSpec.open`."""
         root = need_root(self.name, root, self.file)
         lines = ((place, line) for place, line in numbered_lines(self.name, root, self.file) if line.strip())
         texts, notes = good_rows(self.name, root / self.file, lines, _labelled, skip_bad=self.skip_bad_rows)

@@ -15,11 +15,21 @@ from numpy.typing import NDArray
 from torchvision import datasets
 
 from privkit.domains.base import TEST_ID_OFFSET, DatasetSpec
+from privkit.domains.images.imagenet import ImageNet
 from privkit.domains.images.pictures import CelebA, ImageFolder, LfwPeople, Pcam
 from privkit.domains.images.vision import Cifar10, Cifar100, FashionMnist, Mnist
 from tests.domains.images.official import Bytes, complaint, cut, everything, flip_byte, md5, noise, open_, pixels
 
-OFFICIAL: list[DatasetSpec] = [Mnist(), FashionMnist(), Cifar10(), Cifar100(), CelebA(), LfwPeople(), Pcam()]
+OFFICIAL: list[DatasetSpec] = [
+    Mnist(),
+    FashionMnist(),
+    Cifar10(),
+    Cifar100(),
+    CelebA(),
+    LfwPeople(),
+    Pcam(),
+    ImageNet(),
+]
 
 
 # --- All of them: no root, nothing there, no network
@@ -47,7 +57,7 @@ def test_missing_files_are_named_without_touching_the_network(
     assert named, message
     file = Path(named[1])
     assert file.is_relative_to(tmp_path)
-    assert file.suffix in ("", ".txt", ".h5")  # a file of the dataset, not merely the root
+    assert file.suffix in ("", ".txt", ".h5", ".tar")  # a file of the dataset, not merely the root
     assert file != tmp_path
     assert network == []
     assert list(tmp_path.iterdir()) == []
