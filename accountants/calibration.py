@@ -14,9 +14,9 @@ from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.certificate import Certificate
 
 Parameter = Literal["sigma", "rounds", "group"]
-TOLERANCE = 1e-6
-NUMERICAL_TOLERANCE = 1e-4
-LARGEST = 2**40
+_TOLERANCE = 1e-6
+_NUMERICAL_TOLERANCE = 1e-4
+_LARGEST = 2**40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +64,9 @@ def calibrate(
     validate.delta(delta)
     validate.choice("parameter", parameter, ("sigma", "rounds", "group"))
     search = {"sigma": _sigma, "rounds": _rounds, "group": _group}[parameter]
-    value, found = search(mechanism, target, lambda m: answer.epsilon(m, delta, tight=tight).epsilon, tight)
+    value, reached = search(mechanism, target, lambda m: answer.epsilon(m, delta, tight=tight).epsilon, tight)
     return Calibrated(
-        parameter=parameter, value=value, mechanism=found, certificate=answer.epsilon(found, delta, tight=tight)
+        parameter=parameter, value=value, mechanism=reached, certificate=answer.epsilon(reached, delta, tight=tight)
     )
 
 
@@ -88,14 +88,14 @@ def _sigma(
     if epsilon(mechanism) > target:
         while epsilon(scaled(high)) > target:
             low, high = high, 2 * high
-            if high > LARGEST:
+            if high > _LARGEST:
                 raise ValueError(
                     f"no noise reaches epsilon={target:g}: something else than the noised releases costs more"
                 )
     else:
-        while low > 1 / LARGEST and epsilon(scaled(low)) <= target:
+        while low > 1 / _LARGEST and epsilon(scaled(low)) <= target:
             low, high = low / 2, low
-    while high / low > 1 + (NUMERICAL_TOLERANCE if tight and not _closed(mechanism) else TOLERANCE / 1e4):
+    while high / low > 1 + (_NUMERICAL_TOLERANCE if tight and not _closed(mechanism) else _TOLERANCE / 1e4):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if epsilon(scaled(middle)) > target else (low, middle)
     return mechanism.noise.smashed * high, scaled(high)
@@ -111,9 +111,9 @@ def _rounds(
         first = "a single round" if unit == 1 else f"a single epoch of {unit:,} rounds"
         raise ValueError(f"{first} already costs epsilon={one:.4g}, more than the target {target:g}: add noise")
     low, high = 1, 2
-    while high <= LARGEST and epsilon(replace(mechanism, rounds=high * unit)) <= target:
+    while high <= _LARGEST and epsilon(replace(mechanism, rounds=high * unit)) <= target:
         low, high = high, 2 * high
-    while high - low > 1 and high <= LARGEST:
+    while high - low > 1 and high <= _LARGEST:
         middle = (low + high) // 2
         low, high = (middle, high) if epsilon(replace(mechanism, rounds=middle * unit)) <= target else (low, middle)
     return float(low * unit), replace(mechanism, rounds=low * unit)
@@ -131,9 +131,9 @@ def _group(
     for group in range(1, most + 1):
         participation = replace(sampled, chosen=group) if sampled else mechanism.participation
         candidate = replace(mechanism, mixing=_regrouped(mechanism.mixing, group), participation=participation)
-        if (found := epsilon(candidate)) <= target:
+        if (cost := epsilon(candidate)) <= target:
             return float(group), candidate
-        best = min(best or (found, group), (found, group))
+        best = min(best or (cost, group), (cost, group))
     assert best is not None
     raise ValueError(f"no group of up to {most} clients reaches epsilon={target:g}; {best[1]} give {best[0]:.4g}")
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from privkit.reports.gate import Gate
     from privkit.training.spec import TrainingSpec
 
-MOST = 1_000_000_000
+_MOST = 1_000_000_000
 """Images or epochs of a budget: far beyond what anybody computes, and small enough for every formula."""
 
-Images = Annotated[int, Ge(1), Le(MOST)]
-Passes = Annotated[int, Ge(0), Le(MOST)]
+Images = Annotated[int, Ge(1), Le(_MOST)]
+Passes = Annotated[int, Ge(0), Le(_MOST)]
 
 
 @dataclass(frozen=True, kw_only=True)

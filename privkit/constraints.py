@@ -34,7 +34,7 @@ _Test = Callable[[str, Any], Any]
 LARGEST_WHOLE = 2**53
 """Whole numbers up to here are floats without rounding."""
 
-LARGEST_FLOAT = sys.float_info.max
+_LARGEST_FLOAT = sys.float_info.max
 
 _WORDS: dict[type, str] = {bool: "true or false", NoneType: "left out"}
 
@@ -283,8 +283,8 @@ def _number(hint: Any) -> _Test | None:
     """The check of `Annotated[float, …]` or `Annotated[int, …]`; the usual float is let through at once."""
     limits = _limits(hint)
     if hint.__origin__ is float:
-        low = nextafter(limits["above"], inf) if "above" in limits else limits.get("least", -LARGEST_FLOAT)
-        high = nextafter(limits["below"], -inf) if "below" in limits else limits.get("most", LARGEST_FLOAT)
+        low = nextafter(limits["above"], inf) if "above" in limits else limits.get("least", -_LARGEST_FLOAT)
+        high = nextafter(limits["below"], -inf) if "below" in limits else limits.get("most", _LARGEST_FLOAT)
 
         def number(name: str, value: Any) -> float:
             return value if type(value) is float and low <= value <= high else real(name, value, **limits)

@@ -82,8 +82,8 @@ def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
     1e-05
     """
     a = np.asarray(orders, float)
-    found = (a - 1) * (np.asarray(rdp, float) - np.asarray(epsilon, float) + np.log1p(-1 / a)) - np.log(a)
-    return np.asarray(np.minimum(found, 0.0))
+    logs = (a - 1) * (np.asarray(rdp, float) - np.asarray(epsilon, float) + np.log1p(-1 / a)) - np.log(a)
+    return np.asarray(np.minimum(logs, 0.0))
 
 
 def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Converted:

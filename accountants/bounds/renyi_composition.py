@@ -38,18 +38,18 @@ def curves(runs: Sequence[Steps], orders: Array) -> Array:
     >>> curves([[(GaussianRelease(mu=1.0), 2)]], np.array([2.0, 8.0])).tolist()
     [[2.0, 8.0]]
     """
-    found = np.zeros((len(runs), orders.size))
+    sums = np.zeros((len(runs), orders.size))
     together: dict[str, list[tuple[int, GaussianRelease, int]]] = {}
     for row, steps in enumerate(runs):
         for step, count in steps:
             if isinstance(step, GaussianRelease):
                 together.setdefault(step.sampling, []).append((row, step, count))
             else:
-                found[row] += step.rdp(orders, count)
+                sums[row] += step.rdp(orders, count)
     for members in together.values():
         rows, steps, counts = zip(*members, strict=True)
-        np.add.at(found, list(rows), GaussianRelease.curves(steps, orders) * np.array(counts, float)[:, None])
-    return found
+        np.add.at(sums, list(rows), GaussianRelease.curves(steps, orders) * np.array(counts, float)[:, None])
+    return sums
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,8 +120,8 @@ def _best(
     values, best = np.full(rows.size, inf), np.zeros(rows.size)
 
     def attempt(some: Array, tried: Array) -> None:
-        found = convert(tried, curves([bounds[row].steps for row in some.tolist()], tried), some.tolist())
-        at, smallest = found.argmin(1), found.min(1)
+        triples = convert(tried, curves([bounds[row].steps for row in some.tolist()], tried), some.tolist())
+        at, smallest = triples.argmin(1), triples.min(1)
         better = smallest < values[some]
         values[some[better]], best[some[better]] = smallest[better], tried[at[better]]
 
@@ -142,5 +142,5 @@ def _best(
             if (some := rows[best == tried[0]]).size:
                 attempt(some, tried)
         edge = (best == orders[0]) | (best == HIGH_ORDERS[-1][-1])
-    found = zip(np.maximum(values, least).tolist(), best.tolist(), edge.tolist(), strict=True)
-    return [Limit(value=value, order=order, at_edge=at_edge) for value, order, at_edge in found]
+    triples = zip(np.maximum(values, least).tolist(), best.tolist(), edge.tolist(), strict=True)
+    return [Limit(value=value, order=order, at_edge=at_edge) for value, order, at_edge in triples]

@@ -27,23 +27,23 @@ Piece = tuple[float, float, int, bool]
 
 NODES = 48
 """Losses of one release. Twice as many lower ε by less than 1%."""
-SPENT = 0.5
+_SPENT = 0.5
 """Part of δ that truncated losses may take. From 0.3 to 0.6, ε changes by less than 1% at most specifications."""
 LARGEST_SHIFT = 10.0
 """μ up to which no likelihood ratio overflows."""
-SMALLEST_SHIFT = 1e-6
+_SMALLEST_SHIFT = 1e-6
 """μ to which smaller shifts are raised, so that the differences of likelihoods keep their digits."""
-ROUNDING = 1e-14
+_ROUNDING = 1e-14
 """Relative error of a node's mass times μ."""
-LARGEST_EXPONENT = 600.0
+_LARGEST_EXPONENT = 600.0
 """Order times loss above which a moment would overflow."""
-STEPS, CLOSE = 16, 1e-4
+_STEPS, _CLOSE = 16, 1e-4
 """Newton steps to the best order, and the relative step that needs no other: ε is then 1e-8 above its smallest."""
-ROWS = 256
+_ROWS = 256
 """Runs that are worked on at once, so that intermediate arrays stay in the processor's cache."""
-SEARCH, FOUND = 25, 1e-7
+_SEARCH, _FOUND = 25, 1e-7
 """Values of ln δ of one pass of the search for δ at ε, and the width at which it ends."""
-LOG_SMALLEST = -650.0
+_LOG_SMALLEST = -650.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,9 +80,9 @@ class TruncatedRenyiBound(Bound):
     @classmethod
     def epsilons(cls, bounds: Sequence[Self], deltas: Array) -> list[Limit]:
         limits: list[Limit] = []
-        for start in range(0, len(bounds), ROWS):
+        for start in range(0, len(bounds), _ROWS):
             values, orders = _epsilons(
-                [one.pieces for one in bounds[start : start + ROWS]], deltas[start : start + ROWS]
+                [one.pieces for one in bounds[start : start + _ROWS]], deltas[start : start + _ROWS]
             )
             pairs = zip(values.tolist(), orders.tolist(), strict=True)
             limits += [Limit(value=value, order=order) for value, order in pairs]
@@ -92,11 +92,11 @@ class TruncatedRenyiBound(Bound):
         return self.epsilons([self], np.array([delta]))[0]
 
     def log_delta(self, epsilon: float) -> Limit:
-        low, high = LOG_SMALLEST, 0.0
-        while high - low > FOUND:
-            tried = np.linspace(low, high, SEARCH + 2)[1:-1]
-            values, _ = _epsilons([self.pieces] * SEARCH, np.exp(tried))
-            enough = np.append(np.flatnonzero(values <= epsilon), SEARCH)[0]
+        low, high = _LOG_SMALLEST, 0.0
+        while high - low > _FOUND:
+            tried = np.linspace(low, high, _SEARCH + 2)[1:-1]
+            values, _ = _epsilons([self.pieces] * _SEARCH, np.exp(tried))
+            enough = np.append(np.flatnonzero(values <= epsilon), _SEARCH)[0]
             low, high = (low, *tried)[enough], (*tried, high)[enough]
         return Limit(value=float(high))
 
@@ -169,7 +169,7 @@ class _Losses:
 
 def _discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bool_], spent: Array) -> _Losses:
     """Nodes and masses of S pieces; their infinite losses cost about `spent` [S] of δ."""
-    mu, q = np.maximum(shift, SMALLEST_SHIFT)[:, None], rate[:, None]
+    mu, q = np.maximum(shift, _SMALLEST_SHIFT)[:, None], rate[:, None]
     rarest = ndtri(np.minimum(spent / (rounds * rate), 0.45))[:, None]
     lowest = ndtri(np.minimum(spent / rounds, 0.45))[:, None]
     loss, mass = np.zeros((mu.size, NODES)), np.zeros((mu.size, NODES))
@@ -190,7 +190,7 @@ def _discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.b
         nodes[:, :-1] += np.maximum(ratio[:, 1:] * cell - cell_shifted, 0) / gap
         nodes[:, -1] += above[:, -1]
         beyond = np.maximum(above_shifted[:, -1] - ratio[:, -1] * above[:, -1], 0)
-        infinite[rows] = rate[rows] * (beyond + ROUNDING * above_shifted[:, -1])
+        infinite[rows] = rate[rows] * (beyond + _ROUNDING * above_shifted[:, -1])
         log_ratio = np.log1p(q[rows] * np.expm1(m * (x - m / 2)))
         if both:  # the losses above 0 in both directions, and the rest at 0
             back = nodes[:, 1:] * np.exp(log_ratio[:, 1:])
@@ -203,8 +203,8 @@ def _discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.b
             nodes[:, :1] += shared
             mass[rows] = np.concatenate([nodes, np.maximum(ndtr(x[:, :1]) - shared, 0)], 1)
             loss[rows] = np.concatenate([log_ratio, np.log1p(-q[rows])], 1)
-            infinite_back[rows] = mass[rows, -1] + ROUNDING * ndtr(x[:, 0])
-    error = ROUNDING / mu[:, 0]
+            infinite_back[rows] = mass[rows, -1] + _ROUNDING * ndtr(x[:, 0])
+    error = _ROUNDING / mu[:, 0]
     return _Losses(loss=loss, mass=mass, infinite=infinite, infinite_back=infinite_back, error=error)
 
 
@@ -213,7 +213,7 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> tuple[Array, Ar
     sizes = np.array([len(run) for run in runs])
     owner = np.repeat(np.arange(sizes.size), sizes)
     shift, rate, rounds, poisson = (np.array(column) for column in zip(*chain.from_iterable(runs), strict=True))
-    losses = _discretized(shift, rate, rounds, poisson, SPENT * (deltas / sizes)[owner])
+    losses = _discretized(shift, rate, rounds, poisson, _SPENT * (deltas / sizes)[owner])
 
     def total(values: Array) -> Array:
         return np.bincount(owner, values, minlength=sizes.size)
@@ -232,14 +232,14 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> tuple[Array, Ar
 
     least = surprise(losses)
     largest = np.maximum.reduceat(np.abs(losses.loss).max(1), np.cumsum(sizes) - sizes)
-    most = LARGEST_EXPONENT / largest - 1
+    most = _LARGEST_EXPONENT / largest - 1
     variance = total(rounds * losses.cumulants(np.zeros(owner.size))[2])
     tilt = np.clip(np.sqrt(2 * np.clip(least, 0.1, 700) / variance), 1e-6, most)
     best, at = np.full(sizes.size, inf), tilt
-    for _ in range(STEPS):
+    for _ in range(_STEPS):
         values, change = converted(losses, least, tilt)
         best, at = np.where(values < best, values, best), np.where(values < best, tilt, at)
-        if not (moves := np.abs(change) > CLOSE).any():
+        if not (moves := np.abs(change) > _CLOSE).any():
             break
         tilt = np.where(moves, np.clip(tilt * np.exp(np.clip(change, -1, 1)), 1e-6, most), tilt)
     if poisson.any():

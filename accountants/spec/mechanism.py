@@ -273,8 +273,8 @@ class SplitMechanism(Checked):
         ratio = getattr(self.mixing, "ratio", None)
         if ratio is None or isinstance(ratio, RealizedRatios):
             return None
-        found: RatioLaw = ratio.law(self.mixing.patches if isinstance(self.mixing, CutMix) else None)
-        return found
+        law: RatioLaw = ratio.law(self.mixing.patches if isinstance(self.mixing, CutMix) else None)
+        return law
 
     def shift(self) -> ShiftLaw:
         """μ of one round's releases of one unit, for Gaussian noise; of all rounds together where `joint`."""

@@ -20,16 +20,16 @@ from privkit.constraints import Checked, Positive, Probability, Whole
 
 Array = NDArray[np.float64]
 
-MOST_PIECES = 100_000
+_MOST_PIECES = 100_000
 """Pieces of a quadrature over ratios, at most ten nodes each."""
 
 EXACT_PATCHES = 4096
 """Patches up to which a density of ratios is rounded exactly; more are rounded up to one of about this many counts."""
 
-LARGEST = 1_000_000
+_LARGEST = 1_000_000
 """Clients in a group and patches of an image that are accounted for, since laws are held as arrays."""
 
-ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]
+ArrayCount = Annotated[int, Ge(1), Le(_LARGEST)]
 """A number of clients or patches."""
 
 
@@ -96,7 +96,7 @@ class FixedRatio(Checked):
     @classmethod
     def equal(cls, group: int) -> FixedRatio:
         """λ_i = 1/k."""
-        return cls(ratios=(1 / validate.whole("group", group, most=LARGEST),) * group)
+        return cls(ratios=(1 / validate.whole("group", group, most=_LARGEST),) * group)
 
     @property
     def group(self) -> int:
@@ -306,7 +306,7 @@ def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tup
     """
     low, high = -45 / a - 5, 45 / b + 30
     longest = min(1.0, 2 / sqrt(a + b))
-    if sharpness + (high - low) / longest > MOST_PIECES:
+    if sharpness + (high - low) / longest > _MOST_PIECES:
         raise ValueError(
             f"ratios with concentration={a:g} under a shift of {sharpness:.3g} are too uneven to integrate: raise the "
             "concentration or sigma, or give fixed ratios"

@@ -25,7 +25,7 @@ from privkit.attacks.base import (
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.scores.image import Images, Values, image_scores
 
-DATA_RANGE = 1.0
+_DATA_RANGE = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,4 +212,4 @@ def score(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, dict[str, 
     """
     originals, guesses = truth.cpu().numpy(), guess.cpu().numpy()
     aligned = {"unaligned": guesses, "matched": guesses[match(originals, guesses, batch_size)]}
-    return {name: image_scores(originals, images, data_range=DATA_RANGE) for name, images in aligned.items()}
+    return {name: image_scores(originals, images, data_range=_DATA_RANGE) for name, images in aligned.items()}

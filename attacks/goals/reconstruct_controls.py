@@ -15,13 +15,13 @@ from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.attacks.patches import Geometry, patchify
 from privkit.seeds import derive
 
-CONTROL_IMAGES = 1_000
-PLAYED = 100
+_CONTROL_IMAGES = 1_000
+_PLAYED = 100
 """Auxiliary images that take part at most, and those of them that play the victim."""
-PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
-IDENTITY_SHARE = 0.5
+_PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
+_IDENTITY_SHARE = 0.5
 """The identity control passes if the attack's MSE is at most this share of the mean image's."""
-NOISE_SLACK = 0.03
+_NOISE_SLACK = 0.03
 """The noise control passes if the attack's MSE is at most this share below the mean image's."""
 
 
@@ -56,11 +56,11 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
         labels = torch.zeros(len(auxiliary), dtype=torch.int64, device=auxiliary.device)
     mounting, hijacks = attack.mounting, "clients" in attack.needs
     if not hijacks:  # a server that trains clients needs all images
-        auxiliary, labels = auxiliary[-CONTROL_IMAGES:], labels[-CONTROL_IMAGES:]
+        auxiliary, labels = auxiliary[-_CONTROL_IMAGES:], labels[-_CONTROL_IMAGES:]
     whole = auxiliary.shape
     if mounting.control_side is not None:
         auxiliary = shrunk(auxiliary, mounting.control_side)
-    quarter = min(len(auxiliary) // 4, max(PLAYED, batch_size)) // batch_size * batch_size
+    quarter = min(len(auxiliary) // 4, max(_PLAYED, batch_size)) // batch_size * batch_size
     if quarter == 0:
         raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
     own, played, own_labels = auxiliary[:-quarter], auxiliary[-quarter:], labels[:-quarter]
@@ -128,13 +128,13 @@ def _judged(what: str, identity_error: float, noise_error: float, mean_error: fl
     return (
         Control(
             name="wins_on_identity",
-            passed=identity_error <= IDENTITY_SHARE * mean_error,
+            passed=identity_error <= _IDENTITY_SHARE * mean_error,
             detail=f"on a release that is the {what} itself the attack has MSE {identity_error:.4f}, "
             f"the mean {what} {mean_error:.4f}",
         ),
         Control(
             name="fails_on_noise",
-            passed=noise_error >= (1 - NOISE_SLACK) * mean_error,
+            passed=noise_error >= (1 - _NOISE_SLACK) * mean_error,
             detail=f"on a release of pure noise the attack has MSE {noise_error:.4f}, the mean {what} {mean_error:.4f}",
         ),
     )
@@ -146,11 +146,11 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
     inputs = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
     targets = nn.functional.one_hot(labels, int(labels.max()) + 1).double()
     ridge = 1e-2 * len(rows) * torch.eye(len(rows), dtype=inputs.dtype, device=inputs.device)
-    found = (inputs.T @ torch.linalg.solve(inputs @ inputs.T + ridge, targets)).float()
-    linear = nn.Linear(found.shape[0] - 1, found.shape[1], device=released.device)
+    weights = (inputs.T @ torch.linalg.solve(inputs @ inputs.T + ridge, targets)).float()
+    linear = nn.Linear(weights.shape[0] - 1, weights.shape[1], device=released.device)
     with torch.no_grad():
-        linear.weight.copy_(PROBE_SCALE * found[:-1].T)
-        linear.bias.copy_(PROBE_SCALE * found[-1])
+        linear.weight.copy_(_PROBE_SCALE * weights[:-1].T)
+        linear.bias.copy_(_PROBE_SCALE * weights[-1])
     return nn.Sequential(nn.Flatten(), linear)
 
 
@@ -167,21 +167,21 @@ def plain(release: Tensor, image_shape: tuple[int, ...]) -> nn.Module:
     torch.Size([1, 1, 8, 8])
     """
     if len(image_shape) == 1:
-        return Numbers(by_place=release.ndim == 3 and release.shape[1] == image_shape[0])
+        return _Numbers(by_place=release.ndim == 3 and release.shape[1] == image_shape[0])
     if release.ndim == 2:
         return nn.Flatten()
     channels, height, width = image_shape
     try:
-        return Patches(Geometry.of(release, (channels, height, width)).patch)
+        return _Patches(Geometry.of(release, (channels, height, width)).patch)
     except NotApplicable:
         if release.ndim == 4:
             return nn.Identity()
     shorter = min(height, width)
     sides = [p for p in range(1, shorter + 1) if height % p == 0 == width % p]
-    return Patches(max(p for p in sides if p * p <= shorter))
+    return _Patches(max(p for p in sides if p * p <= shorter))
 
 
-class Patches(nn.Module):
+class _Patches(nn.Module):
     """A lower segment that gives the image's own patches: what a white-box attack is told in its controls."""
 
     def __init__(self, patch: int) -> None:
@@ -193,7 +193,7 @@ class Patches(nn.Module):
         return patchify(images, self.patch)
 
 
-class Numbers(nn.Module):
+class _Numbers(nn.Module):
     """A lower segment that gives the numbers of a token sequence or table row themselves, ids among them.
 
     Args:

@@ -24,14 +24,14 @@ from privkit.attacks.hijack.gan import Norm
 from privkit.constraints import Checked, Count, Fraction, NonNegative, Positive, Whole
 
 ROUNDS_AN_EPOCH = 100
-CONTROL_EPOCHS, CONTROL_WIDTH = 5, 8
+_CONTROL_EPOCHS, _CONTROL_WIDTH = 5, 8
 EPOCHS = {"strong": 5, "released": 100}
-WIDTHS = {"strong": 16, "released": 64}
-RATES = {"strong": 1e-3, "released": 1e-5}
-DISCRIMINATOR_RATES = {"strong": 1e-3, "released": 1e-4}
-PENALTY_WEIGHTS = {"strong": 10.0, "released": 500.0}
+_WIDTHS = {"strong": 16, "released": 64}
+_RATES = {"strong": 1e-3, "released": 1e-5}
+_DISCRIMINATOR_RATES = {"strong": 1e-3, "released": 1e-4}
+_PENALTY_WEIGHTS = {"strong": 10.0, "released": 500.0}
 BLOCKS = {"strong": 2, "released": 6}
-BETAS = {"strong": (0.5, 0.9), "released": (0.9, 0.999)}
+_BETAS = {"strong": (0.5, 0.9), "released": (0.9, 0.999)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +96,10 @@ class FSHA(Checked):
         >>> FSHA().mounting.short_of_published
         '500 rounds at width 16 with 2 blocks, where the authors take 10,000 at 64 with 6: not the published strength'
         """
-        width = min(CONTROL_WIDTH, self.width or WIDTHS[self.recipe])
+        width = min(_CONTROL_WIDTH, self.width or _WIDTHS[self.recipe])
         return Mounting(
             start=None if self.epochs == 0 else replace(self, epochs=0),
-            control=lambda steps: replace(self, epochs=CONTROL_EPOCHS, width=width),
+            control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS, width=width),
             control_side=8,
             short_of_published=self._short_of_published(),
         )
@@ -147,7 +147,7 @@ class FSHA(Checked):
     def _short_of_published(self) -> str:
         """What falls short of the authors' settings, as a sentence; empty if nothing does."""
         epochs, own = EPOCHS[self.recipe] if self.epochs is None else self.epochs, self._settings()
-        theirs = (EPOCHS["released"], WIDTHS["released"], BLOCKS["released"])
+        theirs = (EPOCHS["released"], _WIDTHS["released"], BLOCKS["released"])
         if all(a >= b for a, b in zip((epochs, own.width, own.blocks), theirs, strict=True)):
             return ""
         return (
@@ -159,12 +159,12 @@ class FSHA(Checked):
         """The fields with the recipe's values in place of None."""
         return Settings(
             penalty=self.penalty,
-            penalty_weight=self.penalty_weight or PENALTY_WEIGHTS[self.recipe],
-            learning_rate=self.learning_rate or RATES[self.recipe],
-            discriminator_rate=self.discriminator_rate or DISCRIMINATOR_RATES[self.recipe],
+            penalty_weight=self.penalty_weight or _PENALTY_WEIGHTS[self.recipe],
+            learning_rate=self.learning_rate or _RATES[self.recipe],
+            discriminator_rate=self.discriminator_rate or _DISCRIMINATOR_RATES[self.recipe],
             discriminator_steps=self.discriminator_steps,
-            betas=BETAS[self.recipe],
-            width=self.width or WIDTHS[self.recipe],
+            betas=_BETAS[self.recipe],
+            width=self.width or _WIDTHS[self.recipe],
             blocks=self.blocks or BLOCKS[self.recipe],
             end=self.end or (None if self.recipe == "strong" else "linear"),
             noise=self.noise,

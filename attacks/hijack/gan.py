@@ -48,15 +48,15 @@ def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, 
     """
     points = points.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(discriminator(points).sum(), points, create_graph=True)
-    penalty: Tensor = (row_norms(gradient, norm) - 1).square().mean()
+    penalty: Tensor = (_row_norms(gradient, norm) - 1).square().mean()
     return penalty
 
 
-def row_norms(gradient: Tensor, norm: Norm) -> Tensor:
+def _row_norms(gradient: Tensor, norm: Norm) -> Tensor:
     """Norms of each row, [N] ("full") or of each of its channels, [N, C] ("channel").
 
     >>> gradient = torch.tensor([[3.0, -4.0]])
-    >>> row_norms(gradient, "full").tolist(), row_norms(gradient, "channel").tolist()
+    >>> _row_norms(gradient, "full").tolist(), _row_norms(gradient, "channel").tolist()
     ([5.0], [[3.0, 4.0]])
     """
     choice("norm", norm, get_args(Norm))

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from privkit.constraints import Checked, Count, Fraction, Positive, Whole
 
-EPSILON = 1e-12
+_EPSILON = 1e-12
 
 Policy = Literal["fast", "average", "voting"]
 
@@ -120,7 +120,7 @@ class SplitGuard(Checked):
         regular = self._first.joined(self._second)
         far, near = self._wrong.distance(regular), self._first.distance(self._second)
         wide, narrow = self._wrong.angle(regular), self._first.angle(self._second)
-        raw = (wide * far - narrow * near) / (far + near + EPSILON)
+        raw = (wide * far - narrow * near) / (far + near + _EPSILON)
         return float((1 + exp(-self.slope * raw)) ** -self.power)
 
     def _suspicious(self) -> bool:
@@ -165,5 +165,5 @@ class _Batches:
     def angle(self, other: _Batches) -> float:
         """Between the means, in radians; a right angle where one of them is 0."""
         a, b = torch.as_tensor(self.total), torch.as_tensor(other.total)
-        cosine = float(a @ b) / max(float(a.norm() * b.norm()), EPSILON**2)
+        cosine = float(a @ b) / max(float(a.norm() * b.norm()), _EPSILON**2)
         return acos(min(1.0, max(-1.0, cosine)))

@@ -27,8 +27,8 @@ from privkit.constraints import Checked, Whole
 from privkit.torch_utils.seeded import seeded
 
 Combine = Literal["auto", "average", "concatenate", "pool", "intersect", "as_released"]
-TRIED = 8  # messages of own images that the distance of copies is learned from
-SCALED = ("mae", "set", "message")  # decoders whose natural width would grow with the combined channels
+_TRIED = 8  # messages of own images that the distance of copies is learned from
+_SCALED = ("mae", "set", "message")  # decoders whose natural width would grow with the combined channels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class Adaptive(Checked):
             )
         root, coins, module = torch.randint(2**48, (3,), generator=generator).tolist()
         draws = Generator(device).manual_seed(root)
-        tried = own[: min(TRIED, len(own) // size) * size].split(size)
+        tried = own[: min(_TRIED, len(own) // size) * size].split(size)
         with seeded(device, module), torch.no_grad():
             plan = self._plan(*([_in_order(query(part, draws), size) for part in tried] for _ in range(2)))
         combined = [plan.view(same, Generator(device).manual_seed(coins + i)) for i, same in enumerate(rounds)]
@@ -140,7 +140,7 @@ class Adaptive(Checked):
             decoder=name,
             epochs=self.epochs,
             augment=self.augment,
-            width=scaled_size(channels)[0] if name in SCALED else None,
+            width=scaled_size(channels)[0] if name in _SCALED else None,
             depth=scaled_size(channels)[1] if name == "mae" else None,
         )
         return attack.run(replace(observation, views=combined, query=asked), generator, session)

@@ -113,5 +113,5 @@ class JigsawWhiteBox(Checked):
             return replace(answer, view=restored(answer.view, solver.solve(answer.view, 0)))
 
         second = replace(observation, views=placed, query=query if tries else None)
-        found = self.white_box.run(second, generator, Stage(session, saved, "white_box"))
-        return replace(found, permutation=Permutation(source=torch.cat(saved["sources"]).to(device)))
+        inverted = self.white_box.run(second, generator, Stage(session, saved, "white_box"))
+        return replace(inverted, permutation=Permutation(source=torch.cat(saved["sources"]).to(device)))

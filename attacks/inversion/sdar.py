@@ -24,9 +24,9 @@ from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.sdar_training import AttackData, SDARTraining
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
-SMALLEST = 10
-CONTROL_EPOCHS = 10
-PUBLISHED_STEPS, PUBLISHED_BATCH = 20_000, 128  # of the authors' released script
+_SMALLEST = 10
+_CONTROL_EPOCHS = 10
+_PUBLISHED_STEPS, _PUBLISHED_BATCH = 20_000, 128  # of the authors' released script
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +85,10 @@ class SDAR(Checked):
         return Mounting(
             budget_share=0.5 if self.epochs is None else 0.0,
             start=None if self.epochs == 0 else replace(self, epochs=0),
-            control=lambda steps: replace(self, epochs=CONTROL_EPOCHS),
+            control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
             control_side=8,
             short_of_published=f"{taken} epochs on the recorded releases of trained clients, where the authors' attack "
-            f"takes {PUBLISHED_STEPS:,} steps of {PUBLISHED_BATCH} images along with training: "
+            f"takes {_PUBLISHED_STEPS:,} steps of {_PUBLISHED_BATCH} images along with training: "
             "not the published strength",
         )
 
@@ -125,8 +125,8 @@ class SDAR(Checked):
         own, own_labels = observation.auxiliary.to(rows.device), observation.auxiliary_labels.to(rows.device)
         if own_labels.shape != own.shape[:1] or own_labels.is_floating_point():
             raise NotApplicable(f"sdar needs a whole-number label for each of the {len(own)} auxiliary images")
-        if len(own) < SMALLEST:
-            raise NotApplicable(f"sdar holds a tenth of the auxiliary images out: it needs {SMALLEST}, got {len(own)}")
+        if len(own) < _SMALLEST:
+            raise NotApplicable(f"sdar holds a tenth of the auxiliary images out: it needs {_SMALLEST}, got {len(own)}")
         upper = frozen(observation.upper, rows.device)
         classes = _classes(upper, rows, own_labels, labels)
         lower = None

@@ -19,10 +19,10 @@ from privkit.attacks.inversion.unsplit_training import Alternation, Recipe, fres
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 from privkit.torch_utils.seeded import seeded
 
-PHASE_STEPS = {"reduced": 25, "released": 100}
+_PHASE_STEPS = {"reduced": 25, "released": 100}
 EPOCHS = {"reduced": 40, "released": 1_000}
-INPUT_RATES = {"reduced": 0.03, "released": 1e-3}
-L2 = {"reduced": 0.0, "released": 1.0}
+_INPUT_RATES = {"reduced": 0.03, "released": 1e-3}
+_L2 = {"reduced": 0.0, "released": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +105,10 @@ class UnSplit(Checked):
         with seeded(device, root):
             check_release(clone, first, observation.image_shape)
         recipe = Recipe(
-            steps=PHASE_STEPS[self.recipe],
-            learning_rate=self.learning_rate or INPUT_RATES[self.recipe],
+            steps=_PHASE_STEPS[self.recipe],
+            learning_rate=self.learning_rate or _INPUT_RATES[self.recipe],
             total_variation=self.total_variation,
-            l2=L2[self.recipe] if self.l2 is None else self.l2,
+            l2=_L2[self.recipe] if self.l2 is None else self.l2,
         )
         training = Alternation(clone, chunks_of(views, self.parallel), observation.image_shape, recipe, root)
         epochs = EPOCHS[self.recipe] if self.epochs is None else self.epochs
@@ -122,8 +122,8 @@ class UnSplit(Checked):
         >>> UnSplit(epochs=40).mounting.short_of_published
         '40 alternations of 25 + 25 steps, where the authors take 1,000 of 100 + 100: not the published strength'
         """
-        epochs, steps = EPOCHS[self.recipe] if self.epochs is None else self.epochs, PHASE_STEPS[self.recipe]
-        most, long = EPOCHS["released"], PHASE_STEPS["released"]
+        epochs, steps = EPOCHS[self.recipe] if self.epochs is None else self.epochs, _PHASE_STEPS[self.recipe]
+        most, long = EPOCHS["released"], _PHASE_STEPS["released"]
         if epochs >= most and steps >= long:
             return ""
         return (

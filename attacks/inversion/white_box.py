@@ -22,14 +22,14 @@ from privkit.attacks.order.own_tokens import rows_a_message
 from privkit.attacks.order.place_model import PlaceModel
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
-OBJECTIVE = "white_box: the objective"
-CALIBRATION_ROWS = 16
-PLACE_IMAGES = 2_000  # more tell hardly more of places, and their tokens are held at once
-CALIBRATION_EPOCHS = 2
-UNTRIED = (0.1, 0.0)
-UNTRIED_MIXED = (0.1, 0.3)
-VARIATIONS = (0.003, 0.03, 0.1, 0.3, 1.0, 3.0)  # small for exact releases, large for noisy ones
-DISTANCES = (0.0, 0.3)  # more than none where a release leaves pixels open
+_OBJECTIVE = "white_box: the objective"
+_CALIBRATION_ROWS = 16
+_PLACE_IMAGES = 2_000  # more tell hardly more of places, and their tokens are held at once
+_CALIBRATION_EPOCHS = 2
+_UNTRIED = (0.1, 0.0)
+_UNTRIED_MIXED = (0.1, 0.3)
+_VARIATIONS = (0.003, 0.03, 0.1, 0.3, 1.0, 3.0)  # small for exact releases, large for noisy ones
+_DISTANCES = (0.0, 0.3)  # more than none where a release leaves pixels open
 
 Order = Literal["auto", "known", "shuffled", "batch", "guessed"]
 
@@ -210,7 +210,7 @@ class WhiteBox(Checked):
             noise[: len(problem.start)] = 0
             problem = replace(many, start=(many.start + noise).clamp(0, 1), anchor=many.start)
         training = ImageFit(lower, problem, method, priors, seed)
-        curve = fit(training, method.epochs, session, objective=OBJECTIVE)
+        curve = fit(training, method.epochs, session, objective=_OBJECTIVE)
         images, objective = training.guess()
         if self.restarts == 1:
             return images, curve
@@ -235,8 +235,8 @@ class WhiteBox(Checked):
         unordered = "shuffled" if self.recipe == "strong" else "guessed"
         orders = [self.order] if self.order != "auto" else ["known", unordered] if tokens else ["known"]
         strong = self.recipe == "strong"
-        usual = (UNTRIED_MIXED if views[0].mixed > 1 else UNTRIED) if strong else (0.0, 0.0)
-        smooth, near = (VARIATIONS, DISTANCES) if strong else ((0.0,), (0.0,))
+        usual = (_UNTRIED_MIXED if views[0].mixed > 1 else _UNTRIED) if strong else (0.0, 0.0)
+        smooth, near = (_VARIATIONS, _DISTANCES) if strong else ((0.0,), (0.0,))
         smooth = smooth if self.total_variation is None else (self.total_variation,)
         near = near if self.l2 is None else (self.l2,)
         weights = list(product(smooth, near))
@@ -255,17 +255,17 @@ class WhiteBox(Checked):
             view = (
                 averaged([a.view for a in answers], align=order == "shuffled") if self.same_victims else answers[0].view
             )
-            view = view if order == "batch" else chunks_of([view], CALIBRATION_ROWS)[0]
+            view = view if order == "batch" else chunks_of([view], _CALIBRATION_ROWS)[0]
             self._check([view])
             problem = self._problem(view, observation, learned, order, _variance([view])).repeated(len(weights))
             pairs = torch.tensor(weights, device=tried.device).repeat_interleave(len(view.smashed), 0)
-            short = replace(self._method(order), epochs=min(method.epochs, CALIBRATION_EPOCHS))
+            short = replace(self._method(order), epochs=min(method.epochs, _CALIBRATION_EPOCHS))
             seat = members[: len(view.smashed)].flatten()
             training = ImageFit(lower, problem, short, (pairs[:, 0], pairs[:, 1]), root)
-            fit(training, short.epochs, objective=OBJECTIVE)
+            fit(training, short.epochs, objective=_OBJECTIVE)
             guess = training.guess()[0].unflatten(0, (len(weights), -1))
             wrong = (guess - tried[seat.clamp_min(0)]).square().flatten(2).mean(2)
-            counted = (seat >= 0) & (torch.arange(len(seat), device=seat.device) < CALIBRATION_ROWS * view.mixed)
+            counted = (seat >= 0) & (torch.arange(len(seat), device=seat.device) < _CALIBRATION_ROWS * view.mixed)
             return wrong[:, counted].mean(1).tolist()  # type: ignore[no-any-return]
 
         for order in orders:
@@ -289,7 +289,7 @@ class _Own:
     def places(self) -> PlaceModel:
         """Where tokens lie."""
         assert self.images is not None
-        return PlaceModel.fit(released_by(self.lower, self.images[:PLACE_IMAGES]))
+        return PlaceModel.fit(released_by(self.lower, self.images[:_PLACE_IMAGES]))
 
     def regressed(self, smashed: Tensor) -> Tensor:
         """Starts [N, C, H, W]."""

@@ -46,11 +46,11 @@ class GradientMatching(Checked):
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
         """Score every row: how much nearer the positive label's gradient is than the nearest other's."""
-        found, examples = self.distances(observation)
-        if self.positive >= found.shape[1]:
-            raise NotApplicable(f"the surrogate knows labels 0..{found.shape[1] - 1}, not positive={self.positive}")
-        others = torch.arange(found.shape[1], device=found.device) != self.positive
-        return Scores(values=found[:, others].amin(1) - found[:, self.positive], examples=examples)
+        distances, examples = self.distances(observation)
+        if self.positive >= distances.shape[1]:
+            raise NotApplicable(f"the surrogate knows labels 0..{distances.shape[1] - 1}, not positive={self.positive}")
+        others = torch.arange(distances.shape[1], device=distances.device) != self.positive
+        return Scores(values=distances[:, others].amin(1) - distances[:, self.positive], examples=examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
         """Distance of every row's gradient to each candidate's; the smallest is the guessed label.

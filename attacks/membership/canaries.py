@@ -89,14 +89,14 @@ class Canaries(Checked):
         place[at] = torch.arange(len(at), device=at.device)
         if int(rows.min()) < 0 or int(rows.max()) >= len(place):
             raise NotApplicable(f"canaries were sent in rows that are not among the {len(place)} rows of the views")
-        found = place[rows]
-        if int(found.min()) < 0:
+        held = place[rows]
+        if int(held.min()) < 0:
             raise NotApplicable("no gradient came back for some rows that held canaries")
         times, count = rows.shape
         sides = [side.reshape(-1, count, values.shape[1]).expand(times, -1, -1) for side in (present, absent)]
         ratios = torch.zeros(count, dtype=torch.float64, device=values.device)
         for time in range(times):  # one by one: all at once would be a copy of the whole run in float64
-            ratios += likelihood_ratio(values[found[time]], sides[0][time], sides[1][time], self.sigma)
+            ratios += likelihood_ratio(values[held[time]], sides[0][time], sides[1][time], self.sigma)
         return Scores(values=ratios, examples=torch.arange(count, device=ratios.device))
 
 

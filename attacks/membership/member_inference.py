@@ -14,7 +14,7 @@ from privkit.attacks.base import Mounting, NoSession, NotApplicable, Scores, Ses
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.constraints import Checked
 
-FEWEST_SHADOWS = 2  # on either side, below which nothing can be compared
+_FEWEST_SHADOWS = 2  # on either side, below which nothing can be compared
 
 Predict = Callable[[Tensor], Tensor]
 """Images [N, C, H, W] in, logits [N, L] out."""
@@ -41,7 +41,7 @@ class MemberInference(Checked):
     needs: ClassVar[frozenset[str]] = frozenset({"candidates", "candidate_labels", "predict"})
 
     score: Literal["loss", "lira"] = "loss"
-    shadows: Annotated[int, Ge(2 * FEWEST_SHADOWS), MultipleOf(2)] = 8
+    shadows: Annotated[int, Ge(2 * _FEWEST_SHADOWS), MultipleOf(2)] = 8
 
     @property
     def uses(self) -> frozenset[str]:
@@ -155,15 +155,17 @@ def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
             f"{list(shadow.shape)} and {members.dtype} {list(members.shape)}"
         )
     inside, outside = members.sum(0), (~members).sum(0)
-    if int(outside.min()) < FEWEST_SHADOWS:
-        raise NotApplicable(f"lira needs {FEWEST_SHADOWS} shadow models without each example, got {int(outside.min())}")
+    if int(outside.min()) < _FEWEST_SHADOWS:
+        raise NotApplicable(
+            f"lira needs {_FEWEST_SHADOWS} shadow models without each example, got {int(outside.min())}"
+        )
     mean, variance = _normal(shadow, ~members)
     examples = torch.arange(len(target), device=target.device)
     if not int(inside.max()):
         return Scores(values=(target - mean) / variance.sqrt(), examples=examples)
-    if int(inside.min()) < FEWEST_SHADOWS:
+    if int(inside.min()) < _FEWEST_SHADOWS:
         raise NotApplicable(
-            f"lira needs {FEWEST_SHADOWS} shadow models with each example, or none with any, got {int(inside.min())} "
+            f"lira needs {_FEWEST_SHADOWS} shadow models with each example, or none with any, got {int(inside.min())} "
             f"to {int(inside.max())}"
         )
     own_mean, own_variance = _normal(shadow, members)

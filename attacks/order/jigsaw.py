@@ -23,7 +23,7 @@ from privkit.attacks.order.piece_training import PieceTraining, member_losses, m
 from privkit.constraints import Checked, Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
-STAGES = ("places", "members")
+_STAGES = ("places", "members")
 """Networks in the order of their training."""
 
 
@@ -92,7 +92,7 @@ class Jigsaw(Checked):
         for number in range(len(state["sources"]), len(views)):
             state["sources"].append(solver.solve(views[number], 1 + number))
             session.save(state)
-            curve = [loss for stage in STAGES if stage in state for loss in state[stage]["curve"]]
+            curve = [loss for stage in _STAGES if stage in state for loss in state[stage]["curve"]]
             done, total = len(curve) + len(state["sources"]), len(curve) + len(views)
             session.report(done, total, curve[-1] if curve else 0.0)
         device = views[0].smashed.device
@@ -116,10 +116,10 @@ class Jigsaw(Checked):
         geometry = checked_geometry(observation)
         device, size = views[0].smashed.device, rows_a_message(views[0])
         seeds = torch.randint(2**48, (3,), generator=generator).tolist()
-        own, patches, found, in_order = own_tokens(
+        own, patches, estimated, in_order = own_tokens(
             views[0], observation, geometry, Generator(device).manual_seed(seeds[1])
         )
-        keep = found if self.keep is None else self.keep
+        keep = estimated if self.keep is None else self.keep
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order
         decoder = TokenDecoder.fitted(own, patches, geometry)
         del patches

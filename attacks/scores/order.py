@@ -121,13 +121,13 @@ def _contents(guess: Tensor, truth: Tensor, batch: int, kinds: Tensor | None) ->
     whole("batch", batch)
     first = (torch.arange(n, device=truth.device) // batch * batch * t).unsqueeze(1)
     labels = torch.arange(n * t, device=truth.device).view(n, t) - first if kinds is None else kinds
-    found = []
+    contents = []
     for name, source in (("guess", guess), ("truth", truth)):
         places = (source + first).flatten()
         if not torch.equal(places.sort().values, torch.arange(n * t, device=truth.device)):
             raise ValueError(f"{name} must name every place of each message of {batch} rows exactly once")
-        found.append(torch.empty_like(places).scatter(0, places, labels.flatten()).view(n, t))
-    return found[0], found[1]
+        contents.append(torch.empty_like(places).scatter(0, places, labels.flatten()).view(n, t))
+    return contents[0], contents[1]
 
 
 def _pairs(contents: Tensor, side: int, down: bool, most: int) -> Tensor:

@@ -13,7 +13,7 @@ from privkit.domains.tokens.domain import PADDING, Tokens
 from privkit.models.base import Depth, NamedCuts, SplitModel
 from privkit.torch_utils.seeded import seeded
 
-LAYERS: dict[str, type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+_LAYERS: dict[str, type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 """Kind -> torch's layer."""
 
 
@@ -54,15 +54,15 @@ class Recurrent(NamedCuts):
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
         with seeded(torch.device("cpu"), seed):
-            embedding = EmbeddedLast(nn.Embedding(len(domain.vocabulary), self.embedding, padding_idx=PADDING))
-            state = LastState(LAYERS[self.kind](self.embedding, self.width, self.depth, batch_first=True))
+            embedding = _EmbeddedLast(nn.Embedding(len(domain.vocabulary), self.embedding, padding_idx=PADDING))
+            state = _LastState(_LAYERS[self.kind](self.embedding, self.width, self.depth, batch_first=True))
             head = nn.Linear(self.width, classes)
         if self.cut == "embedding":
             return SplitModel(lower=embedding, upper=nn.Sequential(state, head), hides_places=True)
         return SplitModel(lower=nn.Sequential(embedding, state), upper=head, hides_places=False)
 
 
-class EmbeddedLast(nn.Module):
+class _EmbeddedLast(nn.Module):
     """Embedding of a sequence whose padding was moved from its end to its front."""
 
     def __init__(self, embedding: nn.Embedding) -> None:
@@ -77,7 +77,7 @@ class EmbeddedLast(nn.Module):
         return tokens
 
 
-class LastState(nn.Module):
+class _LastState(nn.Module):
     """The state of the last recurrent layer after the last token."""
 
     def __init__(self, layers: nn.RNNBase) -> None:

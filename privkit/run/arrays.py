@@ -32,16 +32,16 @@ def read_arrays(path: Path, data: bytes, wanted: Mapping[str, tuple[str, int]]) 
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
                 raise ValueError(f"it unpacks to more than {MOST_BYTES >> 20} MiB")
-            found = {name: _array(archive, f"{name}.npy") for name in wanted}
+            arrays = {name: _array(archive, f"{name}.npy") for name in wanted}
         for name, (kind, dimensions) in wanted.items():
-            if (found[name].dtype.kind, found[name].ndim) != (kind, dimensions):
-                raise ValueError(f"{name} is {found[name].dtype} {list(found[name].shape)}")
-        if len({len(array) for array in found.values()}) > 1:
+            if (arrays[name].dtype.kind, arrays[name].ndim) != (kind, dimensions):
+                raise ValueError(f"{name} is {arrays[name].dtype} {list(arrays[name].shape)}")
+        if len({len(array) for array in arrays.values()}) > 1:
             raise ValueError("its arrays have different lengths")
     except Exception as error:  # zipfile, zlib and numpy each raise their own kind
         reason = " ".join(str(error).split())[:200]
         raise DamagedFile(f"{path} is damaged ({reason}); delete {path.parent} and repeat the run's command") from None
-    return found
+    return arrays
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:

@@ -158,7 +158,7 @@ def _round_robin(n: int, number: int) -> Tensor:
     return torch.cat([rest, partner])
 
 
-STANDALONE = SplitProtocol(clients=10, upper="own")
+_STANDALONE = SplitProtocol(clients=10, upper="own")
 """Each of ten clients trains a whole network on its own images."""
 
 SL = SplitProtocol(lower="handed_on")
@@ -167,16 +167,16 @@ SL = SplitProtocol(lower="handed_on")
 PSL = SplitProtocol(clients=10)
 """Parallel split learning: ten lower segments, one server update a round with weights d_i."""
 
-SPLITFED = SplitProtocol(clients=10, average="round")
+_SPLITFED = SplitProtocol(clients=10, average="round")
 """Parallel split learning with FedAvg of the lower segments after every round."""
 
-SPLITAVG = SplitProtocol(clients=10, gradient="average")
+_SPLITAVG = SplitProtocol(clients=10, gradient="average")
 """Parallel split learning where everybody gets the averaged cut-layer gradient."""
 
-CUTMIXSL = SplitProtocol(clients=10)
+_CUTMIXSL = SplitProtocol(clients=10)
 """Parallel split learning for mixing defenses: each client gets the part of the gradient that its mask kept."""
 
-CUTMIXSFL = SplitProtocol(clients=10, average="round", gradient="average")
+_CUTMIXSFL = SplitProtocol(clients=10, average="round", gradient="average")
 """CutMixSL with FedAvg of the lower segments and the averaged gradient broadcast."""
 
 PROTOCOLS: dict[str, str] = {

@@ -12,9 +12,9 @@ from privkit.constraints import Checked, Count, Fraction, NonNegative, Positive,
 from privkit.domains.images.augment import Augmentation
 from privkit.errors import UsageError
 
-OF_OPTIMIZER = ("momentum", "weight_decay")
+_OF_OPTIMIZER = ("momentum", "weight_decay")
 """Options that mean something for one optimizer only, so that a side with another does not take them over."""
-SCHEDULES_WITH = {
+_SCHEDULES_WITH = {
     "warm_up": ("one_cycle", "cosine"),
     "milestones": ("multi_step",),
     "decay": ("multi_step",),
@@ -65,7 +65,7 @@ class OptimizerSpec(Checked):
         super().__post_init__()
         if self.momentum is not None and self.optimizer != "sgd":
             raise ValueError(f"momentum belongs to sgd, but the optimizer is {self.optimizer}; drop it or use sgd")
-        for name, schedules in SCHEDULES_WITH.items():
+        for name, schedules in _SCHEDULES_WITH.items():
             if getattr(self, name) is not None and self.schedule not in schedules:
                 raise ValueError(f"{name} belongs to {' and '.join(schedules)}, but the schedule is {self.schedule}")
         if self.lowest_rate is not None and self.lowest_rate > self.learning_rate:
@@ -153,8 +153,8 @@ class TrainingSpec(OptimizerSpec):
     def upper(self) -> OptimizerSpec:
         """How the server's weights are stepped."""
         optimizer, schedule = self.upper_optimizer or self.optimizer, self.upper_schedule or self.schedule
-        others = (OF_OPTIMIZER if optimizer != self.optimizer else ()) + (
-            tuple(SCHEDULES_WITH) if schedule != self.schedule else ()
+        others = (_OF_OPTIMIZER if optimizer != self.optimizer else ()) + (
+            tuple(_SCHEDULES_WITH) if schedule != self.schedule else ()
         )
         chosen = {}
         for name in OptimizerSpec.__dataclass_fields__:

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from privkit.errors import unknown
 
 Augmentation = Literal["none", "crop", "crop_flip"]
-AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
+_AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
 
 
 def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
@@ -35,8 +35,8 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
     tensor([[ 0.,  8.,  9., 10., 11., 12., 13., 14.],
             [ 0., 16., 17., 18., 19., 20., 21., 22.]])
     """
-    if kind not in AUGMENTATIONS:
-        raise unknown("augmentation", kind, AUGMENTATIONS)
+    if kind not in _AUGMENTATIONS:
+        raise unknown("augmentation", kind, _AUGMENTATIONS)
     if kind == "none":
         return images
     if images.ndim not in (4, 5):
@@ -50,8 +50,8 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
         columns = torch.where(flip, columns.flip(1), columns)
     inside = ((rows >= 0) & (rows < h)).unsqueeze(2) & ((columns >= 0) & (columns < w)).unsqueeze(1)
     source = rows.clamp(0, h - 1).unsqueeze(2) * w + columns.clamp(0, w - 1).unsqueeze(1)
-    found = flat.gather(2, source.view(-1, 1, h * w).expand(-1, c, -1))
-    return torch.where(inside.view(-1, 1, h * w), found, 0).view(*batch, c, h, w)
+    moved = flat.gather(2, source.view(-1, 1, h * w).expand(-1, c, -1))
+    return torch.where(inside.view(-1, 1, h * w), moved, 0).view(*batch, c, h, w)
 
 
 def _shifted(n: int, side: int, generator: Generator) -> Tensor:

@@ -18,7 +18,7 @@ from privkit.domains.images.arrays import ArrayPool
 from privkit.domains.official import advice_on_missing, check_files, need_root, one_sentence
 from privkit.errors import DataError
 
-IMAGES_PER_CIFAR_BATCH = 10_000
+_IMAGES_PER_CIFAR_BATCH = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Cifar10(Checked):
         from torchvision.datasets import CIFAR10
 
         root = need_root(self.name, root, CIFAR10.base_folder)
-        count = self.batches or min(5, -(-train_images // IMAGES_PER_CIFAR_BATCH))
+        count = self.batches or min(5, -(-train_images // _IMAGES_PER_CIFAR_BATCH))
         advice = advice_on_missing(download)
         if not download:
             advice += f" (or use a declared subset: --dataset cifar10:batches=N; this run needs {count})"

@@ -16,7 +16,7 @@ from privkit.domains.rows import BadRow, good_rows, numbered_lines
 from privkit.domains.tables.reading import table_pools
 from privkit.errors import DataError
 
-FOREIGN = re.compile("[\udc80-\udcff]")
+_FOREIGN = re.compile("[\udc80-\udcff]")
 """What stands for a byte that is no UTF-8."""
 
 
@@ -36,9 +36,9 @@ class BreastCancer:
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         from sklearn.datasets import load_breast_cancer
 
-        found = load_breast_cancer()
-        dense = {str(name): column for name, column in zip(found.feature_names, found.data.T, strict=True)}
-        return table_pools(dense, {}, [str(found.target_names[label]) for label in found.target])
+        loaded = load_breast_cancer()
+        dense = {str(name): column for name, column in zip(loaded.feature_names, loaded.data.T, strict=True)}
+        return table_pools(dense, {}, [str(loaded.target_names[label]) for label in loaded.target])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class TableFile:
             )
 
         def even(row: list[str]) -> list[str]:
-            if any(FOREIGN.search(cell) for cell in row):
+            if any(_FOREIGN.search(cell) for cell in row):
                 raise BadRow("is not UTF-8 text", "save the file as UTF-8")
             if len(row) != len(header):
                 raise BadRow(f"has {len(row)} cells instead of {len(header)}", "repair it")

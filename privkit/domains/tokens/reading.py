@@ -27,23 +27,23 @@ Length = Annotated[int, Ge(1), Le(4096)]
 Vocabulary = Annotated[int, Ge(3), "two ids are padding and unknown"]
 """Number of ids."""
 
-WORD = re.compile(r"[\w']+|[^\w\s]")
+_WORD = re.compile(r"[\w']+|[^\w\s]")
 
 Labelled = tuple[str, str]
 """The label of a text, and the text."""
 
 
-def split_text(text: str, unit: Unit) -> list[str]:
+def _split_text(text: str, unit: Unit) -> list[str]:
     """The tokens of a text in lower case.
 
     Args:
         text: any.
         unit: "words" (punctuation marks are tokens of their own) or "characters".
 
-    >>> split_text("Not bad!", "words")
+    >>> _split_text("Not bad!", "words")
     ['not', 'bad', '!']
     """
-    return WORD.findall(text.lower()) if unit == "words" else list(text.lower())
+    return _WORD.findall(text.lower()) if unit == "words" else list(text.lower())
 
 
 def text(raw: bytes) -> str:
@@ -72,7 +72,7 @@ def read_texts(
     Args:
         train: label and text of each training record, at least one; classes are numbered in alphabetical order.
         test: likewise; empty for a dataset without a test part.
-        unit: see `split_text`.
+        unit: see `_split_text`.
         length: T, tokens that are kept of each text.
         vocabulary: most ids; the most frequent tokens of the training texts get one, and ties are broken
             alphabetically.
@@ -82,16 +82,16 @@ def read_texts(
     >>> pools.train.domain.vocabulary, pools.train.x.tolist()
     (('', '?', 'a', 'n', 'b', 'o'), [[2, 3, 3], [4, 5, 0]])
     """
-    parts = [[split_text(text, unit) for _, text in part] for part in (train, test)]
+    parts = [[_split_text(text, unit) for _, text in part] for part in (train, test)]
     counts = Counter(chain.from_iterable(parts[0]))
     known = sorted(counts, key=lambda token: (-counts[token], token))[: vocabulary - 2]
     number = {token: place for place, token in enumerate(known, 2)}
     domain = Tokens(length=length, vocabulary=("", "?", *known), separator=" " if unit == "words" else "")
     ids = [[[number.get(token, UNKNOWN) for token in tokens[:length]] for tokens in part] for part in parts]
-    return numbered_texts(domain, ids, (train, test), notes)
+    return _numbered_texts(domain, ids, (train, test), notes)
 
 
-def numbered_texts(
+def _numbered_texts(
     domain: Tokens,
     ids: Sequence[Sequence[Sequence[int]]],
     parts: Sequence[Sequence[Labelled]],
@@ -159,4 +159,4 @@ class TextReading(Checked):
         tokenizer = read_tokenizer(name, root, self.tokenizer)
         domain = Tokens(length=self.length, vocabulary=tokenizer.vocabulary)
         ids = [tokenizer.encode([text for _, text in part], self.length) for part in (train, test)]
-        return numbered_texts(domain, ids, (train, test), notes)
+        return _numbered_texts(domain, ids, (train, test), notes)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from privkit.domains.official import file_inside, one_sentence
 
-PADDING_NAMES = ("[PAD]", "<pad>")
-UNKNOWN_NAMES = ("[UNK]", "<unk>")
+_PADDING_NAMES = ("[PAD]", "<pad>")
+_UNKNOWN_NAMES = ("[UNK]", "<unk>")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,8 @@ def read_tokenizer(name: str, root: Path, file: str) -> Subwords:
     by_id = sorted((number, token) for token, number in tokenizer.get_vocab(with_added_tokens=True).items())
     tokens = [token for _, token in by_id]
     ids = np.zeros(by_id[-1][0] + 1, dtype=np.int64)
-    others = [number for number, token in by_id if token not in PADDING_NAMES + UNKNOWN_NAMES]
+    others = [number for number, token in by_id if token not in _PADDING_NAMES + _UNKNOWN_NAMES]
     ids[others] = np.arange(2, len(others) + 2)
-    ids[[number for number, token in by_id if token in UNKNOWN_NAMES]] = 1
-    kept = [token for token in tokens if token not in PADDING_NAMES + UNKNOWN_NAMES]
+    ids[[number for number, token in by_id if token in _UNKNOWN_NAMES]] = 1
+    kept = [token for token in tokens if token not in _PADDING_NAMES + _UNKNOWN_NAMES]
     return Subwords(tokenizer=tokenizer, vocabulary=("", "?", *kept), ids=ids)
