@@ -112,12 +112,12 @@ def _nearest(seen: Tensor, known: Tensor, releases: Tensor, kept: Tensor) -> Ten
     """
     rows, there, others, theirs = (part.flatten(1).float() for part in (seen, known, releases, kept))
     whole = bool((there == 1).all()) and bool((theirs == 1).all())
-    found = []
+    winners = []
     for x, k in zip(*(part.split(max(1, CHUNK // len(others))) for part in (rows, there)), strict=True):
         if whole:
-            found.append(torch.cdist(x, others).argmin(1))
+            winners.append(torch.cdist(x, others).argmin(1))
             continue
         squared = (k * x.square()) @ theirs.T - 2 * (k * x) @ (theirs * others).T + k @ (theirs * others.square()).T
         both = k @ theirs.T
-        found.append(torch.where(both > 0, squared / both.clamp_min(1e-12), torch.inf).argmin(1))
-    return torch.cat(found)
+        winners.append(torch.where(both > 0, squared / both.clamp_min(1e-12), torch.inf).argmin(1))
+    return torch.cat(winners)

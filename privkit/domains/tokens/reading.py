@@ -52,10 +52,10 @@ def text(raw: bytes) -> str:
     Raises:
         BadRow: if it is, or is no UTF-8.
     """
-    found = utf8(raw)
-    if not found.strip():
+    letters = utf8(raw)
+    if not letters.strip():
         raise BadRow("holds no token", "delete it")
-    return found
+    return letters
 
 
 def read_texts(

@@ -36,7 +36,7 @@ class Subwords:
         """Our ids of each text, at most `length`, special tokens included."""
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(length)
-        return [self.ids[found.ids].tolist() for found in self.tokenizer.encode_batch(list(texts))]
+        return [self.ids[pieces.ids].tolist() for pieces in self.tokenizer.encode_batch(list(texts))]
 
 
 def read_tokenizer(name: str, root: Path, file: str) -> Subwords:
