@@ -11,6 +11,7 @@ from privkit.domains.base import Batch, DatasetSpec
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
 from privkit.models import VIT_MICRO
+from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol, Stacked
 
 SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}
@@ -41,3 +42,10 @@ def built(defense: Defense, protocol: SplitProtocol | None = None, seed: int = 0
     model = VIT_MICRO.build(IMAGES, 10, positions=defense.positions, seed=seed)
     edge = Clients.build(model.lower, defense, IMAGES, classes=10, seed=seed, protocol=protocol)
     return edge, Stacked(model.upper, protocol.clients) if protocol.upper == "own" else model.upper
+
+
+def fitted(defense: Defense, protocol: SplitProtocol | None = None) -> tuple[Clients, nn.Module]:
+    """Clients whose first block is the lower segment, and the server that fits what their defense releases."""
+    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(IMAGES, 10, positions=True, seed=0)
+    edge = Clients.build(model.lower, defense, IMAGES, classes=10, seed=0, protocol=protocol or SplitProtocol())
+    return edge, edge.fitted(model.upper, IMAGES, 0)

@@ -19,7 +19,8 @@ class Session:
         state: dict[str, Any] | None = None,
         at: Literal["report", "save"] = "report",
     ) -> None:
-        self.dies_after, self.state, self.at = dies_after, state, at
+        self.dies_after, self.at = dies_after, at
+        self.state: Any = state
         self.saves, self.reports = 0, list[tuple[int, int, float]]()
 
     def load(self) -> dict[str, Any] | None:

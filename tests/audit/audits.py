@@ -1,10 +1,13 @@
 """Audits of a few seconds that are run again, and attacks that only a test knows."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from privkit.attacks.base import Mounting
+from privkit.attacks.goals.reconstruct import ImageMounting
 from privkit.audit.run import AuditRun, run_audit
 from privkit.registry import Component, parse
 from tests.small import SMALL
@@ -41,3 +44,14 @@ def registered(monkeypatch: pytest.MonkeyPatch, attack: type) -> None:
 
     monkeypatch.setattr("privkit.settings.parse", parse_too)
     monkeypatch.setattr("privkit.early.check", lambda settings: None)  # it knows registered names only
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd:
+    """An attack that does what a test gives its class as `run`."""
+
+    name: ClassVar[str]
+    goal: ClassVar[str] = "reconstruct"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)

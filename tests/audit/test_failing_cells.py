@@ -1,48 +1,31 @@
 """Cells that fail, and what a run makes of them."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
-from torch import Generator
 
-from privkit.attacks.base import Mounting, NotApplicable
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
+from privkit.attacks.base import NotApplicable
+from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.audit.run import run_audit
 from privkit.errors import PrivkitError, UsageError
 from privkit.registry import TABLES
 from privkit.run.records import read_rows
 from privkit.settings import resolve
-from tests.audit.audits import again, registered
+from tests.audit.audits import Odd, again, registered
 from tests.small import SMALL
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refuses:
-    """Is not applicable, or crashes, as told."""
+class Refuses(Odd):
+    name = "refuses"
 
-    name: ClassVar[str] = "refuses"
-    goal: ClassVar[str] = "reconstruct"
-    needs: ClassVar[frozenset[str]] = frozenset()
-    uses: ClassVar[frozenset[str]] = frozenset()
-    mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)
-
-    def run(self, observation: ImageObservation, generator: Generator, session: Any = None) -> Reconstruction:
+    def run(self, *given: object) -> Reconstruction:
         raise NotApplicable("needs what nobody has")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Crashes:
-    """A faulty attack."""
+class Crashes(Odd):
+    name = "crashes"
 
-    name: ClassVar[str] = "crashes"
-    goal: ClassVar[str] = "reconstruct"
-    needs: ClassVar[frozenset[str]] = frozenset()
-    uses: ClassVar[frozenset[str]] = frozenset()
-    mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)
-
-    def run(self, observation: ImageObservation, generator: Generator, session: Any = None) -> Reconstruction:
+    def run(self, *given: object) -> Reconstruction:
         raise RuntimeError("shapes\ndo not fit")
 
 

@@ -20,12 +20,11 @@ from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.partition import Iid
-from privkit.models.vit import Vit
 from privkit.registry import load, parse, table
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round
 from privkit.wire.channel import record
 from privkit.wire.hijack import LiveClients, serve
-from tests.small import IMAGES, random_images
+from tests.small import fitted, random_images
 
 SETTINGS: dict[str, Any] = {
     "dataset": "tiny_digits",
@@ -157,14 +156,8 @@ def test_rows_of_canaries_are_found_behind_mixing() -> None:
     assert rows_of(members, 3, 2).tolist() == [[0, 1, 0], [2, 2, 3]]
 
 
-def edge_of(defense: Any, protocol: SplitProtocol, seed: int = 0) -> tuple[Clients, torch.nn.Module]:
-    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(IMAGES, 10, positions=True, seed=seed)
-    edge = Clients.build(model.lower, defense, IMAGES, classes=10, seed=seed, protocol=protocol)
-    return edge, edge.fitted(model.upper, IMAGES, seed)
-
-
 def test_a_quiet_defense_keeps_its_clipping_and_loses_its_noise() -> None:
-    edge, _ = edge_of(GaussianNoise(sigma=2.0, clip=0.5), SplitProtocol())
+    edge, _ = fitted(GaussianNoise(sigma=2.0, clip=0.5), SplitProtocol())
     data = random_images(6, 10)
     loud, silent = (record(e, data, batch_size=6, seed=0).views[0].smashed for e in (edge, noiseless(edge)))
     assert edge.defense.sigma == 2.0  # type: ignore[attr-defined]
@@ -173,7 +166,7 @@ def test_a_quiet_defense_keeps_its_clipping_and_loses_its_noise() -> None:
 
 
 def test_passes_send_the_same_images_with_draws_of_their_own() -> None:
-    edge, _ = edge_of(PatchShuffle(), SplitProtocol(clients=2))
+    edge, _ = fitted(PatchShuffle(), SplitProtocol(clients=2))
     sent = record(edge, random_images(8, 10), batch_size=2, seed=0, passes=3)
     assert len(sent.views) == 6
     assert sent.members.view(3, 8).tolist() == [list(range(8))] * 3
@@ -188,7 +181,7 @@ def test_passes_send_the_same_images_with_draws_of_their_own() -> None:
     "protocol", [SplitProtocol(), SplitProtocol(clients=2, average="round"), SplitProtocol(clients=2)]
 )
 def test_live_clients_under_an_honest_server_learn_the_task(protocol: SplitProtocol) -> None:
-    edge, upper = edge_of(NoDefense(), protocol)
+    edge, upper = fitted(NoDefense(), protocol)
     data, spec = random_images(40, 10), TrainingSpec(batch_size=10, learning_rate=3e-3)
     clients = LiveClients(edge, data, Iid().assign(data.y, protocol.clients, 0), spec, data[:20], 0)
     losses = serve(clients, upper, 80, spec)
@@ -201,7 +194,7 @@ def test_live_clients_go_on_bit_for_bit_and_refuse_what_cannot_be_hijacked() -> 
     shares = Iid().assign(data.y, 1, 0)
 
     def fresh() -> LiveClients:
-        return LiveClients(edge_of(NoDefense(), SplitProtocol())[0], data, shares, spec, data[:10], 0)
+        return LiveClients(fitted(NoDefense(), SplitProtocol())[0], data, shares, spec, data[:10], 0)
 
     whole, part, rest = fresh(), fresh(), fresh()
     for clients in (whole, part, rest):
@@ -222,7 +215,7 @@ def test_live_clients_go_on_bit_for_bit_and_refuse_what_cannot_be_hijacked() -> 
     assert not torch.equal(whole.views()[0].smashed, fresh().views()[0].smashed)
     with pytest.raises(ValueError, match="a gradient at the cut must be"):
         fresh().round(lambda view: view.smashed[:1])
-    edge = edge_of(NoDefense(), SplitProtocol())[0]
+    edge = fitted(NoDefense(), SplitProtocol())[0]
     with pytest.raises(NotApplicable, match="do not learn"):
         LiveClients(edge, data, shares, replace(spec, freeze_lower=True), data[:10], 0)
 

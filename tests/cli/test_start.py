@@ -5,21 +5,19 @@ import resource
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from privkit.attacks.base import Mounting
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
+from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.start import INTERNAL_FAULT
 from privkit.errors import OutOfMemory
-from privkit.registry import Component, parse
 from privkit.run.records import read_rows
 from privkit.settings import resolve
+from tests.audit.audits import Odd, registered
+from tests.small import SMALL
 
 STUB = """
 import privkit.cli.app, privkit.cli.start
@@ -111,29 +109,20 @@ def test_a_limit_below_what_imports_need_says_so(mebibytes: int) -> None:
     assert "too few for the libraries to load" in done.stderr
 
 
-@dataclass(frozen=True, kw_only=True)
-class Greedy:
+class Greedy(Odd):
     """An attack that asks for a pebibyte."""
 
-    name: ClassVar[str] = "greedy"
-    goal: ClassVar[str] = "reconstruct"
-    needs: ClassVar[frozenset[str]] = frozenset()
-    uses: ClassVar[frozenset[str]] = frozenset()
-    mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)
+    name = "greedy"
 
-    def run(self, observation: ImageObservation, generator: Any, session: Any = None) -> Reconstruction:
+    def run(self, *given: object) -> Reconstruction:
         return Reconstruction(images=torch.empty(2**50))
 
 
 def test_an_allocation_that_fails_ends_the_run_and_keeps_what_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    greedy = Component(name="greedy", spec=Greedy(), label="greedy")
-    monkeypatch.setattr(
-        "privkit.settings.parse", lambda kind, given: greedy if given == "greedy" else parse(kind, given)
-    )
-    monkeypatch.setattr("privkit.early.check", lambda settings: None)  # it knows registered names only
-    config = resolve({"attack": ["mean_image", "greedy"], "dataset": "tiny_digits", "budget": "smoke", "threads": 1})
+    registered(monkeypatch, Greedy)
+    config = resolve({"attack": ["mean_image", "greedy"], **SMALL})
     with pytest.raises(OutOfMemory, match=r"in none / greedy, seed 0 \(you tried to allocate \d+ bytes\)") as caught:
         run_audit(config, out=tmp_path / "run")
     assert caught.value.exit_code == 3

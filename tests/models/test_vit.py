@@ -11,6 +11,7 @@ from timm.models.vision_transformer import VisionTransformer
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
+from privkit.models.base import SplitModel
 from privkit.models.tokens import PatchLinear
 
 SHAPE = (1, 28, 28)
@@ -42,6 +43,15 @@ def merged(lower: torch.nn.Module, upper: torch.nn.Module, spec: Vit) -> dict[st
     return state
 
 
+def assert_equal(split: SplitModel, whole: torch.nn.Module, spec: Vit) -> None:
+    """With the same weights, both segments give what timm's whole network gives."""
+    whole.load_state_dict(merged(split.lower, split.upper, spec))
+    images = torch.rand(3, *SHAPE)
+    with torch.no_grad():
+        ours, theirs = split.upper.eval()(split.lower.eval()(images)), whole((images - 0.5) / 0.5)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("cut", VIT_MICRO.cuts)
 @pytest.mark.parametrize("positions", [True, False])
 def test_lower_then_upper_is_timms_forward(cut: str, positions: bool) -> None:
@@ -49,11 +59,7 @@ def test_lower_then_upper_is_timms_forward(cut: str, positions: bool) -> None:
     spec = Vit(cut=cut)
     split = spec.build(IMAGES, 10, positions=positions, seed=0)
     whole = timm_vit(spec, class_token=False, global_pool="avg", pos_embed="learn" if positions else "none")
-    whole.load_state_dict(merged(split.lower, split.upper, spec))
-    images = torch.rand(3, *SHAPE)
-    with torch.no_grad():
-        ours, theirs = split.upper.eval()(split.lower.eval()(images)), whole((images - 0.5) / 0.5)
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+    assert_equal(split, whole, spec)
 
 
 def test_a_class_token_belongs_to_the_server() -> None:
@@ -62,12 +68,8 @@ def test_a_class_token_belongs_to_the_server() -> None:
     assert "cls_token" in split.upper.state_dict()
     assert "cls_token" not in split.lower.state_dict()
     whole = timm_vit(spec, class_token=True, global_pool="token", no_embed_class=True)
-    whole.load_state_dict(merged(split.lower, split.upper, spec))
-    images = torch.rand(3, *SHAPE)
-    with torch.no_grad():
-        ours, theirs = split.upper.eval()(split.lower.eval()(images)), whole((images - 0.5) / 0.5)
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
-    assert split.lower(images).shape == (3, 16, 96)
+    assert_equal(split, whole, spec)
+    assert split.lower(torch.rand(3, *SHAPE)).shape == (3, 16, 96)
 
 
 @pytest.mark.parametrize("cut", VIT_MICRO.cuts)
@@ -76,12 +78,8 @@ def test_the_clients_class_token_is_timms_own(cut: str) -> None:
     spec = Vit(cut=cut, pool="token", class_token="client")
     split = spec.build(IMAGES, 10, positions=True, seed=0)
     whole = timm_vit(spec, class_token=True, global_pool="token", no_embed_class=False)
-    whole.load_state_dict(merged(split.lower, split.upper, spec))
-    images = torch.rand(3, *SHAPE)
-    with torch.no_grad():
-        ours, theirs = split.upper.eval()(split.lower.eval()(images)), whole((images - 0.5) / 0.5)
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
-    assert split.lower(images).shape == (3, 17, 96)
+    assert_equal(split, whole, spec)
+    assert split.lower(torch.rand(3, *SHAPE)).shape == (3, 17, 96)
     assert "cls_token" not in split.upper.state_dict()
 
 

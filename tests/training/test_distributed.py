@@ -27,7 +27,7 @@ def job() -> dict[str, Any]:
             receipts.append(sent.receipt)
             return sent
 
-        edge.release = watched  # type: ignore[method-assign]
+        edge.release = watched  # type: ignore[method-assign,assignment]
         train(edge, upper, digits(96), TrainingSpec(batch_size=12), epochs=2, seed=0)
         weights = torch.cat([p.detach().flatten() for p in (*edge.parameters(), *upper.parameters())])
         share = receipts[0].certificate().quantities.get("own_image_share")

@@ -23,29 +23,22 @@ from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.random_cutout import RandomCutout
 from privkit.domains.base import Batch
 from privkit.domains.partition import Iid
-from privkit.models.vit import Vit
-from privkit.training import Clients, SplitProtocol, TrainingSpec
+from privkit.training import SplitProtocol, TrainingSpec
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, imitated, serve
-from tests.small import IMAGES, SHAPE
+from tests.small import IMAGES, SHAPE, fitted
 
 SPEC = TrainingSpec(batch_size=8, learning_rate=3e-3)
-
-
-def edge_of(defense: Defense, clients: int = 1) -> tuple[Clients, nn.Module]:
-    model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(IMAGES, 10, positions=True, seed=0)
-    edge = Clients.build(model.lower, defense, IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=clients))
-    return edge, edge.fitted(model.upper, IMAGES, 0)
 
 
 def live(defense: Defense, clients: int = 1, guard: SplitGuard | None = None) -> tuple[LiveClients, nn.Module]:
     draws = Generator().manual_seed(0)
     data = Batch(x=torch.rand(64, *SHAPE, generator=draws), y=torch.arange(64) % 10, ids=torch.arange(64))
-    edge, upper = edge_of(defense, clients)
+    edge, upper = fitted(defense, SplitProtocol(clients=clients))
     return LiveClients(edge, data, Iid().assign(data.y, clients, 0), SPEC, data[:16], 0, guard), upper
 
 
 def imitation(defense: Defense, smashed: Tensor, clients: int = 1) -> Tensor:
-    imitate = imitated(edge_of(defense, clients)[0], IMAGES)
+    imitate = imitated(fitted(defense, SplitProtocol(clients=clients))[0], IMAGES)
     assert imitate is not None
     found = imitate(smashed, Generator().manual_seed(1))
     assert torch.equal(found, imitate(smashed, Generator().manual_seed(1)))
@@ -80,7 +73,7 @@ def test_shuffles_move_the_pilots_tokens_as_far_as_the_clients(defense: Defense,
 
 
 def test_the_public_frozen_block_is_a_part_of_what_clients_do() -> None:
-    edge, _ = edge_of(NoDefense(frozen_block=True))
+    edge, _ = fitted(NoDefense(frozen_block=True))
     imitate, smashed = imitated(edge, IMAGES), torch.rand(8, 4, 16)
     assert imitate is not None
     assert edge.block is not None
@@ -97,14 +90,14 @@ def test_the_public_frozen_block_is_a_part_of_what_clients_do() -> None:
     ],
 )
 def test_nothing_to_imitate(defense: Defense, clients: int) -> None:
-    assert imitated(edge_of(defense, clients)[0], IMAGES) is None
+    assert imitated(fitted(defense, SplitProtocol(clients=clients))[0], IMAGES) is None
 
 
 def test_fsha_hands_the_pilot_over_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the whole attack, on clients that shuffle: discriminator and decoder see no token at its place."""
     monkeypatch.setattr("privkit.attacks.hijack.fsha.ROUNDS_AN_EPOCH", 2)
     clients, _ = live(PatchShuffle(), clients=2)
-    imitate, moved = imitated(edge_of(PatchShuffle(), 2)[0], IMAGES), []
+    imitate, moved = imitated(fitted(PatchShuffle(), SplitProtocol(clients=2))[0], IMAGES), []
     assert imitate is not None
 
     def watched(smashed: Tensor, draws: Generator) -> Tensor:
@@ -215,7 +208,7 @@ def test_a_notice_is_held_against_as_much_honest_training(
         given.guard.rounds = count
         return losses
 
-    upper = lambda *given: (None, nn.Sequential(nn.Dropout(0.5), edge_of(NoDefense())[1]), None)  # noqa: E731
+    upper = lambda *given: (None, nn.Sequential(nn.Dropout(0.5), fitted(NoDefense())[1]), None)  # noqa: E731
     monkeypatch.setattr(reconstruct, "_clients", clients)
     monkeypatch.setattr(reconstruct, "untrained", upper)
     monkeypatch.setattr(reconstruct, "serve", counted)
