@@ -60,7 +60,7 @@ class LossDistribution:
     infinity: float
     raised: float = 0.0
 
-    @property
+    @cached_property
     def losses(self) -> Array:
         """[n] the nodes."""
         return np.arange(self.lowest, self.lowest + self.masses.size, dtype=np.float64) * self.interval
