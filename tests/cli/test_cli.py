@@ -155,6 +155,7 @@ def test_a_run_from_the_command_line(privkit_cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "results.jsonl").read_text() == results
 
 
+@pytest.mark.slow
 def test_nothing_but_caches_is_written_outside_the_run_folder(tmp_path: Path) -> None:
     """The temporary and the working folder stay empty, and the home but for privkit's own cache."""
     places = {name: tmp_path / name for name in ("home", "temporary", "work")}

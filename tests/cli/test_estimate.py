@@ -59,6 +59,7 @@ def test_the_estimate_uses_the_sizes_that_the_data_have(tmp_path: Path) -> None:
     assert int(preview(config).splitlines()[-1].split("about ")[1].split(" s")[0]) < 120
 
 
+@pytest.mark.slow
 def test_every_attack_and_every_protocol_has_an_estimate() -> None:
     text = preview(resolve({"defense": ["patch_shuffle", "mixup"], "attack": "all", **SMALL}))
     *lines, last = text.splitlines()
