@@ -27,8 +27,6 @@ from privkit.certificate import Certificate
 from privkit.constraints import Checked, Positive
 
 _MECHANISM = ', "mechanism": '
-_MOST = 2**53
-"""Rounds in one charge, so that a float counts them."""
 
 
 class BudgetSpent(ValueError):
@@ -159,7 +157,7 @@ class Ledger:
             hash(mechanism)
         except TypeError as error:
             raise ValueError(f"a specification holds tuples, not lists or arrays: {error}") from None
-        count = validate.whole("rounds", mechanism.rounds if rounds is None else rounds, most=_MOST)
+        count = validate.whole("rounds", mechanism.rounds if rounds is None else rounds)
         if mechanism.joint and count != mechanism.rounds:
             raise ValueError(f"the ratios are those of {mechanism.rounds} rounds, so rounds={count} has no meaning")
         if count % (together := mechanism.charged_together):

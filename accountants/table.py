@@ -56,7 +56,11 @@ def mechanism_of(cells: Mapping[str, Any]) -> SplitMechanism:
     >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law
     'gaussian'
     """
-    given = translated(cells)
+    return _mechanism(translated(cells))
+
+
+def _mechanism(given: Mapping[str, Any]) -> SplitMechanism:
+    """The mechanism of a row that has privkit's own names."""
     if "variance" in given:
         raise ValueError("noise is given as a standard deviation: put the square root of the variance into sigma")
     values = DEFAULTS | {name: BY_NAME[name].parse(name, value) for name, value in given.items()}
@@ -108,7 +112,7 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
             delta = BY_NAME["delta"].parse("delta", given) if given not in (None, "") else default_delta
             if delta is None:
                 raise ValueError("delta is empty; fill the column or give --delta")
-            mechanism = mechanism_of(row)
+            mechanism = _mechanism(row)
             yield Entry(row=number, name=called, cells=row, mechanism=mechanism, delta=validate.delta(delta))
         except ValueError as error:
             refused = Entry(row=number, name=called, cells=cells)

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privkit.constraints import LARGEST_WHOLE, choice, instance, real, whole
+from privkit.constraints import choice, real, whole
 
-__all__ = ["LARGEST_WHOLE", "choice", "delta", "fields", "instance", "orders", "real", "whole"]
-
-
-def fields(spec: object, **values: float) -> None:
-    """Store checked numbers in a frozen specification as plain Python numbers.
-
-    A float32 keeps its few digits in every product that it enters, so it is made a float at the door.
-    """
-    for name, value in values.items():
-        object.__setattr__(spec, name, value)
+__all__ = ["choice", "delta", "orders", "real", "whole"]
 
 
 def delta(value: object, name: str = "delta") -> float:

@@ -25,7 +25,7 @@ BATCH = 20
 IMAGES = digits(900).x
 VICTIMS, AUXILIARY = IMAGES[:100], IMAGES[100:]
 EDGE = torch.randn(4, 12, generator=Generator().manual_seed(3))
-UNORDERED = ("set", "message")
+UNORDERED: tuple[DecoderName, ...] = ("set", "message")
 
 
 def shuffled(images: Tensor, draws: Generator) -> Tensor:
@@ -70,7 +70,7 @@ def test_the_set_decoder_breaks_a_shuffle_that_holds_against_the_papers() -> Non
 
 
 @pytest.mark.parametrize("name", UNORDERED)
-def test_the_order_of_tokens_in_a_row_is_ignored(name: str) -> None:
+def test_the_order_of_tokens_in_a_row_is_ignored(name: DecoderName) -> None:
     tokens = patchify(VICTIMS[:6], 2) @ EDGE
     decoder = scattered(name, tokens)
     order = torch.rand(6, 16, generator=Generator().manual_seed(1)).argsort(1)
