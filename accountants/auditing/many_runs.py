@@ -7,7 +7,8 @@ from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.auditing.base import FRONTIER, Correction, levels
-from privkit.accountants.auditing.score_cuts import Array, Cuts, lower, scores, upper
+from privkit.accountants.auditing.score_cuts import Cuts, lower, scores, upper
+from privkit.array import Array
 from privkit.empirical_bound import EmpiricalBound
 
 _METHOD = "Clopper–Pearson limits of both error rates"

@@ -11,7 +11,8 @@ from scipy.special import bdtr, bdtrc
 
 from privkit.accountants import validate
 from privkit.accountants.auditing.base import FRONTIER, Correction, levels
-from privkit.accountants.auditing.score_cuts import Array, Cuts, halved, lower, scores
+from privkit.accountants.auditing.score_cuts import Cuts, halved, lower, scores
+from privkit.array import Array
 from privkit.empirical_bound import EmpiricalBound
 
 _UNLIKELY_COINS = 1e-9

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from privkit.attacks.order.assembly import Array, Frame, Places, Puzzles, assign
+from privkit.array import Array
+from privkit.attacks.order.assembly import Frame, Places, Puzzles, assign
 
 _FAR = 3.0
 """Grid steps beyond which a coordinate says nothing about a place any more."""
