@@ -20,6 +20,7 @@ from privkit.audit.defended import assemble
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, Pools
 from privkit.domains.domain import Domain
+from privkit.domains.labels import several
 from privkit.errors import DataError, PrivkitError, UsageError, one_line
 from privkit.out_of_memory import ran_out
 from privkit.registry import Component
@@ -140,7 +141,7 @@ def _observed(
         batch_size=a_round,
         views=views,
         auxiliary=images.x if "auxiliary" in held else None,
-        auxiliary_labels=images.y if "auxiliary_labels" in held else None,
+        auxiliary_labels=images.y if "auxiliary_labels" in held and not several(images.y) else None,
         query=black_box_query(edge) if "query" in held else None,
         lower=shared_lower(edge) if "lower" in held and _one_segment(config) else None,
         upper=upper if "upper" in held else None,
@@ -164,10 +165,12 @@ def _clients(config: AuditConfig, edge: Clients, images: Batch, a_round: int) ->
 
 def _images(pools: Pools, count: int, device: torch.device) -> Batch:
     """Random records of the dataset's domain, of all classes in turn."""
-    domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
+    one = pools.train.take(np.zeros(1, dtype=np.int64))
+    domain = one.domain
     rows = torch.arange(count, device=device)
     x = domain.random(count, Generator().manual_seed(0)).to(device)
-    return Batch(x=x, y=rows % pools.classes, ids=rows, domain=domain)
+    y = rows % pools.classes
+    return Batch(x=x, y=nn.functional.one_hot(y, pools.classes) if several(one.y) else y, ids=rows, domain=domain)
 
 
 def _model(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
-from privkit.domains.labels import check_labels
+from privkit.domains.labels import check_labels, several
 from privkit.errors import DataError
 
 TEST_ID_OFFSET = 1 << 32
@@ -28,7 +28,7 @@ class Batch:
     Attributes:
         x: [N, *domain.shape]: images, float32 [N, C, H, W] in [0, 1]; token sequences, int64 [N, T]; or table rows,
             float32 [N, columns].
-        y: int64 [N], labels from 0.
+        y: int64 [N], labels from 0; or [N, L] of 0 and 1, several labels a record, which become int64.
         ids: int64 [N], the record's index in its official training set, or `TEST_ID_OFFSET` plus its index in the
             official test set; stable over runs and machines.
         domain: what a record is; without it, an image of the shape of `x`.
@@ -51,6 +51,8 @@ class Batch:
             object.__setattr__(self, "domain", Images.of(self.x))
         self.domain.check(self.x)
         check_labels(self.y)
+        if several(self.y):
+            object.__setattr__(self, "y", self.y.long())
         if not len(self.x) == len(self.y) == len(self.ids):
             raise DataError(
                 f"{len(self.x)} {self.domain.records} need as many labels and ids, got {len(self.y)} and "
@@ -97,7 +99,7 @@ class Pools:
     Attributes:
         train: training records.
         test: test records; None where the dataset has none.
-        classes: number of labels.
+        classes: number of classes, or of labels that each record has.
         notes: what a reader of the results must know, one sentence each: records that were left out, for example.
     """
 
@@ -137,7 +139,7 @@ class RecordPool:
 
     Attributes:
         x: records [N, *domain.shape].
-        y: int64 [N], labels from 0.
+        y: int64 [N], labels from 0; or [N, L] of 0 and 1, several labels a record.
         domain: what a record is.
         first_id: id of row 0.
     """

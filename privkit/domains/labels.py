@@ -1,4 +1,4 @@
-"""Checks of a user's labels."""
+"""Checks of a user's labels: one class number a record, or several labels of 0 and 1."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privkit.errors import DataError
+
+
+def several(y: Tensor) -> bool:
+    """Whether each record has several labels, [N, L] of 0 and 1, and not one class number."""
+    return y.ndim == 2
 
 
 def check_labels(y: Tensor | NDArray[np.generic]) -> None:
@@ -21,8 +26,14 @@ def check_labels(y: Tensor | NDArray[np.generic]) -> None:
     privkit.errors.DataError: labels must be whole numbers from 0, got 0.5; number the classes 0, 1, 2, …
     """
     values = torch.as_tensor(y)
-    if values.ndim != 1:
-        raise DataError(f"labels must be [N], one class number a record, got {list(values.shape)}")
+    if values.ndim not in (1, 2):
+        raise DataError(
+            f"labels must be [N], one class number a record, or [N, L] of 0 and 1, got {list(values.shape)}"
+        )
+    if values.ndim == 2:
+        if not bool(((values == 0) | (values == 1)).all()):
+            raise DataError("several labels a record must be 0 or 1 each; give one class number a record as [N]")
+        return
     if values.dtype == torch.bool:
         return
     wrong = (values != values.floor()) | (values < 0) if values.is_floating_point() else values < 0

@@ -178,8 +178,9 @@ def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
 
 
 def _on_host(labels: Rows | Tensor) -> Rows:
-    """Labels as a numpy array."""
-    return labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    """Labels [N] as a numpy array; each combination of several labels a record is a class of its own."""
+    values = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    return np.unique(values, axis=0, return_inverse=True)[1].ravel() if values.ndim == 2 else values
 
 
 def _require(images: int, clients: int, smallest: int) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from privkit.domains.base import Batch, Pools
 from privkit.domains.domain import Domain
+from privkit.domains.labels import several
 from privkit.errors import DataError
 
 
@@ -106,7 +107,13 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
         validation=pools.train.take(order[front:behind]) if validation else None,
     )
     for part in parts.parts.values():
-        if int(part.y.max()) >= pools.classes:
+        if several(part.y):
+            if part.y.shape[1] != pools.classes:
+                raise DataError(
+                    f"records have {part.y.shape[1]} labels each, and the dataset names {pools.classes}; make its "
+                    "`classes` their number"
+                )
+        elif int(part.y.max()) >= pools.classes:
             raise DataError(
                 f"label {int(part.y.max())} is none of the {pools.classes} classes 0 to {pools.classes - 1}; number "
                 "the classes from 0, or raise the dataset's `classes`"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, floor, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,11 +43,12 @@ class TaskScores:
         return {name: value for name, value in values.items() if value is not None}
 
 
-def accuracy(correct: int, trials: int, *, confidence: float = 0.95) -> Proportion:
+def accuracy(correct: float, trials: int, *, confidence: float = 0.95) -> Proportion:
     """Top-1 accuracy and its exact (Clopper–Pearson) interval over the test images; higher is better.
 
     Args:
-        correct: 0..trials.
+        correct: 0..trials; the sum of shares where a record has several labels. The interval then holds for records,
+            whose labels depend on each other, and rounds outwards.
         trials: test images, ≥ 1.
         confidence: in (0, 1).
 
@@ -60,9 +61,12 @@ def accuracy(correct: int, trials: int, *, confidence: float = 0.95) -> Proporti
 
     if trials < 1:
         raise ValueError("accuracy needs at least one test image: there is nothing to count")
-    interval = binomtest(correct, trials).proportion_ci(confidence_level=confidence, method="exact")
+    low, high = (
+        binomtest(count, trials).proportion_ci(confidence_level=confidence, method="exact")
+        for count in (floor(correct), ceil(correct))
+    )
     return Proportion(
-        value=correct / trials, low=float(interval.low), high=float(interval.high), n=trials, confidence=confidence
+        value=correct / trials, low=float(low.low), high=float(high.high), n=trials, confidence=confidence
     )
 
 
@@ -85,7 +89,7 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
         targets = truth[:, None] == np.arange(classes)
         scores = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)  # comparable from record to record
     return TaskScores(
-        accuracy=accuracy(int((predicted == truth).sum()), truth.size),
+        accuracy=accuracy(int((predicted == truth).sum()) * len(labels) / truth.size, len(labels)),
         mcc=mcc(truth, predicted, classes),
         auc=auc(scores, targets.astype(bool)),
     )

@@ -45,7 +45,7 @@ class ClientForward:
 
     Attributes:
         smashed: [n, B, ...], what the lower segments gave; [M, B, ...] where images were mixed before them.
-        labels: int64 [n, B], the clients' own.
+        labels: int64 [n, B], the clients' own; [n, B, L] if records have several.
         release: what the server gets, or has after it applied the defense itself, M messages.
         receipt: what the defense did.
         groups: int64 [M, k], the client on each seat of each message, −1 on an empty seat.
@@ -186,7 +186,7 @@ class Clients(nn.Module):
 
         Args:
             images: [n, B, C, H, W] in [0, 1], the batch of every client that sends.
-            labels: int64 [n, B].
+            labels: int64 [n, B]; [n, B, L] of 0 and 1 if records have several.
             generator: the only source of randomness of groups and defense.
             number: of the round, 0-based.
         """
@@ -200,7 +200,12 @@ class Clients(nn.Module):
     ) -> ClientForward:
         """Stages on images, lower segments, stages on smashed data, the frozen block, and the server's stages."""
         sites, own = sites_of(stages), labels
-        if any(stage.soft_labels for stage in stages):
+        if soft := [stage.name for stage in stages if stage.soft_labels]:
+            if labels.ndim > 2:
+                raise UsageError(
+                    f"{soft[0]} mixes or bounds one label a record, and these records have several; choose a defense "
+                    "that leaves labels as they are"
+                )
             labels = nn.functional.one_hot(labels, self.classes).float()
         made = Release(smashed=images, labels=labels)
         made, steps = self._run(sites.images, made, generator, groups)

@@ -13,6 +13,7 @@ from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.base import Batch
 from privkit.domains.images.augment import augment
+from privkit.domains.labels import several
 from privkit.domains.partition import ClientPartition, Iid, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import TrainingDiverged, UsageError
 from privkit.seeds import derive
@@ -21,7 +22,7 @@ from privkit.training.checkpoint import Checkpoint
 from privkit.training.distributed import average_gradients, processes
 from privkit.training.edge import Clients
 from privkit.training.evaluate import evaluate
-from privkit.training.losses import with_loss
+from privkit.training.losses import own_loss, with_loss
 from privkit.training.optimizers import optimizer_of, schedule_of
 from privkit.training.private import check_private, copies_in_a_batch, private_gradients, private_updates
 from privkit.training.protocol import SplitProtocol
@@ -178,7 +179,7 @@ def train(
     protocol, batch, device = edge.protocol, spec.batch_size, private.x.device
     rank, world = processes()
     check_batch(edge, batch, len(private), world)
-    check_labels(private.y, edge.classes)
+    check_labels(private.y, edge.classes, with_loss(upper, spec.loss))
     check_private(edge, spec, world)
     shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
     rounds = rounds_an_epoch(len(private), protocol.clients, batch)
@@ -207,7 +208,6 @@ def train(
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    with_loss(upper, spec.loss)
     weights = shares.weights.to(device, torch.float32)
     everyone = torch.ones(1, device=device)
     curve: list[float] = []
@@ -308,12 +308,20 @@ def check_batch(edge: Clients, batch: int, images: int, world: int = 1) -> None:
         )
 
 
-def check_labels(labels: Tensor, classes: int) -> None:
-    """Refuse labels outside 0..classes−1.
+def check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
+    """Refuse labels outside 0..classes−1, and several labels a record for a server with cross-entropy.
 
     Raises:
-        UsageError: with the range that was found.
+        UsageError: with what was found, and what to do.
     """
+    if several(labels):
+        if labels.shape[1] != classes:
+            raise UsageError(f"several labels a record must be [N, {classes}], got {list(labels.shape)}")
+        if own_loss(upper) is None:
+            raise UsageError(
+                f"each record has {classes} labels, and cross-entropy takes one; use --training loss=multi_label"
+            )
+        return
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise UsageError(f"labels must lie in 0..{classes - 1} for {classes} classes, got {low}..{high}")

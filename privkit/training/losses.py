@@ -77,7 +77,7 @@ def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Ten
 
     Args:
         outputs: of M·B rows.
-        labels: [M, B] or, mixed or several a record, [M, B, L].
+        labels: [M, B] or, mixed or several a record, [M, B, L]; the latter need a loss of the segment's own.
         own: the upper segment's; None for cross-entropy.
 
     Raises:
@@ -85,7 +85,7 @@ def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Ten
     """
     rows = labels.flatten(0, 1)
     if own is not None:
-        losses = own(outputs, rows).float()
+        losses = own(outputs, rows if rows.ndim == 1 else rows.float()).float()
         if losses.shape != rows.shape[:1]:
             raise ValueError(
                 f"the upper segment's loss must give one value a record, shape {[len(rows)]}, got {list(losses.shape)}"

@@ -28,7 +28,7 @@ class RecordedRound:
             lower segments are frozen, and no entry at all where images are mixed before them.
         members: int64 [M·B, k], for scoring: the image on each seat of each row of `view`, counted through the round's
             images [n, B]; −1 on an empty seat.
-        labels: int64 [n·B], for scoring, of the round's images: client c's are rows c·B to (c + 1)·B.
+        labels: int64 [n·B] or [n·B, L], for scoring, of the round's images: client c's are rows c·B to (c + 1)·B.
     """
 
     view: View
@@ -136,7 +136,7 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
             )
             for client, rows in enumerate(sent.smashed)
         )
-    return RecordedRound(view=view, received=received, members=answer.members.cpu(), labels=labels.flatten().cpu())
+    return RecordedRound(view=view, received=received, members=answer.members.cpu(), labels=labels.flatten(0, 1).cpu())
 
 
 def _home(view: View) -> View:

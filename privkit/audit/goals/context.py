@@ -19,6 +19,7 @@ from privkit.certificate import Certificate
 from privkit.config import AuditConfig
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.domain import Domain
+from privkit.domains.labels import several
 from privkit.errors import DamagedFile
 from privkit.reports.schema import Check, Interval, Row
 from privkit.run.folder import RunFolder
@@ -148,6 +149,17 @@ def must_read(attack: AnyAttack, domain: Domain) -> None:
     if domain.name not in attack.mounting.domains:
         reads = " and ".join(RECORDS[name] for name in attack.mounting.domains)
         raise NotApplicable(f"{attack.name} reconstructs {reads}, and these records are {domain.records}")
+
+
+def must_have_one_label(context: AttackContext) -> None:
+    """Refuse an attack that reads one label a record, if records have several.
+
+    Raises:
+        NotApplicable: it says so.
+    """
+    if several(context.seed_data.victims.y):
+        name = context.cell.attack.name
+        raise NotApplicable(f"{name} reads one label a record, and these records have several each")
 
 
 def must_get_gradients(context: AttackContext) -> None:

@@ -11,6 +11,7 @@ from privkit.attacks.base import NotApplicable, Scores, known_to
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls
 from privkit.audit.defended import replay
 from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send
+from privkit.domains.labels import several
 from privkit.domains.partition import rounds_an_epoch
 from privkit.reports.schema import Row
 from privkit.wire.transcript import Recorder
@@ -32,7 +33,10 @@ def ask(context: AttackContext) -> Row:
     context.begin()
     scores, positive, rounds = asked(attack, _recorded(attack, context), context)
     found = context.told(scores, positive, rounds)
-    return context.row.model_copy(update={"answers": found, "gates": gates})
+    many = seed_data.splits.classes
+    asked_for = f"each record has {many} labels: the attack asked whether it has number {attack.positive}"
+    notes = (asked_for,) if several(seed_data.victims.y) else ()
+    return context.row.model_copy(update={"answers": found, "gates": gates, "notes": notes})
 
 
 def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext) -> tuple[Scores, Tensor, Tensor]:
@@ -45,7 +49,8 @@ def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext) -> tu
     upper = context.model.upper if "upper" in declared else None
     for client in range(clients):
         views = recorder.received(client)
-        truth = torch.cat([kept.labels.view(clients, -1)[client] for kept in recorder.rounds])
+        truth = torch.cat([kept.labels.unflatten(0, (clients, -1))[client] for kept in recorder.rounds])
+        truth = one_of(truth, attack.positive)
         rounds = torch.arange(len(views)).repeat_interleave(len(views[0].smashed))
         known = _first_positives(truth == attack.positive, rounds) if "known_rows" in declared else truth[:0]
         observation = LabelObservation(
@@ -64,6 +69,17 @@ def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext) -> tu
     if bool(positive.all()) or not bool(positive.any()):
         raise NotApplicable(f"all or none of the {len(positive)} rows have label {attack.positive}: ask for another")
     return Scores(values=values, examples=torch.arange(len(values))), positive, batches
+
+
+def one_of(labels: Tensor, positive: int) -> Tensor:
+    """One label a record, [N]; of several labels [N, L] whether the record has the positive one, else another number.
+
+    >>> one_of(torch.tensor([[0, 1, 0], [1, 0, 1]]), positive=1).tolist()
+    [1, 2]
+    """
+    if not several(labels):
+        return labels
+    return torch.where(labels[:, positive] == 1, positive, positive + 1)
 
 
 def _recorded(attack: LabelAttack, context: AttackContext) -> Recorder:

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.membership import MembershipAttack, MembershipObservation, Predict, controls
 from privkit.audit.defended import DefendedModel, another
-from privkit.audit.goals.context import AttackContext, must_send
+from privkit.audit.goals.context import AttackContext, must_have_one_label, must_send
 from privkit.domains.partition import rounds_an_epoch
 from privkit.reports.schema import Row
 from privkit.seeds import derive
@@ -31,6 +31,7 @@ def ask(context: AttackContext) -> Row:
     attack: MembershipAttack = context.cell.attack.spec
     splits, size = context.seed_data.splits, context.round_size
     must_send(context)
+    must_have_one_label(context)
     members = splits.private[released(context)]
     each = min(context.config.budget.victims, len(members), len(splits.test)) // size * size
     if each == 0:

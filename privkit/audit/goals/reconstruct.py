@@ -20,11 +20,12 @@ from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.attacks.scores.order import kinds_of
 from privkit.audit.defended import untrained
 from privkit.audit.findings import judge
-from privkit.audit.goals.context import AttackContext, must_read, must_send
+from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read, must_send
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.audit.scoring import Scores, scored, summarise
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
+from privkit.domains.labels import several
 from privkit.domains.tables.domain import Tables
 from privkit.reports.schema import Check, Interval, Row
 from privkit.run.records import PICTURES
@@ -49,6 +50,8 @@ def ask(context: AttackContext) -> Row:
     seed_data, seed, size, mounting = context.seed_data, context.cell.seed, context.round_size, attack.mounting
     must_read(attack, seed_data.splits.domain)
     must_send(context)
+    if {"clients", "auxiliary_labels"} & attack.needs:
+        must_have_one_label(context)
     views = context.recording.views
     if not all(bool(view.smashed.isfinite().all()) for view in views):
         raise NotApplicable("the release holds NaN or infinity: the model did not survive its training")
@@ -75,7 +78,7 @@ def ask(context: AttackContext) -> Row:
     told, notes = ({}, "") if result.permutation is None else order(context, result.permutation)
     clients = observation.clients
     caught = noticed(context, clients) if isinstance(clients, LiveClients) else ""
-    looks = seed_data.perception.floors(victims.x, victims.y)
+    looks = "" if several(victims.y) else seed_data.perception.floors(victims.x, victims.y)
     columns = by_column(victims.domain, victims.x, result.images) if isinstance(victims.domain, Tables) else ""
     checkpoint.remove()
     return context.row.model_copy(
@@ -148,12 +151,13 @@ def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservatio
     """What this adversary holds: its views, and of the rest what its attack declares."""
     seed_data, edge = context.seed_data, context.model.edge
     same_classes = context.config.auxiliary in ("disjoint", "training")
+    labels = None if several(seed_data.auxiliary.y) else seed_data.auxiliary.y
     return ImageObservation(
         image_shape=cast(tuple[int, int, int], seed_data.splits.domain.shape),  # of images; else the attack reads these
         batch_size=context.round_size,
         views=context.recording.views,
         auxiliary=seed_data.auxiliary.x if "auxiliary" in declared else None,
-        auxiliary_labels=seed_data.auxiliary.y if same_classes and "auxiliary_labels" in declared else None,
+        auxiliary_labels=labels if same_classes and "auxiliary_labels" in declared else None,
         query=black_box_query(edge) if "query" in declared else None,
         lower=shared_lower(edge) if "lower" in declared else None,
         upper=context.model.upper if "upper" in declared and holds_all(edge) else None,
@@ -182,7 +186,8 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
     if attack.mounting.ignores_views:
         return ()
     auxiliary = context.seed_data.auxiliary
-    held = replace(observe(context, frozenset()), auxiliary=auxiliary.x, auxiliary_labels=auxiliary.y)
+    labels = None if several(auxiliary.y) else auxiliary.y
+    held = replace(observe(context, frozenset()), auxiliary=auxiliary.x, auxiliary_labels=labels)
     return context.controls(lambda: controls(attack, held, context.cell.seed))
 
 

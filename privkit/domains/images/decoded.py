@@ -27,7 +27,7 @@ class DecodedPool:
 
     Attributes:
         dataset: gives (PIL image, target) by index.
-        labels: the class number of each picture, [N].
+        labels: the class number of each picture, [N]; or [N, L] of 0 and 1, several labels a picture.
         size: side in pixels.
         file: names the file of a row of the dataset, for errors.
         first_id: id of row 0.
@@ -109,7 +109,7 @@ def decoded_pools(
         size: side in pixels.
         classes: number of labels.
         file: names the file of a row of the dataset, for errors.
-        labels: the labels of `train` or `test`, [N].
+        labels: the labels of `train` or `test`, [N], or [N, L] of 0 and 1.
 
     Raises:
         ValueError: if there is not one label a picture.

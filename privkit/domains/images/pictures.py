@@ -18,10 +18,11 @@ from privkit.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class CelebA(Checked):
-    """CelebA faces; the label is one of the 40 attributes.
+    """CelebA faces; the label is one of the 40 attributes, or all of them are labels.
 
     Attributes:
-        attribute: name of the attribute, as in list_attr_celeba.txt.
+        attribute: name of the attribute, as in list_attr_celeba.txt; "all" for several labels a face, which train with
+            loss=multi_label.
         size: side in pixels after centre cropping.
 
     Source: Liu et al. 2015; torchvision `CelebA`.
@@ -51,16 +52,16 @@ class CelebA(Checked):
                 for part in ("train", "test")
             }
         names = [name for name in parts["train"].attr_names if name]
-        if self.attribute not in names:
-            raise DataError(f"celeba has no attribute {self.attribute!r}; allowed: {', '.join(names)}")
-        column = names.index(self.attribute)
+        if self.attribute not in (*names, "all"):
+            raise DataError(f"celeba has no attribute {self.attribute!r}; allowed: all, {', '.join(names)}")
+        columns = slice(len(names)) if self.attribute == "all" else names.index(self.attribute)
         return decoded_pools(
             parts["train"],
             parts["test"],
             size=self.size,
-            classes=2,
+            classes=len(names) if self.attribute == "all" else 2,
             file=lambda faces, row: pictures / faces.filename[row],
-            labels=lambda faces: faces.attr[:, column],
+            labels=lambda faces: faces.attr[:, columns],
         )
 
 

@@ -97,6 +97,16 @@ def test_celeba(attribute: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert torch.equal(batch.ids, torch.arange(len(members)) + first_id)
 
 
+def test_celeba_with_all_attributes_has_forty_labels_a_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_celeba(tmp_path, monkeypatch)
+    pools = open_(CelebA(attribute="all", size=24), tmp_path)
+    assert pools.classes == len(CELEBA_ATTRIBUTES)
+    members = [i for i, own in enumerate(CELEBA_PARTS) if own == 0]
+    batch = everything(pools.train)
+    assert batch.y.dtype == torch.int64
+    assert batch.y.tolist() == [celeba_labels(i) for i in members]
+
+
 def test_celeba_names_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_celeba(tmp_path, monkeypatch)
     message = complaint(lambda: open_(CelebA(attribute="Smile"), tmp_path))
