@@ -1,5 +1,6 @@
 """Records with several labels each train, are measured and attacked; what reads one label a record says so."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from privkit.domains.images.embedded import TinyDigits
 from privkit.domains.partition import Dirichlet
 from privkit.errors import DataError, UsageError
 from privkit.metrics.classification import accuracy, task_scores
+from privkit.registry import table
 
 SMALL: dict[str, Any] = {
     "dataset": "digit_facts",
@@ -36,8 +38,11 @@ class DigitFacts:
 
 
 @pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
+def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(domains.DATASETS, "digit_facts", "tests.audit.test_several_labels:DigitFacts")
+    table.cache_clear()
+    yield
+    table.cache_clear()
 
 
 def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
