@@ -144,18 +144,17 @@ def _sampled_moment(one: Part, shift: float, order: float) -> float:
         return 0.0  # no divergence is negative
     y = np.arange(-far, far, step)
     none, density = log1p(-g), -y * y / 2 - log(2 * pi) / 2 + log(step)
+    mixed = np.logaddexp(none, log(g) + shift * y - shift**2 / 2)
     if one.pair == "middle":
         second = np.logaddexp(none, log(g) - shift * y / 2 - shift**2 / 8)
         first = np.logaddexp(none, log(g) + shift * y / 2 - shift**2 / 8)
-        density, ratio, power = density + second, first - second, order
-    else:
-        ratio = np.logaddexp(none, log(g) + shift * y - shift**2 / 2)
-        power = order if one.pair == "up" else 1 - order
-    moment = float(logsumexp(density + power * ratio))
+        return float(logsumexp(density + order * first + (1 - order) * second))
+    power = order if one.pair == "up" else 1 - order
+    moment = float(logsumexp(density + power * mixed))
     if moment < 1e-3:  # Σ(L^p − 1 − p(L − 1)) loses no digits
         with np.errstate(over="ignore", invalid="ignore"):
-            curved = power * (power - 1) / 2 * ratio**2 * (1 + (power + 1) / 3 * ratio)  # to x⁴, where all cancels
-            gap = np.where(np.abs(ratio) * abs(power) < 1e-5, curved, np.expm1(power * ratio) - power * np.expm1(ratio))
+            curved = power * (power - 1) / 2 * mixed**2 * (1 + (power + 1) / 3 * mixed)  # to x⁴, where all cancels
+            gap = np.where(np.abs(mixed) * abs(power) < 1e-5, curved, np.expm1(power * mixed) - power * np.expm1(mixed))
             inside = np.exp(density) * gap
         total = float(inside.sum())
         return log1p(max(total, 0.0)) if np.isfinite(total) else max(moment - 1e-12, 0.0)

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.bounds.bound import ClosedForm
+from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.round_profiles import laplace as profile
-from privkit.accountants.bounds.step import Pairs, Step
+from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.bounds.subsampled_rdp import without_replacement_rdp
 from privkit.accountants.bounds.subsampling import amplify, without_replacement_delta
 from privkit.array import Array
@@ -33,6 +34,10 @@ class LaplaceRelease(Step):
     rate: float = 1.0
     single: bool = False
     worst: bool = True
+
+    @property
+    def orders(self) -> Array:
+        return SAMPLED_ORDERS if self.rate < 1 else USUAL_ORDERS
 
     @property
     def how(self) -> str:

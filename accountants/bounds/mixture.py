@@ -12,8 +12,9 @@ from scipy.special import logsumexp
 from privkit.accountants.bounds import gaussian, subsampled_rdp, subsampling
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
+from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.sampled import BALLE_BARTHE_GABOARDI, HOW, RENYI
-from privkit.accountants.bounds.step import Pairs, Step
+from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.spec.shift import ShiftLaw
 from privkit.array import Array
 
@@ -41,6 +42,10 @@ class PublicMixture(Step):
 
     law: ShiftLaw
     rate: float = 1.0
+
+    @property
+    def orders(self) -> Array:
+        return SAMPLED_ORDERS if self.rate < 1 else USUAL_ORDERS
 
     @property
     def how(self) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 
 from privkit.accountants.bounds import gaussian, round_profiles, sampled_renyi, subsampled_rdp
 from privkit.accountants.bounds.bound import ClosedForm
-from privkit.accountants.bounds.step import Pairs, Step
+from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
+from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.bounds.subsampling import amplify, deamplify, without_replacement_delta
 from privkit.array import Array
 
@@ -41,6 +42,10 @@ class GaussianRelease(Step):
     sampling: Sampling = "every_round"
     rate: float = 1.0
     worst: bool = True
+
+    @property
+    def orders(self) -> Array:
+        return SAMPLED_ORDERS if self.rate < 1 else USUAL_ORDERS
 
     @property
     def how(self) -> str:

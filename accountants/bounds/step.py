@@ -11,7 +11,7 @@ import numpy as np
 
 from privkit.accountants.bounds.bound import Bound
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
-from privkit.accountants.bounds.renyi import ORDERS, SAMPLED_ORDERS
+from privkit.accountants.bounds.renyi import ORDERS
 from privkit.array import Array
 
 Pairs: TypeAlias = list[tuple[Profile | Pair, int]]
@@ -24,17 +24,12 @@ class Step(ABC):
 
     Every answer is for `count` repetitions together. A theorem that does not apply gives an infinite shift or loss, or
     None. Only the Rényi curve is required.
-
-    Attributes:
-        rate: probability with which a unit is in a release; 1 if everyone takes part.
     """
-
-    rate: float = 1.0
 
     @property
     def orders(self) -> Array:
         """Rényi orders worth trying; one array for all steps of a kind."""
-        return SAMPLED_ORDERS if self.rate < 1 else USUAL_ORDERS
+        return USUAL_ORDERS
 
     @property
     def how(self) -> str:

@@ -25,9 +25,8 @@ from privkit.array import Array
 Piece = tuple[float, float, int, bool]
 """Shift μ, rate, count, and whether it is Poisson-sampled."""
 
-_NODES, _MORE_NODES, _RARE = 48, 192, 1e-15
-"""Losses of one release, and how many there are below δ = `_RARE`, whose losses spread farther. At δ = 1e-9, twice as
-many lower ε by less than 1%."""
+NODES = 48
+"""Losses of one release. Twice as many lower ε by less than 1%."""
 _SPENT = 0.5
 """Part of δ that truncated losses may take. From 0.3 to 0.6, ε changes by less than 1% at most specifications."""
 LARGEST_SHIFT = 10.0
@@ -80,14 +79,14 @@ class TruncatedRenyiBound(Bound):
 
     @classmethod
     def epsilons(cls, bounds: Sequence[Self], deltas: Array) -> list[Limit]:
-        limits: dict[int, Limit] = {}
-        for nodes, rows in ((_NODES, np.flatnonzero(deltas >= _RARE)), (_MORE_NODES, np.flatnonzero(deltas < _RARE))):
-            for start in range(0, rows.size, _ROWS):
-                part = rows[start : start + _ROWS]
-                values, orders = _epsilons([bounds[row].pieces for row in part.tolist()], deltas[part], nodes)
-                for row, value, order in zip(part.tolist(), values.tolist(), orders.tolist(), strict=True):
-                    limits[row] = Limit(value=value, order=order)
-        return [limits[row] for row in range(len(bounds))]
+        limits: list[Limit] = []
+        for start in range(0, len(bounds), _ROWS):
+            values, orders = _epsilons(
+                [one.pieces for one in bounds[start : start + _ROWS]], deltas[start : start + _ROWS]
+            )
+            pairs = zip(values.tolist(), orders.tolist(), strict=True)
+            limits += [Limit(value=value, order=order) for value, order in pairs]
+        return limits
 
     def epsilon(self, delta: float) -> Limit:
         return self.epsilons([self], np.array([delta]))[0]
@@ -96,7 +95,7 @@ class TruncatedRenyiBound(Bound):
         low, high = _LOG_SMALLEST, 0.0
         while high - low > _FOUND:
             tried = np.linspace(low, high, _SEARCH + 2)[1:-1]
-            values = np.array([limit.value for limit in self.epsilons([self] * _SEARCH, np.exp(tried))])
+            values, _ = _epsilons([self.pieces] * _SEARCH, np.exp(tried))
             enough = np.append(np.flatnonzero(values <= epsilon), _SEARCH)[0]
             low, high = (low, *tried)[enough], (*tried, high)[enough]
         return Limit(value=float(high))
@@ -168,55 +167,53 @@ class _Losses:
         return value, first, np.maximum(second, 0.0)
 
 
-def _discretized(
-    shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bool_], spent: Array, nodes: int
-) -> _Losses:
+def _discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bool_], spent: Array) -> _Losses:
     """Nodes and masses of S pieces; their infinite losses cost about `spent` [S] of δ."""
     mu, q = np.maximum(shift, _SMALLEST_SHIFT)[:, None], rate[:, None]
     rarest = ndtri(np.minimum(spent / (rounds * rate), 0.45))[:, None]
     lowest = ndtri(np.minimum(spent / rounds, 0.45))[:, None]
-    loss, mass = np.zeros((mu.size, nodes)), np.zeros((mu.size, nodes))
+    loss, mass = np.zeros((mu.size, NODES)), np.zeros((mu.size, NODES))
     infinite, infinite_back = np.zeros(mu.size), np.zeros(mu.size)
     for both, rows in ((False, np.flatnonzero(poisson)), (True, np.flatnonzero(~poisson))):
         if not rows.size:
             continue
         m, end = mu[rows], mu[rows] - rarest[rows]
-        count = nodes // 2 if both else nodes - 1
+        count = NODES // 2 if both else NODES - 1
         start = m / 2 if both else lowest[rows]
         x = start + (end - start) * np.linspace(0, 1, count)
         ratio = np.exp(m * (x - m / 2))  # y
         above, above_shifted = ndtr(-x), ndtr(m - x)
         cell, cell_shifted = -np.diff(above), -np.diff(above_shifted)
         gap = ratio[:, :-1] * np.expm1(m * np.diff(x))
-        shares = np.zeros_like(x)
-        shares[:, 1:] += np.maximum(cell_shifted - ratio[:, :-1] * cell, 0) / gap
-        shares[:, :-1] += np.maximum(ratio[:, 1:] * cell - cell_shifted, 0) / gap
-        shares[:, -1] += above[:, -1]
+        nodes = np.zeros_like(x)
+        nodes[:, 1:] += np.maximum(cell_shifted - ratio[:, :-1] * cell, 0) / gap
+        nodes[:, :-1] += np.maximum(ratio[:, 1:] * cell - cell_shifted, 0) / gap
+        nodes[:, -1] += above[:, -1]
         beyond = np.maximum(above_shifted[:, -1] - ratio[:, -1] * above[:, -1], 0)
         infinite[rows] = rate[rows] * (beyond + _ROUNDING * above_shifted[:, -1])
         log_ratio = np.log1p(q[rows] * np.expm1(m * (x - m / 2)))
         if both:  # the losses above 0 in both directions, and the rest at 0
-            back = shares[:, 1:] * np.exp(log_ratio[:, 1:])
+            back = nodes[:, 1:] * np.exp(log_ratio[:, 1:])
             loss[rows] = np.concatenate([-log_ratio[:, 1:], log_ratio, np.zeros_like(m)], 1)
-            shares[:, 0] = np.maximum(1 - infinite[rows] - shares[:, 1:].sum(1) - back.sum(1), 0)
-            mass[rows] = np.concatenate([back, shares, np.zeros_like(m)], 1)
+            nodes[:, 0] = np.maximum(1 - infinite[rows] - nodes[:, 1:].sum(1) - back.sum(1), 0)
+            mass[rows] = np.concatenate([back, nodes, np.zeros_like(m)], 1)
             infinite_back[rows] = infinite[rows]
         else:  # a ratio below the first is split between it and 0
             shared = ndtr(x[:, :1] - m) / ratio[:, :1]
-            shares[:, :1] += shared
-            mass[rows] = np.concatenate([shares, np.maximum(ndtr(x[:, :1]) - shared, 0)], 1)
+            nodes[:, :1] += shared
+            mass[rows] = np.concatenate([nodes, np.maximum(ndtr(x[:, :1]) - shared, 0)], 1)
             loss[rows] = np.concatenate([log_ratio, np.log1p(-q[rows])], 1)
             infinite_back[rows] = mass[rows, -1] + _ROUNDING * ndtr(x[:, 0])
     error = _ROUNDING / mu[:, 0]
     return _Losses(loss=loss, mass=mass, infinite=infinite, infinite_back=infinite_back, error=error)
 
 
-def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array, nodes: int) -> tuple[Array, Array]:
+def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> tuple[Array, Array]:
     """[R] ε of runs, each at its δ, and the Rényi orders."""
     sizes = np.array([len(run) for run in runs])
     owner = np.repeat(np.arange(sizes.size), sizes)
     shift, rate, rounds, poisson = (np.array(column) for column in zip(*chain.from_iterable(runs), strict=True))
-    losses = _discretized(shift, rate, rounds, poisson, _SPENT * (deltas / sizes)[owner], nodes)
+    losses = _discretized(shift, rate, rounds, poisson, _SPENT * (deltas / sizes)[owner])
 
     def total(values: Array) -> Array:
         return np.bincount(owner, values, minlength=sizes.size)

@@ -3,6 +3,7 @@
 from privkit.models.base import ModelSpec, SplitModel
 from privkit.models.imported import ImportedPair
 from privkit.models.lenet import LENET5, LeNet5
+from privkit.models.patch_splitnn import PATCH_SPLITNN, PatchSplitNN
 from privkit.models.pit import PIT_TINY, Pit
 from privkit.models.recurrent import LSTM, RNN, Recurrent
 from privkit.models.resnet import RESNET18, RESNET20, ResNet
@@ -15,6 +16,7 @@ from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
 MODELS: dict[str, str] = {
     "lenet5": "privkit.models.lenet:LENET5",
     "lstm": "privkit.models.recurrent:LSTM",
+    "patch_splitnn": "privkit.models.patch_splitnn:PATCH_SPLITNN",
     "pit_tiny": "privkit.models.pit:PIT_TINY",
     "resnet18": "privkit.models.resnet:RESNET18",
     "resnet20": "privkit.models.resnet:RESNET20",
@@ -34,6 +36,7 @@ __all__ = [
     "LENET5",
     "LSTM",
     "MODELS",
+    "PATCH_SPLITNN",
     "PIT_TINY",
     "RESNET18",
     "RESNET20",
@@ -49,6 +52,7 @@ __all__ = [
     "ImportedPair",
     "LeNet5",
     "ModelSpec",
+    "PatchSplitNN",
     "Pit",
     "Recurrent",
     "ResNet",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -59,34 +60,44 @@ class ResNet(NamedCuts):
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
-        from timm.models import resnet
-
-        channels, height, width = domain.shape
-        first = _CHANNELS[self.depth][0]
         with seeded(torch.device("cpu"), seed):
-            net: Any = resnet.ResNet(
-                resnet.BasicBlock,  # type: ignore[arg-type]
-                BLOCKS[self.depth],
-                num_classes=classes,
-                in_chans=channels,
-                channels=_CHANNELS[self.depth],
-                stem_type="deep",  # the only one whose width can be chosen; its convolutions are replaced
-                stem_width=first // 2,
-            )
-            if small := self.depth == 20 or min(height, width) < SMALL_IMAGE:
-                net.conv1 = nn.Conv2d(channels, first, 3, padding=1, bias=False)
-            else:
-                net.conv1 = nn.Conv2d(channels, first, 7, stride=2, padding=3, bias=False)
-            if self.depth == 20:
-                for stage in (net.layer2, net.layer3):
-                    stage[0].downsample = _Shortcut()
-            net.init_weights()
-        stem = {"conv1": net.conv1, "bn1": net.bn1, "act1": net.act1}
-        if not small:
-            stem["maxpool"] = net.maxpool
-        stages = {f"stage{i + 1}": getattr(net, f"layer{i + 1}") for i in range(len(BLOCKS[self.depth]))}
-        pieces = {"stem": nn.Sequential(OrderedDict(stem)), **stages, "pool": net.global_pool, "head": net.fc}
-        return cut_chain(pieces, self.cut)
+            return cut_chain(pieces(self.depth, domain.shape, classes), self.cut)
+
+
+def pieces(depth: Literal[18, 20], shape: Sequence[int], classes: int) -> dict[str, nn.Module]:
+    """The network as a chain: name -> stem, stages, pool and head, with fresh weights.
+
+    Args:
+        depth: 18 or 20.
+        shape: (C, H, W) of an image, which chooses the stem.
+        classes: number of labels.
+    """
+    from timm.models import resnet
+
+    channels, height, width = shape
+    first = _CHANNELS[depth][0]
+    net: Any = resnet.ResNet(
+        resnet.BasicBlock,  # type: ignore[arg-type]
+        BLOCKS[depth],
+        num_classes=classes,
+        in_chans=channels,
+        channels=_CHANNELS[depth],
+        stem_type="deep",  # the only one whose width can be chosen; its convolutions are replaced
+        stem_width=first // 2,
+    )
+    if small := depth == 20 or min(height, width) < SMALL_IMAGE:
+        net.conv1 = nn.Conv2d(channels, first, 3, padding=1, bias=False)
+    else:
+        net.conv1 = nn.Conv2d(channels, first, 7, stride=2, padding=3, bias=False)
+    if depth == 20:
+        for stage in (net.layer2, net.layer3):
+            stage[0].downsample = _Shortcut()
+    net.init_weights()
+    stem = {"conv1": net.conv1, "bn1": net.bn1, "act1": net.act1}
+    if not small:
+        stem["maxpool"] = net.maxpool
+    stages = {f"stage{i + 1}": getattr(net, f"layer{i + 1}") for i in range(len(BLOCKS[depth]))}
+    return {"stem": nn.Sequential(OrderedDict(stem)), **stages, "pool": net.global_pool, "head": net.fc}
 
 
 RESNET18 = ResNet()

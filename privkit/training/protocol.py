@@ -158,7 +158,7 @@ def _round_robin(n: int, number: int) -> Tensor:
     return torch.cat([rest, partner])
 
 
-_STANDALONE = SplitProtocol(clients=10, upper="own")
+STANDALONE = SplitProtocol(clients=10, upper="own")
 """Each of ten clients trains a whole network on its own images."""
 
 SL = SplitProtocol(lower="handed_on")
@@ -167,16 +167,16 @@ SL = SplitProtocol(lower="handed_on")
 PSL = SplitProtocol(clients=10)
 """Parallel split learning: ten lower segments, one server update a round with weights d_i."""
 
-_SPLITFED = SplitProtocol(clients=10, average="round")
+SPLITFED = SplitProtocol(clients=10, average="round")
 """Parallel split learning with FedAvg of the lower segments after every round."""
 
-_SPLITAVG = SplitProtocol(clients=10, gradient="average")
+SPLITAVG = SplitProtocol(clients=10, gradient="average")
 """Parallel split learning where everybody gets the averaged cut-layer gradient."""
 
-_CUTMIXSL = SplitProtocol(clients=10)
+CUTMIXSL = SplitProtocol(clients=10)
 """Parallel split learning for mixing defenses: each client gets the part of the gradient that its mask kept."""
 
-_CUTMIXSFL = SplitProtocol(clients=10, average="round", gradient="average")
+CUTMIXSFL = SplitProtocol(clients=10, average="round", gradient="average")
 """CutMixSL with FedAvg of the lower segments and the averaged gradient broadcast."""
 
 PROTOCOLS: dict[str, str] = {

@@ -1,0 +1,221 @@
+"""Patch SplitNN: an image's patches go through networks of their own, whose feature maps the server puts together."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Lt
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from privkit.constraints import Count, NonNegative
+from privkit.domains.images.domain import Images
+from privkit.errors import UsageError
+from privkit.models.base import NamedCuts, SplitModel
+from privkit.models.patch_copies import one_a_patch, shared
+from privkit.models.resnet import pieces
+from privkit.models.tokens import centered
+from privkit.torch_utils.seeded import seeded
+
+_HIDDEN = (512, 256)
+"""Widths inside AdaptationNet, table 1."""
+
+
+class Patches(nn.Module):
+    """Cut images into overlapping square patches on the channel axis, and drop some of each image in training.
+
+    Args:
+        patch: side in pixels.
+        stride: between neighbors.
+        drop: share of the patches of each training image that are set to zero.
+    """
+
+    def __init__(self, patch: int, stride: int, drop: float) -> None:
+        super().__init__()
+        self.patch, self.stride, self.drop = patch, stride, drop
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[N, C, H, W] in [0, 1] -> [N, P·C, p, p] in [-1, 1], patches row by row."""
+        cut = centered(images).unfold(2, self.patch, self.stride).unfold(3, self.patch, self.stride)
+        patches = cut.permute(0, 2, 3, 1, 4, 5).flatten(1, 2)
+        if self.training and (dropped := int(patches.shape[1] * self.drop)):
+            order = torch.rand(patches.shape[:2], device=patches.device).argsort(1)
+            patches = patches * (order >= dropped)[:, :, None, None, None]
+        return patches.flatten(1, 2)
+
+
+class Concatenate(nn.Module):
+    """Lay the feature maps of P = g·g patches where the patches lie in the image.
+
+    The map is larger than that of the whole image if patches overlap.
+    """
+
+    def __init__(self, grid: int) -> None:
+        super().__init__()
+        self.grid = grid
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """[N, g·g·C, h, w] -> [N, C, g·h, g·w]."""
+        g = self.grid
+        cells = maps.unflatten(1, (g, g, -1)).permute(0, 3, 1, 4, 2, 5)
+        joined: Tensor = cells.flatten(4, 5).flatten(2, 3)
+        return joined
+
+
+class WithAdaptation(nn.Module):
+    """The server's network with AdaptationNet beside it, which classifies every patch alone while it trains.
+
+    Args:
+        rest: the server's network.
+        adaptation: feature maps [N, P·C, h, w] -> logits of the patches [N, P·L, 1, 1].
+        patches: P.
+        weight: of the patches' loss, α·M/P (equations 1 and 2).
+    """
+
+    def __init__(self, rest: nn.Module, adaptation: nn.Module, patches: int, weight: float) -> None:
+        super().__init__()
+        self.rest, self.adaptation, self.patches, self.weight = rest, adaptation, patches, weight
+
+    def forward(self, maps: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """[N, P·C, h, w] -> logits [N, L]; in training those of the patches [N, P, L], too."""
+        logits: Tensor = self.rest(maps)
+        if not self.training:
+            return logits
+        return logits, self.adaptation(maps).flatten(1).unflatten(1, (self.patches, -1))
+
+    def loss(self, outputs: Tensor | tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
+        """L_lower + α·(M/P)·Σ L_upper of each record (equations 1 and 2): [rows]."""
+        if isinstance(outputs, Tensor):
+            return cross_entropy(outputs, labels, reduction="none")
+        logits, of_patches = outputs
+        repeated = labels.repeat_interleave(self.patches, 0)
+        upper = cross_entropy(of_patches.flatten(0, 1), repeated, reduction="none").view(-1, self.patches).sum(1)
+        return cross_entropy(logits, labels, reduction="none") + self.weight * upper
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSplitNN(NamedCuts):
+    """ResNet-18 whose first layers see one patch each; the server joins their feature maps.
+
+    The paper calls the first layers *upper* models; they are the lower segment here. Its output [N, P·C, h, w] holds
+    the feature maps of patch 1, then of patch 2, …: `split_parts:parts=P` puts each patch into a storage of its own.
+
+    Attributes:
+        cut: last layer of the patches' networks: "stem", "stage1" (the paper), "stage2" or "stage3".
+        patch: side of a patch in pixels.
+        stride: between patches; smaller than `patch` where they overlap.
+        models: M, 1 for one network that sees all patches, or as many as patches; None for the latter.
+        adaptation: AdaptationNet of Patch SplitNN+: "none", "shared" by all patches (as released) or "own" for each.
+        alpha: weight α of its loss; the paper has 1 on CIFAR-10, .6 on CIFAR-100 and .3 on PCam.
+        drop: share of each training image's patches that are set to zero, in [0, 1).
+
+    Source: Mabuchi and Ishikawa, "Patch-based Privacy Preserving Neural Network for Vision Tasks", §3, tables 1 to 4.
+    With one network for all patches, each patch is normalized by its own batch, since the paper feeds it one patch
+    after another. Each patch is padded with zeros by its own convolutions.
+
+    >>> split = PATCH_SPLITNN.build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0)
+    >>> split.lower(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 576, 16, 16])
+    """
+
+    domain: ClassVar[str] = "images"
+
+    cut: str = "stage1"
+    patch: Count = 16
+    stride: Count = 8
+    models: Count | None = None
+    adaptation: Literal["none", "shared", "own"] = "none"
+    alpha: NonNegative = 1.0
+    drop: Annotated[float, Ge(0), Lt(1)] = 0.0
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        return ("stem", "stage1", "stage2", "stage3")
+
+    def grid(self, height: int, width: int) -> int:
+        """g, how many patches lie in a row and in a column.
+
+        Raises:
+            UsageError: if the image is no square, or patches of this size and stride do not reach its edge exactly.
+
+        >>> PatchSplitNN(patch=14, stride=6).grid(32, 32)
+        4
+        """
+        if height != width:
+            raise UsageError(f"patch_splitnn needs square images, got {height}×{width} pixels")
+        if self.patch > width:
+            raise UsageError(f"patch={self.patch} is larger than an image of {width}×{width} pixels")
+        if (width - self.patch) % self.stride:
+            fitting = [s for s in range(1, self.patch + 1) if (width - self.patch) % s == 0]
+            raise UsageError(
+                f"patches of {self.patch} pixels every {self.stride} do not end at the edge of {width} pixels; "
+                f"for patch={self.patch}, stride may be {', '.join(map(str, fitting))}"
+            )
+        return (width - self.patch) // self.stride + 1
+
+    def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
+        """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
+        _, height, width = domain.shape
+        grid = self.grid(height, width)
+        count = grid * grid
+        if self.models not in (None, 1, count):
+            raise UsageError(
+                f"models={self.models} is neither 1 nor the number of patches: patch={self.patch} and "
+                f"stride={self.stride} make {count} of them; leave models out for one network a patch"
+            )
+        apart = self.models != 1 and count > 1
+        with seeded(torch.device("cpu"), seed):
+            chain = pieces(18, domain.shape, classes)
+            below = self.cuts.index(self.cut) + 1
+            first, rest = self._parts(chain, below)
+            if apart:
+                others = [self._parts(pieces(18, domain.shape, classes), below)[0] for _ in range(count - 1)]
+                first = one_a_patch([first, *others])
+            else:
+                shared(first)
+            lower = nn.Sequential(OrderedDict(patches=Patches(self.patch, self.stride, self.drop), networks=first))
+            upper: nn.Module = nn.Sequential(OrderedDict(concatenate=Concatenate(grid), **rest))
+            if self.adaptation != "none":
+                weight = self.alpha * (count if apart else 1) / count
+                upper = WithAdaptation(upper, self._adaptation(lower, domain, count, classes), count, weight)
+        return SplitModel(lower=lower, upper=upper, hides_places=False)
+
+    @staticmethod
+    def _parts(chain: dict[str, nn.Module], below: int) -> tuple[nn.Module, dict[str, nn.Module]]:
+        """The patches' network and the pieces behind it."""
+        named = list(chain.items())
+        return nn.Sequential(OrderedDict(named[:below])), dict(named[below:])
+
+    def _adaptation(self, lower: nn.Module, domain: Images, patches: int, classes: int) -> nn.Module:
+        """AdaptationNet on feature maps of all patches, one for all or one a patch (table 1)."""
+        lower.eval()
+        with torch.no_grad():
+            *_, maps, side, _ = lower(torch.zeros(1, *domain.shape)).shape
+        lower.train()
+        networks = [_adaptation_net(maps // patches, side, classes) for _ in range(patches)]
+        if self.adaptation == "own" and patches > 1:
+            return one_a_patch(networks)
+        return shared(networks[0])
+
+
+def _adaptation_net(channels: int, side: int, classes: int) -> nn.Module:
+    """AdaptationNet of one patch, table 1; a linear layer on [N, F] is a convolution that covers its map."""
+    half = (side + 1) // 2
+    first, second = _HIDDEN
+    return nn.Sequential(
+        nn.AdaptiveAvgPool2d(half),
+        nn.Conv2d(channels, first, half),
+        nn.BatchNorm2d(first),
+        nn.ReLU(),
+        nn.Conv2d(first, second, 1),
+        nn.BatchNorm2d(second),
+        nn.ReLU(),
+        nn.Conv2d(second, classes, 1),
+    )
+
+
+PATCH_SPLITNN = PatchSplitNN()
+"""Nine patches of 16 pixels every 8, each with a network of its own, for images of 32 pixels."""
