@@ -12,7 +12,7 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privkit.constraints import Checked, Count
+from privkit.constraints import Checked, Count, real, whole
 from privkit.domains.shares import ClientPartition, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import UsageError
 
@@ -166,8 +166,7 @@ def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
     >>> stratified(np.arange(20) % 2, 0.1, seed=0).tolist()
     [4, 19]
     """
-    if not 0 < fraction <= 1:
-        raise ValueError(f"fraction must lie in (0, 1], got {fraction}")
+    real("fraction", fraction, above=0, most=1)
     members = np.unique(_on_host(labels), return_inverse=True)[1]
     sizes = np.bincount(members)
     quotas = largest_remainder(sizes[None] / len(members), np.array([max(1, round(fraction * len(members)))]))[0]
@@ -185,8 +184,7 @@ def _on_host(labels: Rows | Tensor) -> Rows:
 
 def _require(images: int, clients: int, smallest: int) -> None:
     """Refuse a partition that leaves a client with too few images."""
-    if clients < 1:
-        raise ValueError(f"clients must be a whole number >= 1, got {clients}")
+    whole("clients", clients)
     if clients * smallest > images:
         raise UsageError(
             f"{images} images are too few for {clients} clients with at least {smallest} each; bring more images or "

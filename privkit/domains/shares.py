@@ -8,6 +8,7 @@ from math import ceil
 import torch
 from torch import Generator, Tensor
 
+from privkit.constraints import whole
 from privkit.errors import UsageError
 
 
@@ -91,8 +92,8 @@ def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, 
     tensor([[0, 2],
             [1, 3]])
     """
-    if batch_size < 1 or rounds < 1:
-        raise ValueError(f"batch_size and rounds must be whole numbers >= 1, got {batch_size} and {rounds}")
+    whole("batch_size", batch_size)
+    whole("rounds", rounds)
     device, (n, longest) = shares.rows.device, shares.rows.shape
     sizes = shares.sizes.unsqueeze(1)
     keys = torch.rand(n, longest, generator=generator, device=device, dtype=torch.float64)

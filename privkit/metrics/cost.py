@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from privkit.constraints import choice, real, whole
 from privkit.metrics.memory import peak_memory
 from privkit.metrics.payload import FLOAT
 
@@ -120,18 +121,13 @@ def _check(
     """Refuse what has no cost."""
     if record.ndim < 2 or len(record) != 1:
         raise ValueError(f"record must be one record [1, ...], got shape {list(record.shape)}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be a whole number >= 1, got {batch_size}")
-    if not 0 <= kept <= 1:
-        raise ValueError(f"kept must be a share in [0, 1], got {kept}")
-    if gradient not in get_args(Routing):
-        raise ValueError(f"gradient must be one of {', '.join(get_args(Routing))}, got {gradient!r}")
-    if not (labels >= 0 and seed >= 0):
-        raise ValueError(f"label_bytes and seed_bytes must be >= 0, got {labels} and {seed}")
-    if averaged_every is not None and averaged_every < 1:
-        raise ValueError(
-            f"averaged_every must be a whole number of rounds >= 1, or None for never, got {averaged_every}"
-        )
+    whole("batch_size", batch_size)
+    real("kept", kept, least=0, most=1)
+    choice("gradient", gradient, get_args(Routing))
+    real("label_bytes", labels, least=0)
+    real("seed_bytes", seed, least=0)
+    if averaged_every is not None:
+        whole("averaged_every", averaged_every)
 
 
 def _travelling(lower: nn.Module) -> int:

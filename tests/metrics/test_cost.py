@@ -187,8 +187,8 @@ def test_kept_share_of_mixup_is_all_and_of_an_empty_seat_nothing() -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"kept": 1.5}, "kept must be a share"),
-        ({"kept": float("nan")}, "kept must be a share"),
+        ({"kept": 1.5}, "kept must be a finite number >= 0 and <= 1"),
+        ({"kept": float("nan")}, "kept must be a finite number >= 0 and <= 1"),
         ({"batch_size": 0}, "batch_size must"),
         ({"gradient": "unicats"}, "unicast, broadcast, average"),
         ({"label_bytes": -1}, "label_bytes"),
