@@ -127,3 +127,36 @@ def test_a_recurrent_model_goes_through_an_audit_and_the_row_says_that_clients_t
     sentence = "the 2 lower segments ran one after another, because torch cannot batch this module over clients"
     assert sentence in row.notes
     assert sentence in Path(found.report).read_text()
+
+
+def own_files(root: Path) -> None:
+    """A text a line and a table with a header, as users bring them."""
+    draws = np.random.default_rng(0)
+    texts, rows = [], ["sepals,color,label"]
+    for number in range(260):
+        label = number % 2
+        letters = "".join(draws.choice(list("aeiou" if label else "bcdfg"), 5))
+        texts.append(f"{'vowels' if label else 'consonants'}\t{letters}")
+        rows.append(f"{label + draws.random():.3f},{draws.choice(['red', 'blue'])},{'b' if label else 'a'}")
+    (root / "texts.tsv").write_text("\n".join(texts))
+    (root / "table.csv").write_text("\n".join(rows))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataset", ["breast_cancer", "text_file:unit=characters,length=6", "table_file"])
+def test_the_other_datasets_of_text_and_tables_go_through_a_whole_audit(dataset: str, tmp_path: Path) -> None:
+    own_files(tmp_path)
+    found = run_audit(
+        dataset=dataset,
+        data_root=tmp_path,
+        defense="gaussian_noise:clip=1",
+        attack=["label_leak", "member_inference", "canaries", "nearest_record"],
+        budget="smoke:private=100,auxiliary=100,test=50,victims=20,epochs=3",
+        training="batch_size=10",
+        out=tmp_path / "run",
+    )
+    assert [(row.status, row.reason) for row in found.rows] == [("done", "")] * 8
+    assert all(row.accuracy is not None and row.proves is not None for row in found.rows)
+    assert all(gate.passed for row in found.rows for gate in row.gates if gate.decisive)
+    bare = next(row for row in found.rows if (row.defense, row.attack) == ("none", "nearest_record"))
+    assert all(gate.passed for gate in bare.gates if gate.name.startswith("beats_"))
