@@ -31,7 +31,7 @@ _Usual = dict[type, Container[Any] | None]
 _Test = Callable[[str, Any], Any]
 """(a field's name, its value) -> the value as it is stored; raises ValueError for one that is not allowed."""
 
-LARGEST_WHOLE = 2**53
+_LARGEST_WHOLE = 2**53
 """Whole numbers up to here are floats without rounding."""
 
 _LARGEST_FLOAT = sys.float_info.max
@@ -132,7 +132,7 @@ def real(
     raise ValueError(f"{name} must be {_real_words(above, least, most, below)}, got {value!r}")
 
 
-def whole(name: str, value: object, *, least: int = 1, most: int = LARGEST_WHOLE, step: int = 1) -> int:
+def whole(name: str, value: object, *, least: int = 1, most: int = _LARGEST_WHOLE, step: int = 1) -> int:
     """A whole number inside the bounds and a multiple of `step`, as a Python int.
 
     >>> whole("rounds", 3)
@@ -156,10 +156,10 @@ def choice(name: str, value: object, options: Sequence[object]) -> Any:
     return value
 
 
-def instance(name: str, value: object, classes: tuple[type, ...]) -> Any:
+def _instance(name: str, value: object, classes: tuple[type, ...]) -> Any:
     """An object of one of a few classes.
 
-    >>> instance("sigma", 1.0, (float,))
+    >>> _instance("sigma", 1.0, (float,))
     1.0
     """
     if not isinstance(value, classes):
@@ -209,7 +209,7 @@ def _test(hint: Any) -> _Test | None:
     if kind is Literal:
         return lambda name, value: choice(name, value, arguments)
     if _is_class(hint):
-        return lambda name, value: instance(name, value, (hint,))
+        return lambda name, value: _instance(name, value, (hint,))
     return None
 
 
@@ -227,7 +227,7 @@ def _divided(members: Sequence[Any]) -> tuple[tuple[type, ...], list[Any]]:
 def _either(classes: tuple[type, ...], rest: list[Any]) -> _Test | None:
     """An object of one of the classes, or what passes the test of the rest; the sentence of an error names both."""
     if not rest:
-        return lambda name, value: instance(name, value, classes)
+        return lambda name, value: _instance(name, value, classes)
     test = _test(rest[0]) if len(rest) == 1 else None
     if test is None:
         return None
@@ -316,7 +316,7 @@ def _limits(hint: Any) -> dict[str, Any]:
 
 def _ends(limits: dict[str, Any]) -> tuple[int, int, int]:
     """The smallest and the largest whole number inside bounds, and what they are multiples of."""
-    above, below = limits.get("above", -LARGEST_WHOLE - 1), limits.get("below", LARGEST_WHOLE + 1)
+    above, below = limits.get("above", -_LARGEST_WHOLE - 1), limits.get("below", _LARGEST_WHOLE + 1)
     return limits.get("least", above + 1), limits.get("most", below - 1), limits.get("step", 1)
 
 
@@ -362,5 +362,5 @@ def _real_words(
 
 def _whole_words(least: int, most: int, step: int, *, always: bool = False) -> str:
     """A range of whole numbers in words; an upper end that is only the floats' own is left out unless `always`."""
-    upper = f" and <= {most}" if always or most < LARGEST_WHOLE else ""
+    upper = f" and <= {most}" if always or most < _LARGEST_WHOLE else ""
     return f"a {'whole number' if step == 1 else f'multiple of {step}'} >= {least}{upper}"

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from privkit.accountants import validate
 from privkit.accountants.spec.mixing import (
     EXACT_PATCHES,
@@ -36,8 +33,6 @@ from privkit.accountants.spec.sensitivity import Categories, ClipSet, PatchBall
 from privkit.accountants.spec.shift import ShiftLaw, one_patch, scaled, shift_law
 from privkit.certificate import Relation, Unit
 from privkit.constraints import Checked, Count
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

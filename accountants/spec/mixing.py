@@ -12,13 +12,11 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 from scipy.special import betaln, expit, log_expit, logsumexp
 
 from privkit.accountants import validate
+from privkit.array import Array
 from privkit.constraints import Checked, Positive, Probability, Whole
-
-Array = NDArray[np.float64]
 
 _MOST_PIECES = 100_000
 """Pieces of a quadrature over ratios, at most ten nodes each."""

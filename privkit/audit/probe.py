@@ -33,7 +33,7 @@ ROUNDS = 4
 """Rounds of random images that a probe has for the adversary's images, and for a step of training."""
 
 
-FIRST_STEP = 3.0
+_FIRST_STEP = 3.0
 """Seconds that an attack's first step may take in a probe."""
 
 
@@ -221,7 +221,7 @@ class _Watch(NoSession):
         self._start, self._armed = perf_counter(), threading.current_thread() is threading.main_thread()
         if self._armed and hasattr(signal, "setitimer"):
             self._before = signal.signal(signal.SIGALRM, _ring)
-            signal.setitimer(signal.ITIMER_REAL, max(FIRST_STEP, 3 * self._limit))
+            signal.setitimer(signal.ITIMER_REAL, max(_FIRST_STEP, 3 * self._limit))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:

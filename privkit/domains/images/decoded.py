@@ -116,9 +116,9 @@ def decoded_pools(
     """
 
     def pool(dataset: Any, first_id: int) -> DecodedPool:
-        found = np.asarray(labels(dataset), dtype=np.int64)
-        if len(found) != len(dataset):
-            raise ValueError(f"{len(dataset)} pictures but {len(found)} labels")
-        return DecodedPool(dataset=dataset, labels=found, size=size, file=file, first_id=first_id)
+        labelled = np.asarray(labels(dataset), dtype=np.int64)
+        if len(labelled) != len(dataset):
+            raise ValueError(f"{len(dataset)} pictures but {len(labelled)} labels")
+        return DecodedPool(dataset=dataset, labels=labelled, size=size, file=file, first_id=first_id)
 
     return Pools(train=pool(train, 0), test=None if test is None else pool(test, TEST_ID_OFFSET), classes=classes)

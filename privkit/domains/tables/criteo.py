@@ -17,8 +17,8 @@ from privkit.domains.tables.reading import table_pools
 from privkit.errors import shortened
 
 FIELDS = 40
-ROW = re.compile(r"[01](\t(-?\d+)?){13}(\t([0-9a-f]{8})?){26}")
-CURE = "write label 0 or 1, 13 whole numbers and 26 words of 8 hex digits, separated by tabs; a missing one is empty"
+_ROW = re.compile(r"[01](\t(-?\d+)?){13}(\t([0-9a-f]{8})?){26}")
+_CURE = "write label 0 or 1, 13 whole numbers and 26 words of 8 hex digits, separated by tabs; a missing one is empty"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +63,11 @@ def _fields(line: bytes) -> list[str]:
     """Label, counts and categories of a line."""
     row = utf8(line)
     fields = row.split("\t")
-    if not ROW.fullmatch(row):
+    if not _ROW.fullmatch(row):
         if len(fields) != FIELDS:
-            raise BadRow(f"has {len(fields)} fields instead of {FIELDS}", CURE)
+            raise BadRow(f"has {len(fields)} fields instead of {FIELDS}", _CURE)
         place = next(n for n, cell in enumerate(fields, 1) if not _ALLOWED[(n > 1) + (n > 14)].fullmatch(cell))
-        raise BadRow(f"has {shortened(fields[place - 1])} in field {place}", CURE)
+        raise BadRow(f"has {shortened(fields[place - 1])} in field {place}", _CURE)
     return fields
 
 

@@ -16,8 +16,8 @@ from privkit.domains.tokens.reading import Labelled, Length, TextReading, Vocabu
 from privkit.errors import shortened
 
 FOLDER = "amazon_review_full_csv"
-STARS = ("1", "2", "3", "4", "5")
-CURE = 'write "stars","title","text", a JSON object with rating and text, or __label__stars text'
+_STARS = ("1", "2", "3", "4", "5")
+_CURE = 'write "stars","title","text", a JSON object with rating and text, or __label__stars text'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +49,19 @@ class AmazonReviews(TextReading):
         notes: tuple[str, ...] = ()
         for file in files:
             lines = numbered_lines(self.name, root, file, most=self.rows)
-            own, left_out = good_rows(self.name, root / file, lines, review, skip_bad=self.skip_bad_rows)
+            own, left_out = good_rows(self.name, root / file, lines, _review, skip_bad=self.skip_bad_rows)
             parts.append(own)
             notes += left_out
         return self.read(self.name, root, parts[0], parts[1] if len(parts) > 1 else (), notes)
 
 
-def review(line: bytes) -> Labelled:
+def _review(line: bytes) -> Labelled:
     """Stars and text of a line in one of the three formats.
 
     Raises:
         BadRow: if it is in none of them.
 
-    >>> review(b'"4","Good","It works.\\\\nTwice."'), review(b'{"overall": 2.0, "reviewText": "Broke."}')
+    >>> _review(b'"4","Good","It works.\\\\nTwice."'), _review(b'{"overall": 2.0, "reviewText": "Broke."}')
     (('4', 'Good It works. Twice.'), ('2', 'Broke.'))
     """
     row = utf8(line)
@@ -71,7 +71,7 @@ def review(line: bytes) -> Labelled:
         stars, _, text = row.removeprefix("__label__").partition(" ")
     else:
         stars, text = _of_csv(row)
-    if stars not in STARS:
+    if stars not in _STARS:
         raise BadRow(f"has {shortened(stars)} stars", "give each review 1 to 5 stars")
     if not text.strip():
         raise BadRow("holds no token", "delete it")
@@ -83,9 +83,9 @@ def _of_csv(row: str) -> Labelled:
     try:
         fields = next(csv.reader([row], strict=True), [])
     except csv.Error as error:
-        raise BadRow(f"is no row of CSV ({error})", CURE) from None
+        raise BadRow(f"is no row of CSV ({error})", _CURE) from None
     if len(fields) != 3:
-        raise BadRow(f"has {len(fields)} fields instead of 3", CURE)
+        raise BadRow(f"has {len(fields)} fields instead of 3", _CURE)
     stars, title, text = fields
     return stars, f"{title} {text}".replace("\\n", " ")
 
@@ -93,11 +93,11 @@ def _of_csv(row: str) -> Labelled:
 def _of_json(row: str) -> Labelled:
     """A review of McAuley's releases: of 2014 and 2018 with `overall`, of 2023 with `rating`."""
     try:
-        found = json.loads(row)
-        stars = found["overall"] if "overall" in found else found["rating"]
-        title = found.get("summary") or found.get("title") or ""
-        text = found["reviewText"] if "reviewText" in found else found["text"]
+        fields = json.loads(row)
+        stars = fields["overall"] if "overall" in fields else fields["rating"]
+        title = fields.get("summary") or fields.get("title") or ""
+        text = fields["reviewText"] if "reviewText" in fields else fields["text"]
     except (ValueError, KeyError, RecursionError):
-        raise BadRow("is no review in JSON", CURE) from None
+        raise BadRow("is no review in JSON", _CURE) from None
     shown = f"{stars:g}" if isinstance(stars, int | float) else str(stars)
     return shown, f"{title} {text}"

@@ -18,11 +18,11 @@ from privkit.domains.tokens.reading import Labelled, Length, TextReading, Vocabu
 from privkit.errors import DataError
 
 ARCHIVE = "aclImdb_v1.tar.gz"
-URL, MD5 = f"https://ai.stanford.edu/~amaas/data/sentiment/{ARCHIVE}", "7c2ac02c03563afcf9b574c7e56c153a"
+_URL, MD5 = f"https://ai.stanford.edu/~amaas/data/sentiment/{ARCHIVE}", "7c2ac02c03563afcf9b574c7e56c153a"
 AGAIN = "fetch the official archive again"
-LABELS = ("neg", "pos")
-REVIEW = re.compile(r"aclImdb/(train|test)/(neg|pos)/(\d+)_(\d+)\.txt")
-LISTED = re.compile(r"aclImdb/(train|test)/urls_(neg|pos)\.txt")
+_LABELS = ("neg", "pos")
+_REVIEW = re.compile(r"aclImdb/(train|test)/(neg|pos)/(\d+)_(\d+)\.txt")
+_LISTED = re.compile(r"aclImdb/(train|test)/urls_(neg|pos)\.txt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Imdb(TextReading):
             if download and place == archive:
                 from torchvision.datasets.utils import download_url
 
-                download_url(URL, str(root), md5=MD5)
+                download_url(_URL, str(root), md5=MD5)
             if place == archive and not archive.is_file():
                 raise DataError(f"{self.name}: {archive} is missing, and so is the folder aclImdb; {advice}")
             files = _of_folder(folder) if place == folder else _of_archive(archive)
@@ -80,21 +80,21 @@ class _Files:
 
     def add(self, name: str, content: bytes) -> None:
         """Keep a review or count a list; other files are of no use here."""
-        if found := REVIEW.fullmatch(name):
-            self.reviews.setdefault((found[1], found[2]), {})[int(found[3])] = content
-        elif found := LISTED.fullmatch(name):
-            self.listed[found[1], found[2]] = content.count(b"\n")
+        if texts := _REVIEW.fullmatch(name):
+            self.reviews.setdefault((texts[1], texts[2]), {})[int(texts[3])] = content
+        elif texts := _LISTED.fullmatch(name):
+            self.listed[texts[1], texts[2]] = content.count(b"\n")
 
     def empty(self) -> str:
         """A part and label without any review; "" if there is none."""
-        parts = ((part, label) for part in ("train", "test") for label in LABELS)
+        parts = ((part, label) for part in ("train", "test") for label in _LABELS)
         return next(("/".join(part) for part in parts if not self.reviews.get(part)), "")
 
     def rows(self, part: str) -> Iterator[tuple[str, tuple[str, bytes | None]]]:
         """Each review of a part with its place, its label, and its text if it is there."""
         if self.damage:
             yield "the end", (self.damage, None)
-        for label in LABELS:
+        for label in _LABELS:
             there = self.reviews[part, label]
             for number in sorted({*there, *range(self.listed.get((part, label), 0))}):
                 yield f"review {number} of {part}/{label}", (label, there.get(number))
@@ -128,5 +128,5 @@ def _labelled(row: tuple[str, bytes | None]) -> Labelled:
     """Label and text of a review."""
     label, content = row
     if content is None:
-        raise BadRow("is missing" if label in LABELS else label, AGAIN)
+        raise BadRow("is missing" if label in _LABELS else label, AGAIN)
     return label, text(content)

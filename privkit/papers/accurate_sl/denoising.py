@@ -11,12 +11,11 @@ from math import isfinite
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
+from privkit.array import Array
 from privkit.constraints import Checked, NonNegative, Positive
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
 from privkit.accountants import validate
+from privkit.array import Array
 from privkit.constraints import Checked, Count, Positive, Whole
 from privkit.papers.accurate_sl.denoising import Noise
 
-Array = NDArray[np.float64]
 AtLeastTwo = Annotated[int, Ge(2)]
 
 _QUANTITIES = ("linear", "loss", "gradient")
