@@ -80,10 +80,10 @@ class _Files:
 
     def add(self, name: str, content: bytes) -> None:
         """Keep a review or count a list; other files are of no use here."""
-        if texts := _REVIEW.fullmatch(name):
-            self.reviews.setdefault((texts[1], texts[2]), {})[int(texts[3])] = content
-        elif texts := _LISTED.fullmatch(name):
-            self.listed[texts[1], texts[2]] = content.count(b"\n")
+        if match := _REVIEW.fullmatch(name):
+            self.reviews.setdefault((match[1], match[2]), {})[int(match[3])] = content
+        elif match := _LISTED.fullmatch(name):
+            self.listed[match[1], match[2]] = content.count(b"\n")
 
     def empty(self) -> str:
         """A part and label without any review; "" if there is none."""
