@@ -98,11 +98,15 @@ def with_classes(spec: Any, classes: object) -> Any:
     Traceback (most recent call last):
     ValueError: classes must be at least two different class numbers such as [0, 4], got [4]
     """
-    numbers = isinstance(classes, list) and all(type(label) is int and label >= 0 for label in classes)
-    if not numbers or len(set(classes)) < max(2, len(classes)):
+    if (
+        not isinstance(classes, list)
+        or not all(type(label) is int and label >= 0 for label in classes)
+        or len(set(classes)) < max(2, len(classes))
+    ):
         raise ValueError(f"classes must be at least two different class numbers such as [0, 4], got {classes!r}")
     own = {field.name: getattr(spec, field.name) for field in fields(spec) if field.init}
-    return _filtered(type(spec))(**own, classes=classes)
+    filtered = _filtered(type(spec))  # type: ignore[arg-type]  # a class is hashable
+    return filtered(**own, classes=classes)
 
 
 @cache

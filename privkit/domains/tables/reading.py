@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from privkit.domains.tables.domain import Tables
 
 def table_pools(
     dense: dict[str, NDArray[np.float64]],
-    categorical: dict[str, Sequence[str]],
+    categorical: Mapping[str, Sequence[str]],
     labels: Sequence[str],
     notes: tuple[str, ...] = (),
 ) -> Pools:

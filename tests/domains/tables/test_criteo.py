@@ -3,12 +3,12 @@
 import csv
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from privkit.domains.base import Pools
 from privkit.domains.tables.criteo import Criteo
 from privkit.errors import DataError, UsageError
 from privkit.registry import parse
@@ -21,7 +21,7 @@ def row(label: str = "0", *, counts: dict[int, str] | None = None, words: dict[i
     return "\t".join([label, *numbers, *categories])
 
 
-def opened(root: Path, lines: list[str], **options: object) -> Pools:
+def opened(root: Path, lines: list[str], **options: object) -> Any:
     (root / "train.txt").write_text("".join(line + "\n" for line in lines))
     return Criteo(**options).open(root, download=False, train_images=1)  # type: ignore[arg-type]
 

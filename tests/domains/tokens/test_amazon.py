@@ -3,10 +3,10 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from privkit.domains.base import Pools
 from privkit.domains.tokens.amazon import FOLDER, AmazonReviews
 from privkit.errors import DataError, UsageError
 from privkit.registry import parse
@@ -14,7 +14,7 @@ from privkit.registry import parse
 TRAIN = ['"3","Fine","It is ""fine"", really."', '"5","","Great\\nstuff"', '"1","Bad","Broke."']
 
 
-def opened(root: Path, **options: object) -> Pools:
+def opened(root: Path, **options: object) -> Any:
     spec = AmazonReviews(length=8, vocabulary=100, **options)  # type: ignore[arg-type]
     return spec.open(root, download=False, train_images=1)
 

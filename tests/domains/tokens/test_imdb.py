@@ -4,17 +4,18 @@ import csv
 import gzip
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from privkit.domains.base import TEST_ID_OFFSET, Pools
+from privkit.domains.base import TEST_ID_OFFSET
 from privkit.domains.tokens.imdb import ARCHIVE, Imdb
 from privkit.errors import DataError
 
 MANY = 40
 
 
-def opened(root: Path, **options: object) -> Pools:
+def opened(root: Path, **options: object) -> Any:
     spec = Imdb(length=8, vocabulary=100, **options)  # type: ignore[arg-type]
     return spec.open(root, download=False, train_images=1)
 
@@ -111,7 +112,7 @@ def test_real_reviews(shared: Path, tmp_path: Path) -> None:
         label = "pos" if row["label"] == "1" else "neg"
         path = tmp_path / "aclImdb" / ("test" if number % 2 else "train") / label / f"{number}_{row['rating']}.txt"
         path.write_text(row["text"], encoding="utf-8")
-    pools = Imdb().open(tmp_path, download=False, train_images=1)
+    pools: Any = Imdb().open(tmp_path, download=False, train_images=1)
     assert pools.test is not None
     assert len(pools.train) + len(pools.test) == len(rows) == 200
     assert pools.train.domain.shape == (256,)

@@ -3,6 +3,7 @@
 import csv
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 def test_every_file_is_a_language(tmp_path: Path) -> None:
     write(tmp_path, FILES)
-    pools = Names().open(tmp_path, download=False, train_images=1)
+    pools: Any = Names().open(tmp_path, download=False, train_images=1)
     assert (pools.classes, pools.test, pools.notes) == (3, None, ())
     assert pools.train.domain.shown(pools.train.x) == ["müller", "o'neal", "brady", "nowak", "wójcik"]
     assert pools.train.targets().tolist() == [0, 1, 1, 2, 2]  # German, Irish, Polish
@@ -41,7 +42,7 @@ def test_empty_names_and_other_encodings_are_named(tmp_path: Path, content: byte
     (write(tmp_path, FILES) / "Russian.txt").write_bytes(content)
     with pytest.raises(DataError, match=why):
         Names().open(tmp_path, download=False, train_images=1)
-    pools = Names(skip_bad_rows=True).open(tmp_path, download=False, train_images=1)
+    pools: Any = Names(skip_bad_rows=True).open(tmp_path, download=False, train_images=1)
     assert pools.classes == 4
     assert "of Russian.txt were left out" in pools.notes[0]
 
@@ -62,7 +63,7 @@ def test_real_names(shared: Path, tmp_path: Path) -> None:
         rows = [*csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
     languages = sorted({language for language, _ in rows})
     write(tmp_path, {own: "\n".join(name for language, name in rows if language == own) for own in languages})
-    pools = Names().open(tmp_path, download=False, train_images=1)
+    pools: Any = Names().open(tmp_path, download=False, train_images=1)
     assert (pools.classes, len(pools.train)) == (18, 20_050)
     shown = pools.train.domain.shown(pools.train.x)
     expected = [name.strip().lower()[:20] for own in languages for language, name in rows if language == own]

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ def write(root: Path, tokens: list[str], unknown: str) -> None:
     ids = {token: {"id": token, "ids": [vocabulary[token]], "tokens": [token]} for token in SPECIAL}
     template = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     template += [{"SpecialToken": {"id": "[SEP]", "type_id": 0}}]
-    content = {
+    content: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -33,7 +34,7 @@ def write(root: Path, tokens: list[str], unknown: str) -> None:
     (root / "texts.tsv").write_text("good\tA good film\nbad\tbad bad bad film film film\ngood\tbrilliant\n")
 
 
-def opened(root: Path):  # type: ignore[no-untyped-def]
+def opened(root: Path) -> Any:
     return TextFile(tokenizer="tokenizer.json", length=6).open(root, download=False, train_images=1)
 
 
