@@ -87,7 +87,7 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_what_takes_one_label_is_refused_before_any_training(
-    settings: dict[str, str], why: str, tmp_path: Path
+    settings: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=why):
         run_audit(
