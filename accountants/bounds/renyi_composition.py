@@ -9,6 +9,7 @@ from math import inf
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privkit.accountants.bounds import renyi
 from privkit.accountants.bounds.bound import Bound, Limit
@@ -119,7 +120,7 @@ def _best(
     orders, rows = bounds[0].orders, np.arange(len(bounds))
     values, best = np.full(rows.size, inf), np.zeros(rows.size)
 
-    def attempt(some: Array, tried: Array) -> None:
+    def attempt(some: NDArray[np.int_], tried: Array) -> None:
         triples = convert(tried, curves([bounds[row].steps for row in some.tolist()], tried), some.tolist())
         at, smallest = triples.argmin(1), triples.min(1)
         better = smallest < values[some]

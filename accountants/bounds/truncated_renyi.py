@@ -216,7 +216,7 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> tuple[Array, Ar
     losses = _discretized(shift, rate, rounds, poisson, _SPENT * (deltas / sizes)[owner])
 
     def total(values: Array) -> Array:
-        return np.bincount(owner, values, minlength=sizes.size)
+        return np.asarray(np.bincount(owner, values, minlength=sizes.size), float)
 
     def surprise(side: _Losses) -> Array:
         """−ln of the δ that is left to the finite losses; infinite where nothing is."""
