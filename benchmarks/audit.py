@@ -42,9 +42,9 @@ def main(options: Options) -> None:
         print(f"privkit audit --defense batch_shuffle: {seconds:.0f} s, {peak:.2f} GiB")
         for line in (here / "run" / "results.jsonl").read_text().splitlines():
             row = json.loads(line)
-            ssim = row["recovers"]["unaligned"]["ssim"]
+            ssim = row["recovered"]["unaligned"]["ssim"]
             print(
-                f"  {row['defense']}: accuracy {row['accuracy']['value']:.3f}, SSIM {ssim['mean']:.3f} "
+                f"  {row['defense']}: accuracy {row['accuracy']['value']:.3f}, SSIM {ssim['value']:.3f} "
                 f"[{ssim['low']:.3f}, {ssim['high']:.3f}], mean image "
-                f"{row['floors']['mean_image']['unaligned']['ssim']['mean']:.3f}"
+                f"{row['floors']['mean_image']['unaligned']['ssim']['value']:.3f}"
             )

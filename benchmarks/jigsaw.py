@@ -30,7 +30,7 @@ from privkit.attacks.order.coordinates import starts
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.patches import patchify
 from privkit.attacks.scores.order import direct_accuracy, kinds_of, neighbor_accuracy
-from privkit.audit.order_scores import Accuracy, arrangement_scores, true_arrangement
+from privkit.audit.order_scores import OrderAccuracy, arrangement_scores, true_arrangement
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.patch_shuffle import PatchShuffle
@@ -39,6 +39,7 @@ from privkit.domains.images.domain import Images
 from privkit.domains.images.vision import Cifar10
 from privkit.models.t2t import T2tVit
 from privkit.models.vit import Vit
+from privkit.reports.tables import interval
 from privkit.training.edge import PublicTransform
 
 PICTURES = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "ihc.png", "motorcycle_left.png")
@@ -124,12 +125,11 @@ def edge(args: Options, model: str, shape: tuple[int, int, int], seed: int) -> n
     return spec.build(Images(shape=shape), 10, positions=False, seed=seed).lower.eval().requires_grad_(False)
 
 
-def shown(accuracy: Accuracy | None) -> str:
+def shown(accuracy: OrderAccuracy | None) -> str:
     """Value, limits, what is proven, and the floor."""
     if accuracy is None:
         return "none"
-    found = f"{accuracy.value:.3f} [{accuracy.low:.3f}, {accuracy.high:.3f}]"
-    return f"{found} (≥ {accuracy.sound_low:.3f}; left {accuracy.left_alone:.3f})"
+    return f"{interval(accuracy.share)} (≥ {accuracy.sound_low:.3f}; left {accuracy.left_alone:.3f})"
 
 
 DEFENSES: dict[str, Callable[[float], Defense]] = {

@@ -159,7 +159,7 @@ def run(
                     negative=scores[truth == 0],
                     false=false,
                     true=true,
-                    auc=found[(*key, epoch)][0].auc,
+                    auc=found[(*key, epoch)][0].auc.value,
                 )
     test = zeros_and_fours(given.data_root, 1_000, seed, False)
     return found, evaluate(edge, upper, test, batch_size=100, seed=seed).accuracy.value, told
@@ -168,8 +168,8 @@ def run(
 def cell(leaks: list[Leak]) -> str:
     """One area with its interval, or the mean over seeds with Student's."""
     if len(leaks) == 1:
-        return f"{leaks[0].auc:.3f} [{leaks[0].low:.3f}, {leaks[0].high:.3f}]"
-    return interval(over_values([leak.auc for leak in leaks], 0.95, UNIT), 3)
+        return interval(leaks[0].auc)
+    return interval(over_values([leak.auc.value for leak in leaks], 0.95, UNIT), 3)
 
 
 def main(given: Options) -> None:

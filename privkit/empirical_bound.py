@@ -15,6 +15,8 @@ class EmpiricalBound:
             1 − confidence; 0 says nothing, neither for nor against the mechanism.
         delta: the δ that goes with it.
         confidence: probability over the draw of the scores that the bound holds.
+        canaries: scores that the bound rests on, of members and of non-members.
+        inserted: how many of them are of members.
         threshold: a score of at least this was guessed "member" where the bound was found; None where no guess was.
         guesses: numbers of "member" and "non-member" guesses there (`epsilon_one_run`); None elsewhere.
         mu: lower bound on μ of a Gaussian trade-off curve, where that is what was computed; None elsewhere.
@@ -23,11 +25,16 @@ class EmpiricalBound:
         sound: False where the number is reproduced as published although it is not proven.
         objection: one sentence why, where `sound` is False.
         source: paper and theorem.
+        claimed: ε of the claim that the bound is held against; inf where nothing is claimed.
+        ceiling: the largest bound that so many canaries can give, whatever they score; None where it was not asked.
+        statement: the bound beside the claim, in a sentence; empty where there is no claim.
     """
 
     epsilon: float
     delta: float
     confidence: float
+    canaries: int
+    inserted: int
     threshold: float | None
     guesses: tuple[int, int] | None = None
     mu: float | None = None
@@ -36,7 +43,20 @@ class EmpiricalBound:
     sound: bool = True
     objection: str = ""
     source: str
+    claimed: float = inf
+    ceiling: float | None = None
+    statement: str = ""
 
     def __post_init__(self) -> None:
         assert 0 <= self.epsilon < inf, self.epsilon
         assert self.sound == (not self.objection)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim is false with the bound's confidence: the audit fails."""
+        return self.epsilon > self.claimed
+
+    @property
+    def idle(self) -> bool:
+        """Whether not even a perfect attack on so many canaries could refute the claim: the audit says nothing."""
+        return not self.refuted and self.ceiling is not None and self.ceiling <= self.claimed

@@ -13,6 +13,7 @@ if __name__ != "privkit.reports":
     raise ImportError("import privkit.reports, not reports: this folder is a part of the privkit package")
 
 if TYPE_CHECKING:
+    from privkit.interval import Interval
     from privkit.reports.answers import answers_table, orders_table
     from privkit.reports.budget_curves import BudgetCurve
     from privkit.reports.budgets import BudgetRow, budget_table
@@ -22,13 +23,10 @@ if TYPE_CHECKING:
         SCHEMA_VERSION,
         Check,
         Costs,
-        Empirical,
-        Estimate,
-        Interval,
         Manifest,
+        Metric,
         Metrics,
         PlannedCell,
-        Proof,
         Provenance,
         Row,
         Summary,
@@ -42,16 +40,14 @@ __all__ = [
     "BudgetRow",
     "Check",
     "Costs",
-    "Empirical",
-    "Estimate",
     "Gate",
     "GateError",
     "Interval",
     "Judgement",
     "Manifest",
+    "Metric",
     "Metrics",
     "PlannedCell",
-    "Proof",
     "Provenance",
     "Row",
     "Summary",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from privkit.empirical_bound import EmpiricalBound
 from privkit.reports.schema import Row
 from privkit.reports.tables import UNKNOWN, Table, interval
 
@@ -39,8 +40,7 @@ def answers_table(rows: Sequence[Row]) -> Table | None:
             interval(row.answers.get("auc")),
             interval(row.answers.get("auc_per_batch")),
             interval(row.answers.get("tpr_at_1_percent")),
-            f"{row.empirical.epsilon:.3g} at δ={row.empirical.delta:.0e}" if row.empirical else UNKNOWN,
-            _claimed(row),
+            *_shown(row.empirical_bound),
         )
         for row in rows
         if "auc" in row.answers
@@ -64,11 +64,12 @@ def orders_table(rows: Sequence[Row]) -> Table | None:
     return Table(headers=ORDER_HEADERS, rows=tuple(lines), floor=(False,) * len(lines)) if lines else None
 
 
-def _claimed(row: Row) -> str:
-    """What the canaries were held against."""
-    if row.empirical is None:
-        return UNKNOWN
-    return "nothing" if row.empirical.claimed == float("inf") else f"{row.empirical.claimed:.3g}"
+def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
+    """What the canaries show of ε, and what they were held against."""
+    if bound is None:
+        return UNKNOWN, UNKNOWN
+    claimed = "nothing" if bound.claimed == float("inf") else f"{bound.claimed:.3g}"
+    return f"{bound.epsilon:.3g} at δ={bound.delta:.0e}", claimed
 
 
 def _bits(row: Row) -> str:

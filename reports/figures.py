@@ -96,7 +96,7 @@ def curves(rows: Sequence[Row]) -> Figure:
             _line(attack, row.attack_curve, f"{row.attack} on {row.defense}{seed}", place)
     done = next((row for row in rows if "mean_image" in row.floors), None)
     if done is not None:
-        floor = done.floors["mean_image"]["unaligned"]["mse"].mean
+        floor = done.floors["mean_image"]["unaligned"]["mse"].value
         attack.axhline(floor, color=MUTED, lw=0.8, ls="--", label="mean image (on the victims)")
     task.set(title="task: training loss", xlabel="epoch", ylabel="cross-entropy")
     title = "attack: error on held-out auxiliary images" if len(attacks) < 2 else "attacks: what each minimizes"

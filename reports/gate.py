@@ -116,15 +116,15 @@ class Gate:
             auc = row.answers.get("auc")
             return {"": None if auc is None else max(auc.value, 1 - auc.value)}
         if self.metric == "epsilon":
-            return {"": None if row.empirical is None else row.empirical.epsilon}
-        estimate = row.recovers.get("unaligned", {}).get(self.metric)
+            return {"": None if row.empirical_bound is None else row.empirical_bound.epsilon}
+        estimate = row.recovered.get("unaligned", {}).get(self.metric)
         if estimate is None:
             return {"": None}
-        values: dict[str, float | None] = {"": estimate.mean}
+        values: dict[str, float | None] = {"": estimate.value}
         if self.comparison.startswith("<" if estimate.higher_is_closer else ">"):
             for name, what in CONSTANT_FLOORS.items():
                 floor = row.floors.get(name, {}).get("unaligned", {}).get(self.metric)
                 if floor is not None:
-                    guess = f" for {what}, a guess that needs no release (the attack has {estimate.mean:.4f})"
-                    values[guess] = floor.mean
+                    guess = f" for {what}, a guess that needs no release (the attack has {estimate.value:.4f})"
+                    values[guess] = floor.value
         return values

@@ -88,7 +88,6 @@ def render(
         lstrip_blocks=True,
     )
     environment.globals |= {
-        "bracket": tables.bracket,
         "counted": tables.counted,
         "interval": tables.interval,
         "proven": tables.proven,

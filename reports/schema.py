@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = 5
-"""Raised whenever a row or a manifest of before can no longer be read: 5 gave records checksums and provenance."""
+from privkit.certificate import Certificate
+from privkit.empirical_bound import EmpiricalBound
+from privkit.interval import Interval
+
+SCHEMA_VERSION = 6
+"""Raised whenever a record changes its fields: 5 gave records checksums and provenance, 6 gave fields plainer names and
+every interval its method. `older.upgraded` reads records of version 5."""
 
 Status = Literal["done", "not_applicable", "error"]
 
@@ -18,55 +24,20 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
-class Interval(Frozen):
-    """A value with its confidence interval over `n` images or seeds."""
+@dataclass(frozen=True, kw_only=True)
+class Metric(Interval):
+    """A metric over the attacked records: its mean with limits, its worst case and its direction.
 
-    value: float
-    low: float
-    high: float
-    n: int
-    confidence: float = 0.95
-
-
-class Estimate(Frozen):
-    """A metric over the attacked images.
-
-    `worst` is the image that the attack recovered best. `higher_is_closer` states the direction: whether a larger
-    value means a better reconstruction.
+    Attributes:
+        worst: of the record that the attack recovered best.
+        higher_is_closer: whether a larger value means a better reconstruction.
     """
 
-    mean: float
-    low: float
-    high: float
     worst: float
     higher_is_closer: bool
-    n: int
-    confidence: float = 0.95
 
 
-Metrics = dict[str, Estimate]
-
-
-class Proof(Frozen):
-    """What is proven; mirrors an accountant's certificate."""
-
-    kind: Literal["nothing", "permutation_count", "differential_privacy"]
-    statement: str
-    epsilon: float
-    delta: float | None
-    lower: float | None
-    method: str
-    order: float | None
-    at_grid_edge: bool
-    relation: Literal["replace_one", "add_or_remove_one"] | None
-    unit: Literal["record", "client"] | None
-    covers: Literal["release", "labels"]
-    sound: bool
-    objection: str
-    quantities: dict[str, float]
-    assumptions: tuple[str, ...]
-    source: str
-    versions: dict[str, str]
+Metrics = dict[str, Metric]
 
 
 class Costs(Frozen):
@@ -85,29 +56,13 @@ class Costs(Frozen):
 
 
 class Check(Frozen):
-    """One sanity gate of an attack: passed, failed, or None where it could not be judged."""
+    """A control experiment or a finding about a cell: passed, failed, or None where it could not be judged."""
 
     name: str
     passed: bool | None
     detail: str
     decisive: bool
-    """A decisive gate that does not pass makes the numbers meaningless and the run fail (exit code 1)."""
-
-
-class Empirical(Frozen):
-    """What one run of canaries shows of ε, beside what is claimed of the same release (infinite: nothing is).
-
-    `ceiling` is the most that so many canaries could have shown: a claim that is not below it was not put to a test.
-    """
-
-    claimed: float
-    epsilon: float
-    delta: float
-    confidence: float
-    canaries: int
-    inserted: int
-    ceiling: float | None = None
-    statement: str
+    """A decisive check that does not pass makes the numbers meaningless and the run fail (exit code 1)."""
 
 
 class Provenance(Frozen):
@@ -129,19 +84,16 @@ class Provenance(Frozen):
 class Row(Frozen):
     """One cell: one defense, one attack, one seed.
 
-    `recovers` and `floors` are keyed by alignment ("unaligned": guess n against image n; "matched": the best
+    `recovered` and `floors` are keyed by alignment ("unaligned": guess n against record n; "matched": the best
     assignment of guesses to images inside each message), `floors` by floor first; its "zero_steps" is the attack's
     start, no floor. `answers` are of attacks that ask for labels, members, canaries or an order ("auc" and so on);
-    `notes` are sentences beside the numbers; `knows` is what the adversary may hold beside the release, by the names of
-    `privkit.attacks.base.Knowledge`; `parts` are the parts of a release that it holds, if the defense
-    splits one; `files` are the SHA-256 of the files that lie beside the row's own, and
-    `provenance` is what the numbers are made of.
+    `notes` are sentences beside the numbers; `provenance` is what the numbers are made of.
     """
 
-    schema_version: Literal[5] = 5
+    schema_version: Literal[6] = 6
     cell: str
     status: Status
-    reason: str = ""
+    reason: Annotated[str, Field(description="why there is no number, if there is none")] = ""
     defense: str
     attack: str
     dataset: str
@@ -149,37 +101,46 @@ class Row(Frozen):
     protocol: str
     partition: str
     seed: int
-    knows: tuple[str, ...] = ()
+    knowledge: Annotated[
+        tuple[str, ...],
+        Field(description="what the adversary may hold beside the release, by `privkit.attacks.base.Knowledge`"),
+    ] = ()
     parts: Annotated[tuple[str, ...], Field(description="parts of a split release that the adversary holds")] = ()
-    auxiliary: str
-    victims: str
+    auxiliary: Annotated[str, Field(description="where the adversary's own records come from")]
+    attacked: Annotated[str, Field(description="which records are attacked")]
     records: Annotated[str, Field(description="what the dataset holds")] = "images"
-    images: Annotated[dict[str, int], Field(description="number of private, auxiliary, test and victim images")] = {}
+    counts: Annotated[dict[str, int], Field(description="number of private, auxiliary, test and victim records")] = {}
     batch_size: int
-    data_range: float = 1.0
-    features: Annotated[tuple[str, ...], Field(description="networks behind F-SIM, identification and LPIPS")] = ()
-    accuracy: Interval | None = None
-    task: Annotated[dict[str, float], Field(description="MCC and AUC on the test images")] = {}
-    proves: Proof | None = None
-    recovers: dict[str, Metrics] = {}
-    floors: dict[str, dict[str, Metrics]] = {}
+    data_range: Annotated[float, Field(description="largest minus smallest value of a pixel")] = 1.0
+    feature_networks: Annotated[
+        tuple[str, ...], Field(description="networks behind F-SIM, identification and LPIPS")
+    ] = ()
+    accuracy: Annotated[Interval | None, Field(description="of the task, on the test records")] = None
+    task: Annotated[dict[str, Interval], Field(description="MCC and AUC, on the test records")] = {}
+    certificate: Annotated[Certificate | None, Field(description="what is proven")] = None
+    recovered: Annotated[dict[str, Metrics], Field(description="alignment -> metric -> value")] = {}
+    floors: Annotated[dict[str, dict[str, Metrics]], Field(description="guess -> alignment -> metric -> value")] = {}
     answers: dict[str, Interval] = {}
-    empirical: Empirical | None = None
+    empirical_bound: Annotated[
+        EmpiricalBound | None, Field(description="what canaries show of ε, beside what is claimed of the same release")
+    ] = None
     notes: tuple[str, ...] = ()
-    gates: tuple[Check, ...] = ()
+    checks: tuple[Check, ...] = ()
     costs: Costs | None = None
-    training_curve: tuple[float, ...] = ()
-    validation: Annotated[tuple[dict[str, float], ...], Field(description="accuracy, MCC and AUC of each epoch")] = ()
-    best_epoch: Annotated[int | None, Field(description="the best on validation images, counted from 1")] = None
+    training_curve: Annotated[tuple[float, ...], Field(description="training loss of each epoch")] = ()
+    validation_curve: Annotated[
+        tuple[dict[str, float], ...], Field(description="accuracy, MCC and AUC of each epoch")
+    ] = ()
+    best_epoch: Annotated[int | None, Field(description="the best on validation records, counted from 1")] = None
     kept: Annotated[Literal["last", "best"], Field(description="which epoch's model the row is about")] = "last"
-    attack_curve: tuple[float, ...] = ()
-    files: dict[str, str] = {}
+    attack_curve: Annotated[tuple[float, ...], Field(description="held-out error of each epoch of the attack")] = ()
+    files: Annotated[dict[str, str], Field(description="SHA-256 of the files beside the row's own")] = {}
     provenance: Provenance = Provenance()
 
     @property
     def caveats(self) -> list[str]:
-        """Gates that did not pass, in words."""
-        return [gate.detail for gate in self.gates if not gate.passed]
+        """Checks that did not pass, in words."""
+        return [check.detail for check in self.checks if not check.passed]
 
 
 class Summary(Frozen):
@@ -212,7 +173,7 @@ class Manifest(Frozen):
     What its numbers are made of stands in its rows and models.
     """
 
-    schema_version: Literal[5] = 5
+    schema_version: Literal[6] = 6
     privkit: str
     created: str
     argv: tuple[str, ...]

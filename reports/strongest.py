@@ -79,25 +79,25 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
 
 def deciding(row: Row) -> str:
     """The metric by which a row is compared with others; empty where it has none."""
-    return next((name for name in DECIDING if name in row.recovers.get("unaligned", {})), "")
+    return next((name for name in DECIDING if name in row.recovered.get("unaligned", {})), "")
 
 
 def _distance(row: Row) -> float:
     """How far the guesses of a row are from the records, by its deciding metric."""
-    estimate = row.recovers["unaligned"][deciding(row)]
-    return -estimate.mean if estimate.higher_is_closer else estimate.mean
+    estimate = row.recovered["unaligned"][deciding(row)]
+    return -estimate.value if estimate.higher_is_closer else estimate.value
 
 
 def _elsewhere(best: Row, rows: Sequence[Row]) -> tuple[tuple[str, Row], ...]:
     """Metrics by which another attack than the best is ahead."""
     found = []
     for alignment in ("unaligned", "matched"):
-        for metric, own in best.recovers.get(alignment, {}).items():
-            having = [row for row in rows if metric in row.recovers.get(alignment, {})]
+        for metric, own in best.recovered.get(alignment, {}).items():
+            having = [row for row in rows if metric in row.recovered.get(alignment, {})]
             if metric == "psnr" or not having:  # the MSE tells it
                 continue
             sign = 1 if own.higher_is_closer else -1
-            ahead = max(having, key=lambda row: sign * row.recovers[alignment][metric].mean)
-            if sign * ahead.recovers[alignment][metric].mean > sign * own.mean:
+            ahead = max(having, key=lambda row: sign * row.recovered[alignment][metric].value)
+            if sign * ahead.recovered[alignment][metric].value > sign * own.value:
                 found.append((f"{'' if alignment == 'unaligned' else 'matched '}{NAMES.get(metric, metric)}", ahead))
     return tuple(found)

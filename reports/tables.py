@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from privkit.interval import Interval
 from privkit.reports import escape
 from privkit.reports.origins import origins
-from privkit.reports.schema import Estimate, Interval, Metrics, Row, Summary
+from privkit.reports.schema import Metrics, Row, Summary
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -85,16 +86,16 @@ def table(rows: Sequence[Row]) -> Table:
 
     Where rows are not made alike (another device, another version), a last column says in what they differ.
     """
-    looks = [name for name in PERCEIVED if any(name in row.recovers.get("unaligned", {}) for row in rows)]
+    looks = [name for name in PERCEIVED if any(name in row.recovered.get("unaligned", {}) for row in rows)]
     made = origins(rows)
     names = record_metrics(rows)
     lines: list[tuple[str, ...]] = []
     floor: list[bool] = []
     for seed in dict.fromkeys(row.seed for row in rows):
-        group = [row for row in rows if row.seed == seed and not (row.answers and not row.recovers)]
+        group = [row for row in rows if row.seed == seed and not (row.answers and not row.recovered)]
         lines += [
             (
-                *(row.defense, row.attack, str(seed), *_numbers(row, names), *_perceived(row.recovers, looks)),
+                *(row.defense, row.attack, str(seed), *_numbers(row, names), *_perceived(row.recovered, looks)),
                 *([made[row.cell] or UNKNOWN] if made else []),
             )
             for row in group
@@ -235,7 +236,7 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
 def record_metrics(rows: Sequence[Row]) -> list[str]:
     """Metrics of the rows' records if these are no images; otherwise nothing."""
     held = {
-        name for row in rows for floor in (row.recovers, *row.floors.values()) for name in floor.get("unaligned", {})
+        name for row in rows for floor in (row.recovered, *row.floors.values()) for name in floor.get("unaligned", {})
     }
     return [name for name in RECORD_METRICS if name in held]
 
@@ -247,7 +248,7 @@ def note_of(rows: Sequence[Row]) -> str:
 
 def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
     """The numeric cells of a row; why there are no metrics of guesses stands in the first of them."""
-    first, *others = _measures(row.recovers, names)
+    first, *others = _measures(row.recovered, names)
     if row.status != "done":
         first = row.status.replace("_", " ")
     sent = f"{row.costs.bytes_up / 1000:.1f}" if row.costs else UNKNOWN
@@ -257,13 +258,13 @@ def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, ...]:
     """The metrics of these names with their intervals, or of images: MSE, PSNR, SSIM, its worst and its matched one."""
     if names:
-        return tuple(bracket(metrics.get("unaligned", {}).get(name)) for name in names)
+        return tuple(interval(metrics.get("unaligned", {}).get(name)) for name in names)
     own, matched = metrics.get("unaligned", {}), metrics.get("matched", {})
     ssim = own.get("ssim")
     return (
         number(own.get("mse"), 4),
         number(own.get("psnr"), 1),
-        bracket(ssim),
+        interval(ssim),
         UNKNOWN if ssim is None else f"{ssim.worst:.2f}",
         number(matched.get("ssim"), 3),
     )
@@ -295,19 +296,20 @@ def _column(name: str) -> str:
 
 def proven(row: Row) -> str:
     """What is proven, in a table cell."""
-    if row.proves is None:
+    found = row.certificate
+    if found is None:
         return UNKNOWN
-    if row.proves.kind == "permutation_count":
-        return f"10^{row.proves.quantities['log10_permutations']:.0f} orders, no DP"
-    if row.proves.kind == "differential_privacy":
-        only = " (labels only)" if row.proves.covers == "labels" else ""
-        return f"ε={row.proves.epsilon:.3g} at δ={row.proves.delta:.0e}{only}"
+    if found.kind == "permutation_count":
+        return f"10^{found.quantities['log10_permutations']:.0f} orders, no DP"
+    if found.kind == "differential_privacy":
+        only = " (labels only)" if found.covers == "labels" else ""
+        return f"ε={found.epsilon:.3g} at δ={found.delta:.0e}{only}"
     return "nothing"
 
 
-def number(estimate: Estimate | None, digits: int) -> str:
-    """The mean."""
-    return UNKNOWN if estimate is None else f"{estimate.mean:.{digits}f}"
+def number(found: Interval | None, digits: int) -> str:
+    """A value without its interval."""
+    return UNKNOWN if found is None else f"{found.value:.{digits}f}"
 
 
 def counted(operations: int) -> str:
@@ -322,16 +324,20 @@ def counted(operations: int) -> str:
     return str(operations)
 
 
-def bracket(estimate: Estimate | None) -> str:
-    """The mean with its interval."""
-    return UNKNOWN if estimate is None else f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
-
-
-def interval(value: Interval | None, digits: int = 3) -> str:
+def interval(found: Interval | None, digits: int = 3) -> str:
     """A value with its interval."""
-    if value is None:
+    if found is None:
         return UNKNOWN
-    return f"{value.value:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
+    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+
+
+BOUND = ("claimed", "epsilon", "delta", "confidence", "canaries", "inserted", "ceiling", "statement")
+"""Fields of an empirical bound that are columns of the CSV."""
+
+
+def _limits(name: str, found: Interval) -> dict[str, object]:
+    """A value and its limits as columns of the CSV."""
+    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def _flat(row: Row) -> dict[str, object]:
@@ -347,38 +353,34 @@ def _flat(row: Row) -> dict[str, object]:
             "model",
             "seed",
             "auxiliary",
-            "victims",
+            "attacked",
             "batch_size",
         }
     )
     if row.parts:
         flat |= {"parts": " ".join(row.parts)}
-    flat |= {f"{name}_images": count for name, count in row.images.items()}
+    flat |= {f"{name}_images": count for name, count in row.counts.items()}
     if row.accuracy:
-        flat |= {"accuracy": row.accuracy.value, "accuracy_low": row.accuracy.low, "accuracy_high": row.accuracy.high}
-    flat |= {f"task_{name}": value for name, value in row.task.items()}
+        flat |= _limits("accuracy", row.accuracy)
+    for name, score in row.task.items():
+        flat |= _limits(f"task_{name}", score)
     if row.best_epoch:
         flat |= {"kept": row.kept, "best_epoch": row.best_epoch}
-    named = {"": row.recovers, **{f"{_column(name)}_": metrics for name, metrics in row.floors.items()}}
+    named = {"": row.recovered, **{f"{_column(name)}_": metrics for name, metrics in row.floors.items()}}
     for prefix, alignments in named.items():
         for alignment, metrics in alignments.items():
-            for name, estimate in metrics.items():
+            for name, metric in metrics.items():
                 key = f"{prefix}{alignment}_{name}"
-                flat |= {
-                    key: estimate.mean,
-                    f"{key}_low": estimate.low,
-                    f"{key}_high": estimate.high,
-                    f"{key}_worst": estimate.worst,
-                }
+                flat |= {**_limits(key, metric), f"{key}_worst": metric.worst}
     for name, answer in row.answers.items():
-        flat |= {name: answer.value, f"{name}_low": answer.low, f"{name}_high": answer.high}
-    if row.empirical:
-        flat |= {f"empirical_{name}": value for name, value in row.empirical.model_dump().items()}
-    if row.proves:
-        flat |= {"proven": row.proves.statement, "epsilon": row.proves.epsilon, **row.proves.quantities}
+        flat |= _limits(name, answer)
+    if (bound := row.empirical_bound) is not None:
+        flat |= {f"empirical_{name}": getattr(bound, name) for name in BOUND}
+    if (proof := row.certificate) is not None:
+        flat |= {"proven": proof.statement, "epsilon": proof.epsilon, **proof.quantities}
     if row.costs:
         flat |= row.costs.model_dump()
-    flat |= {f"gate_{gate.name}": gate.passed for gate in row.gates}
+    flat |= {f"check_{check.name}": check.passed for check in row.checks}
     for section, parts in row.provenance.model_dump().items():
         flat |= {f"made_of_{section}_{key}": value for key, value in parts.items()}
     return flat

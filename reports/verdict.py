@@ -11,7 +11,7 @@ from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Frozen, PlannedCell, Row
 
 CLAIM = "claim_stands"
-"""Name of the gate that holds a claimed ε against canaries."""
+"""Name of the check that holds a claimed ε against canaries."""
 
 
 class Judgement(Frozen):
@@ -48,7 +48,7 @@ class Verdict(Frozen):
     `gates` are the user's conditions as given; `files` the SHA-256 of the report's files, by their path in the run.
     """
 
-    schema_version: Literal[5] = 5
+    schema_version: Literal[6] = 6
     run: str
     outcome: Literal["clean", "failed", "errored", "unfinished"]
     exit_code: Literal[0, 1, 3]
@@ -80,7 +80,7 @@ def judge(
     known = {row.cell: row for row in rows}
     cells = [_state(cell, known.get(cell.cell)) for cell in planned]
     pending = {(cell.defense, cell.seed) for cell in cells if cell.status == "missing"}
-    checks = [_control(row, gate) for row in rows for gate in row.gates if gate.decisive]
+    checks = [_decisive(row, check) for row in rows for check in row.checks if check.decisive]
     checks += _numbers([row for row in rows if row.protocol.partition(":")[0] not in silent], pending)
     checks += [check for condition in conditions for check in _gates(condition, rows, pending)]
     failures = tuple(check.sentence for check in checks if check.met is False)
@@ -112,10 +112,10 @@ def _of(row: Row) -> dict[str, object]:
     return {"defense": row.defense, "attack": row.attack, "seed": row.seed, "cell": row.cell}
 
 
-def _control(row: Row, gate: Check) -> Judgement:
-    """A decisive gate of a row; one that could not be judged is not met."""
-    found = {"kind": "claim" if gate.name == CLAIM else "control", "name": gate.name, "met": gate.passed is True}
-    return Judgement.model_validate({**_of(row), **found, "sentence": f"{row.defense} / {row.attack}: {gate.detail}"})
+def _decisive(row: Row, check: Check) -> Judgement:
+    """A decisive check of a row; one that could not be judged is not met."""
+    found = {"kind": "claim" if check.name == CLAIM else "control", "name": check.name, "met": check.passed is True}
+    return Judgement.model_validate({**_of(row), **found, "sentence": f"{row.defense} / {row.attack}: {check.detail}"})
 
 
 def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:

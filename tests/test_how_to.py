@@ -81,7 +81,7 @@ def test_the_network_of_the_page_on_models_is_audited(tmp_path: Path, monkeypatc
     result = CliRunner().invoke(app, [*shlex.split(f"{command} {small}"), budget])
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["rows"]
-    assert [(row["status"], row["proves"]["kind"]) for row in rows] == [
+    assert [(row["status"], row["certificate"]["kind"]) for row in rows] == [
         ("done", "nothing"),
         ("done", "differential_privacy"),
     ]
@@ -158,10 +158,14 @@ def test_stage_attack_and_dataset_go_through_an_audit(run: AuditRun) -> None:
     assert {(row.status, row.reason, row.dataset, row.attack) for row in run.rows} == {
         ("done", "", "parity_digits", "gradient_peak")
     }
-    assert [row.proves.kind for row in run.rows if row.proves] == ["nothing", "nothing", "differential_privacy"]
+    assert [row.certificate.kind for row in run.rows if row.certificate] == [
+        "nothing",
+        "nothing",
+        "differential_privacy",
+    ]
     for row in run.rows:
         assert row.answers
-        assert [gate.passed for gate in row.gates if gate.decisive] == [True, True]
+        assert [check.passed for check in row.checks if check.decisive] == [True, True]
 
 
 def test_the_attack_runs_on_any_pair_of_modules() -> None:
@@ -175,7 +179,7 @@ def test_the_attack_runs_on_any_pair_of_modules() -> None:
     labels = (torch.rand(200, generator=draws) < 0.5).long()
     observation = observe(nn.Flatten(), upper, torch.rand(200, 1, 4, 4, generator=draws), labels, batch_size=50)
     scores = attack.run(observation, draws)
-    assert pooled_auc(scores.values.numpy(), labels[scores.examples].numpy()).auc > 0.9
+    assert pooled_auc(scores.values.numpy(), labels[scores.examples].numpy()).auc.value > 0.9
 
 
 def test_the_bound_is_valid_and_asked() -> None:

@@ -73,6 +73,8 @@ def epsilon_clopper_pearson(
         epsilon=max(0.0, float(found[best])),
         delta=d,
         confidence=float(confidence),
+        canaries=members.size + others.size,
+        inserted=members.size,
         threshold=float(cuts.thresholds[best]) if found[best] > 0 else None,
         method=method,
         assumptions=(

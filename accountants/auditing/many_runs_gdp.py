@@ -61,6 +61,8 @@ def mu_many_runs(
         epsilon=float(gaussian.epsilon(d, largest)) if largest > 0 else 0.0,
         delta=d,
         confidence=float(confidence),
+        canaries=members.size + others.size,
+        inserted=members.size,
         threshold=float(cuts.thresholds[best]) if largest > 0 else None,
         mu=largest,
         method=f"{method}, on a Gaussian trade-off curve: μ >= {largest:.4g}",

@@ -87,6 +87,8 @@ def epsilon_one_run(
         epsilon=epsilon,
         delta=d,
         confidence=float(confidence),
+        canaries=canaries,
+        inserted=members.size,
         threshold=best.threshold if best else None,
         guesses=best.asked if best else None,
         method="binomial test of the guesses of one run"

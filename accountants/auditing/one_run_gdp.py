@@ -68,6 +68,8 @@ def epsilon_one_run_gdp(
         epsilon=float(gaussian.epsilon(d, mu)) if mu > 0 else 0.0,
         delta=d,
         confidence=float(confidence),
+        canaries=canaries,
+        inserted=members.size,
         threshold=ranked[canaries - top][0] if top and mu > 0 else None,
         guesses=(top, bottom) if mu > 0 else None,
         mu=mu,

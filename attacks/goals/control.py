@@ -42,7 +42,7 @@ def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor
     from privkit.attacks.scores.leak import pooled_auc
 
     detected, nothing = (
-        pooled_auc(scores.values.double().cpu().numpy(), truth.cpu().numpy()).auc
+        pooled_auc(scores.values.double().cpu().numpy(), truth.cpu().numpy()).auc.value
         for scores, truth in ((leak, leak_truth), (noise, noise_truth))
     )
     return (

@@ -8,13 +8,12 @@ from privkit.lazy import lazy
 
 if TYPE_CHECKING:
     from privkit.attacks.scores.image import IMAGE_METRICS, image_scores, mse, psnr, ssim
-    from privkit.attacks.scores.leak import Leak, Rate, per_batch_auc, pooled_auc, roc_points, tpr_at
+    from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, roc_points, threshold_at, tpr_at
     from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 
 __all__ = [
     "IMAGE_METRICS",
     "Leak",
-    "Rate",
     "direct_accuracy",
     "image_scores",
     "membership_accuracy",
@@ -25,6 +24,7 @@ __all__ = [
     "psnr",
     "roc_points",
     "ssim",
+    "threshold_at",
     "tpr_at",
 ]
 

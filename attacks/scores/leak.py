@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainccinv, betaincinv
 from scipy.stats import norm, rankdata, t
 
 from privkit.constraints import real
+from privkit.interval import Interval, clopper_pearson
 
 Array = NDArray[np.float64]
 Direction = Literal["higher", "lower", "none"]
@@ -23,58 +23,27 @@ class Leak:
     """An area under the ROC curve.
 
     Attributes:
-        reduction: "pooled" (one curve for all examples) or "per_batch" (the mean of the batches' own areas).
         auc: in [0, 1]; 1/2 is chance. Scores of different rounds are on different scales, so that pooled and per-batch
-            areas differ.
-        low: lower confidence limit of the same, in [0, 1].
-        high: upper confidence limit.
-        confidence: of the interval.
-        interval: how it was found, in words.
-        batches: that were counted; 1 for "pooled".
-        skipped: batches with one kind of examples only, which have no area; 0 for "pooled".
-        n: examples that were counted.
+            areas differ. Its `n` counts examples.
+        batches: that were counted; 1 where all examples share one curve.
+        skipped: batches with one kind of examples only, which have no area.
     """
 
-    reduction: Literal["pooled", "per_batch"]
-    auc: float
-    low: float
-    high: float
-    confidence: float
-    interval: str
-    batches: int
-    skipped: int
-    n: int
+    auc: Interval
+    batches: int = 1
+    skipped: int = 0
 
     @property
     def advantage(self) -> float:
         """|AUC − 1/2| in [0, 1/2]; higher leaks more, whichever way the scores point. Above 0 even by chance alone."""
-        return abs(self.auc - 0.5)
+        return abs(self.auc.value - 0.5)
 
     @property
     def direction(self) -> Direction:
         """Whether positives have the "higher" or the "lower" scores, or "none" of both: the interval holds 1/2."""
-        if self.low <= 0.5 <= self.high:
+        if self.auc.low <= 0.5 <= self.auc.high:
             return "none"
-        return "higher" if self.auc > 0.5 else "lower"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rate:
-    """True positive rate at a threshold, with its two-sided Clopper–Pearson interval.
-
-    Attributes:
-        value: share of positives whose score is at least the threshold.
-        low: lower confidence limit.
-        high: upper confidence limit.
-        threshold: chosen from the negatives' scores alone.
-        false_positive_rate: share of negatives at or above it, at most what was asked for.
-    """
-
-    value: float
-    low: float
-    high: float
-    threshold: float
-    false_positive_rate: float
+        return "higher" if self.auc.value > 0.5 else "lower"
 
 
 def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Leak:
@@ -95,7 +64,7 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
     Source: Hanley and McNeil 1982; DeLong, DeLong and Clarke-Pearson 1988, by ranks as in Sun and Xu 2014; scikit-learn
     `roc_auc_score`.
 
-    >>> pooled_auc([1, 3, 3, 4], [0, 0, 1, 1]).auc
+    >>> pooled_auc([1, 3, 3, 4], [0, 0, 1, 1]).auc.value
     0.875
     """
     from sklearn.metrics import roc_auc_score
@@ -105,17 +74,7 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
         raise ValueError("pooled_auc needs examples of both kinds, positive and negative")
     auc = float(roc_auc_score(truth, values))
     low, high, how = _delong(values[truth], values[~truth], auc, confidence)
-    return Leak(
-        reduction="pooled",
-        auc=auc,
-        low=low,
-        high=high,
-        confidence=confidence,
-        interval=how,
-        batches=1,
-        skipped=0,
-        n=values.size,
-    )
+    return Leak(auc=Interval(value=auc, low=low, high=high, n=values.size, confidence=confidence, method=how))
 
 
 def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *, confidence: float = 0.95) -> Leak:
@@ -136,7 +95,7 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
     out those without positives; those without negatives have no area either.
 
     >>> found = per_batch_auc([1, 2, 9, 8, 5], [0, 1, 0, 1, 0], [0, 0, 1, 1, 2])
-    >>> found.auc, found.batches, found.skipped
+    >>> found.auc.value, found.batches, found.skipped
     (0.5, 2, 1)
     """
     values, truth = _checked(scores, positive, confidence)
@@ -153,17 +112,15 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
     auc, half = float(found.mean()), np.inf
     if len(found) > 1:
         half = float(t.ppf((1 + confidence) / 2, len(found) - 1) * found.std(ddof=1) / len(found) ** 0.5)
-    return Leak(
-        reduction="per_batch",
-        auc=auc,
+    area = Interval(
+        value=auc,
         low=max(0.0, auc - half),
         high=min(1.0, auc + half),
-        confidence=confidence,
-        interval="Student over batches",
-        batches=len(found),
-        skipped=int((~kept).sum()),
         n=int(counts[kept].sum()),
+        confidence=confidence,
+        method="Student over batches",
     )
+    return Leak(auc=area, batches=len(found), skipped=int((~kept).sum()))
 
 
 def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Array]:
@@ -193,7 +150,7 @@ def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Ar
     return false, true, thresholds
 
 
-def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *, confidence: float = 0.95) -> Rate:
+def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *, confidence: float = 0.95) -> Interval:
     """Share of positives found where at most this share of negatives is accused, with Clopper–Pearson limits.
 
     Args:
@@ -214,19 +171,26 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     values, truth = _checked(scores, positive, confidence)
     if not 0 < truth.sum() < truth.size:
         raise ValueError("tpr_at needs examples of both kinds, positive and negative")
+    found = values[truth] >= threshold_at(values[~truth], false_positive_rate)
+    return clopper_pearson(int(found.sum()), found.size, confidence)
+
+
+def threshold_at(negatives: Array, false_positive_rate: float) -> float:
+    """The smallest threshold that at most this share of negatives reaches.
+
+    Args:
+        negatives: [N] scores, at least one.
+        false_positive_rate: in [0, 1).
+
+    Raises:
+        ValueError: if the rate is out of range.
+
+    >>> threshold_at(np.array([1.0, 2.0]), 0.5) > 1
+    True
+    """
     real("false_positive_rate", false_positive_rate, least=0, below=1)
-    members, others = np.sort(values[truth]), np.sort(values[~truth])
-    allowed = min(floor(false_positive_rate * others.size * (1 + 1e-12)), others.size - 1)  # 0.29·100 is 29
-    threshold = float(np.nextafter(others[others.size - 1 - allowed], np.inf))
-    found, alarms = int((members >= threshold).sum()), int((others >= threshold).sum())
-    n, error = members.size, (1 - confidence) / 2
-    return Rate(
-        value=found / n,
-        low=float(betaincinv(found, n - found + 1, error)) if found else 0.0,
-        high=float(betainccinv(found + 1, n - found, error)) if found < n else 1.0,
-        threshold=threshold,
-        false_positive_rate=alarms / others.size,
-    )
+    allowed = min(floor(false_positive_rate * len(negatives) * (1 + 1e-12)), len(negatives) - 1)  # 0.29·100 is 29
+    return float(np.nextafter(np.sort(negatives)[len(negatives) - 1 - allowed], np.inf))
 
 
 def _checked(scores: ArrayLike, positive: ArrayLike, confidence: float) -> tuple[Array, NDArray[np.bool_]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
 from privkit.audit.seed_data import SeedData
 from privkit.config import AuditConfig
 from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, UsageError
+from privkit.interval import Interval
 from privkit.out_of_memory import ran_out, shortage
 from privkit.registry import load
-from privkit.reports.schema import Costs, Interval, Proof, Row
+from privkit.reports.schema import Costs, Row
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
@@ -46,13 +47,13 @@ def run_cell(
         protocol=config.protocol.label,
         partition=config.partition.label,
         seed=cell.seed,
-        knows=tuple(sorted(known_to(cell.attack.spec))),
+        knowledge=tuple(sorted(known_to(cell.attack.spec))),
         auxiliary=config.auxiliary,
-        victims=config.attacked,
+        attacked=config.attacked,
         parts=config.held if cell.defense.spec.storages and config.held else cell.defense.spec.storages,
         batch_size=config.training.batch_size,
         records=splits.domain.records,
-        images={
+        counts={
             "private": len(splits.private),
             "auxiliary": len(seed_data.auxiliary),
             "auxiliary_dropped": seed_data.dropped,
@@ -61,7 +62,7 @@ def run_cell(
             "victims": len(seed_data.victims),
         },
         floors=seed_data.floors,
-        features=seed_data.perception.labels,
+        feature_networks=seed_data.perception.labels,
         provenance=made_of.cell,
     )
     home = folder.cell(cell.id)
@@ -171,11 +172,11 @@ def _context(
         certificate = replace(certificate, assumptions=(*certificate.assumptions, told))
     known = {
         "accuracy": Interval(**model.known["accuracy"]),
-        "proves": Proof(**asdict(certificate)),
+        "certificate": certificate,
         "costs": Costs(**model.known["costs"]),
         "training_curve": tuple(model.known["curve"]),
-        "task": model.known["task"],
-        "validation": tuple(model.known["validation"]),
+        "task": {name: Interval(**score) for name, score in model.known["task"].items()},
+        "validation_curve": tuple(model.known["validation"]),
         "best_epoch": model.known["best_epoch"],
         "kept": config.training.keep,
     }

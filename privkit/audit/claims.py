@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -18,53 +19,6 @@ EXACT_GAUSSIAN = "exact Gaussian profile"
 """How the method of a certificate begins whose ε(δ) is that of a Gaussian of known μ: the whole curve is claimed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Audit:
-    """A claim, and what an attack's success says of it.
-
-    Attributes:
-        claimed: ε of the certificate; inf where nothing is claimed.
-        bound: of the canaries' scores, at the certificate's δ.
-        canaries: how many there were.
-        inserted: how many of them were in.
-        ceiling: the largest bound that so many canaries can give, whatever they score.
-        curve: whether the bound is of a Gaussian trade-off curve, which the certificate claims.
-    """
-
-    claimed: float
-    bound: EmpiricalBound
-    canaries: int
-    inserted: int
-    ceiling: float
-    curve: bool = False
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the claim is false with the bound's confidence: the audit fails."""
-        return self.bound.epsilon > self.claimed
-
-    @property
-    def idle(self) -> bool:
-        """Whether not even a perfect attack on so many canaries could refute the claim: the audit says nothing."""
-        return not self.refuted and self.ceiling <= self.claimed
-
-    @property
-    def sentence(self) -> str:
-        """The outcome in words. A bound below a claim proves nothing in its favor."""
-        delta, sure = self.bound.delta, f"({100 * self.bound.confidence:g} % confidence, for this row alone)"
-        found = f"ε >= {self.bound.epsilon:.4g}"
-        of = ", as a Gaussian trade-off curve like the claimed one," if self.curve else ""
-        most = f"at most ε >= {self.ceiling:.4g} could have been shown with {self.canaries} canaries"
-        if self.claimed == float("inf"):
-            return f"nothing is claimed; this attack shows {found} at δ = {delta:g}; {most} {sure}"
-        claim = f"the claimed ε = {self.claimed:.4g} at δ = {delta:g}"
-        if self.refuted:
-            return f"{found}{of} refutes {claim} {sure}"
-        if self.idle:
-            return f"{found}{of} does not refute {claim}; {most}: this audit cannot refute so large a claim {sure}"
-        return f"{found}{of} does not refute {claim}; {most} {sure}"
-
-
 def audit_one_run(
     scores: ArrayLike,
     inserted: ArrayLike,
@@ -74,7 +28,7 @@ def audit_one_run(
     guesses: tuple[int, int] | None = None,
     delta: float | None = None,
     curve: Literal["none", "gaussian", "both"] = "none",
-) -> Audit:
+) -> EmpiricalBound:
     """Hold the scores of canaries of one run against the run's certificate.
 
     Args:
@@ -124,25 +78,36 @@ def audit_one_run(
     side = 1 - (1 - sure) / 2 if curve == "both" else sure
     given: dict[str, Any] = {"confidence": side, "delta": at}
     numbers = (int(coins.sum()), int((~coins).sum()))
-    tried: list[tuple[EmpiricalBound, float, bool]] = []
+    tried: list[tuple[EmpiricalBound, float]] = []
     if curve != "gaussian":
         bound = epsilon_one_run(values[coins], values[~coins], guesses=guesses, **given)
-        tried.append((bound, ceiling_one_run(*numbers, guesses=guesses, **given), False))
+        tried.append((bound, ceiling_one_run(*numbers, guesses=guesses, **given)))
     if curve != "none":
         fixed = guesses or (max(1, len(coins) // 4),) * 2
         if curve == "both":
             values = np.argsort(np.argsort(values, kind="stable")).astype(np.float64)
         bound = epsilon_one_run_gdp(values[coins], values[~coins], guesses=fixed, **given)
-        tried.append((bound, ceiling_one_run_gdp(*numbers, guesses=fixed, **given), True))
-    best, _, of_curve = max(tried, key=lambda found: found[0].epsilon)
-    return Audit(
-        claimed=certificate.epsilon,
-        bound=replace(best, confidence=sure),
-        canaries=len(coins),
-        inserted=numbers[0],
-        ceiling=max(most for _, most, _ in tried),
-        curve=of_curve,
-    )
+        tried.append((bound, ceiling_one_run_gdp(*numbers, guesses=fixed, **given)))
+    best = max((bound for bound, _ in tried), key=lambda bound: bound.epsilon)
+    ceiling = max(most for _, most in tried)
+    found = replace(best, confidence=sure, claimed=certificate.epsilon, ceiling=ceiling)
+    return replace(found, statement=_statement(found))
+
+
+def _statement(bound: EmpiricalBound) -> str:
+    """The outcome in words. A bound below a claim proves nothing in its favor."""
+    delta, sure = bound.delta, f"({100 * bound.confidence:g} % confidence, for this row alone)"
+    found = f"ε >= {bound.epsilon:.4g}"
+    of = "" if bound.mu is None else ", as a Gaussian trade-off curve like the claimed one,"
+    most = f"at most ε >= {bound.ceiling:.4g} could have been shown with {bound.canaries} canaries"
+    if bound.claimed == inf:
+        return f"nothing is claimed; this attack shows {found} at δ = {delta:g}; {most} {sure}"
+    claim = f"the claimed ε = {bound.claimed:.4g} at δ = {delta:g}"
+    if bound.refuted:
+        return f"{found}{of} refutes {claim} {sure}"
+    if bound.idle:
+        return f"{found}{of} does not refute {claim}; {most}: this audit cannot refute so large a claim {sure}"
+    return f"{found}{of} does not refute {claim}; {most} {sure}"
 
 
 def claims_a_curve(certificate: Certificate) -> bool:

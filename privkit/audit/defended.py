@@ -18,7 +18,8 @@ from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.errors import DamagedFile
-from privkit.reports.schema import Costs, Interval
+from privkit.interval import Interval
+from privkit.reports.schema import Costs
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
@@ -95,7 +96,7 @@ def defended_model(
     scores = evaluate(edge, upper, splits.test, batch_size=batch, seed=seed)
     finished = {
         "accuracy": asdict(scores.accuracy),
-        "task": {name: value for name, value in scores.numbers().items() if name != "accuracy"},
+        "task": {name: asdict(score) for name, score in scores.defined.items() if name != "accuracy"},
         "costs": asdict(
             edge_costs(
                 edge,

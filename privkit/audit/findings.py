@@ -24,11 +24,11 @@ METRICS = {"mse": "MSE", "token_accuracy": "token accuracy", "cells": "share of 
 
 
 def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]) -> tuple[Check, ...]:
-    """Gates of one cell: did the attack converge, and does it beat the constant guesses and its own untrained start?
+    """Findings about a cell: did the attack converge, and does it beat constant guesses and its own untrained start?
 
     Images are compared by their MSE with the mean image; other records by the first metric of their domain.
 
-    A gate that fails here is a finding about the cell, not a fault of the run: numbers at the floor say that this
+    A check that fails here is a finding about the cell, not a fault of the run: numbers at the floor say that this
     attack got nothing, never that nothing is to be got.
     """
     found = [
@@ -42,14 +42,14 @@ def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]
     metric = next(iter(recovered))
     for name, what in BEATEN.items():
         if name in floors:
-            ours, floor = recovered[metric], floors[name][metric].mean
+            ours, floor = recovered[metric], floors[name][metric].value
             passed = ours.low > floor if ours.higher_is_closer else ours.high < floor
             found.append(
                 Check(
                     name=f"beats_{name}",
                     passed=passed,
                     detail=f"{'better' if passed else 'no better'} than {what}: "
-                    f"{METRICS.get(metric, metric)} {ours.mean:.4f} against {floor:.4f}",
+                    f"{METRICS.get(metric, metric)} {ours.value:.4f} against {floor:.4f}",
                     decisive=False,
                 )
             )

@@ -12,6 +12,7 @@ from torch import Tensor
 from privkit.accountants.shuffles.entropy import accuracy_lower_limit, entropy_after_attack
 from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 from privkit.defenses.base import Receipt
+from privkit.interval import Interval, clopper_pearson
 
 
 class Measure(Protocol):
@@ -22,27 +23,19 @@ class Measure(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accuracy:
+class OrderAccuracy:
     """A share of right answers.
 
     Attributes:
-        value: hits / trials.
-        hits: pieces (or adjacent pairs) that were put right.
-        trials: pieces (or pairs) in all.
-        low: lower limit of the two-sided Clopper–Pearson interval over all pieces. Pieces of one image stand or fall
-            together: the interval covers the expected accuracy only as if they did not, and is too narrow for other
-            images. Take it as a description of these pieces.
-        high: its upper limit.
+        share: of all pieces (or adjacent pairs). Pieces of one image stand or fall together: the interval covers the
+            expected accuracy only as if they did not, and is too narrow for other images. Take it as a description of
+            these pieces.
         sound_low: one-sided lower limit of the expected accuracy over images like these, whatever the dependence of
             pieces inside an image (inside a message, where images were mixed).
         left_alone: what the guess "nothing was moved" scores: the floor of an attack.
     """
 
-    value: float
-    hits: int
-    trials: int
-    low: float
-    high: float
+    share: Interval
     sound_low: float
     left_alone: float
 
@@ -66,9 +59,9 @@ class ArrangementScores:
         confidence: of all limits.
     """
 
-    direct: Accuracy
-    neighbor: Accuracy | None
-    membership: Accuracy
+    direct: OrderAccuracy
+    neighbor: OrderAccuracy | None
+    membership: OrderAccuracy
     unit: Literal["image", "message"]
     units: int
     tokens: int
@@ -113,7 +106,8 @@ def arrangement_scores(
     >>> guess = truth.clone()
     >>> guess[:, :2] = truth[:, :2].flip(1)
     >>> scores = arrangement_scores(guess, truth, batch=1)
-    >>> scores.direct.value, round(scores.direct.low, 3), round(scores.direct.sound_low, 3), scores.units
+    >>> direct = scores.direct
+    >>> direct.share.value, round(direct.share.low, 3), round(direct.sound_low, 3), scores.units
     (0.875, 0.847, 0.713, 40)
     >>> round(scores.bits_before, 1), round(scores.bits_left, 1)
     (44.3, 16.7)
@@ -128,19 +122,12 @@ def arrangement_scores(
     together = batch if mixed or crossed else 1
     alone = own + torch.arange(t, device=truth.device)
 
-    def accuracy(measure: Measure, trials_an_image: int) -> Accuracy:
-        from scipy.stats import binomtest
-
+    def accuracy(measure: Measure, trials_an_image: int) -> OrderAccuracy:
         each = measure(guess, truth, batch=batch, kinds=kinds)
-        trials, hits = n * trials_an_image, round(float(each.sum()) * trials_an_image)
-        interval = binomtest(hits, trials).proportion_ci(confidence, method="exact")
-        return Accuracy(
-            value=hits / trials,
-            hits=hits,
-            trials=trials,
-            low=float(interval.low),
-            high=float(interval.high),
-            sound_low=accuracy_lower_limit(hits / trials, n // together, confidence),
+        share = clopper_pearson(round(float(each.sum()) * trials_an_image), n * trials_an_image, confidence)
+        return OrderAccuracy(
+            share=share,
+            sound_low=accuracy_lower_limit(share.value, n // together, confidence),
             left_alone=float(measure(alone, truth, batch=batch, kinds=kinds).mean()),
         )
 

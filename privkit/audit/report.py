@@ -98,7 +98,7 @@ def _told(cell: Path, row: Row):  # type: ignore[no-untyped-def]
         return None
     values, positive = arrays["values"], arrays["positive"]
     false, true, _ = roc_points(values, positive)
-    auc = pooled_auc(values, positive).auc
+    auc = pooled_auc(values, positive).auc.value
     return Told(positive=values[positive], negative=values[~positive], false=false, true=true, auc=auc)
 
 

@@ -14,7 +14,7 @@ from privkit.audit.seed_intervals import RANGES, UNBOUNDED, over_values
 from privkit.domains.domain import Domain
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
-from privkit.reports.schema import Estimate, Metrics, Row, Summary
+from privkit.reports.schema import Metric, Metrics, Row, Summary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,7 +51,7 @@ def scored(
     return values
 
 
-def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: float = 0.95) -> Estimate:
+def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: float = 0.95) -> Metric:
     """Mean with its percentile bootstrap interval over images, and the image that came closest.
 
     Images of one message are not independent under a defense that mixes them; the interval does not know that.
@@ -66,14 +66,15 @@ def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: f
         means = values[draws.integers(0, len(values), (RESAMPLES, len(values)))].mean(1)
         low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     exact = bool(np.isinf(values).any())  # an exact copy has an infinite PSNR, and so has the mean
-    return Estimate(
-        mean=float(values.mean()),
+    return Metric(
+        value=float(values.mean()),
         low=float(values.min() if exact else low),
         high=float(np.inf if exact else high),
         worst=float(values.max() if higher_is_closer else values.min()),
         higher_is_closer=higher_is_closer,
         n=len(values),
         confidence=confidence,
+        method="smallest value and infinity" if exact else "bootstrap over records",
     )
 
 
@@ -96,7 +97,7 @@ def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
     groups: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
     done = [row for row in rows if row.status == "done"]
     for row in done:
-        values = _means(row.recovers) | {name: answer.value for name, answer in row.answers.items()}
+        values = _means(row.recovered) | {name: answer.value for name, answer in row.answers.items()}
         values |= {"accuracy": row.accuracy.value} if row.accuracy else {}
         groups.setdefault((row.defense, row.attack, ""), {})[row.seed] = values
     for row in done:
@@ -121,9 +122,9 @@ def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
 
 def _means(metrics: Mapping[str, Metrics]) -> dict[str, float]:
     """The unaligned means, and the matched SSIM; nothing of attacks that reconstruct no images."""
-    found = {name: estimate.mean for name, estimate in metrics.get("unaligned", {}).items()}
+    found = {name: estimate.value for name, estimate in metrics.get("unaligned", {}).items()}
     if "ssim" in metrics.get("matched", {}):
-        found["matched_ssim"] = metrics["matched"]["ssim"].mean
+        found["matched_ssim"] = metrics["matched"]["ssim"].value
     return found
 
 

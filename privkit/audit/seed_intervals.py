@@ -9,7 +9,7 @@ import numpy as np
 
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
-from privkit.reports.schema import Interval
+from privkit.interval import Interval
 
 UNIT, UNBOUNDED = (0.0, 1.0), (-inf, inf)
 RANGES: dict[str, tuple[float, float]] = {
@@ -59,18 +59,21 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
 
     mean, n, (low, high) = float(np.mean(values)), len(values), within
     if not isfinite(mean):
-        return Interval(value=mean, low=float(np.min(values)), high=float(np.max(values)), n=n, confidence=confidence)
+        limits, method = (float(np.min(values)), float(np.max(values))), "smallest and largest value"
+        return Interval(value=mean, low=limits[0], high=limits[1], n=n, confidence=confidence, method=method)
     half = float(t.ppf((1 + confidence) / 2, n - 1) * np.std(values, ddof=1) / n**0.5)
     if half == 0 or not isfinite(low) or not low < mean < high:  # all equal, unbounded, or not in its range at all
-        limits = (mean - half, mean + half)
+        limits, method = (mean - half, mean + half), "Student"
     elif isfinite(high):
         share = (mean - low) / (high - low)
         center, spread = log(share) - log1p(-share), half / (high - low) / (share * (1 - share))
         limits = (low + (high - low) * _logistic(center - spread), low + (high - low) * _logistic(center + spread))
+        method = "Student, on the logit scale"
     else:
         spread = min(half / (mean - low), 700.0)  # e^700 is nearly the largest number
         limits = (low + (mean - low) * exp(-spread), low + (mean - low) * exp(spread))
-    return Interval(value=mean, low=limits[0], high=limits[1], n=n, confidence=confidence)
+        method = "Student, on the log scale"
+    return Interval(value=mean, low=limits[0], high=limits[1], n=n, confidence=confidence, method=method)
 
 
 def _logistic(x: float) -> float:

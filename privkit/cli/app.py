@@ -273,20 +273,21 @@ def _print_run(rows: list[Any], page: Path) -> None:
         if found.attacks > 1:
             text = f"{found.row.defense}, seed {found.row.seed}: {found.sentence}"
             console.print(text, highlight=False, markup=False)
-    proofs = {f"{row.defense}: {row.proves.statement}": None for row in rows if row.proves}
+    proofs = {f"{row.defense}: {row.certificate.statement}": None for row in rows if row.certificate}
     for proof in proofs:
         console.print(proof, highlight=False, markup=False)
     for row in rows:
-        if row.notes or row.empirical or row.caveats:
+        bound = row.empirical_bound
+        if row.notes or bound or row.caveats:
             console.print(f"{row.defense} / {row.attack}, seed {row.seed}", highlight=False, markup=False)
-        if row.empirical:
-            console.print(f"  {row.empirical.statement}", highlight=False, markup=False)
+        if bound:
+            console.print(f"  {bound.statement}", highlight=False, markup=False)
         for sentence in row.notes:
             console.print(f"  {sentence}", highlight=False, markup=False)
         if row.status != "done":
             text = f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}"
             console.print(text, highlight=False, markup=False)
-        told = row.empirical.statement if row.empirical else ""
+        told = bound.statement if bound else ""
         for caveat in (text for text in row.caveats if not told.startswith(text)):
             console.print(f"  note: {caveat}", style="dim", highlight=False, markup=False)
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from privkit.lazy import lazy
 
 if TYPE_CHECKING:
-    from privkit.metrics.classification import Proportion, TaskScores, accuracy, auc, mcc, task_scores
+    from privkit.metrics.classification import TaskScores, accuracy, auc, mcc, task_scores
     from privkit.metrics.cost import Cost, measure
     from privkit.metrics.feature_networks import FeatureNetwork, feature_network
     from privkit.metrics.memory import peak_memory
@@ -19,7 +19,6 @@ __all__ = [
     "Cost",
     "FeatureNetwork",
     "Perception",
-    "Proportion",
     "TaskScores",
     "accuracy",
     "auc",
@@ -35,6 +34,8 @@ __all__ = [
 
 METRICS: dict[str, str] = {
     "accuracy": "privkit.metrics.classification:accuracy",
+    "auc": "privkit.metrics.classification:auc",
+    "mcc": "privkit.metrics.classification:mcc",
     "mse": "privkit.attacks.scores.image:mse",
     "psnr": "privkit.attacks.scores.image:psnr",
     "ssim": "privkit.attacks.scores.image:ssim",

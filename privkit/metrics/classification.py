@@ -1,26 +1,18 @@
-"""How well the task is solved: accuracy with an exact interval, MCC and AUC."""
+"""How well the task is solved: accuracy, MCC and AUC, each with its interval."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, sqrt
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privkit.interval import Interval, clopper_pearson
+from privkit.metrics import task_limits
+
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Proportion:
-    """A share of `n` trials with its Clopper–Pearson interval, all in [0, 1]."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-    confidence: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,41 +25,15 @@ class TaskScores:
         auc: area under the ROC curve in [0, 1], the mean over classes; None where no class has both kinds of records.
     """
 
-    accuracy: Proportion
-    mcc: float
-    auc: float | None
+    accuracy: Interval
+    mcc: Interval
+    auc: Interval | None
 
-    def numbers(self) -> dict[str, float]:
-        """Name -> value, of those that are defined."""
-        values = {"accuracy": self.accuracy.value, "mcc": self.mcc, "auc": self.auc}
-        return {name: value for name, value in values.items() if value is not None}
-
-
-def accuracy(correct: float, trials: int, *, confidence: float = 0.95) -> Proportion:
-    """Top-1 accuracy and its exact (Clopper–Pearson) interval over the test images; higher is better.
-
-    Args:
-        correct: 0..trials; the sum of shares where a record has several labels. The interval then holds for records,
-            whose labels depend on each other, and rounds outwards.
-        trials: test images, ≥ 1.
-        confidence: in (0, 1).
-
-    Source: Clopper and Pearson 1934, computed by scipy `binomtest`.
-
-    >>> accuracy(90, 100).low > 0.82
-    True
-    """
-    from scipy.stats import binomtest
-
-    if trials < 1:
-        raise ValueError("accuracy needs at least one test image: there is nothing to count")
-    low, high = (
-        binomtest(count, trials).proportion_ci(confidence_level=confidence, method="exact")
-        for count in (floor(correct), ceil(correct))
-    )
-    return Proportion(
-        value=correct / trials, low=float(low.low), high=float(high.high), n=trials, confidence=confidence
-    )
+    @property
+    def defined(self) -> dict[str, Interval]:
+        """Name -> score, of those that are defined."""
+        scores = {"accuracy": self.accuracy, "mcc": self.mcc, "auc": self.auc}
+        return {name: score for name, score in scores.items() if score is not None}
 
 
 def task_scores(scores: Floats, labels: Whole) -> TaskScores:
@@ -78,44 +44,83 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
         labels: [N], the class of each record; or [N, L] of 0 and 1, several labels a record.
 
     >>> found = task_scores(np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]]), np.array([0, 1, 1]))
-    >>> round(found.accuracy.value, 3), found.mcc, found.auc
+    >>> round(found.accuracy.value, 3), found.mcc.value, found.auc.value
     (0.667, 0.5, 0.75)
     """
     if labels.ndim == 2:
-        predicted, targets = (scores > 0).astype(np.int64).ravel(), labels
-        truth, classes = labels.ravel(), 2
+        predicted, targets, classes = (scores > 0).astype(np.int64), labels, 2
     else:
-        predicted, truth, classes = scores.argmax(1), labels, scores.shape[1]
-        targets = truth[:, None] == np.arange(classes)
+        predicted, classes = scores.argmax(1), scores.shape[1]
+        targets = labels[:, None] == np.arange(classes)
         scores = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)  # comparable from record to record
     return TaskScores(
-        accuracy=accuracy(int((predicted == truth).sum()) * len(labels) / truth.size, len(labels)),
-        mcc=mcc(truth, predicted, classes),
+        accuracy=accuracy(labels, predicted),
+        mcc=mcc(labels, predicted, classes),
         auc=auc(scores, targets.astype(bool)),
     )
 
 
-def mcc(labels: Whole, predicted: Whole, classes: int) -> float:
-    """Matthews' correlation coefficient, for any number of classes; 0 where one side is constant.
+def accuracy(labels: Whole, predicted: Whole) -> Interval:
+    """Share of right classes (of several labels a record: of right labels), with its exact interval over records.
 
     Args:
-        labels: [N], 0..classes−1.
-        predicted: [N], likewise.
-        classes: L ≥ 1.
+        labels: [N] or [N, L].
+        predicted: of the same shape.
 
-    Source: Gorodkin 2004 (R_K); for two classes Yao et al., patch shuffling, §V-A.3.
+    Source: Clopper and Pearson 1934.
 
-    >>> mcc(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), 2)
-    0.5773502691896258
+    >>> accuracy(np.array([0, 1, 1, 2]), np.array([0, 1, 1, 0])).value
+    0.75
     """
-    counts = np.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes).astype(float)
+    return clopper_pearson(int((predicted == labels).sum()) * len(labels) / labels.size, len(labels))
+
+
+def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
+    """Matthews' correlation coefficient, for any number of classes; 0 where one side is constant.
+
+    Without an error the delta method has nothing to go by: then the limit is that of a classifier that errs as often as
+    Clopper and Pearson allow, at the observed shares of the classes.
+
+    Args:
+        labels: [N], 0..classes−1; or [N, L], several labels a record, which then stand or fall together.
+        predicted: of the same shape.
+        classes: ≥ 1.
+
+    Source: Gorodkin 2004 (R_K); for two classes Yao et al., patch shuffling, §V-A.3. The influence and the limit
+    without errors are derived.
+
+    >>> found = mcc(np.array([0, 0, 1, 1] * 10), np.array([0, 1, 1, 1] * 10), 2)
+    >>> round(found.value, 4), round(found.low, 2), round(found.high, 2)
+    (0.5774, 0.35, 0.74)
+    """
+    counts = np.bincount((labels * classes + predicted).ravel(), minlength=classes**2).reshape(classes, classes)
+    counts, whole = counts.astype(float), (-1.0, 1.0)
     total, truth, guess = counts.sum(), counts.sum(1), counts.sum(0)
     spread = sqrt((total**2 - truth @ truth) * (total**2 - guess @ guess))
-    return float(total * np.trace(counts) - truth @ guess) / spread if spread else 0.0
+    if not spread:
+        return task_limits.unknown(0.0, len(labels), whole, "one side is constant")
+    value = float(total * np.trace(counts) - truth @ guess) / spread
+    t, p = truth / total, guess / total
+    right, both, of_truth, of_guess = np.trace(counts) / total, t @ p, 1 - t @ t, 1 - p @ p
+    above = (labels == predicted) - right - (t[predicted] - both) - (p[labels] - both)
+    beside = (t @ t - t[labels]) / of_truth + (p @ p - p[predicted]) / of_guess
+    influence = above / sqrt(of_truth * of_guess) - value * beside
+    found = task_limits.delta_method(value, influence.reshape(len(labels), -1).mean(1), whole, "Fisher's z")
+    if found is not None:
+        return found
+    if abs(value) < 1 - 1e-9:
+        return task_limits.unknown(value, len(labels), whole, "the records show no spread")
+    errors = task_limits.error_limit(len(labels))
+    least = max(-1.0, float(of_truth - 2 * errors) / sqrt(of_truth * (of_truth + 2 * errors)))
+    low, high = (least, 1.0) if value > 0 else (-1.0, -least)
+    return Interval(value=value, low=low, high=high, n=len(labels), method="Clopper–Pearson limit of the errors")
 
 
-def auc(scores: Floats, targets: NDArray[np.bool_]) -> float | None:
+def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
     """Area under the ROC curve, the mean over classes, one against the rest; ties count one half.
+
+    Where all pairs are ranked right, the limit of each class is that of as many disjoint pairs as it has, and all hold
+    together.
 
     Args:
         scores: [N, L].
@@ -124,9 +129,10 @@ def auc(scores: Floats, targets: NDArray[np.bool_]) -> float | None:
     Returns:
         None where no class has both kinds of records.
 
-    Source: Hanley and McNeil 1982 (Mann and Whitney's statistic).
+    Source: Hanley and McNeil 1982 (Mann and Whitney's statistic); DeLong, DeLong and Clarke-Pearson 1988 (what each
+    record contributes to one area; their mean over classes is derived).
 
-    >>> auc(np.array([[0.1], [0.4], [0.35], [0.8]]), np.array([[False], [False], [True], [True]]))
+    >>> auc(np.array([[0.1], [0.4], [0.35], [0.8]]), np.array([[False], [False], [True], [True]])).value
     0.75
     """
     from scipy.stats import rankdata
@@ -136,5 +142,22 @@ def auc(scores: Floats, targets: NDArray[np.bool_]) -> float | None:
     defined = (positive > 0) & (negative > 0)
     if not defined.any():
         return None
-    above = (rankdata(scores, axis=0) * targets).sum(0) - positive * (positive + 1) / 2
-    return float((above[defined] / (positive * negative)[defined]).mean())
+    scores, targets, positive, negative = scores[:, defined], targets[:, defined], positive[defined], negative[defined]
+    ranks, whole = rankdata(scores, axis=0), (0.0, 1.0)
+    areas = ((ranks * targets).sum(0) - positive * (positive + 1) / 2) / (positive * negative)
+    value = float(areas.mean())
+    pairs = np.minimum(positive, negative)
+    if pairs.min() < 2:
+        return task_limits.unknown(value, len(scores), whole, "one example of a kind tells no variance")
+    among = np.where(targets, rankdata(np.where(targets, scores, np.inf), axis=0), 0.0)  # ranks inside each kind
+    among += np.where(targets, 0.0, rankdata(np.where(targets, np.inf, scores), axis=0))
+    beaten = np.where(targets, (ranks - among) / negative, 1 - (ranks - among) / positive)
+    influence = (beaten - areas) * len(scores) / np.where(targets, positive, negative)
+    found = task_limits.delta_method(value, influence.mean(1), whole, "the logit scale")
+    if found is not None:
+        return found
+    if 0 < value < 1:
+        return task_limits.unknown(value, len(scores), whole, "the scores all tie")
+    least = float(np.mean([1 - task_limits.error_limit(int(n), len(pairs)) for n in pairs]))
+    low, high = (least, 1.0) if value == 1 else (0.0, 1 - least)
+    return Interval(value=value, low=low, high=high, n=len(scores), method="Clopper–Pearson of disjoint pairs")

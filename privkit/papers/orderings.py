@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from privkit.errors import UsageError
-from privkit.reports.schema import Interval
+from privkit.interval import Interval
 from privkit.run.records import read_rows as run_rows
 from privkit.toml_text import parse_toml
 

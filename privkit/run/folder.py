@@ -123,8 +123,8 @@ class RunFolder:
         """File of an attack's control experiments."""
         return inside(self.path, "controls", f"{attack['name']}-{short_hash(attack)}.json")
 
-    def read_gates(self, path: Path, seed: int, made_of: Provenance) -> tuple[Check, ...] | None:
-        """Gates stored by `write_gates`, None where there are none, or they are made of something else.
+    def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[Check, ...] | None:
+        """Checks stored by `write_checks`, None where there are none, or they are made of something else.
 
         Control experiments are done once a run, on the images of the seed that comes to them first.
         """
@@ -134,11 +134,11 @@ class RunFolder:
         past = Provenance.model_validate(found["made_of"])
         if found["seed"] != seed:
             past = past.model_copy(update={"data": made_of.data})
-        return None if differences(past, made_of) else tuple(Check.model_validate(gate) for gate in found["gates"])
+        return None if differences(past, made_of) else tuple(Check.model_validate(check) for check in found["checks"])
 
-    def write_gates(self, path: Path, seed: int, made_of: Provenance, gates: tuple[Check, ...]) -> None:
-        """Store gates with what they are made of."""
-        found = {"made_of": made_of.model_dump(), "gates": [gate.model_dump(mode="json") for gate in gates]}
+    def write_checks(self, path: Path, seed: int, made_of: Provenance, checks: tuple[Check, ...]) -> None:
+        """Store checks with what they are made of."""
+        found = {"made_of": made_of.model_dump(), "checks": [check.model_dump(mode="json") for check in checks]}
         write_record(path, {"control": path.stem, "seed": seed, **found})
 
     def made_of(self, home: Path) -> Provenance | None:

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from privkit.errors import DamagedFile, RunFolderError
 from privkit.paths import MOST_TEXT, read_bytes
-from privkit.reports.schema import SCHEMA_VERSION, Manifest, Row
+from privkit.reports.older import READ, upgraded
+from privkit.reports.schema import Manifest, Row
 from privkit.sealed import Broken, opened, sealed
 
 MADE_OF = "made_of.json"
@@ -135,19 +136,20 @@ class OtherVersion(Broken):
 def _parse(kind: type[Model], data: bytes | str, **identity: str) -> Model:
     """A record parsed as a `kind`."""
     try:
-        fields = opened(data, **identity)
+        fields = upgraded(opened(data, **identity))
         return kind.model_validate_json(json.dumps(fields))
     except (Broken, ValidationError) as error:
         other = _other_version(data)
         if other is not None:
-            raise OtherVersion(f"has schema version {other}, and this privkit reads version {SCHEMA_VERSION}") from None
+            reads = " and ".join(map(str, READ))
+            raise OtherVersion(f"has schema version {other}, and this privkit reads {reads}") from None
         if isinstance(error, Broken):
             raise
         raise Broken("is damaged: its fields are not those of a " + kind.__name__.lower()) from None
 
 
 def _other_version(data: bytes | str) -> object | None:
-    """The schema version that a whole JSON object claims, None if it claims none or this one.
+    """The schema version that a whole JSON object claims, None if it claims none or one that is read.
 
     Versions before 5 had no checksum.
     """
@@ -158,4 +160,4 @@ def _other_version(data: bytes | str) -> object | None:
         claimed = fields.get("schema_version")
     except (ValueError, AttributeError, TypeError, RecursionError):
         return None
-    return claimed if claimed != SCHEMA_VERSION else None
+    return claimed if claimed not in READ else None

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from privkit.errors import DamagedFile, RunFolderError
 from privkit.reports.gate import Gate
+from privkit.reports.older import upgraded
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.verdict import Verdict, judge
 from privkit.run.records import read_manifest
@@ -40,7 +41,7 @@ def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
     """
     found = read_record(run / FILE, run=manifest.fingerprint)
     try:
-        return None if found is None else Verdict.model_validate(found)
+        return None if found is None else Verdict.model_validate(upgraded(found))
     except ValidationError:
         raise DamagedFile(f"{run / FILE} is no verdict of this privkit's; delete it and repeat the command") from None
 

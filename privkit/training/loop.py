@@ -265,7 +265,7 @@ def train(
         curve.append(every.mean().item())
         if validation is not None:
             scores = evaluate(edge, upper, validation, batch_size=batch, seed=seed, stage=("validation", epoch))
-            measured.append(scores.numbers())
+            measured.append({name: score.value for name, score in scores.defined.items()})
             if best is None or measured[-1].get(spec.best_by, 0.0) > measured[best.number - 1].get(spec.best_by, 0.0):
                 best = Epoch(number=epoch + 1, edge=_copied(edge), upper=_copied(upper))
         checkpoint.save(

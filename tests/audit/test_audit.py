@@ -29,10 +29,10 @@ def test_rows_hold_the_whole_story(small_run: AuditRun) -> None:
     assert small_run.exit_code == 0
     for row in small_run.rows:
         assert row.status == "done"
-        assert set(row.recovers) == {"unaligned", "matched"}
-        assert set(row.recovers["unaligned"]) == {"mse", "psnr", "ssim"}
+        assert set(row.recovered) == {"unaligned", "matched"}
+        assert set(row.recovered["unaligned"]) == {"mse", "psnr", "ssim"}
         assert set(row.floors) == {"mid_grey", "mean_image", "zero_steps"}
-        assert {gate.name for gate in row.gates} == {
+        assert {check.name for check in row.checks} == {
             "wins_on_identity",
             "fails_on_noise",
             "converged",
@@ -45,11 +45,11 @@ def test_rows_hold_the_whole_story(small_run: AuditRun) -> None:
         assert row.costs.bytes_up == 16 * 96 * 4
         assert len(row.training_curve) == 1
         assert len(row.attack_curve) == 2
-    assert none.proves is not None
-    assert none.proves.kind == "nothing"
-    assert batch.proves is not None
-    assert "no differential privacy" in batch.proves.statement
-    assert batch.proves.epsilon == float("inf")
+    assert none.certificate is not None
+    assert none.certificate.kind == "nothing"
+    assert batch.certificate is not None
+    assert "no differential privacy" in batch.certificate.statement
+    assert batch.certificate.epsilon == float("inf")
 
 
 def test_the_run_on_disk(small_run: AuditRun) -> None:
@@ -72,8 +72,8 @@ def test_the_run_on_disk(small_run: AuditRun) -> None:
         assert row.provenance.packages["torch"] == torch.__version__
         assert row.provenance.machine == {"device": "cpu", "threads": "1"}
         with np.load(cell / "per_example.npz", allow_pickle=False) as arrays:
-            assert arrays["unaligned_ssim"].mean() == pytest.approx(row.recovers["unaligned"]["ssim"].mean)
-            assert len(np.unique(arrays["ids"])) == row.images["victims"]
+            assert arrays["unaligned_ssim"].mean() == pytest.approx(row.recovered["unaligned"]["ssim"].value)
+            assert len(np.unique(arrays["ids"])) == row.counts["victims"]
     assert (folder / "report" / "index.html").is_file()
     assert not list(folder.rglob("*.ckpt"))
     assert not list(folder.rglob("*.tmp"))

@@ -13,11 +13,11 @@ from torch import Generator, Tensor, nn
 
 from privkit.accountants.base import no_protection
 from privkit.attacks.base import NotApplicable
-from privkit.audit.claims import Audit, audit_one_run
+from privkit.audit.claims import audit_one_run
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import Sending, farthest, in_their_rows, seen_alone, smashed, tells_where
 from privkit.audit.goals.context import must_get_gradients
-from privkit.audit.goals.distinguish import empirical, judged
+from privkit.audit.goals.distinguish import judged, of_one_record
 from privkit.audit.run import run_audit
 from privkit.certificate import Certificate
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
@@ -30,6 +30,7 @@ from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.random_cutout import RandomCutout
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
+from privkit.empirical_bound import EmpiricalBound
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.channel import record
@@ -187,7 +188,7 @@ def test_without_a_gradient_no_label_is_asked_for(training: TrainingSpec) -> Non
         must_get_gradients(context)
 
 
-def audited(epsilon: float, right: float = 1.0, **claim: Any) -> Audit:
+def audited(epsilon: float, right: float = 1.0, **claim: Any) -> EmpiricalBound:
     """200 canaries, and an attack that finds this share of them."""
     draws = np.random.default_rng(0)
     coins = np.arange(200) % 2 == 0
@@ -200,36 +201,36 @@ def audited(epsilon: float, right: float = 1.0, **claim: Any) -> Audit:
 
 def test_a_claim_above_what_the_canaries_can_show_is_no_verdict() -> None:
     above = audited(3.6)
-    (gate,) = judged(above)
-    assert (gate.passed, gate.decisive) == (None, False)
+    (check,) = judged(above)
+    assert (check.passed, check.decisive) == (None, False)
     assert above.ceiling == pytest.approx(3.4935, abs=1e-3)
-    assert "at most ε >= 3.494 could have been shown with 200 canaries" in gate.detail
-    assert "cannot refute so large a claim" in gate.detail
-    (gate,) = judged(audited(3.4))
-    assert (gate.passed, gate.decisive) == (False, True)
-    (gate,) = judged(audited(3.4, right=0.0))
-    assert (gate.passed, gate.decisive) == (True, True)
-    assert "at most ε >= 3.494 could have been shown" in gate.detail
-    assert "cannot" not in gate.detail
+    assert "at most ε >= 3.494 could have been shown with 200 canaries" in check.detail
+    assert "cannot refute so large a claim" in check.detail
+    (check,) = judged(audited(3.4))
+    assert (check.passed, check.decisive) == (False, True)
+    (check,) = judged(audited(3.4, right=0.0))
+    assert (check.passed, check.decisive) == (True, True)
+    assert "at most ε >= 3.494 could have been shown" in check.detail
+    assert "cannot" not in check.detail
     assert judged(audited(inf)) == ()
 
 
 def test_a_claimed_curve_is_put_to_a_test_of_curves() -> None:
     """200 canaries reach further against a Gaussian curve than against one ε at one δ."""
     found = audited(5.0, method=CLAIMED_BY)
-    assert found.curve
+    assert found.mu is not None
     assert found.refuted
-    assert "as a Gaussian trade-off curve like the claimed one, refutes" in found.sentence
-    assert 6 < found.bound.epsilon <= found.ceiling < 7
-    assert found.bound.confidence == 0.95
+    assert "as a Gaussian trade-off curve like the claimed one, refutes" in found.statement
+    assert 6 < found.epsilon <= found.ceiling < 7
+    assert found.confidence == 0.95
     assert not audited(5.0, right=0.0, method=CLAIMED_BY).refuted
 
 
 def test_one_record_of_a_client_is_said_to_be_one() -> None:
     claim: Certificate = replace(no_protection(), kind="differential_privacy", epsilon=3.0, delta=1e-5, unit="client")
     found = audited(3.0)
-    assert "the claim is of a whole client" in empirical(found, claim).statement
-    told = empirical(found, replace(claim, unit="record"))
+    assert "the claim is of a whole client" in of_one_record(found, claim).statement
+    told = of_one_record(found, replace(claim, unit="record"))
     assert "whole client" not in told.statement
     assert told.ceiling == found.ceiling
     assert "95 % confidence, for this row alone" in told.statement
@@ -246,9 +247,9 @@ def test_rows_of_an_audit_that_cannot_refute_say_so_and_exit_clean(tmp_path: Pat
         out=tmp_path / "run",
     )
     row, returned = run.rows[2], run.rows[3]
-    assert row.empirical is not None
-    assert row.empirical.ceiling is not None
-    assert row.empirical.claimed > row.empirical.ceiling >= row.empirical.epsilon > 0
+    assert row.empirical_bound is not None
+    assert row.empirical_bound.ceiling is not None
+    assert row.empirical_bound.claimed > row.empirical_bound.ceiling >= row.empirical_bound.epsilon > 0
     assert row.answers["auc"].value > 0.9
     assert any("cannot refute so large a claim" in caveat for caveat in row.caveats)
     assert returned.status == "not_applicable"

@@ -41,6 +41,8 @@ def test_rows_of_one_client_name_what_the_claim_leaves_out(tmp_path: Path) -> No
         threads=1,
         out=tmp_path / "run",
     )
-    noisy = {row.attack: " ".join(row.notes) for row in run.rows if row.proves and row.proves.epsilon is not None}
+    noisy = {
+        row.attack: " ".join(row.notes) for row in run.rows if row.certificate and row.certificate.epsilon is not None
+    }
     assert "the lower segment itself" in noisy["white_box:epochs=1"]
     assert "the lower segment itself" not in noisy["mean_image"]

@@ -41,12 +41,12 @@ def test_labels_members_and_canaries_are_asked_of_any_records(run: tuple[Any, st
             assert row.reason == f"black_box reconstructs images, and these records are {records}"
         elif row.attack == "nearest_record":
             assert (row.status, row.reason) == ("done", "")
-            assert all(gate.passed for gate in row.gates if gate.decisive)
+            assert all(check.passed for check in row.checks if check.decisive)
         else:
             assert (row.status, row.reason) == ("done", "")
             assert 0 <= row.answers["auc"].value <= 1
-            assert all(gate.passed for gate in row.gates if gate.decisive)
-    proven = {row.defense: row.proves.kind for row in found.rows if row.proves}
+            assert all(check.passed for check in row.checks if check.decisive)
+    proven = {row.defense: row.certificate.kind for row in found.rows if row.certificate}
     assert list(proven.values()) == ["nothing", "differential_privacy"]
 
 
@@ -66,12 +66,14 @@ def test_records_are_recovered_where_nothing_defends_them_and_shown_beside_the_t
         "table rows": ("cells", ["column_mean"]),
     }[records]
     bare = next(row for row in found.rows if (row.defense, row.attack) == ("none", "nearest_record"))
-    assert all(bare.recovers["unaligned"][metric].low > bare.floors[name]["unaligned"][metric].mean for name in floors)
-    assert {gate.name for gate in bare.gates if gate.passed} >= {f"beats_{name}" for name in floors}
+    assert all(
+        bare.recovered["unaligned"][metric].low > bare.floors[name]["unaligned"][metric].value for name in floors
+    )
+    assert {check.name for check in bare.checks if check.passed} >= {f"beats_{name}" for name in floors}
     page = Path(found.report).read_text()
     with np.load(found.folder / "cells" / bare.cell / "per_example.npz", allow_pickle=False) as arrays:
         truth, guess = arrays["truth"].tolist(), arrays["guess"].tolist()
-        assert len(arrays[f"unaligned_{metric}"]) == bare.images["victims"]
+        assert len(arrays[f"unaligned_{metric}"]) == bare.counts["victims"]
     assert len(truth) == len(guess) == 8
     for text in (*truth, *guess):
         assert f"<td>{html.escape(text)}</td>" in page
@@ -156,7 +158,7 @@ def test_the_other_datasets_of_text_and_tables_go_through_a_whole_audit(dataset:
         out=tmp_path / "run",
     )
     assert [(row.status, row.reason) for row in found.rows] == [("done", "")] * 8
-    assert all(row.accuracy is not None and row.proves is not None for row in found.rows)
-    assert all(gate.passed for row in found.rows for gate in row.gates if gate.decisive)
+    assert all(row.accuracy is not None and row.certificate is not None for row in found.rows)
+    assert all(check.passed for row in found.rows for check in row.checks if check.decisive)
     bare = next(row for row in found.rows if (row.defense, row.attack) == ("none", "nearest_record"))
-    assert all(gate.passed for gate in bare.gates if gate.name.startswith("beats_"))
+    assert all(check.passed for check in bare.checks if check.name.startswith("beats_"))

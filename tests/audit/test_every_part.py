@@ -40,8 +40,8 @@ def test_every_defense_goes_through_an_audit(tmp_path: Path) -> None:
     assert {(row.defense, row.status, row.reason) for row in run.rows} == {(name, "done", "") for name in names}
     for row in run.rows:
         name = row.defense.partition(":")[0]
-        assert row.proves is not None
-        assert row.proves.kind == PROVES.get(name, "nothing")
+        assert row.certificate is not None
+        assert row.certificate.kind == PROVES.get(name, "nothing")
         assert row.costs is not None
         assert row.costs.bytes_up > 0
         assert row.accuracy is not None
@@ -145,10 +145,10 @@ def test_every_attack_is_controlled_and_scored(request: pytest.FixtureRequest, a
     """Both controls pass and the row has numbers."""
     row = request.getfixturevalue(of)[attack]
     assert (row.status, row.reason) == ("done", "")
-    decisive = {gate.name: gate.passed for gate in row.gates if gate.decisive}
+    decisive = {check.name: check.passed for check in row.checks if check.decisive}
     assert len(decisive) >= 2
-    assert all(decisive.values()), row.gates
-    assert row.recovers or row.answers
+    assert all(decisive.values()), row.checks
+    assert row.recovered or row.answers
 
 
 def test_an_attack_gives_the_same_row_again_and_in_other_company(rows: dict[str, Row], tmp_path: Path) -> None:
@@ -174,5 +174,5 @@ def test_a_white_box_knows_what_a_defense_makes_of_every_image_alone(tmp_path: P
     assert [row.defense for row in rows] == ["none", *defenses]
     for row in rows:
         assert (row.status, row.reason) == ("done", "")
-        beaten = {gate.name: gate.passed for gate in row.gates}
-        assert beaten["beats_mean_image"], row.gates
+        beaten = {check.name: check.passed for check in row.checks}
+        assert beaten["beats_mean_image"], row.checks

@@ -35,7 +35,7 @@ def test_an_attack_that_does_not_apply_is_a_row_with_a_reason(tmp_path: Path, mo
     run = run_audit(resolve({"attack": ["refuses", "mean_image"], **SMALL}), out=tmp_path / "run")
     assert [row.status for row in run.rows] == ["not_applicable", "done"] * 2
     assert run.rows[0].reason == "needs what nobody has"
-    assert run.rows[0].recovers == {}
+    assert run.rows[0].recovered == {}
     assert run.exit_code == 0  # the other attack gave a number
 
 
@@ -51,7 +51,7 @@ def test_a_model_on_which_no_attack_gave_a_number_fails_and_keeps_what_is_known(
     )
     for row in run.rows:
         assert row.status == "not_applicable"
-        assert row.proves is not None
+        assert row.certificate is not None
         assert row.costs is not None
         assert row.accuracy is not None
         assert row.training_curve

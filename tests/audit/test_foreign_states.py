@@ -91,7 +91,7 @@ def test_a_foreign_checkpoint_starts_its_stage_over(trained: AuditRun, tmp_path:
     notes = Notes()
     found = run_audit(out=run, progress=notes, **QUICK)
     assert [row.status for row in found.rows] == ["done"]
-    assert found.rows[0].recovers == trained.rows[0].recovers
+    assert found.rows[0].recovered == trained.rows[0].recovered
     assert sum("this stage starts over" in note for note in notes.notes) == 2
 
 

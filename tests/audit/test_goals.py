@@ -43,7 +43,7 @@ def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
     assert rows["gradient_matching"].answers["auc"].value > 0.99  # with the server's own weights it is exact
     assert rows["label_leak"].answers["auc"].n == 300
     for name in ("canaries", "canaries:on=gradient"):
-        found = rows[name].empirical
+        found = rows[name].empirical_bound
         assert found is not None
         assert rows[name].answers["auc"].value == 1.0
         assert found.epsilon > 2.5
@@ -77,9 +77,9 @@ def test_an_honest_claim_stands_though_canaries_are_found(tmp_path: Path) -> Non
     )
     row = run.rows[1]
     assert run.exit_code == 0
-    assert row.empirical is not None
-    assert 0 < row.empirical.claimed < 10
-    assert row.empirical.epsilon <= row.empirical.claimed
+    assert row.empirical_bound is not None
+    assert 0 < row.empirical_bound.claimed < 10
+    assert row.empirical_bound.epsilon <= row.empirical_bound.claimed
     assert row.answers["auc"].value > 0.55
 
 

@@ -89,13 +89,13 @@ def test_an_audit_of_mixing_defenses(tmp_path: Path) -> None:
     assert cutmix.costs is not None
     assert cutmix.costs.bytes_up == none.costs.bytes_up / 2 + 10 * 4  # half the tokens, and a mixed label
     assert cutmix.costs.bytes_seed == 8
-    assert cutmix.proves is not None
-    assert cutmix.proves.kind == "nothing"
-    assert private.proves is not None
-    assert private.proves.kind == "differential_privacy"
-    assert private.proves.unit == "record"  # the lower segments are frozen
-    assert 0 < private.proves.epsilon < float("inf")
-    assert private.proves.delta == 1e-5
+    assert cutmix.certificate is not None
+    assert cutmix.certificate.kind == "nothing"
+    assert private.certificate is not None
+    assert private.certificate.kind == "differential_privacy"
+    assert private.certificate.unit == "record"  # the lower segments are frozen
+    assert 0 < private.certificate.epsilon < float("inf")
+    assert private.certificate.delta == 1e-5
 
 
 def test_trained_lower_segments_are_charged_by_client_and_averaged_ones_not_at_all(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_trained_lower_segments_are_charged_by_client_and_averaged_ones_not_at_a
     proofs = []
     for protocol in ("psl", "splitfed"):
         run = run_audit(defense="dp_sl", protocol=protocol, out=tmp_path / protocol, **settings)
-        proofs.append(run.rows[1].proves)
+        proofs.append(run.rows[1].certificate)
     kept, averaged = proofs
     assert kept is not None
     assert kept.unit == "client"

@@ -59,12 +59,13 @@ def test_hits_are_those_of_a_count_by_hand(batch: int) -> None:
     scores = arrangement_scores(guess, truth, batch=batch)
     found = brute(guess.tolist(), truth.tolist(), batch, side)
     assert scores.neighbor is not None
-    assert (scores.direct.hits, scores.neighbor.hits, scores.membership.hits) == found
-    assert 0 < scores.direct.hits < scores.direct.trials == n * 9
-    assert scores.neighbor.trials == n * 12
+    measured = (scores.direct, scores.neighbor, scores.membership)
+    assert tuple(round(accuracy.share.value * accuracy.share.n) for accuracy in measured) == found
+    assert 0 < found[0] < scores.direct.share.n == n * 9
+    assert scores.neighbor.share.n == n * 12
     left = torch.arange(batch * 9).view(1, batch, 9).repeat(n // batch, 1, 1).view(n, 9)
     stays = brute(left.tolist(), truth.tolist(), batch, side)
-    floors = [accuracy.left_alone * accuracy.trials for accuracy in (scores.direct, scores.neighbor, scores.membership)]
+    floors = [accuracy.left_alone * accuracy.share.n for accuracy in measured]
     assert floors == pytest.approx(stays)
 
 
@@ -73,9 +74,9 @@ def test_limits_against_their_definitions() -> None:
     guess = truth.clone()
     guess[:3, :2] = truth[:3, :2].flip(1)
     found = arrangement_scores(guess, truth, batch=1, confidence=0.9).direct
-    assert (found.hits, found.trials) == (34, 40)
-    assert tail(34, 40, found.low) == pytest.approx(0.05)  # Clopper and Pearson: either tail has half of the risk
-    assert 1 - tail(35, 40, found.high) == pytest.approx(0.05)
+    assert (found.share.value, found.share.n) == (34 / 40, 40)
+    assert tail(34, 40, found.share.low) == pytest.approx(0.05)  # Clopper and Pearson: either tail has half of the risk
+    assert 1 - tail(35, 40, found.share.high) == pytest.approx(0.05)
     a, mean = found.sound_low, 0.85
     divergence = mean * np.log(mean / a) + (1 - mean) * np.log((1 - mean) / (1 - a))
     assert 10 * divergence == pytest.approx(np.log(10))
@@ -89,7 +90,7 @@ def test_only_the_sound_limit_covers_images_that_stand_or_fall_as_one() -> None:
     for _ in range(100):
         solved = torch.from_numpy(rng.random(30) < 0.5).unsqueeze(1)
         found = arrangement_scores(torch.where(solved, truth, wrong), truth, batch=1).direct
-        covered += [found.low <= 0.5 <= found.high, found.sound_low <= 0.5]
+        covered += [found.share.low <= 0.5 <= found.share.high, found.sound_low <= 0.5]
     assert covered[0] < 60  # of 95 that an interval of independent pieces would have
     assert covered[1] >= 95
 
@@ -116,9 +117,9 @@ def test_a_failed_attack_proves_nothing_and_a_perfect_one_leaves_little() -> Non
     truth = orders(100, 16)
     failed = arrangement_scores(truth.roll(1, 1), truth, batch=1)
     assert failed.bits_left == failed.bits_before == pytest.approx(log2(factorial(16)))
-    assert failed.direct.low == failed.direct.value == failed.success_at_least == 0
+    assert failed.direct.share.low == failed.direct.share.value == failed.success_at_least == 0
     solved = arrangement_scores(truth, truth, batch=1)
-    assert solved.direct.value == solved.direct.high == 1
+    assert solved.direct.share.value == solved.direct.share.high == 1
     assert solved.bits_left < 0.25 * solved.bits_before
 
 
@@ -142,8 +143,8 @@ def test_equal_pieces_count_as_one() -> None:
     truth = torch.tensor([[0, 1, 2, 3]])
     guess = torch.tensor([[1, 0, 2, 3]])
     kinds = kinds_of(torch.tensor([[[5.0], [5.0], [1.0], [2.0]]]), 1)
-    assert arrangement_scores(guess, truth, batch=1).direct.hits == 2
-    assert arrangement_scores(guess, truth, batch=1, kinds=kinds).direct.hits == 4
+    assert arrangement_scores(guess, truth, batch=1).direct.share.value == 0.5
+    assert arrangement_scores(guess, truth, batch=1, kinds=kinds).direct.share.value == 1
 
 
 def test_no_neighbors_without_a_square_grid() -> None:

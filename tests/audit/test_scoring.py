@@ -19,7 +19,7 @@ def test_interval_covers_as_the_normal_law_says() -> None:
     values = np.random.default_rng(0).normal(3.0, 2.0, 400)
     found = estimate(values, higher_is_closer=True, seed=0)
     half = norm.ppf(0.975) * values.std() / 20
-    assert found.mean == pytest.approx(values.mean())
+    assert found.value == pytest.approx(values.mean())
     assert found.low == pytest.approx(values.mean() - half, abs=0.03)
     assert found.high == pytest.approx(values.mean() + half, abs=0.03)
     assert found.n == 400
@@ -34,11 +34,11 @@ def test_worst_is_the_image_that_came_closest() -> None:
 def test_an_exact_copy_has_infinite_psnr_and_never_nan() -> None:
     truth = images(4)
     found = summarise(score(torch.from_numpy(truth), torch.from_numpy(truth), 2), seed=0)["unaligned"]
-    assert found["psnr"].mean == found["psnr"].high == np.inf
+    assert found["psnr"].value == found["psnr"].high == np.inf
     assert found["psnr"].low == np.inf
     half = np.where(np.arange(4)[:, None, None, None] < 2, truth, 1 - truth)
     mixed = summarise(score(torch.from_numpy(truth), torch.from_numpy(half), 2), seed=0)["unaligned"]["psnr"]
-    assert mixed.mean == np.inf
+    assert mixed.value == np.inf
     assert np.isfinite(mixed.low)
 
 
@@ -50,17 +50,17 @@ def row(seed: int, guess_seed: int, **changes: object) -> Row:
         "partition": "iid",
         "seed": seed,
         "auxiliary": "disjoint",
-        "victims": "private",
+        "attacked": "private",
         "batch_size": 4,
     }
     recovers = summarise(score(torch.from_numpy(images(4)), torch.from_numpy(images(4, seed=guess_seed)), 4), seed=0)
-    return Row.model_validate({**fields, "recovers": recovers, **changes})
+    return Row.model_validate({**fields, "recovered": recovers, **changes})
 
 
 def test_summary_over_seeds_stays_in_the_range_of_its_quantity() -> None:
     rows = [row(0, 1), row(1, 2), row(2, 3), row(0, 4, defense="other"), row(1, 5, status="error")]
     (summary,) = over_seeds(rows)  # the other defense has one seed only, the failed row does not count
-    values = [r.recovers["unaligned"]["ssim"].mean for r in rows[:3]]
+    values = [r.recovered["unaligned"]["ssim"].value for r in rows[:3]]
     mean, half = np.mean(values), student_t.ppf(0.975, 2) * np.std(values, ddof=1) / 3**0.5
     found = summary.values["ssim"]
     center, spread = np.arctanh(mean), half / (1 - mean**2)  # Fisher's scale: half of the logit of (1 + ssim) / 2

@@ -63,7 +63,7 @@ def test_private_images_are_no_auxiliary_images_of_another_dataset(
     assert not any(image.numpy().tobytes() in private for image in setting.auxiliary.x)
     assert 0 < setting.dropped < 200
     assert len(setting.auxiliary) == 200 - setting.dropped
-    assert run.rows[0].images["auxiliary_dropped"] == setting.dropped
+    assert run.rows[0].counts["auxiliary_dropped"] == setting.dropped
     assert notes.notes == [f"seed 0: {setting.dropped} auxiliary images are private or attacked ones; left out"]
 
 

@@ -73,7 +73,7 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path, monkeypatch: pyte
     assert set(leak.task) == {"mcc", "auc"}
     assert 0 <= leak.answers["auc"].value <= 1
     assert "each record has 3 labels: the attack asked whether it has number 2" in leak.notes
-    assert all(gate.passed for row in rows.values() for gate in row.gates if gate.decisive)
+    assert all(check.passed for row in rows.values() for check in row.checks if check.decisive)
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,12 @@ def test_the_best_epoch_is_the_first_of_the_largest_score() -> None:
     assert found.best.number == 1 + values.index(max(values)) < 12  # else this test shows nothing
     found.edge.load_state_dict(found.best.edge)
     found.upper.load_state_dict(found.best.upper)
-    again = evaluate(found.edge, found.upper, others, batch_size=10, seed=0).numbers()
-    assert again == found.validation[found.best.number - 1] != found.validation[-1]
+    again = evaluate(found.edge, found.upper, others, batch_size=10, seed=0).defined
+    assert (
+        {name: score.value for name, score in again.items()}
+        == found.validation[found.best.number - 1]
+        != found.validation[-1]
+    )
 
 
 def test_a_resumed_training_remembers_its_best_epoch(tmp_path: Path) -> None:
@@ -76,17 +80,20 @@ def test_an_audit_keeps_both_and_names_the_one_that_it_attacks(tmp_path: Path) -
     )
     first, second = run.rows
     assert first.kept == "best"
-    assert [sorted(epoch) for epoch in first.validation] == [["accuracy", "auc", "mcc"]] * 4
-    values = [epoch["accuracy"] for epoch in first.validation]
+    assert [sorted(epoch) for epoch in first.validation_curve] == [["accuracy", "auc", "mcc"]] * 4
+    values = [epoch["accuracy"] for epoch in first.validation_curve]
     assert first.best_epoch == 1 + values.index(max(values))
     assert set(first.task) == {"mcc", "auc"}
-    assert first.images["validation"] == 40
-    assert first.proves is not None
-    assert first.proves.quantities["updates_of_one_record"] == 4  # one step an epoch
-    assert 3 < first.proves.quantities["updates_epsilon"] < first.proves.epsilon == float("inf")
-    assert any("noisy updates alone prove nothing" in sentence for sentence in first.proves.assumptions)
+    assert first.counts["validation"] == 40
+    assert first.certificate is not None
+    assert first.certificate.quantities["updates_of_one_record"] == 4  # one step an epoch
+    assert 3 < first.certificate.quantities["updates_epsilon"] < first.certificate.epsilon == float("inf")
+    assert any("noisy updates alone prove nothing" in sentence for sentence in first.certificate.assumptions)
     assert first.provenance.data.keys() >= {"private", "test", "validation"}
-    assert (second.accuracy, second.validation) == (first.accuracy, first.validation)  # taken from the run folder
+    assert (second.accuracy, second.validation_curve) == (
+        first.accuracy,
+        first.validation_curve,
+    )  # taken from the run folder
     (home,) = (tmp_path / "models").iterdir()
     files = json.loads((home / "trained.json").read_text())["files"]
     assert set(files) == {f"{start}{side}.safetensors" for start in ("", "best_") for side in ("client", "upper")}

@@ -95,7 +95,7 @@ def test_a_run_and_its_report_are_readable_by_machines(privkit_cli: Cli, tmp_pat
     done = privkit_cli("audit", *flags, *SMALL)
     found = json.loads(done.stdout)
     assert (done.returncode, found["verdict"]["outcome"], len(found["rows"])) == (0, "clean", 1)
-    assert found["rows"][0]["recovers"]["unaligned"]["mse"]["mean"] > 0
+    assert found["rows"][0]["recovered"]["unaligned"]["mse"]["value"] > 0
     assert json.loads(privkit_cli("report", "run", "--json").stdout)["rows"] == found["rows"]
 
 

@@ -84,7 +84,7 @@ def _runs() -> dict[str, list[str]]:
 
 
 RUNS = _runs()
-WORDS = ("defense", "attack", "protocol", "auxiliary", "victims", "seed")
+WORDS = ("defense", "attack", "protocol", "auxiliary", "attacked", "seed")
 """What names a row; left-out parts of a row describe the machine or repeat the command."""
 LEFT_OUT = (
     *WORDS,
@@ -134,8 +134,8 @@ def audit(run: str, arguments: list[str]) -> list[Record]:
     for row in map(json.loads, lines):
         key = "|".join([run, *(str(row[word]) for word in WORDS)])
         values = dict(flat(row))
-        proves = {"proves.kind": row["proves"]["kind"]} if row["proves"] else {}
-        found.append({"key": key, "status": row["status"], "refusal": row["reason"], "values": proves | values})
+        proof = {"certificate.kind": row["certificate"]["kind"]} if row["certificate"] else {}
+        found.append({"key": key, "status": row["status"], "refusal": row["reason"], "values": proof | values})
     return found
 
 

@@ -17,15 +17,20 @@ from pydantic import ValidationError
 from privkit.audit.report import build
 from privkit.audit.run import AuditRun
 from privkit.audit.scoring import over_seeds
+from privkit.interval import Interval
 from privkit.reports import figures, tables
 from privkit.reports.gate import Gate, GateError
-from privkit.reports.schema import Estimate, Interval, Row
+from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import strongest
 from privkit.run.records import read_rows
 
 
+def metric(value: float, low: float, high: float, *, worst: float, closer: bool) -> Metric:
+    return Metric(value=value, low=low, high=high, worst=worst, higher_is_closer=closer, n=50, method="bootstrap")
+
+
 def made(**changes: object) -> Row:
-    ssim = Estimate(mean=0.3, low=0.2, high=0.4, worst=0.8, higher_is_closer=True, n=50)
+    ssim = metric(0.3, 0.2, 0.4, worst=0.8, closer=True)
     fields: dict[str, object] = {
         "cell": "c",
         "status": "done",
@@ -37,10 +42,10 @@ def made(**changes: object) -> Row:
         "model": "vit_micro",
         "seed": 0,
         "auxiliary": "disjoint",
-        "victims": "private",
+        "attacked": "private",
         "batch_size": 50,
-        "accuracy": Interval(value=0.9, low=0.8, high=0.95, n=100),
-        "recovers": {"unaligned": {"ssim": ssim}, "matched": {}},
+        "accuracy": Interval(value=0.9, low=0.8, high=0.95, n=100, method="m"),
+        "recovered": {"unaligned": {"ssim": ssim}, "matched": {}},
     }
     return Row.model_validate({**fields, **changes})
 
@@ -52,8 +57,8 @@ def test_rows_survive_json_and_refuse_unknown_keys(small_run: AuditRun) -> None:
         json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
         with pytest.raises(ValidationError):
             Row.model_validate_json(text[:-1] + ', "extra": 1}')
-        assert row.proves is not None
-        assert row.proves.epsilon == float("inf")
+        assert row.certificate is not None
+        assert row.certificate.epsilon == float("inf")
 
 
 def parsed_markdown(text: str) -> list[list[str]]:
@@ -68,20 +73,20 @@ def test_the_same_numbers_in_every_format(small_run: AuditRun) -> None:
     assert set(rule) == {"---"}
     assert [tuple(line) for line in body] == list(shown.rows)
     assert shown.floor == (False, False, True, True, True, True)
-    ssim = rows[1].recovers["unaligned"]["ssim"]
-    assert f"{ssim.mean:.3f} [{ssim.low:.3f}, {ssim.high:.3f}]" in shown.rows[1]
+    ssim = rows[1].recovered["unaligned"]["ssim"]
+    assert f"{ssim.value:.3f} [{ssim.low:.3f}, {ssim.high:.3f}]" in shown.rows[1]
     records = list(csv.DictReader(io.StringIO(tables.to_csv(rows))))
     assert [float(record["unaligned_ssim"]) for record in records] == [
-        row.recovers["unaligned"]["ssim"].mean for row in rows
+        row.recovered["unaligned"]["ssim"].value for row in rows
     ]
-    assert float(records[1]["floor_mean_image_unaligned_mse"]) == rows[1].floors["mean_image"]["unaligned"]["mse"].mean
+    assert float(records[1]["floor_mean_image_unaligned_mse"]) == rows[1].floors["mean_image"]["unaligned"]["mse"].value
     assert float(records[1]["log10_permutations"]) > 1000
-    assert records[1]["gate_wins_on_identity"] == "True"
+    assert records[1]["check_wins_on_identity"] == "True"
 
 
 def test_a_start_is_no_floor() -> None:
     """An attack before its first step may know the client's segment: SSIM .857, shown as a start."""
-    best = {"unaligned": {"ssim": Estimate(mean=0.857, low=0.8, high=0.9, worst=0.9, higher_is_closer=True, n=50)}}
+    best = {"unaligned": {"ssim": metric(0.857, 0.8, 0.9, worst=0.9, closer=True)}}
     rows = [made(seed=seed, attack="white_box", floors={"zero_steps": best, "mean_image": best}) for seed in (0, 1)]
     firsts = {line[1]: line[0] for line in tables.table(rows).rows[1:3]}
     assert firsts == {"white_box on batch_shuffle before its first step": "start", "mean image": "floor"}
@@ -92,8 +97,8 @@ def test_a_start_is_no_floor() -> None:
 
 
 def test_few_seeds_are_named_and_their_intervals_stay_in_range() -> None:
-    rows = [made(seed=0, accuracy=Interval(value=0.29, low=0, high=1, n=9))]
-    rows.append(made(seed=1, accuracy=Interval(value=0.395, low=0, high=1, n=9)))
+    rows = [made(seed=0, accuracy=Interval(value=0.29, low=0, high=1, n=9, method="m"))]
+    rows.append(made(seed=1, accuracy=Interval(value=0.395, low=0, high=1, n=9, method="m")))
     summaries = over_seeds(rows)
     assert "2 seeds is wide" in tables.summary_note(summaries)
     assert "wide" not in tables.summary_note([summary.model_copy(update={"seeds": range(5)}) for summary in summaries])
@@ -111,7 +116,7 @@ def test_latex_is_a_complete_tabular(small_run: AuditRun) -> None:
 
 
 def test_rows_without_numbers_say_why() -> None:
-    failed = made(status="error", reason="RuntimeError: no", accuracy=None, recovers={})
+    failed = made(status="error", reason="RuntimeError: no", accuracy=None, recovered={})
     (line,) = tables.table([failed]).rows
     assert line[3:5] == (tables.UNKNOWN, "error")
     assert len(line) == len(tables.HEADERS)
@@ -120,11 +125,11 @@ def test_rows_without_numbers_say_why() -> None:
 
 def test_a_defense_is_judged_by_its_strongest_attack() -> None:
     def attacked(attack: str, mse: float, **changes: object) -> Row:
-        found = Estimate(mean=mse, low=mse, high=mse, worst=mse, higher_is_closer=False, n=50)
-        return made(attack=attack, cell=attack, recovers={"unaligned": {"mse": found}, "matched": {}}, **changes)
+        found = metric(mse, mse, mse, worst=mse, closer=False)
+        return made(attack=attack, cell=attack, recovered={"unaligned": {"mse": found}, "matched": {}}, **changes)
 
     weak, strong, floor = attacked("black_box", 0.05), attacked("jigsaw", 0.02), attacked("mean_image", 0.01)
-    failed = made(attack="white_box", status="error", reason="x", recovers={})
+    failed = made(attack="white_box", status="error", reason="x", recovered={})
     other = attacked("black_box", 0.03, defense="mixup")
     found = strongest([weak, strong, floor, failed, other])
     assert [(entry.row.attack, entry.row.defense, entry.attacks) for entry in found] == [
@@ -138,10 +143,10 @@ def test_a_defense_is_judged_by_its_strongest_attack() -> None:
 def test_another_attack_may_be_ahead_by_another_metric() -> None:
     def attacked(attack: str, mse: float, ssim: float) -> Row:
         plain = {
-            name: Estimate(mean=mean, low=mean, high=mean, worst=mean, higher_is_closer=closer, n=50)
+            name: metric(mean, mean, mean, worst=mean, closer=closer)
             for name, mean, closer in (("mse", mse, False), ("psnr", -mse, True), ("ssim", ssim, True))
         }
-        return made(attack=attack, cell=attack, recovers={"unaligned": plain, "matched": plain})
+        return made(attack=attack, cell=attack, recovered={"unaligned": plain, "matched": plain})
 
     sharp, smooth = attacked("jigsaw", 0.06, 0.4), attacked("black_box", 0.05, 0.2)
     (found,) = strongest([smooth, sharp])
@@ -176,8 +181,8 @@ def test_conditions(text: str, met: bool) -> None:
 
 
 def test_a_missing_number_or_nan_never_meets_a_condition() -> None:
-    nan = Estimate(mean=float("nan"), low=0, high=0, worst=0, higher_is_closer=True, n=1)
-    empty, unknown = made(recovers={}), made(recovers={"unaligned": {"ssim": nan}})
+    nan = metric(float("nan"), 0, 0, worst=0, closer=True)
+    empty, unknown = made(recovered={}), made(recovered={"unaligned": {"ssim": nan}})
     for row in (empty, unknown):
         for comparison in ("<=", ">=", "<", ">"):
             assert Gate.parse(f"ssim{comparison}0.5").failures([row])
@@ -191,15 +196,14 @@ def test_the_undefended_baseline_is_exempt() -> None:
 def with_floors(**floors: float) -> Row:
     """SSIM .3 recovered, MSE .05, beside constant guesses with the given metrics."""
 
-    def metrics(ssim: float, mse: float) -> dict[str, Estimate]:
+    def metrics(ssim: float, mse: float) -> dict[str, Metric]:
         values = {"ssim": (ssim, True), "mse": (mse, False)}
         return {
-            name: Estimate(mean=value, low=value, high=value, worst=value, higher_is_closer=closer, n=50)
-            for name, (value, closer) in values.items()
+            name: metric(value, value, value, worst=value, closer=closer) for name, (value, closer) in values.items()
         }
 
     return made(
-        recovers={"unaligned": metrics(0.3, 0.05), "matched": {}},
+        recovered={"unaligned": metrics(0.3, 0.05), "matched": {}},
         floors={"mean_image": {"unaligned": metrics(floors["ssim"], floors["mse"]), "matched": {}}},
     )
 

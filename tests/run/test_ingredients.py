@@ -262,7 +262,7 @@ def test_again_recomputes_what_an_edited_attack_touches_and_nothing_else(home: P
         if row.attack == "mean_image":
             assert row == before
         else:
-            assert row.recovers["unaligned"]["mse"] != before.recovers["unaligned"]["mse"]
+            assert row.recovered["unaligned"]["mse"] != before.recovered["unaligned"]["mse"]
             assert row.provenance.code["myconstants"] != before.provenance.code["myconstants"]
     assert len(list((home / "run" / "superseded" / "1" / "cells").iterdir())) == 4
     assert len(read_rows(home / "run")) == 8
@@ -327,11 +327,11 @@ def test_control_experiments_follow_their_attack(small_run: AuditRun, tmp_path: 
     assert manifest is not None
     with RunFolder(folder, manifest) as opened:
         path = opened.control({"name": "mine"})
-        opened.write_gates(path, 0, first, gates)
-        assert opened.read_gates(path, 0, first) == gates
-        assert opened.read_gates(path, 1, first.model_copy(update={"data": {"private": "b"}})) == gates
-        assert opened.read_gates(path, 0, first.model_copy(update={"data": {"private": "b"}})) is None
-        assert opened.read_gates(path, 1, first.model_copy(update={"code": {"mine": "2"}})) is None
+        opened.write_checks(path, 0, first, gates)
+        assert opened.read_checks(path, 0, first) == gates
+        assert opened.read_checks(path, 1, first.model_copy(update={"data": {"private": "b"}})) == gates
+        assert opened.read_checks(path, 0, first.model_copy(update={"data": {"private": "b"}})) is None
+        assert opened.read_checks(path, 1, first.model_copy(update={"code": {"mine": "2"}})) is None
 
 
 def test_rows_that_are_not_made_alike_say_so_wherever_they_are_shown(small_run: AuditRun, tmp_path: Path) -> None:

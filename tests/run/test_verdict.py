@@ -124,12 +124,12 @@ def test_errors_come_before_gates_and_what_waits_is_open(small_run: AuditRun) ->
     assert manifest is not None
     none, batch = small_run.rows
     gate = [Gate.parse("ssim<=0.01")]
-    crashed = batch.model_copy(update={"status": "error", "reason": "x", "recovers": {}, "gates": ()})
+    crashed = batch.model_copy(update={"status": "error", "reason": "x", "recovered": {}, "checks": ()})
     verdict = verdict_of(manifest, [none, crashed], gate)
     assert (verdict.outcome, verdict.exit_code) == ("errored", 3)
     assert "1 errored (batch_shuffle / black_box, seed 0)" in verdict.sentence
     assert verdict.failures == ("batch_shuffle / black_box, seed 0: ssim is no number, the gate wants <= 0.01",)
-    refused = batch.model_copy(update={"status": "not_applicable", "reason": "y", "recovers": {}, "gates": ()})
+    refused = batch.model_copy(update={"status": "not_applicable", "reason": "y", "recovered": {}, "checks": ()})
     verdict = verdict_of(manifest, [none, refused], [])
     assert (verdict.outcome, verdict.exit_code) == ("failed", 1)
     two = manifest.model_copy(

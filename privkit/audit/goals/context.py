@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import AnyAttack, NotApplicable, Scores
 from privkit.attacks.goals.control import Control
-from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, tpr_at
+from privkit.attacks.scores.leak import per_batch_auc, pooled_auc, tpr_at
 from privkit.audit.defended import DefendedModel
 from privkit.audit.seed_data import SeedData
 from privkit.certificate import Certificate
@@ -21,7 +21,8 @@ from privkit.defenses.base import ReleaseCount
 from privkit.domains.domain import Domain
 from privkit.domains.labels import several
 from privkit.errors import DamagedFile
-from privkit.reports.schema import Check, Interval, Row
+from privkit.interval import Interval
+from privkit.reports.schema import Check, Row
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
@@ -105,7 +106,7 @@ class AttackContext:
         path = self.folder.control({**self.cell.attack.to_json(), "form": form})
         seed, made_of = self.cell.seed, self.made_of.control
         try:
-            if (known := self.folder.read_gates(path, seed, made_of)) is not None:
+            if (known := self.folder.read_checks(path, seed, made_of)) is not None:
                 return known
         except DamagedFile:
             self.progress.note(f"{path} is damaged; these control experiments are done again")
@@ -114,7 +115,7 @@ class AttackContext:
             Check(name=control.name, passed=control.passed, detail=control.detail, decisive=True) for control in mount()
         )
         self.progress.step(len(found), len(found))
-        self.folder.write_gates(path, seed, made_of, found)
+        self.folder.write_checks(path, seed, made_of, found)
         return found
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
@@ -181,17 +182,8 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
         batches: int [N], the round of each, for the area of every round apart; None where there are no rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
-    rate = tpr_at(values, truth, FALSE_POSITIVES)
-    found = {
-        "auc": _interval(pooled_auc(values, truth)),
-        "tpr_at_1_percent": Interval(value=rate.value, low=rate.low, high=rate.high, n=int(truth.sum())),
-    }
+    found = {"auc": pooled_auc(values, truth).auc, "tpr_at_1_percent": tpr_at(values, truth, FALSE_POSITIVES)}
     if batches is not None:
         with suppress(ValueError):  # where no round holds both kinds
-            found["auc_per_batch"] = _interval(per_batch_auc(values, truth, batches.cpu().numpy()))
+            found["auc_per_batch"] = per_batch_auc(values, truth, batches.cpu().numpy()).auc
     return found
-
-
-def _interval(leak: Leak) -> Interval:
-    """An area as a value with its interval."""
-    return Interval(value=leak.auc, low=leak.low, high=leak.high, n=leak.n, confidence=leak.confidence)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Generator
 
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.distinguish import CanaryAttack, CanaryObservation, controls
-from privkit.audit.claims import Audit, audit_one_run, claims_a_curve
+from privkit.audit.claims import audit_one_run, claims_a_curve
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import smashed
 from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send
 from privkit.certificate import Certificate
-from privkit.reports.schema import Check, Empirical, Row
+from privkit.empirical_bound import EmpiricalBound
+from privkit.reports.schema import Check, Row
 from privkit.seeds import derive
 
 
@@ -29,7 +32,7 @@ def ask(context: AttackContext) -> Row:
         must_get_gradients(context)
     if context.certificate.relation == "add_or_remove_one":
         raise NotApplicable("the claim is of adding or removing a record, and these canaries replace one by another")
-    gates = context.controls(lambda: controls(attack, seed))
+    checks = context.controls(lambda: controls(attack, seed))
     context.begin()
     draws = Generator().manual_seed(derive(seed, "canaries"))
     coins = torch.rand(len(context.seed_data.victims), generator=draws) < 0.5
@@ -54,30 +57,21 @@ def ask(context: AttackContext) -> Row:
     return context.row.model_copy(
         update={
             "answers": context.told(scores, coins),
-            "empirical": empirical(found, claim),
-            "gates": (*gates, *judged(found)),
+            "empirical_bound": of_one_record(found, claim),
+            "checks": (*checks, *judged(found)),
         }
     )
 
 
-def empirical(found: Audit, claim: Certificate) -> Empirical:
-    """The audit as a row tells it."""
-    bound, whole = found.bound, "; one record is exchanged, and the claim is of a whole client"
-    return Empirical(
-        claimed=found.claimed,
-        epsilon=bound.epsilon,
-        delta=bound.delta,
-        confidence=bound.confidence,
-        canaries=found.canaries,
-        inserted=found.inserted,
-        ceiling=found.ceiling,
-        statement=found.sentence + (whole if claim.unit == "client" else ""),
-    )
-
-
-def judged(found: Audit) -> tuple[Check, ...]:
-    """The gate that fails the run when the bound exceeds the claim; open where it never could; none without a claim."""
+def judged(found: EmpiricalBound) -> tuple[Check, ...]:
+    """The check that fails the run if the bound exceeds the claim; open if it never could; none without a claim."""
     if found.claimed == float("inf"):
         return ()
     passed = None if found.idle else not found.refuted
-    return (Check(name="claim_stands", passed=passed, detail=found.sentence, decisive=not found.idle),)
+    return (Check(name="claim_stands", passed=passed, detail=found.statement, decisive=not found.idle),)
+
+
+def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:
+    """The bound of canaries that exchange one record, which says so beside a claim of a whole client."""
+    whole = "; one record is exchanged, and the claim is of a whole client" if claim.unit == "client" else ""
+    return replace(found, statement=found.statement + whole)

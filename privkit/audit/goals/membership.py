@@ -36,7 +36,7 @@ def ask(context: AttackContext) -> Row:
     each = min(context.config.budget.victims, len(members), len(splits.test)) // size * size
     if each == 0:
         raise NotApplicable(f"a round takes {size} images, more than training released or than there are test images")
-    gates = context.controls(lambda: controls(attack, context.cell.seed))
+    checks = context.controls(lambda: controls(attack, context.cell.seed))
     context.begin()
     order = torch.randperm(2 * each, generator=Generator().manual_seed(derive(context.cell.seed, "members", "order")))
     asked, truth = order.to(members.x.device), order < each
@@ -57,7 +57,7 @@ def ask(context: AttackContext) -> Row:
     checkpoint = context.checkpoint()
     scores = attack.run(observation, context.generator(), checkpoint)
     checkpoint.remove()
-    return context.row.model_copy(update={"answers": context.told(scores, truth), "gates": gates})
+    return context.row.model_copy(update={"answers": context.told(scores, truth), "checks": checks})
 
 
 def released(context: AttackContext) -> Tensor:

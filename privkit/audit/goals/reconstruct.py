@@ -27,7 +27,8 @@ from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.labels import several
 from privkit.domains.tables.domain import Tables
-from privkit.reports.schema import Check, Interval, Row
+from privkit.interval import Interval
+from privkit.reports.schema import Check, Row
 from privkit.run.records import PICTURES
 from privkit.seeds import derive
 from privkit.storage import write_bytes
@@ -62,7 +63,7 @@ def ask(context: AttackContext) -> Row:
     if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
         untaught = mounting.start.run(observe(context, known_to(attack)), context.generator()).images[seats]
         floors["zero_steps"] = summarise(scored(victims.domain, victims.x, untaught, size, seed_data.perception), seed)
-    gates = _controls(attack, context)
+    checks = _controls(attack, context)
 
     context.begin()
     checkpoint = context.checkpoint()
@@ -70,9 +71,9 @@ def ask(context: AttackContext) -> Row:
     result = attack.run(observation, context.generator(), checkpoint)
     result = replace(result, images=result.images[seats])
     scores = scored(victims.domain, victims.x, result.images, size, seed_data.perception)
-    recovers = summarise(scores, seed)
-    gates += judge(
-        result.converged, recovers["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
+    recovered = summarise(scores, seed)
+    checks += judge(
+        result.converged, recovered["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
     )
     _keep(context, victims, result, scores)
     told, notes = ({}, "") if result.permutation is None else order(context, result.permutation)
@@ -83,9 +84,9 @@ def ask(context: AttackContext) -> Row:
     checkpoint.remove()
     return context.row.model_copy(
         update={
-            "recovers": recovers,
+            "recovered": recovered,
             "floors": floors,
-            "gates": gates,
+            "checks": checks,
             "attack_curve": result.curve,
             "answers": told,
             "notes": tuple(filter(None, (notes, mounting.short_of_published, caught, looks, columns))),
@@ -117,14 +118,12 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
         seed=context.cell.seed,
     )
     measured = {"direct": found.direct, "neighbor": found.neighbor, "membership": found.membership}
-    shares = {name: accuracy for name, accuracy in measured.items() if accuracy is not None}
-    told = {
-        name: Interval(value=share.value, low=share.low, high=share.high, n=share.trials)
-        for name, share in shares.items()
-    }
-    for name, bits in (("bits_before", found.bits_before), ("bits_left", found.bits_left)):
-        told[name] = Interval(value=bits, low=bits, high=bits, n=found.units)
-    alone = ", ".join(f"{share.left_alone:.3f} ({name})" for name, share in shares.items())
+    accuracies = {name: accuracy for name, accuracy in measured.items() if accuracy is not None}
+    told = {name: accuracy.share for name, accuracy in accuracies.items()}
+    at_most = f"upper bound from a {100 * found.confidence:g} % limit of the success"
+    for name, bits, how in (("bits_before", found.bits_before, "exact"), ("bits_left", found.bits_left, at_most)):
+        told[name] = Interval(value=bits, low=bits, high=bits, n=found.units, method=how)
+    alone = ", ".join(f"{accuracy.left_alone:.3f} ({name})" for name, accuracy in accuracies.items())
     return told, f"order: where nothing is moved back the shares are {alone}"
 
 

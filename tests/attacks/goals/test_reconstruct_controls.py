@@ -53,9 +53,9 @@ def test_controls_tell_the_deaf_and_the_all_knowing() -> None:
     x, y = digits(200)
     release = torch.zeros(1, 16, 7)
     deaf = controls(Fixed(x[:100].mean(0, keepdim=True)), observed(x, y, release), 0)
-    assert [gate.passed for gate in deaf] == [False, True]
+    assert [check.passed for check in deaf] == [False, True]
     knowing = controls(Fixed(x[-50:]), observed(x, y, release), 0)
-    assert [gate.passed for gate in knowing] == [True, False]
+    assert [check.passed for check in knowing] == [True, False]
 
 
 @pytest.mark.parametrize("form", [(16, 5, 5), (9,), (17, 6)])
@@ -64,10 +64,10 @@ def test_forms_that_are_no_grid_of_patches_are_controlled_as_well(form: tuple[in
     x, y = digits(200)
     release = torch.randn(1, *form)
     gates = controls(WhiteBox(epochs=1), observed(x, y, release), 0)
-    assert [gate.passed for gate in gates] == [True, True], gates
+    assert [check.passed for check in gates] == [True, True], gates
     if release.ndim == 4:
         gates = controls(BlackBox(decoder="autoencoder", epochs=1), observed(x, y, release), 0)
-        assert [gate.passed for gate in gates] == [True, True], gates
+        assert [check.passed for check in gates] == [True, True], gates
 
 
 def test_the_image_in_the_form_of_a_release() -> None:

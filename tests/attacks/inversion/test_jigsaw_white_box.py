@@ -103,7 +103,7 @@ def test_hands_on_the_order(keep: float) -> None:
         assert found.permutation is not None
         scores = arrangement_scores(found.permutation.source, truth, batch=BATCH)
         assert scores.neighbor is not None
-        assert scores.neighbor.value > scores.neighbor.left_alone + 0.3
+        assert scores.neighbor.share.value > scores.neighbor.left_alone + 0.3
         assert len(found.curve) == 2
 
 

@@ -49,8 +49,8 @@ def scored(attack: LabelLeak, views: list[View], knowledge: LabelObservation = B
 def test_the_norm_finds_what_is_planted_in_it() -> None:
     views, labels, rounds = planted(3.0)
     scores = scored(LabelLeak(), views)
-    assert per_batch_auc(scores.numpy(), labels.numpy(), rounds.numpy()).auc > 0.995
-    assert pooled_auc(scores.numpy(), labels.numpy()).auc < 0.95  # rounds have scales of their own
+    assert per_batch_auc(scores.numpy(), labels.numpy(), rounds.numpy()).auc.value > 0.995
+    assert pooled_auc(scores.numpy(), labels.numpy()).auc.value < 0.95  # rounds have scales of their own
 
 
 def test_the_norm_and_the_cosine_find_nothing_where_nothing_is() -> None:
@@ -67,18 +67,18 @@ def test_the_norms_area_is_that_of_norms_computed_by_hand() -> None:
     by_hand = [float(np.sqrt((g.numpy() ** 2).sum())) for g in stacked]
     expected = roc_auc_score(labels.numpy(), by_hand)
     found = pooled_auc(scored(LabelLeak(), views).numpy(), labels.numpy())
-    assert found.auc == pytest.approx(expected, abs=1e-12)
-    assert found.low < expected < found.high
+    assert found.auc.value == pytest.approx(expected, abs=1e-12)
+    assert found.auc.low < expected < found.auc.high
 
 
 def test_a_direction_is_found_from_a_few_known_rows_and_from_the_majority() -> None:
     views, labels = opposite()
     known = LabelObservation(image_shape=SHAPE, batch_size=50, known_rows=torch.arange(5), known_labels=labels[:5])
     scores = scored(LabelLeak(score="cosine", reference="labeled"), views, known)
-    assert pooled_auc(scores[5:].numpy(), labels[5:].numpy()).auc > 0.99
+    assert pooled_auc(scores[5:].numpy(), labels[5:].numpy()).auc.value > 0.99
     mean = scored(LabelLeak(score="cosine"), views)
     found = pooled_auc(mean.numpy(), labels.numpy())
-    assert found.auc < 0.1  # negatives are the majority, and the mean points their way
+    assert found.auc.value < 0.1  # negatives are the majority, and the mean points their way
     assert found.direction == "lower"
     assert pooled_auc(scored(LabelLeak(), views).numpy(), labels.numpy()).direction == "none"
 
@@ -98,7 +98,7 @@ def test_the_own_part_of_an_averaged_gradient_is_taken_away() -> None:
     peer, areas = labels[1].numpy(), []
     for less_own in (False, True):
         attack = LabelLeak(score="cosine", reference="labeled", less_own=less_own)
-        areas.append(pooled_auc(scored(attack, views, known).numpy(), peer).auc)
+        areas.append(pooled_auc(scored(attack, views, known).numpy(), peer).auc.value)
     assert areas[1] > 0.99 > 0.95 > areas[0]
     few = LabelObservation(image_shape=SHAPE, batch_size=300, known_rows=torch.arange(9), known_labels=labels[0, :9])
     with pytest.raises(NotApplicable, match="own label of every row"):
@@ -110,7 +110,7 @@ def test_one_known_kind_is_enough_and_the_positive_label_counts() -> None:
     rows = torch.nonzero(labels == 0).flatten()[:3]
     known = LabelObservation(image_shape=SHAPE, batch_size=50, known_rows=rows, known_labels=labels[rows])
     scores = scored(LabelLeak(score="cosine", reference="labeled"), views, known)
-    assert pooled_auc(scores.numpy(), labels.numpy()).auc > 0.95
+    assert pooled_auc(scores.numpy(), labels.numpy()).auc.value > 0.95
     turned = scored(LabelLeak(score="cosine", reference="labeled", positive=0), views, known)
     assert torch.allclose(turned, -scores, atol=1e-6)
 
@@ -227,7 +227,7 @@ def test_the_servers_own_weights_tell_every_label(distance: str) -> None:
     found, _ = attack.distances(replace(knows(server), views=views))
     assert torch.equal(found.argmin(1), labels)
     scores = attack.run(replace(knows(server), views=views), Generator()).values.numpy()
-    assert pooled_auc(scores, (labels == 3).numpy()).auc == 1.0
+    assert pooled_auc(scores, (labels == 3).numpy()).auc.value == 1.0
 
 
 def test_another_surrogate_or_a_drowned_gradient_is_chance() -> None:

@@ -16,12 +16,13 @@ from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.attacks.membership.canaries import Canaries, likelihood_ratio
 from privkit.attacks.membership.member_inference import confidence, lira, loss_threshold
 from privkit.attacks.scores.leak import pooled_auc, tpr_at
-from privkit.audit.claims import Audit, audit_one_run
+from privkit.audit.claims import audit_one_run
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.grad_perturb import GradPerturb
 from privkit.defenses.laplace_noise import LaplaceNoise
+from privkit.empirical_bound import EmpiricalBound
 
 SHADOWS, POOL, WIDTH = 24, 120, 80
 
@@ -41,7 +42,7 @@ def fitted(seed: int, noise: float = 1.0) -> tuple[Tensor, Tensor]:
 
 
 def area(scores: Tensor, members: Tensor) -> float:
-    return pooled_auc(scores.numpy(), members.numpy()).auc
+    return pooled_auc(scores.numpy(), members.numpy()).auc.value
 
 
 def test_threshold_and_lira_win_on_what_was_learned_by_heart() -> None:
@@ -105,7 +106,7 @@ RUN = ReleaseCount(epochs=1, batch_size=M)
 
 def dp_sl_audit(
     claimed: DpSl, real: DpSl, seed: int, rounds: int = 1, curve: Literal["none", "gaussian"] = "none"
-) -> Audit:
+) -> EmpiricalBound:
     """M canaries at one corner of the box or the opposite one, through the defense as it really runs."""
     draws = Generator().manual_seed(seed)
     coins = torch.rand(M, generator=draws) < 0.5
@@ -135,8 +136,8 @@ def test_dp_sl_stands_its_audit_and_the_bound_is_not_idle(rounds: int) -> None:
     found = dp_sl_audit(spec(0.5), spec(0.5), seed=0, rounds=rounds)
     assert found.claimed < 6
     assert not found.refuted
-    assert found.bound.epsilon > 0.3
-    assert "does not refute" in found.sentence
+    assert found.epsilon > 0.3
+    assert "does not refute" in found.statement
 
 
 def test_the_bound_of_a_gaussian_curve_is_tighter_and_stands_too() -> None:
@@ -150,7 +151,7 @@ def test_noise_a_third_of_what_is_claimed_is_caught(curve: Literal["none", "gaus
     claimed = spec(0.5)
     found = dp_sl_audit(claimed, replace(claimed, sigma=claimed.sigma / 3), seed=0, curve=curve)
     assert found.refuted
-    assert "refutes the claimed" in found.sentence
+    assert "refutes the claimed" in found.statement
 
 
 def test_rounds_that_are_not_charged_are_caught() -> None:
@@ -204,7 +205,7 @@ def test_cut_layer_gradients_are_audited_by_label_canaries(factor: float, refute
     found = audit_one_run(scores.numpy(), coins.numpy(), certificate, guesses=(M // 16, M // 16))
     assert found.claimed < 4
     assert found.refuted == refuted
-    assert found.bound.epsilon > 0.3
+    assert found.epsilon > 0.3
 
 
 def test_the_ratio_is_that_of_the_two_likelihoods() -> None:
@@ -260,7 +261,7 @@ def test_the_larger_of_both_bounds_stays_below_the_truth(mu: float) -> None:
         scores = np.round(draws.normal(size=200) + mu * coins, 2)  # some tie
         found = audit_one_run(scores, coins, claim, curve="both")
         above += found.refuted
-        both.append(found.bound.epsilon)
+        both.append(found.epsilon)
         one.append(audit_one_run(scores, coins, claim).bound.epsilon)
     assert above <= 3
     assert np.mean(both) > np.mean(one) + 0.2

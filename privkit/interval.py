@@ -1,0 +1,62 @@
+"""A value with its confidence limits: the one form of every measured number, whoever measures, stores or shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, floor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A value with its confidence interval.
+
+    Attributes:
+        value: what was measured.
+        low: lower limit.
+        high: upper limit.
+        n: how many trials, records or seeds it rests on.
+        confidence: of both limits together, in (0, 1).
+        method: how the limits were found, in words; "exact" for a number that is no estimate.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    confidence: float = 0.95
+    method: str
+
+
+def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Interval:
+    """The share of hits among independent trials with its exact interval.
+
+    Args:
+        hits: 0..trials; the sum of shares where a trial has several parts that depend on each other. The interval then
+            rounds outwards.
+        trials: n ≥ 1.
+        confidence: in (0, 1).
+
+    Raises:
+        ValueError: if there are no trials.
+
+    Source: Clopper and Pearson 1934, computed by scipy `binomtest`.
+
+    >>> clopper_pearson(90, 100).low > 0.82
+    True
+    """
+    from scipy.stats import binomtest
+
+    if trials < 1:
+        raise ValueError("a share needs at least one trial: there is nothing to count")
+    low, high = (
+        binomtest(count, trials).proportion_ci(confidence_level=confidence, method="exact")
+        for count in (floor(hits), ceil(hits))
+    )
+    return Interval(
+        value=hits / trials,
+        low=float(low.low),
+        high=float(high.high),
+        n=trials,
+        confidence=confidence,
+        method="Clopper–Pearson",
+    )

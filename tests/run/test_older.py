@@ -1,0 +1,49 @@
+"""Rows that version 5 of the schema wrote are read: every number survives, under its name of today."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privkit.reports.older import METHOD, RENAMED
+from privkit.reports.schema import SCHEMA_VERSION, Row
+from privkit.run.records import parse_row
+from privkit.sealed import Broken, sealed
+
+STORED = [json.loads(line) for line in Path(__file__).with_name("version_5.jsonl").read_text("utf-8").splitlines()]
+"""A row with an order and one with canaries, as that version wrote them, without their provenance."""
+
+
+def numbers(value: Any) -> Iterator[float]:
+    """Every number below, in any order."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+    for part in parts:
+        yield from numbers(part)
+
+
+@pytest.mark.parametrize("stored", STORED, ids=[row["attack"].partition(":")[0] for row in STORED])
+def test_every_number_of_a_row_survives(stored: dict[str, Any]) -> None:
+    row = parse_row(sealed(stored), cell=stored["cell"])
+    today = row.model_dump(mode="json")
+    lost = Counter(numbers({**stored, "schema_version": SCHEMA_VERSION})) - Counter(numbers(today))
+    assert not lost
+    assert (row.status, row.defense, row.seed) == (stored["status"], stored["defense"], stored["seed"])
+    assert row.accuracy is not None
+    assert (row.accuracy.value, row.accuracy.method) == (stored["accuracy"]["value"], METHOD)
+    assert (row.task["mcc"].low, row.task["mcc"].value) == (-1, stored["task"]["mcc"])
+    assert [check.name for check in row.checks] == [check["name"] for check in stored["gates"]]
+    assert not RENAMED.keys() & set(Row.model_fields)
+    assert parse_row(sealed(today)) == row
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"accuracy": 3}, {"answers": []}, {"recovers": {"unaligned": 1}}, {"task": {"x": 1}}]
+)
+def test_a_row_of_before_with_other_fields_is_damaged(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Broken, match="its fields are not those of a row"):
+        parse_row(sealed({**STORED[0], **wrong}))
