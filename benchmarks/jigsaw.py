@@ -89,7 +89,7 @@ def pictures(side: int, kicks: int, seed: int) -> None:
     puzzles = Puzzles(unary=np.zeros((n, t, t)), pairs=pairs, frame=Frame(rows=grid, columns=grid))
     guess = torch.from_numpy(assemble(puzzles, starts(puzzles), kicks, np.random.default_rng(seed)).argsort(1))
     seconds = (time.process_time() - began) / n
-    found = [
+    accuracies = [
         measure(guess, order, batch=1, kinds=kinds)
         for measure in (neighbor_accuracy, direct_accuracy)
         for kinds in (None, kinds_of(released, 1))
@@ -97,9 +97,9 @@ def pictures(side: int, kicks: int, seed: int) -> None:
     print(
         f"{t} pieces of {side} pixels, {seconds:.2f} CPU seconds a picture; neighbor, direct; with equal pieces as one"
     )
-    for name, a, b, c, d in zip(PICTURES, found[0], found[2], found[1], found[3], strict=True):
+    for name, a, b, c, d in zip(PICTURES, accuracies[0], accuracies[2], accuracies[1], accuracies[3], strict=True):
         print(f"  {name:22} {a:.3f} {b:.3f}   {c:.3f} {d:.3f}")
-    print("  {:22} {:.3f} {:.3f}   {:.3f} {:.3f}".format("mean", *(found[i].mean() for i in (0, 2, 1, 3))))
+    print("  {:22} {:.3f} {:.3f}   {:.3f} {:.3f}".format("mean", *(accuracies[i].mean() for i in (0, 2, 1, 3))))
 
 
 def load(root: Path, name: str, size: int) -> Tensor:
@@ -171,12 +171,13 @@ def tokens(args: Options) -> None:
         )
         attack = Jigsaw(pairs=args.pairs, epochs=args.epochs, kicks=args.kicks)
         began = time.process_time()
-        found = attack.run(replace(knowledge, views=[view]), Generator().manual_seed(seed + 1))
+        reconstruction = attack.run(replace(knowledge, views=[view]), Generator().manual_seed(seed + 1))
         seconds = time.process_time() - began
-        assert found.permutation is not None
-        scores = arrangement_scores(found.permutation.source, truth, batch=args.batch)
+        assert reconstruction.permutation is not None
+        scores = arrangement_scores(reconstruction.permutation.source, truth, batch=args.batch)
         error, floor = (
-            (guess - victims).square().mean().item() for guess in (found.images, auxiliary.mean(0, keepdim=True))
+            (guess - victims).square().mean().item()
+            for guess in (reconstruction.images, auxiliary.mean(0, keepdim=True))
         )
         accuracies = " | ".join(shown(one) for one in (scores.direct, scores.neighbor, scores.membership))
         print(

@@ -130,7 +130,7 @@ def run(
     upper: nn.Module = edge.fitted(model.upper, Images(shape=SHAPE), seed)
     optimizer = torch.optim.AdamW([*edge.parameters(), *upper.parameters()], lr=given.learning_rate)
     recorder, weights = Recorder(), torch.full((CLIENTS,), 1 / CLIENTS)
-    found: dict[tuple[str, str, int], list[Leak]] = {}
+    leaks: dict[tuple[str, str, int], list[Leak]] = {}
     told: dict[str, Told] = {}
     for epoch in range(given.epochs):
         edge.train()
@@ -151,7 +151,7 @@ def run(
         for key, parts in rows.items():
             scores, truth = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
             batches = np.repeat(np.arange(len(parts)), [len(part) for part, _ in parts])
-            found[(*key, epoch)] = [pooled_auc(scores, truth), per_batch_auc(scores, truth, batches)]
+            leaks[(*key, epoch)] = [pooled_auc(scores, truth), per_batch_auc(scores, truth, batches)]
             if key[1] == "own":
                 false, true, _ = roc_points(scores, truth)
                 told[key[0]] = Told(
@@ -159,10 +159,10 @@ def run(
                     negative=scores[truth == 0],
                     false=false,
                     true=true,
-                    auc=found[(*key, epoch)][0].auc.value,
+                    auc=leaks[(*key, epoch)][0].auc.value,
                 )
     test = zeros_and_fours(given.data_root, 1_000, seed, False)
-    return found, evaluate(edge, upper, test, batch_size=100, seed=seed).accuracy.value, told
+    return leaks, evaluate(edge, upper, test, batch_size=100, seed=seed).accuracy.value, told
 
 
 def cell(leaks: list[Leak]) -> str:
@@ -190,6 +190,6 @@ def main(given: Options) -> None:
             name = f"label_leak_{list(SETTINGS).index(setting)}.png"
             (given.figures / name).write_bytes(save(score_figure(named), "png"))
         for name, target, epoch in sorted(runs[0][0], key=lambda key: (key[1], list(ATTACKS).index(key[0]), key[2])):
-            leaks = [found[name, target, epoch] for found, _, _ in runs]
+            leaks = [of_run[name, target, epoch] for of_run, _, _ in runs]
             cells = " | ".join(cell([leak[kind] for leak in leaks]) for kind in (0, 1))
             print(f"| {setting} | {accuracy:.3f} | {target} | {name} | {epoch + 1} | {cells} |", flush=True)

@@ -90,7 +90,7 @@ class Gate:
             pending: defenses and seeds that have cells without a result: what has no number yet is neither met nor
                 failed (None).
         """
-        found: list[tuple[Row, bool | None, str]] = []
+        results: list[tuple[Row, bool | None, str]] = []
         defended = [row for row in rows if row.defense.partition(":")[0] != "none"]
         measured = {(row.defense, row.seed) for row in defended if self._values(row)[""] is not None}
         for row in defended:
@@ -105,8 +105,8 @@ class Gate:
                 f"{row.defense} / {row.attack}, seed {row.seed}: {self.metric} is {shown}{guess}, "
                 f"the gate wants {self.comparison} {self.bound:g}"
             )
-            found.append((row, None if waits else all(held.values()), sentence))
-        return found
+            results.append((row, None if waits else all(held.values()), sentence))
+        return results
 
     def _values(self, row: Row) -> dict[str, float | None]:
         """The numbers that must meet the condition, the row's own first; None where it has none."""

@@ -52,9 +52,9 @@ def _row(fields: Fields) -> Fields:
     row = {RENAMED.get(name, name): value for name, value in fields.items()}
     if row.get("accuracy"):
         row["accuracy"] = {**row["accuracy"], "method": METHOD}
-    row["answers"] = {name: {**found, "method": METHOD} for name, found in row.get("answers", {}).items()}
+    row["answers"] = {name: {**outcome, "method": METHOD} for name, outcome in row.get("answers", {}).items()}
     row["recovered"] = _metrics(row.get("recovered", {}))
-    row["floors"] = {name: _metrics(found) for name, found in row.get("floors", {}).items()}
+    row["floors"] = {name: _metrics(outcome) for name, outcome in row.get("floors", {}).items()}
     count = row.get("counts", {}).get("test", 0)
     row["task"] = {
         name: {"value": value, "low": RANGES[name][0], "high": RANGES[name][1], "n": count, "method": METHOD}

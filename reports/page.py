@@ -61,11 +61,11 @@ def render(
         **others,
         "seeds": (summary, summary_note),
     }
-    for name, (found, note) in every.items():
-        if found is not None:
+    for name, (made, note) in every.items():
+        if made is not None:
             remark = f"{note}\n\n{escape.markdown(judged)}"
-            write(folder / "tables" / f"{name}.md", tables.markdown(found, remark).encode())
-            write(folder / "tables" / f"{name}.tex", f"% {escape.latex(judged)}\n{tables.latex(found)}".encode())
+            write(folder / "tables" / f"{name}.md", tables.markdown(made, remark).encode())
+            write(folder / "tables" / f"{name}.tex", f"% {escape.latex(judged)}\n{tables.latex(made)}".encode())
 
     images = {}
     strips = {_label(row, rows): pictures[row.cell] for row in rows if row.cell in pictures}
@@ -93,7 +93,7 @@ def render(
         "proven": tables.proven,
     }
     best_rows = strongest(rows)
-    best = {found.row.cell: found.attacks for found in best_rows}
+    best = {made.row.cell: made.attacks for made in best_rows}
     page = environment.get_template("report.html.j2").render(
         rows=rows,
         cards=[row for row in rows if (row.seed == rows[0].seed and row.cell in best) or row.status != "done"],
@@ -101,9 +101,9 @@ def render(
         done=[row for row in rows if row.status == "done"],
         proofs=list({(row.defense, row.seed): row for row in rows if row.status == "done"}.values()),
         baselines={
-            (found.row.seed, found.row.protocol): found.row
-            for found in best_rows
-            if found.row.defense in ("none", f"none:protocol={found.row.protocol}")
+            (made.row.seed, made.row.protocol): made.row
+            for made in best_rows
+            if made.row.defense in ("none", f"none:protocol={made.row.protocol}")
         },
         floor_names=tables.FLOOR_NAMES,
         manifest=manifest,
@@ -114,8 +114,8 @@ def render(
         note=tables.note_of(rows),
         others=others,
         texts=texts,
-        told={found.row.cell: found.told for found in best_rows},
-        elsewhere={found.row.cell: found.elsewhere for found in best_rows},
+        told={made.row.cell: made.told for made in best_rows},
+        elsewhere={made.row.cell: made.elsewhere for made in best_rows},
         summary=summary,
         summary_note=summary_note,
         images=images,
@@ -127,15 +127,15 @@ def render(
 
 def _made_of(rows: Sequence[Row]) -> list[tuple[str, Provenance]]:
     """What rows are made of, once for all rows that are made of the same, with their names."""
-    found: list[tuple[list[str], Provenance]] = []
+    groups: list[tuple[list[str], Provenance]] = []
     for row in rows:
         name = f"{row.defense} / {row.attack}, seed {row.seed}"
-        same = next((names for names, provenance in found if provenance == row.provenance), None)
+        same = next((names for names, provenance in groups if provenance == row.provenance), None)
         if same is None:
-            found.append(([name], row.provenance))
+            groups.append(([name], row.provenance))
         else:
             same.append(name)
-    return [("; ".join(names), provenance) for names, provenance in found]
+    return [("; ".join(names), provenance) for names, provenance in groups]
 
 
 def _label(row: Row, rows: Sequence[Row]) -> str:

@@ -61,7 +61,7 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
     for row in rows:
         if row.status == "done":
             groups.setdefault((row.defense, row.seed), []).append(row)
-    found = []
+    winners = []
     for group in groups.values():
         guessed = [row for row in group if deciding(row)]
         told = tuple(row for row in group if "auc" in row.answers)
@@ -73,8 +73,8 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
         else:
             continue
         elsewhere = _elsewhere(best, real)
-        found.append(Strongest(row=best, attacks=len(real) if guessed else len(told), elsewhere=elsewhere, told=told))
-    return found
+        winners.append(Strongest(row=best, attacks=len(real) if guessed else len(told), elsewhere=elsewhere, told=told))
+    return winners
 
 
 def deciding(row: Row) -> str:
@@ -90,7 +90,7 @@ def _distance(row: Row) -> float:
 
 def _elsewhere(best: Row, rows: Sequence[Row]) -> tuple[tuple[str, Row], ...]:
     """Metrics by which another attack than the best is ahead."""
-    found = []
+    others = []
     for alignment in ("unaligned", "matched"):
         for metric, own in best.recovered.get(alignment, {}).items():
             having = [row for row in rows if metric in row.recovered.get(alignment, {})]
@@ -99,5 +99,5 @@ def _elsewhere(best: Row, rows: Sequence[Row]) -> tuple[tuple[str, Row], ...]:
             sign = 1 if own.higher_is_closer else -1
             ahead = max(having, key=lambda row: sign * row.recovered[alignment][metric].value)
             if sign * ahead.recovered[alignment][metric].value > sign * own.value:
-                found.append((f"{'' if alignment == 'unaligned' else 'matched '}{NAMES.get(metric, metric)}", ahead))
-    return tuple(found)
+                others.append((f"{'' if alignment == 'unaligned' else 'matched '}{NAMES.get(metric, metric)}", ahead))
+    return tuple(others)

@@ -103,8 +103,8 @@ def judge(
 def _state(cell: PlannedCell, row: Row | None) -> CellState:
     """What became of a cell."""
     status, reason = ("missing", "") if row is None else (row.status, row.reason)
-    found = {"cell": cell.cell, "defense": cell.defense, "attack": cell.attack, "seed": cell.seed}
-    return CellState.model_validate({**found, "status": status, "reason": reason})
+    record = {"cell": cell.cell, "defense": cell.defense, "attack": cell.attack, "seed": cell.seed}
+    return CellState.model_validate({**record, "status": status, "reason": reason})
 
 
 def _of(row: Row) -> dict[str, object]:
@@ -145,8 +145,8 @@ def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgeme
 
 def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
     """A condition, row by row."""
-    found = condition.findings(rows, pending)
-    if not found:
+    results = condition.findings(rows, pending)
+    if not results:
         sentence = f"{condition}: no defended cell has a number yet"
         return [
             Judgement(
@@ -155,7 +155,7 @@ def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) 
         ]
     return [
         Judgement.model_validate({**_of(row), "kind": "gate", "name": str(condition), "met": met, "sentence": sentence})
-        for row, met, sentence in found
+        for row, met, sentence in results
     ]
 
 

@@ -65,17 +65,17 @@ def epsilon_clopper_pearson(
     kept = np.maximum(lower(members.size - cuts.missed, members.size, for_missed) - d, 0)
     spared = np.maximum(lower(others.size - cuts.alarms, others.size, for_alarms) - d, 0)
     with np.errstate(divide="ignore"):
-        found = np.log(kept) - np.log(upper(cuts.alarms, others.size, for_alarms))
+        epsilons = np.log(kept) - np.log(upper(cuts.alarms, others.size, for_alarms))
         if not objection:
-            found = np.maximum(found, np.log(spared) - np.log(upper(cuts.missed, members.size, for_missed)))
-    best = int(np.argmax(found))
+            epsilons = np.maximum(epsilons, np.log(spared) - np.log(upper(cuts.missed, members.size, for_missed)))
+    best = int(np.argmax(epsilons))
     return EmpiricalBound(
-        epsilon=max(0.0, float(found[best])),
+        epsilon=max(0.0, float(epsilons[best])),
         delta=d,
         confidence=float(confidence),
         canaries=members.size + others.size,
         inserted=members.size,
-        threshold=float(cuts.thresholds[best]) if found[best] > 0 else None,
+        threshold=float(cuts.thresholds[best]) if epsilons[best] > 0 else None,
         method=method,
         assumptions=(
             "the scores of members are independent draws of one law, and so are those of non-members: one run of the "

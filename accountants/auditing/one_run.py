@@ -166,7 +166,7 @@ def _family(canaries: int, error: float) -> list[tuple[int, int]]:
 
 def _largest(trials: list[_Trial], canaries: int, delta: float, error: float) -> tuple[float, _Trial | None]:
     """Largest rejected ε over all trials, and the trial that rejects it."""
-    best, found = 0.0, None
+    best, winner = 0.0, None
     for trial in sorted(trials, key=lambda trial: -lower(trial.correct, max(1, sum(trial.asked)), error)):
 
         def rejected(epsilon: float, trial: _Trial = trial) -> bool:
@@ -185,8 +185,8 @@ def _largest(trials: list[_Trial], canaries: int, delta: float, error: float) ->
                 break
             low, high = (middle, high) if rejected(middle) else (low, middle)
         if low > best:
-            best, found = low, trial
-    return best, found
+            best, winner = low, trial
+    return best, winner
 
 
 def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: float) -> float:

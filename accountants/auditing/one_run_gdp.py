@@ -137,10 +137,10 @@ def rejected(mu: float, right: int, asked: int, canaries: int, error: float) -> 
     (True, False)
     """
     total = asked / canaries
-    found, missed = error * right / canaries, error * (asked - right) / canaries  # tails of j·p_j/m and (c − j)·p_j/m
+    hits, missed = error * right / canaries, error * (asked - right) / canaries  # tails of j·p_j/m and (c − j)·p_j/m
     for i in range(right, 0, -1):
-        least = max(missed, float(ndtr(ndtri(found) - mu)))
-        found, missed = found + (i - 1) / (asked - i + 1) * (least - missed), least
-        if found + missed > total * (1 + 1e-12):
+        least = max(missed, float(ndtr(ndtri(hits) - mu)))
+        hits, missed = hits + (i - 1) / (asked - i + 1) * (least - missed), least
+        if hits + missed > total * (1 + 1e-12):
             return True
     return False

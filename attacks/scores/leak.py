@@ -108,10 +108,10 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
     kept = np.isfinite(areas)
     if not kept.any():
         raise ValueError("no batch holds both positive and negative examples, so that none has an area; pool them")
-    found = areas[kept]
-    auc, half = float(found.mean()), np.inf
-    if len(found) > 1:
-        half = float(t.ppf((1 + confidence) / 2, len(found) - 1) * found.std(ddof=1) / len(found) ** 0.5)
+    defined = areas[kept]
+    auc, half = float(defined.mean()), np.inf
+    if len(defined) > 1:
+        half = float(t.ppf((1 + confidence) / 2, len(defined) - 1) * defined.std(ddof=1) / len(defined) ** 0.5)
     area = Interval(
         value=auc,
         low=max(0.0, auc - half),
@@ -120,7 +120,7 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
         confidence=confidence,
         method="Student over batches",
     )
-    return Leak(auc=area, batches=len(found), skipped=int((~kept).sum()))
+    return Leak(auc=area, batches=len(defined), skipped=int((~kept).sum()))
 
 
 def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Array]:
@@ -171,8 +171,8 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     values, truth = _checked(scores, positive, confidence)
     if not 0 < truth.sum() < truth.size:
         raise ValueError("tpr_at needs examples of both kinds, positive and negative")
-    found = values[truth] >= threshold_at(values[~truth], false_positive_rate)
-    return clopper_pearson(int(found.sum()), found.size, confidence)
+    hits = values[truth] >= threshold_at(values[~truth], false_positive_rate)
+    return clopper_pearson(int(hits.sum()), hits.size, confidence)
 
 
 def threshold_at(negatives: Array, false_positive_rate: float) -> float:

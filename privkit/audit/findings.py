@@ -31,7 +31,7 @@ def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]
     A check that fails here is a finding about the cell, not a fault of the run: numbers at the floor say that this
     attack got nothing, never that nothing is to be got.
     """
-    found = [
+    checks = [
         Check(
             name="converged",
             passed=converged,
@@ -44,7 +44,7 @@ def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]
         if name in floors:
             ours, floor = recovered[metric], floors[name][metric].value
             passed = ours.low > floor if ours.higher_is_closer else ours.high < floor
-            found.append(
+            checks.append(
                 Check(
                     name=f"beats_{name}",
                     passed=passed,
@@ -53,4 +53,4 @@ def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]
                     decisive=False,
                 )
             )
-    return tuple(found)
+    return tuple(checks)

@@ -61,12 +61,12 @@ def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, 
     with writing(run / "report"):
         make_folder(run / "report")
     homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
-    pictures = {row.cell: found for row in rows if (found := _pictures(homes[row.cell], row))}
-    for cell, found in pictures.items():
-        strip = figures.save(figures.reconstructions({"reconstruction": found}), "png")
+    pictures = {row.cell: arrays for row in rows if (arrays := _pictures(homes[row.cell], row))}
+    for cell, arrays in pictures.items():
+        strip = figures.save(figures.reconstructions({"reconstruction": arrays}), "png")
         write(homes[cell] / "reconstructions.png", strip)
-    texts = {row.cell: found for row in rows if (found := _texts(homes[row.cell], row))}
-    told = {row.cell: found for row in rows if (found := _told(homes[row.cell], row))}
+    texts = {row.cell: arrays for row in rows if (arrays := _texts(homes[row.cell], row))}
+    told = {row.cell: arrays for row in rows if (arrays := _told(homes[row.cell], row))}
     return page.render(rows, over_seeds(rows), manifest, pictures, texts, told, verdict, run / "report", write)
 
 

@@ -122,10 +122,10 @@ def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
 
 def _means(metrics: Mapping[str, Metrics]) -> dict[str, float]:
     """The unaligned means, and the matched SSIM; nothing of attacks that reconstruct no images."""
-    found = {name: estimate.value for name, estimate in metrics.get("unaligned", {}).items()}
+    means = {name: estimate.value for name, estimate in metrics.get("unaligned", {}).items()}
     if "ssim" in metrics.get("matched", {}):
-        found["matched_ssim"] = metrics["matched"]["ssim"].value
-    return found
+        means["matched_ssim"] = metrics["matched"]["ssim"].value
+    return means
 
 
 def _common(values: Iterable[Mapping[str, float]]) -> list[str]:

@@ -190,11 +190,11 @@ def verify(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     """Check every file of a run folder; exit 3 if one is damaged, missing or misplaced."""
     from privkit.run.verify import examine
 
-    found = examine(run)
-    for path, what in found.faults:
+    examination = examine(run)
+    for path, what in examination.faults:
         typer.echo(terminal(f"{path}: {what}"))
-    typer.echo(terminal(found.sentence))
-    raise typer.Exit(found.exit_code)
+    typer.echo(terminal(examination.sentence))
+    raise typer.Exit(examination.exit_code)
 
 
 @app.command("list")
@@ -205,11 +205,11 @@ def list_(
     """List what there is, with options and defaults; of one kind, with what each option may be."""
     if kind is not None and kind not in TABLES:
         raise unknown("kind", kind, TABLES)
-    found = {name: describe(name) for name in ([kind] if kind else TABLES)}
+    tables = {name: describe(name) for name in ([kind] if kind else TABLES)}
     if as_json:
-        typer.echo(json.dumps(found, indent=2, default=str))
+        typer.echo(json.dumps(tables, indent=2, default=str))
         return
-    for name, entries in found.items():
+    for name, entries in tables.items():
         typer.echo(name)
         width = max(14, *(len(entry["name"]) for entry in entries))
         for entry in entries:
@@ -234,8 +234,8 @@ for command in (*COMMANDS, ledger, papers):
 def _show(rows: Sequence[Any], page: Path, verdict: Any, as_json: bool) -> NoReturn:
     """Print rows and verdict of a run, for people or for programs, and exit with the verdict's code."""
     if as_json:
-        found = {"report": str(page), "verdict": verdict, "rows": list(rows)}
-        typer.echo(json.dumps(found, indent=2, default=lambda model: json.loads(model.model_dump_json())))
+        fields = {"report": str(page), "verdict": verdict, "rows": list(rows)}
+        typer.echo(json.dumps(fields, indent=2, default=lambda model: json.loads(model.model_dump_json())))
     else:
         _print_run(list(rows), page)
         typer.echo(f"verdict: {terminal(verdict.sentence)}")
@@ -269,9 +269,9 @@ def _print_run(rows: list[Any], page: Path) -> None:
         if other is not None:
             console.print(rich_table(other))
             console.print(text, style="dim", highlight=False, markup=False)
-    for found in strongest(rows):
-        if found.attacks > 1:
-            text = f"{found.row.defense}, seed {found.row.seed}: {found.sentence}"
+    for best in strongest(rows):
+        if best.attacks > 1:
+            text = f"{best.row.defense}, seed {best.row.seed}: {best.sentence}"
             console.print(text, highlight=False, markup=False)
     proofs = {f"{row.defense}: {row.certificate.statement}": None for row in rows if row.certificate}
     for proof in proofs:

@@ -94,7 +94,7 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
         UsageError: if two rows of one method and seed have different accuracies: they are of different runs.
     """
     rows, methods = list(rows), _toml("privkit.papers", "methods.toml")
-    found = []
+    measurements = []
     for name in dict.fromkeys(name for one in orderings(paper) for name in (one.better, one.worse)):
         accuracy: dict[int, float] = {}
         for row in rows:
@@ -105,15 +105,15 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
                         f"{name}, seed {row['seed']}, has the accuracies {value:g} and {row['accuracy']:g}: give "
                         "rows of one configuration only"
                     )
-        found.append(Measured(method=name, accuracy=accuracy))
-    return found
+        measurements.append(Measured(method=name, accuracy=accuracy))
+    return measurements
 
 
-def judge(paper: str, found: Sequence[Measured]) -> list[Judged]:
+def judge(paper: str, measurements: Sequence[Measured]) -> list[Judged]:
     """The verdict on each ordering of a paper, from differences of the same seeds."""
     from privkit.audit.seed_intervals import over_values
 
-    accuracy = {one.method: one.accuracy for one in found}
+    accuracy = {one.method: one.accuracy for one in measurements}
     judged = []
     for ordering in orderings(paper):
         better, worse = accuracy[ordering.better], accuracy[ordering.worse]

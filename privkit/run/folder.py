@@ -64,10 +64,10 @@ class RunFolder:
             self._lock = os.fdopen(open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT), "rb+")
         try:
             self.unlocked = _lock(self._lock)
-            found = self._own()  # again: another process may have begun a run since
+            earlier = self._own()  # again: another process may have begun a run since
             sweep(self.path)
-            if found is not None:
-                self.manifest = found
+            if earlier is not None:
+                self.manifest = earlier
             else:
                 self.save_manifest()
             for part in ("cells", "models", "controls"):
@@ -83,26 +83,26 @@ class RunFolder:
 
     def _own(self) -> Manifest | None:
         """The manifest of this configuration's earlier run here, None where nothing is begun; all else is refused."""
-        found = read_manifest(self.path)
-        if found is None:
+        earlier = read_manifest(self.path)
+        if earlier is None:
             strangers = sorted(name for name in os.listdir(self.path) if not name.startswith("."))
             if strangers:
                 raise RunFolderError(
                     f"{self.path} holds other files ({strangers[0]}); name an empty or new folder with --out"
                 )
-        elif found.fingerprint != self.manifest.fingerprint:
+        elif earlier.fingerprint != self.manifest.fingerprint:
             if not self._begun():
                 return None  # refused over its data, batch size or model: the mended command goes on
-            differs = _difference(found.config, self.manifest.config)
+            differs = _difference(earlier.config, self.manifest.config)
             raise RunFolderError(
                 f"{self.path} belongs to another configuration (it differs in {differs}); "
                 "name another folder with --out, or repeat that run's command to resume it"
             )
-        return found
+        return earlier
 
     def _begun(self) -> bool:
         """Whether anything was computed: a model, a control experiment or a finished cell."""
-        some = any(next(self.path.glob(found), None) for found in ("controls/*", "cells/*/result.json"))
+        some = any(next(self.path.glob(pattern), None) for pattern in ("controls/*", "cells/*/result.json"))
         return some or any(map(holds, self.path.glob("models/*")))
 
     def __exit__(
@@ -128,18 +128,18 @@ class RunFolder:
 
         Control experiments are done once a run, on the images of the seed that comes to them first.
         """
-        found = read_record(path, control=path.stem)
-        if found is None:
+        record = read_record(path, control=path.stem)
+        if record is None:
             return None
-        past = Provenance.model_validate(found["made_of"])
-        if found["seed"] != seed:
+        past = Provenance.model_validate(record["made_of"])
+        if record["seed"] != seed:
             past = past.model_copy(update={"data": made_of.data})
-        return None if differences(past, made_of) else tuple(Check.model_validate(check) for check in found["checks"])
+        return None if differences(past, made_of) else tuple(Check.model_validate(check) for check in record["checks"])
 
     def write_checks(self, path: Path, seed: int, made_of: Provenance, checks: tuple[Check, ...]) -> None:
         """Store checks with what they are made of."""
-        found = {"made_of": made_of.model_dump(), "checks": [check.model_dump(mode="json") for check in checks]}
-        write_record(path, {"control": path.stem, "seed": seed, **found})
+        fields = {"made_of": made_of.model_dump(), "checks": [check.model_dump(mode="json") for check in checks]}
+        write_record(path, {"control": path.stem, "seed": seed, **fields})
 
     def made_of(self, home: Path) -> Provenance | None:
         """What a model or a cell that began is made of, None where nothing says so.
@@ -148,10 +148,10 @@ class RunFolder:
             home: its folder.
         """
         try:
-            found = read_record(home / MADE_OF, of=home.name)
+            record = read_record(home / MADE_OF, of=home.name)
         except DamagedFile:
             return None
-        return None if found is None else Provenance.model_validate(found["made_of"])
+        return None if record is None else Provenance.model_validate(record["made_of"])
 
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
         """Store what a cell and its model are made of, before they are made.

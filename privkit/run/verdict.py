@@ -39,9 +39,9 @@ def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
     Raises:
         DamagedFile: if it is damaged, or another run's.
     """
-    found = read_record(run / FILE, run=manifest.fingerprint)
+    record = read_record(run / FILE, run=manifest.fingerprint)
     try:
-        return None if found is None else Verdict.model_validate(upgraded(found))
+        return None if record is None else Verdict.model_validate(upgraded(record))
     except ValidationError:
         raise DamagedFile(f"{run / FILE} is no verdict of this privkit's; delete it and repeat the command") from None
 
@@ -66,5 +66,5 @@ def stored_gates(run: Path, manifest: Manifest) -> tuple[Gate, ...]:
     Raises:
         DamagedFile: if the verdict that holds them is damaged.
     """
-    found = read_verdict(run, manifest)
-    return () if found is None else tuple(map(Gate.parse, found.gates))
+    verdict = read_verdict(run, manifest)
+    return () if verdict is None else tuple(map(Gate.parse, verdict.gates))

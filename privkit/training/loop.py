@@ -239,7 +239,7 @@ def train(
                     optimizer.zero_grad(set_to_none=True)
                 images = augment(private.x[rows], spec.augment, draws)
                 with private_gradients(edge, spec, secret):
-                    found = play(
+                    outcome = play(
                         edge,
                         upper,
                         images,
@@ -256,8 +256,8 @@ def train(
                     schedule.step()
                 if protocol.average == "round":
                     edge.lowers.average(weights)
-                losses.append(found.losses)
-                groups.append(found.sent.groups)
+                losses.append(outcome.losses)
+                groups.append(outcome.sent.groups)
         if protocol.average == "epoch":
             edge.lowers.average(weights)
         every = torch.stack(losses)

@@ -111,12 +111,12 @@ class AttackContext:
         except DamagedFile:
             self.progress.note(f"{path} is damaged; these control experiments are done again")
         self.progress.stage(f"controls of {self.cell.attack.label}", unit="experiments")
-        found = tuple(
+        checks = tuple(
             Check(name=control.name, passed=control.passed, detail=control.detail, decisive=True) for control in mount()
         )
-        self.progress.step(len(found), len(found))
-        self.folder.write_checks(path, seed, made_of, found)
-        return found
+        self.progress.step(len(checks), len(checks))
+        self.folder.write_checks(path, seed, made_of, checks)
+        return checks
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
         """The row's answers by `told_apart`; the scores are stored for the report's ROC curve and histogram."""
@@ -182,8 +182,8 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
         batches: int [N], the round of each, for the area of every round apart; None where there are no rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
-    found = {"auc": pooled_auc(values, truth).auc, "tpr_at_1_percent": tpr_at(values, truth, FALSE_POSITIVES)}
+    metrics = {"auc": pooled_auc(values, truth).auc, "tpr_at_1_percent": tpr_at(values, truth, FALSE_POSITIVES)}
     if batches is not None:
         with suppress(ValueError):  # where no round holds both kinds
-            found["auc_per_batch"] = per_batch_auc(values, truth, batches.cpu().numpy()).auc
-    return found
+            metrics["auc_per_batch"] = per_batch_auc(values, truth, batches.cpu().numpy()).auc
+    return metrics

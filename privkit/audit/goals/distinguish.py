@@ -47,7 +47,7 @@ def ask(context: AttackContext) -> Row:
     )
     scores = attack.run(observation, context.generator())
     claim = sending.claim
-    found = audit_one_run(
+    audit = audit_one_run(
         scores.values.cpu().numpy(),
         coins.numpy(),
         claim,
@@ -57,18 +57,18 @@ def ask(context: AttackContext) -> Row:
     return context.row.model_copy(
         update={
             "answers": context.told(scores, coins),
-            "empirical_bound": of_one_record(found, claim),
-            "checks": (*checks, *judged(found)),
+            "empirical_bound": of_one_record(audit, claim),
+            "checks": (*checks, *judged(audit)),
         }
     )
 
 
-def judged(found: EmpiricalBound) -> tuple[Check, ...]:
+def judged(audit: EmpiricalBound) -> tuple[Check, ...]:
     """The check that fails the run if the bound exceeds the claim; open if it never could; none without a claim."""
-    if found.claimed == float("inf"):
+    if audit.claimed == float("inf"):
         return ()
-    passed = None if found.idle else not found.refuted
-    return (Check(name="claim_stands", passed=passed, detail=found.statement, decisive=not found.idle),)
+    passed = None if audit.idle else not audit.refuted
+    return (Check(name="claim_stands", passed=passed, detail=audit.statement, decisive=not audit.idle),)
 
 
 def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:

@@ -32,11 +32,11 @@ def ask(context: AttackContext) -> Row:
     checks = context.controls(lambda: controls(attack, context.cell.seed))
     context.begin()
     scores, positive, rounds = asked(attack, _recorded(attack, context), context)
-    found = context.told(scores, positive, rounds)
+    metrics = context.told(scores, positive, rounds)
     many = seed_data.splits.classes
     asked_for = f"each record has {many} labels: the attack asked whether it has number {attack.positive}"
     notes = (asked_for,) if several(seed_data.victims.y) else ()
-    return context.row.model_copy(update={"answers": found, "checks": checks, "notes": notes})
+    return context.row.model_copy(update={"answers": metrics, "checks": checks, "notes": notes})
 
 
 def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext) -> tuple[Scores, Tensor, Tensor]:

@@ -192,7 +192,7 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
 
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
     """Store what the row summarises: every record's metrics, and the first records beside their guesses."""
-    values = {f"{alignment}_{name}": found for alignment, metrics in scores.items() for name, found in metrics.items()}
+    values = {f"{alignment}_{name}": array for alignment, metrics in scores.items() for name, array in metrics.items()}
     buffer, shown = io.BytesIO(), _shown(victims, result.images, context.round_size)
     np.savez_compressed(buffer, allow_pickle=False, ids=victims.ids.cpu().numpy(), **values, **shown)
     write_bytes(context.folder.cell(context.cell.id) / PICTURES, buffer.getvalue())
