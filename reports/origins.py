@@ -56,7 +56,7 @@ def origins(rows: Sequence[Row]) -> dict[str, str]:
 
     >>> from privkit.reports.schema import Provenance
     >>> shared = dict(status="done", defense="none", dataset="d", model="m", protocol="sl", partition="iid", seed=0)
-    >>> shared |= dict(auxiliary="disjoint", victims="private", batch_size=5, attack="a")
+    >>> shared |= dict(auxiliary="disjoint", attacked="private", batch_size=5, attack="a")
     >>> made = [Provenance(machine={"device": device, "threads": "1"}) for device in ("cpu", "cuda")]
     >>> origins([Row(cell=str(i), provenance=p, **shared) for i, p in enumerate(made)])
     {'0': 'device cpu', '1': 'device cuda'}
