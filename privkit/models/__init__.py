@@ -1,6 +1,7 @@
 """Split models: a lower segment for the client and an upper segment for the server, cut at a named layer."""
 
 from privkit.models.base import ModelSpec, SplitModel
+from privkit.models.cnn import CNN, Cnn
 from privkit.models.imported import ImportedPair
 from privkit.models.lenet import LENET5, LeNet5
 from privkit.models.patch_splitnn import PATCH_SPLITNN, PatchSplitNN
@@ -14,6 +15,7 @@ from privkit.models.vgg import VGG16, Vgg16
 from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
 
 MODELS: dict[str, str] = {
+    "cnn": "privkit.models.cnn:CNN",
     "lenet5": "privkit.models.lenet:LENET5",
     "lstm": "privkit.models.recurrent:LSTM",
     "patch_splitnn": "privkit.models.patch_splitnn:PATCH_SPLITNN",
@@ -33,6 +35,7 @@ MODELS: dict[str, str] = {
 """Name -> "module:object" of every model; a user's own pair is named by import path, `lower:upper`."""
 
 __all__ = [
+    "CNN",
     "LENET5",
     "LSTM",
     "MODELS",
@@ -49,6 +52,7 @@ __all__ = [
     "VIT_MICRO",
     "VIT_TINY",
     "VIT_TINY6",
+    "Cnn",
     "ImportedPair",
     "LeNet5",
     "ModelSpec",

@@ -1,4 +1,4 @@
-"""VGG-16, ResNets and LeNet-5: the cut network is the reference network, with its published size and shapes."""
+"""VGG-16, ResNets, LeNet-5 and a small CNN: the cut network is the reference network, with its published size and shapes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models import LENET5, RESNET18, RESNET20, VGG16, LeNet5, ResNet, SplitModel, Vgg16
+from privkit.models import CNN, LENET5, RESNET18, RESNET20, VGG16, Cnn, LeNet5, ResNet, SplitModel, Vgg16
 
 
 def resnet18(size: int) -> nn.Module:
@@ -67,11 +67,20 @@ class PlainLeNet(nn.Module):
         return self.out(self.f6(self.c5(s4.flatten(1)).tanh()).tanh())
 
 
+def plain_cnn() -> nn.Module:
+    """PyTorch's MNIST example with padded convolutions and tanh: accurate_sl, table 1."""
+    convolutions = [nn.Conv2d(1, 32, 3, padding=1), nn.Tanh(), nn.Conv2d(32, 64, 3, padding=1), nn.Tanh()]
+    return nn.Sequential(
+        *convolutions, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12_544, 256), nn.Tanh(), nn.Linear(256, 10)
+    )
+
+
 CASES: list[tuple[Any, Callable[[], nn.Module], tuple[int, int, int]]] = [
     (VGG16, lambda: vgg16(False), (3, 32, 32)),
     (RESNET18, lambda: resnet18(32), (3, 32, 32)),
     (RESNET20, PlainResNet20, (3, 32, 32)),
     (LENET5, PlainLeNet, (1, 28, 28)),
+    (CNN, plain_cnn, (1, 28, 28)),
 ]
 
 
@@ -84,7 +93,7 @@ def copied(split: SplitModel, whole: nn.Module) -> None:
     draws = torch.Generator().manual_seed(0)
     for a, b in zip(own, theirs, strict=True):
         if a.is_floating_point():
-            a.add_(torch.rand(a.shape, generator=draws), alpha=0.03)
+            a.add_(torch.rand(a.shape, generator=draws) - 0.5, alpha=0.06)
             b.copy_(a)
 
 
@@ -117,6 +126,8 @@ def test_lower_then_upper_is_the_reference(
         (LENET5, (1, 28, 28), (16, 10, 10)),
         (LeNet5(cut="pool1"), (1, 28, 28), (6, 14, 14)),
         (LeNet5(cut="fc1"), (1, 28, 28), (120,)),
+        (CNN, (1, 28, 28), (256,)),  # accurate_sl's table 1
+        (Cnn(cut="pool"), (1, 28, 28), (64, 14, 14)),  # 12,544 numbers in accurate_sl's table 1
         (ResNet(cut="stem"), (3, 32, 32), (64, 32, 32)),
         (ResNet(cut="stem"), (3, 224, 224), (64, 56, 56)),
         (
@@ -140,6 +151,7 @@ def test_smashed_shapes(spec: Any, shape: tuple[int, int, int], smashed: tuple[i
         (RESNET20, (3, 32, 32), 269_722),  # 0.27 million, He et al. 2016, table 6
         (RESNET18, (3, 224, 224), 11_181_642),  # torchvision's 11,689,512 with a thousand classes
         (LENET5, (1, 28, 28), 61_706),
+        (CNN, (1, 28, 28), 320 + 18_496 + 3_211_520 + 2_570),
         (VGG16, (3, 32, 32), 14_714_688 + 5_130),  # thirteen convolutions and the classifier
     ],
 )

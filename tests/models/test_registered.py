@@ -22,7 +22,7 @@ SHAPE = (3, 32, 32)
 IMAGES = Images(shape=SHAPE)
 DEEP = ("t2t_vit", "vit_tiny")  # their blocks are all alike: these see three cuts
 SMALL = [name for name in SPECS if name != "vit_base"]  # which takes seconds to build, and is `Vit` like the others
-LIGHT = ("lenet5", "pit_tiny", "resnet20", "vgg16")  # whose last cut is tried with three clients, too
+LIGHT = ("cnn", "lenet5", "pit_tiny", "resnet20", "vgg16")  # whose last cut is tried with three clients, too
 
 
 def cuts(name: str) -> list[str]:
