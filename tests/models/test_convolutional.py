@@ -1,4 +1,4 @@
-"""VGG-16, ResNets, LeNet-5 and a small CNN: the cut network is the reference network, with its published size and shapes."""
+"""VGG-16, ResNets, LeNet-5, a small CNN: the cut network is the reference, with its published size and shapes."""
 
 from collections.abc import Callable
 from dataclasses import replace
