@@ -14,7 +14,8 @@ from privkit.domains.base import Batch, Pools, RecordPool
 from privkit.domains.images.embedded import TinyDigits
 from privkit.domains.partition import Dirichlet
 from privkit.errors import DataError, UsageError
-from privkit.metrics.classification import accuracy, task_scores
+from privkit.interval import clopper_pearson
+from privkit.metrics.classification import task_scores
 from privkit.registry import table
 
 SMALL: dict[str, Any] = {
@@ -114,7 +115,7 @@ def test_the_interval_counts_records_and_not_their_labels() -> None:
     scores = torch.tensor([[-1.0, 1.0, 1.0, 1.0]] * 10).double().numpy()
     found = task_scores(scores, labels).accuracy
     assert (found.value, found.n) == (0.75, 10)
-    assert (found.low, found.high) == (accuracy(7, 10).low, accuracy(8, 10).high)
+    assert (found.low, found.high) == (clopper_pearson(7, 10).low, clopper_pearson(8, 10).high)
 
 
 def test_combinations_of_labels_are_dealt_out_like_classes() -> None:
