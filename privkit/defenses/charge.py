@@ -96,7 +96,7 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     (4.3772, 'nothing')
     """
     if receipt.clip is None:
-        return nothing("the smashed data have no bound, so that no noise hides one of them; set clip")
+        return nothing("the smashed data have no bound, so that no noise hides one of them; give clip= or bound=")
     if receipt.added_by == "server":
         return nothing("the server adds the noise to smashed data that it already holds")
     mixing, said = _credited(receipt, release_count)

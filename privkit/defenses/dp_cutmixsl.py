@@ -28,7 +28,8 @@ class DpCutMixSl(MixedNoise):
         sigma_labels: standard deviation σ_y > 0 on labels mixed with λ_i = N_i/N; None sends them without noise, which
             is then said.
         bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is masked (images lie in
-            [0, 1]: give bound=1 at the input layer).
+            [0, 1]: give bound=1 at the input layer). None clamps nothing, and then nothing is proven.
+        signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
         site: "client" adds the noise before masks (Eq. 5-7, Algorithm 1), "mixer" after them (Eq. 16). On smashed data
             both give one law; on labels the clients' noise shrinks to σ_y²·Σλ_i².
         place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
@@ -54,7 +55,8 @@ class DpCutMixSl(MixedNoise):
     concentration: mixing.Concentration = 2.0
     sigma: Positive = 16 / 255
     sigma_labels: Positive | None = 16 / 255
-    bound: Positive = 0.15
+    bound: Positive | None = 0.15
+    signed: bool = False
     site: Site = "client"
     place: Literal["mixer", "server"] = "mixer"
     patch: Count | None = None

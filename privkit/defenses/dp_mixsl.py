@@ -26,7 +26,8 @@ class DpMixSl(MixedNoise):
         sigma: standard deviation σ_s > 0 on smashed data, in their units.
         sigma_labels: standard deviation σ_y > 0 on mixed labels; None sends them without noise, which is then said.
         bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is mixed (images lie in
-            [0, 1]: give bound=1 at the input layer).
+            [0, 1]: give bound=1 at the input layer). None clamps nothing, and then nothing is proven.
+        signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
         site: "mixer" adds the noise once, to the mix (Eq. 15); with "client", each client adds it before (Eq. 5), and
             the mix carries σ²·Σλ_i², which hides less.
         place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
@@ -51,7 +52,8 @@ class DpMixSl(MixedNoise):
     concentration: mixing.Concentration = 2.0
     sigma: Positive = 16 / 255
     sigma_labels: Positive | None = 16 / 255
-    bound: Positive = 0.15
+    bound: Positive | None = 0.15
+    signed: bool = False
     site: Site = "mixer"
     place: Literal["mixer", "server"] = "mixer"
     level: Level = "smashed"

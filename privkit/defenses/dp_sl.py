@@ -16,13 +16,15 @@ from privkit.defenses.charge import Noised
 
 @dataclass(frozen=True, kw_only=True)
 class DpSl(BoundedNoise):
-    """Differentially private split learning: clamp to [0, Δ] and add Gaussian noise to smashed data and labels.
+    """Differentially private split learning: clamp and add Gaussian noise to smashed data and labels.
 
     Attributes:
         sigma: standard deviation σ_s > 0 on smashed data.
         sigma_labels: standard deviation σ_y > 0 on one-hot labels; None sends them as they are, which is then said.
         bound: Δ > 0. Every coordinate is clamped to [0, Δ] after the position embedding. The paper assumes such a range
-            and gives no rule; a model's negative coordinates are lost, and so is their gradient.
+            and gives no rule; a model's negative coordinates are lost, and so is their gradient. None clamps nothing,
+            and then nothing is proven.
+        signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
         place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
         at_inference: whether test images get noise, too.
 
@@ -33,7 +35,8 @@ class DpSl(BoundedNoise):
 
     sigma: Positive = 16 / 255
     sigma_labels: Positive | None = 16 / 255
-    bound: Positive = 0.15
+    bound: Positive | None = 0.15
+    signed: bool = False
     place: Place = "client"
     at_inference: bool = True
 

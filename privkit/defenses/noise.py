@@ -13,10 +13,10 @@ ClipBy = Literal["coordinate", "image"]
 """What a clip bounds: each coordinate, or the L2 norm of an image's smashed data."""
 
 
-def _widened(values: Tensor) -> Tensor:
+def widened(values: Tensor) -> Tensor:
     """At least float32: bfloat16 rounds a bound of 0.15 up by 0.3 %, and its noise has 256 steps a power of two.
 
-    >>> _widened(torch.zeros(1, dtype=torch.bfloat16)).dtype, _widened(torch.zeros(1, dtype=torch.float64)).dtype
+    >>> widened(torch.zeros(1, dtype=torch.bfloat16)).dtype, widened(torch.zeros(1, dtype=torch.float64)).dtype
     (torch.float32, torch.float64)
     """
     return values if values.dtype == torch.float64 else values.float()
@@ -36,7 +36,7 @@ def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
     >>> clamp(torch.tensor([-1.0, 0.1, 7.0]), 0.0, 0.5).tolist()
     [0.0, 0.10000000149011612, 0.5]
     """
-    return _widened(smashed).clamp(low, high)
+    return widened(smashed).clamp(low, high)
 
 
 def shrink(smashed: Tensor, radius: float) -> Tensor:
@@ -53,7 +53,7 @@ def shrink(smashed: Tensor, radius: float) -> Tensor:
     tensor([[[0.6000, 0.8000],
              [0.3000, 0.4000]]])
     """
-    wide = _widened(smashed)
+    wide = widened(smashed)
     norm: Tensor = torch.linalg.vector_norm(wide.flatten(2), dim=2).view(wide.shape[:2] + (1,) * (wide.ndim - 2))
     return wide * (radius / norm.clamp(min=radius))
 
@@ -61,7 +61,7 @@ def shrink(smashed: Tensor, radius: float) -> Tensor:
 def clipped(smashed: Tensor, bound: float | None, clip_by: ClipBy) -> Tensor:
     """Smashed data [M, B, ...] in the clip set of `clip_set`; only widened if `bound` is None."""
     if bound is None:
-        return _widened(smashed)
+        return widened(smashed)
     return shrink(smashed, bound) if clip_by == "image" else clamp(smashed, -bound, bound)
 
 
@@ -85,7 +85,7 @@ def simplex(labels: Tensor) -> Tensor:
     >>> simplex(torch.tensor([[0.0, 1.0], [3.0, 1.0]])).tolist()
     [[0.0, 1.0], [0.75, 0.25]]
     """
-    positive = _widened(labels).clamp(min=0)
+    positive = widened(labels).clamp(min=0)
     return positive / positive.sum(-1, keepdim=True).clamp(min=1)
 
 

@@ -135,7 +135,8 @@ def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) 
                 f"record; use clip_by=coordinate, or put {shuffle.name} after the noise"
             )
     late = _with(after, "clips")
-    if late and getattr(stage, "clip", 0) is None and not _with(before, "clips"):
+    unbounded = getattr(stage, "clip", 0) is None or getattr(stage, "bound", 0) is None
+    if late and unbounded and not _with(before, "clips"):
         yield (
             f"{late[0].name} after {stage.name} does not bound what the noise hides: the sensitivity is that of the "
             "data before the noise; put it before"

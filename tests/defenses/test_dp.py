@@ -21,6 +21,7 @@ from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.laplace_noise import LaplaceNoise
 from tests.defenses.receipts import INF, receipt
+from tests.small import generator
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,52 @@ def test_certificates_are_the_accountants(
     }
 
 
+# The clamp around zero ----------------------------------------------------------------------------------------------
+
+SIGNED = {"bound": 0.5, "signed": True, "sigma": 1e-9, "sigma_labels": None}
+"""So little noise that the release is the sum of the clamped data."""
+
+
+@pytest.mark.parametrize("kind", [DpSl, DpMixSl, DpCutMixSl])
+def test_a_clamp_around_zero_keeps_both_signs_and_has_the_same_width(kind: Any) -> None:
+    """Every corner of the cube against every other: the farthest two lie as far apart as the accountant says."""
+    corners = torch.cartesian_prod(*[torch.tensor([-9.0, 9.0])] * 4).view(16, 2, 2)  # two tokens of two coordinates
+    defense = kind(**SIGNED, **({} if kind is DpSl else {"concentration": INF}))
+    outer = (1, 2, 1) if defense.group > 1 else (1, 1)
+    sent, labels = torch.zeros(*outer, 2, 2), torch.eye(3)[torch.zeros(outer, dtype=torch.int64)]
+    released = []
+    for corner in corners:
+        sent[0, 0] = corner
+        release, receipt_ = defense.apply(sent, labels, generator())
+        released.append(release.smashed.flatten())
+    weights = torch.ones(1, 2) if release.weights is None else release.weights[0, 0].expand(2)  # of both tokens
+    apart = 0.5 * (2 * weights.square().sum()).sqrt()
+    assert torch.cdist(torch.stack(released), torch.stack(released)).max().item() == pytest.approx(apart.item(), 1e-5)
+    assert torch.stack(released).min() < 0 < torch.stack(released).max()
+    assert receipt_.clip.sensitivity("replace_one", "l2").value == pytest.approx(0.5 * 2)  # four coordinates
+    assert defense.public_transform(corners).unique().tolist() == [-0.25, 0.25]
+
+
+@pytest.mark.parametrize("kind", [DpSl, DpMixSl, DpCutMixSl])
+def test_where_the_clamp_lies_costs_nothing(kind: Any) -> None:
+    for run in (ReleaseCount(epochs=3), ReleaseCount(lower_model="trained", epochs=2, rounds=4, batch_size=5)):
+        signed, plain = (receipt(kind(signed=one, **NOISY), 4, 2).certificate(run) for one in (True, False))
+        assert signed.epsilon == plain.epsilon < INF
+
+
+def test_a_clamp_that_is_nowhere_or_off_the_images_is_refused() -> None:
+    with pytest.raises(ValueError, match="bound=none clamps nothing"):
+        DpSl(bound=None, signed=True)
+    with pytest.raises(ValueError, match="bright half of images"):
+        DpCutMixSl(signed=True, level="input")
+
+
+def test_unbounded_smashed_data_are_released_with_noise_alone() -> None:
+    sent, labels = 9 * torch.randn(1, 1, 4, 2, generator=generator()), torch.eye(3)[:1].view(1, 1, 3)
+    release, _ = DpSl(bound=None, sigma=1e-9).apply(sent, labels, generator())
+    assert torch.allclose(release.smashed, sent)
+
+
 # What is not claimed -------------------------------------------------------------------------------------------------
 
 
@@ -133,7 +180,16 @@ def reason(found: Certificate) -> str:
     return found.statement
 
 
-@pytest.mark.parametrize("defense", [GaussianNoise(clip=None), LaplaceNoise(clip=None)], ids=lambda d: d.name)
+UNBOUNDED = [
+    GaussianNoise(clip=None),
+    LaplaceNoise(clip=None),
+    DpSl(bound=None),
+    DpMixSl(bound=None),
+    DpCutMixSl(bound=None),
+]
+
+
+@pytest.mark.parametrize("defense", UNBOUNDED, ids=lambda d: d.name)
 def test_noise_on_unbounded_data_proves_nothing(defense: Defense) -> None:
     assert "no bound" in reason(receipt(defense, 4, 2).certificate())
 
