@@ -13,9 +13,9 @@ import typer
 from privkit.errors import StorageError, UsageError, unknown
 
 if TYPE_CHECKING:
+    from privkit.interval import Interval
     from privkit.papers.contract import Comparison, Paper
     from privkit.papers.orderings import Judged, Measured
-    from privkit.reports.schema import Interval
 
 
 Table = tuple[list[str], list[list[str]]]
@@ -199,7 +199,7 @@ def orderings_table(judged: list[Judged]) -> Table:
 
 def _ordering_json(one: Judged) -> dict[str, Any]:
     """An ordering and its verdict."""
-    gap = None if one.difference is None else one.difference.model_dump(mode="json")
+    gap = None if one.difference is None else asdict(one.difference)
     return {**asdict(one.ordering), "difference": gap, "verdict": one.verdict}
 
 

@@ -221,6 +221,7 @@ def test_a_claimed_curve_is_put_to_a_test_of_curves() -> None:
     assert found.mu is not None
     assert found.refuted
     assert "as a Gaussian trade-off curve like the claimed one, refutes" in found.statement
+    assert found.ceiling is not None
     assert 6 < found.epsilon <= found.ceiling < 7
     assert found.confidence == 0.95
     assert not audited(5.0, right=0.0, method=CLAIMED_BY).refuted

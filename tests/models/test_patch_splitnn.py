@@ -166,7 +166,8 @@ def test_adaptation_works_in_training_only_and_has_table_1s_layers() -> None:
     logits, of_patches = split.upper(released)
     assert (logits.shape, of_patches.shape) == ((2, 10), (2, 9, 10))
     assert split.upper.eval()(released).shape == (2, 10)
-    weights = sum(p.numel() for p in split.upper.adaptation.parameters())  # type: ignore[union-attr, operator]
+    adaptation: nn.Module = split.upper.adaptation  # type: ignore[assignment]
+    weights = sum(p.numel() for p in adaptation.parameters())
     linear = (64 * 8 * 8 * 512 + 512) + (512 * 256 + 256) + (256 * 10 + 10)
     assert weights == linear + 2 * 512 + 2 * 256
 

@@ -197,7 +197,7 @@ def test_releases_and_updates_have_one_epsilon() -> None:
     frozen = receipt.certificate(replace(run, lower_model="frozen"))
     assert max(frozen.epsilon, found.quantities["updates_epsilon"]) < found.epsilon
     assert found.epsilon < frozen.epsilon + found.quantities["updates_epsilon"]
-    clip = Clamp(low=0, high=DpSl().bound, dimensions=5)
+    clip = Clamp(low=0, high=DpSl().bound or 0.0, dimensions=5)
     both = SplitMechanism(smashed=clip, noise=Noise(smashed=2.0), lower_model=updates, rounds=5)
     assert found.epsilon == answer.epsilon(both, run.delta).epsilon
     assert found.quantities["updates_of_one_record"] == 4

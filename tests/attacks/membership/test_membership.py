@@ -110,7 +110,7 @@ def dp_sl_audit(
     """M canaries at one corner of the box or the opposite one, through the defense as it really runs."""
     draws = Generator().manual_seed(seed)
     coins = torch.rand(M, generator=draws) < 0.5
-    present, absent = torch.full((M, CELLS), claimed.bound), torch.zeros(M, CELLS)
+    present, absent = torch.full((M, CELLS), claimed.bound or 0.0), torch.zeros(M, CELLS)
     sent = torch.where(coins.unsqueeze(1), 9.0, -9.0).expand(-1, CELLS).unsqueeze(0)  # clamped to the corners
     labels = torch.eye(2)[torch.zeros(1, M, dtype=torch.int64)]
     views = []
