@@ -7,7 +7,7 @@ from privkit.models.lenet import LENET5, LeNet5
 from privkit.models.patch_splitnn import PATCH_SPLITNN, PatchSplitNN
 from privkit.models.pit import PIT_TINY, Pit
 from privkit.models.recurrent import LSTM, RNN, Recurrent
-from privkit.models.resnet import RESNET18, RESNET20, ResNet
+from privkit.models.resnet import RESNET18, RESNET20, RESNET20_TANH, RESNET50, ResNet
 from privkit.models.t2t import T2T_VIT, T2tVit
 from privkit.models.table_mlp import TABLE_MLP, TableMlp
 from privkit.models.transformer import TRANSFORMER_MICRO, Transformer
@@ -22,6 +22,8 @@ MODELS: dict[str, str] = {
     "pit_tiny": "privkit.models.pit:PIT_TINY",
     "resnet18": "privkit.models.resnet:RESNET18",
     "resnet20": "privkit.models.resnet:RESNET20",
+    "resnet20_tanh": "privkit.models.resnet:RESNET20_TANH",
+    "resnet50": "privkit.models.resnet:RESNET50",
     "rnn": "privkit.models.recurrent:RNN",
     "table_mlp": "privkit.models.table_mlp:TABLE_MLP",
     "t2t_vit": "privkit.models.t2t:T2T_VIT",
@@ -43,6 +45,8 @@ __all__ = [
     "PIT_TINY",
     "RESNET18",
     "RESNET20",
+    "RESNET20_TANH",
+    "RESNET50",
     "RNN",
     "T2T_VIT",
     "TABLE_MLP",

@@ -1,4 +1,4 @@
-"""ResNet-18 and CIFAR's ResNet-20, of timm's blocks, cut after the stem or after a stage."""
+"""ResNet-18, ResNet-50 and CIFAR's ResNet-20, of timm's blocks, cut after the stem or after a stage."""
 
 from __future__ import annotations
 
@@ -16,8 +16,18 @@ from privkit.models.base import SMALL_IMAGE, NamedCuts, SplitModel
 from privkit.models.chain import cut_chain
 from privkit.torch_utils.seeded import seeded
 
-BLOCKS = {18: (2, 2, 2, 2), 20: (3, 3, 3)}
-_CHANNELS = {18: (64, 128, 256, 512), 20: (16, 32, 64)}
+BLOCKS = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3)}
+_CHANNELS = {18: (64, 128, 256, 512), 20: (16, 32, 64), 50: (64, 128, 256, 512)}
+_MAX_SIDE = 2  # of the map that the pooling by maxima leaves
+
+Depth = Literal[18, 20, 50]
+Activation = Literal["relu", "tanh"]
+Pooling = Literal["mean", "max"]
+
+
+def _tanh(inplace: bool = False) -> nn.Module:
+    """A tanh for timm, which asks for one in place."""
+    return nn.Tanh()
 
 
 class _Shortcut(nn.Module):
@@ -30,17 +40,20 @@ class _Shortcut(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet(NamedCuts):
-    """A residual network of basic blocks.
+    """A residual network of basic blocks, or of bottlenecks at depth 50.
 
-    Depth 18 has a stem of 3×3 without pooling below 64 pixels a side, as is usual on CIFAR (patch SplitNN, table 4),
-    and the ImageNet stem above. Depth 20 is the CIFAR network of 0.27 million weights; its shortcuts have none.
+    Depths 18 and 50 have a stem of 3×3 without pooling below 64 pixels a side, as is usual on CIFAR (patch SplitNN,
+    table 4), and the ImageNet stem above. Depth 20 is the CIFAR network of 0.27 million weights; its shortcuts have
+    none.
 
     Attributes:
-        depth: 18 (four stages) or 20 (three).
+        depth: 18 or 50 (four stages), or 20 (three).
+        activation: "relu", or "tanh", which also follows the pooling: smashed data lie in [−1, 1] at every cut.
+        pooling: "mean" over the last maps, or "max", which leaves 2×2 maxima of each.
         cut: last layer of the lower segment: "stem", "stage1", ..., or "pool" (the pooled vector [N, D], before the
-            classifier, where "Enhancing accuracy in split learning" cuts).
+            classifier, where accurate_sl cuts).
 
-    Source: He et al. 2016, table 1 (18) and §4.2 (20).
+    Source: He et al. 2016, table 1 (18 and 50) and §4.2 (20); accurate_sl, Table 1, and its release for tanh and max.
 
     >>> split = RESNET20.build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0)
     >>> split.lower(torch.zeros(2, 3, 32, 32)).shape
@@ -51,7 +64,9 @@ class ResNet(NamedCuts):
 
     domain: ClassVar[str] = "images"
 
-    depth: Literal[18, 20] = 18
+    depth: Depth = 18
+    activation: Activation = "relu"
+    pooling: Pooling = "mean"
     cut: str = "stage1"
 
     @property
@@ -61,29 +76,35 @@ class ResNet(NamedCuts):
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
         with seeded(torch.device("cpu"), seed):
-            return cut_chain(pieces(self.depth, domain.shape, classes), self.cut)
+            chain = pieces(self.depth, domain.shape, classes, activation=self.activation, pooling=self.pooling)
+            return cut_chain(chain, self.cut)
 
 
-def pieces(depth: Literal[18, 20], shape: Sequence[int], classes: int) -> dict[str, nn.Module]:
+def pieces(
+    depth: Depth, shape: Sequence[int], classes: int, *, activation: Activation = "relu", pooling: Pooling = "mean"
+) -> dict[str, nn.Module]:
     """The network as a chain: name -> stem, stages, pool and head, with fresh weights.
 
     Args:
-        depth: 18 or 20.
+        depth: as in `ResNet`.
         shape: (C, H, W) of an image, which chooses the stem.
         classes: number of labels.
+        activation: as in `ResNet`.
+        pooling: as in `ResNet`.
     """
     from timm.models import resnet
 
     channels, height, width = shape
     first = _CHANNELS[depth][0]
     net: Any = resnet.ResNet(
-        resnet.BasicBlock,  # type: ignore[arg-type]
+        resnet.Bottleneck if depth == 50 else resnet.BasicBlock,  # type: ignore[arg-type]
         BLOCKS[depth],
         num_classes=classes,
         in_chans=channels,
         channels=_CHANNELS[depth],
         stem_type="deep",  # the only one whose width can be chosen; its convolutions are replaced
         stem_width=first // 2,
+        act_layer=_tanh if activation == "tanh" else nn.ReLU,
     )
     if small := depth == 20 or min(height, width) < SMALL_IMAGE:
         net.conv1 = nn.Conv2d(channels, first, 3, padding=1, bias=False)
@@ -97,11 +118,23 @@ def pieces(depth: Literal[18, 20], shape: Sequence[int], classes: int) -> dict[s
     if not small:
         stem["maxpool"] = net.maxpool
     stages = {f"stage{i + 1}": getattr(net, f"layer{i + 1}") for i in range(len(BLOCKS[depth]))}
-    return {"stem": nn.Sequential(OrderedDict(stem)), **stages, "pool": net.global_pool, "head": net.fc}
+    pool, head = net.global_pool, net.fc
+    if pooling == "max":
+        pool = nn.Sequential(nn.AdaptiveMaxPool2d(_MAX_SIDE), nn.Flatten())
+        head = nn.Linear(_MAX_SIDE**2 * net.num_features, classes)
+    if activation == "tanh":
+        pool = nn.Sequential(pool, nn.Tanh())
+    return {"stem": nn.Sequential(OrderedDict(stem)), **stages, "pool": pool, "head": head}
 
 
 RESNET18 = ResNet()
 """ResNet-18, cut after the first stage."""
 
+RESNET50 = ResNet(depth=50)
+"""ResNet-50, cut after the first stage."""
+
 RESNET20 = ResNet(depth=20)
 """ResNet-20 of CIFAR, cut after the first stage."""
+
+RESNET20_TANH = ResNet(depth=20, activation="tanh", pooling="max", cut="pool")
+"""The network of accurate_sl on CIFAR-10: 256 numbers in [−1, 1] go to its classifier, and 8,192 leave "stage2"."""

@@ -11,10 +11,25 @@ import torch
 from timm.models.vgg import VGG, cfgs
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+from torchvision.models import ResNet18_Weights, ResNet50_Weights
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models import CNN, LENET5, RESNET18, RESNET20, VGG16, Cnn, LeNet5, ResNet, SplitModel, Vgg16
+from privkit.models import (
+    CNN,
+    LENET5,
+    RESNET18,
+    RESNET20,
+    RESNET20_TANH,
+    RESNET50,
+    VGG16,
+    Cnn,
+    LeNet5,
+    ResNet,
+    SplitModel,
+    Vgg16,
+)
 
 
 def resnet18(size: int) -> nn.Module:
@@ -34,23 +49,43 @@ def vgg16(batch_norm: bool) -> nn.Module:
 class PlainResNet20(nn.Module):
     """He et al. §4.2 as a list of weights: 3×3 convolutions, shortcuts without weights."""
 
+    features = 64
+
     def __init__(self) -> None:
         super().__init__()
         sizes = [3, 16, *[16] * 6, *[32] * 6, *[64] * 6]
         layers = []
         for before, after in pairwise(sizes):
             layers += [nn.Conv2d(before, after, 3, 1 + (before == after // 2), 1, bias=False), nn.BatchNorm2d(after)]
-        self.layers, self.head = nn.Sequential(*layers), nn.Linear(64, 10)
+        self.layers, self.head = nn.Sequential(*layers), nn.Linear(self.features, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         pairs = [self.layers[i : i + 2] for i in range(0, len(self.layers), 2)]
-        maps = pairs[0](images).relu()
+        maps = self.activation(pairs[0](images))
         for first, second in zip(pairs[1::2], pairs[2::2], strict=True):
-            inner = second(first(maps).relu())
+            inner = second(self.activation(first(maps)))
             if inner.shape != maps.shape:
                 maps = torch.cat([maps[:, :, ::2, ::2], torch.zeros_like(inner)[:, maps.shape[1] :]], 1)
-            maps = (inner + maps).relu()
-        return self.head(maps.mean((2, 3)))
+            maps = self.activation(inner + maps)
+        return self.head(self.pooled(maps))
+
+    def activation(self, maps: Tensor) -> Tensor:
+        return maps.relu()
+
+    def pooled(self, maps: Tensor) -> Tensor:
+        return maps.mean((2, 3))
+
+
+class PlainTanhResNet20(PlainResNet20):
+    """The same as accurate_sl's release has it on CIFAR-10: tanh throughout, and maxima of 4×4 pixels."""
+
+    features = 256
+
+    def activation(self, maps: Tensor) -> Tensor:
+        return maps.tanh()
+
+    def pooled(self, maps: Tensor) -> Tensor:
+        return functional.max_pool2d(maps, 4).flatten(1).tanh()
 
 
 class PlainLeNet(nn.Module):
@@ -79,6 +114,7 @@ CASES: list[tuple[Any, Callable[[], nn.Module], tuple[int, int, int]]] = [
     (VGG16, lambda: vgg16(False), (3, 32, 32)),
     (RESNET18, lambda: resnet18(32), (3, 32, 32)),
     (RESNET20, PlainResNet20, (3, 32, 32)),
+    (RESNET20_TANH, PlainTanhResNet20, (3, 32, 32)),
     (LENET5, PlainLeNet, (1, 28, 28)),
     (CNN, plain_cnn, (1, 28, 28)),
 ]
@@ -103,6 +139,7 @@ def copied(split: SplitModel, whole: nn.Module) -> None:
         *((*case, cut) for case in CASES for cut in case[0].cuts),
         (Vgg16(batch_norm=True), lambda: vgg16(True), (3, 32, 32), "pool2"),
         (RESNET18, lambda: resnet18(96), (3, 96, 96), "stem"),
+        (RESNET50, lambda: timm.create_model("resnet50", num_classes=10), (3, 64, 64), "stage3"),
     ],
 )
 def test_lower_then_upper_is_the_reference(
@@ -136,6 +173,9 @@ def test_lower_then_upper_is_the_reference(
             (512,),
         ),  # ResNet-18 before its classifier: 512 numbers in accurate_sl's table 1
         (ResNet(depth=20, cut="stage2"), (3, 32, 32), (32, 16, 16)),
+        (RESNET20_TANH, (3, 32, 32), (256,)),  # accurate_sl's table 1
+        (replace(RESNET20_TANH, cut="stage2"), (3, 32, 32), (32, 16, 16)),  # the earlier cut of its table 8
+        (ResNet(depth=50, cut="pool"), (3, 64, 64), (2048,)),  # as released; accurate_sl's table 1 prints 512
     ],
 )
 def test_smashed_shapes(spec: Any, shape: tuple[int, int, int], smashed: tuple[int, ...]) -> None:
@@ -149,6 +189,7 @@ def test_smashed_shapes(spec: Any, shape: tuple[int, int, int], smashed: tuple[i
     ("spec", "shape", "weights"),
     [
         (RESNET20, (3, 32, 32), 269_722),  # 0.27 million, He et al. 2016, table 6
+        (RESNET20_TANH, (3, 32, 32), 269_722 + 10 * 192),  # 256 numbers go to its classifier, not 64
         (RESNET18, (3, 224, 224), 11_181_642),  # torchvision's 11,689,512 with a thousand classes
         (LENET5, (1, 28, 28), 61_706),
         (CNN, (1, 28, 28), 320 + 18_496 + 3_211_520 + 2_570),
@@ -160,6 +201,22 @@ def test_weights_counted(spec: Any, shape: tuple[int, int, int], weights: int) -
     assert sum(w.numel() for half in (split.lower, split.upper) for w in half.parameters()) == weights
 
 
+@pytest.mark.parametrize(
+    ("spec", "published"), [(RESNET18, ResNet18_Weights.DEFAULT.meta), (RESNET50, ResNet50_Weights.DEFAULT.meta)]
+)
+def test_weights_and_multiplications_of_imagenet_are_torchvisions(spec: Any, published: dict[str, Any]) -> None:
+    split = spec.build(Images(shape=(3, 224, 224)), 1000, positions=True, seed=0)
+    assert sum(w.numel() for half in (split.lower, split.upper) for w in half.parameters()) == published["num_params"]
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        split.upper(split.lower(torch.zeros(2, 3, 224, 224)))
+    assert round(counter.get_total_flops() / 4e9, 3) == published["_ops"]  # two images, two operations a product
+
+
+def test_an_activation_that_does_not_exist() -> None:
+    with pytest.raises(ValueError, match="activation must be one of relu, tanh, got 'gelu'"):
+        ResNet(activation="gelu")  # type: ignore[arg-type]
+
+
 def test_lenet_says_how_small_is_too_small() -> None:
     with pytest.raises(UsageError, match=r"lenet5 needs images of at least 12×12 pixels, got 8×8"):
         LENET5.build(Images(shape=(1, 8, 8)), 10, positions=True, seed=0)
@@ -168,5 +225,5 @@ def test_lenet_says_how_small_is_too_small() -> None:
 
 
 def test_depths_that_do_not_exist() -> None:
-    with pytest.raises(ValueError, match="depth must be one of 18, 20, got 50"):
-        ResNet(depth=50)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="depth must be one of 18, 20, 50, got 34"):
+        ResNet(depth=34)  # type: ignore[arg-type]

@@ -21,8 +21,16 @@ SPECS = {name: spec for name, spec in EVERY.items() if spec.domain == "images"}
 SHAPE = (3, 32, 32)
 IMAGES = Images(shape=SHAPE)
 DEEP = ("t2t_vit", "vit_tiny")  # their blocks are all alike: these see three cuts
-SMALL = [name for name in SPECS if name != "vit_base"]  # which takes seconds to build, and is `Vit` like the others
-LIGHT = ("cnn", "lenet5", "pit_tiny", "resnet20", "vgg16")  # whose last cut is tried with three clients, too
+LARGE = ("resnet50", "vit_base")  # which take seconds to build, and are `ResNet` and `Vit` like the others
+SMALL = [name for name in SPECS if name not in LARGE]
+LIGHT = (
+    "cnn",
+    "lenet5",
+    "pit_tiny",
+    "resnet20",
+    "resnet20_tanh",
+    "vgg16",
+)  # whose last cut is tried with three clients, too
 
 
 def cuts(name: str) -> list[str]:
