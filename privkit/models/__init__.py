@@ -1,5 +1,6 @@
 """Split models: a lower segment for the client and an upper segment for the server, cut at a named layer."""
 
+from privkit.models.albert import ALBERT, Albert
 from privkit.models.base import ModelSpec, SplitModel
 from privkit.models.cnn import CNN, Cnn
 from privkit.models.imported import ImportedPair
@@ -10,11 +11,13 @@ from privkit.models.recurrent import LSTM, RNN, Recurrent
 from privkit.models.resnet import RESNET18, RESNET20, RESNET20_TANH, RESNET50, ResNet
 from privkit.models.t2t import T2T_VIT, T2tVit
 from privkit.models.table_mlp import TABLE_MLP, TableMlp
+from privkit.models.text_mlp import TEXT_MLP, TextMlp
 from privkit.models.transformer import TRANSFORMER_MICRO, Transformer
 from privkit.models.vgg import VGG16, Vgg16
 from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
 
 MODELS: dict[str, str] = {
+    "albert": "privkit.models.albert:ALBERT",
     "cnn": "privkit.models.cnn:CNN",
     "lenet5": "privkit.models.lenet:LENET5",
     "lstm": "privkit.models.recurrent:LSTM",
@@ -27,6 +30,7 @@ MODELS: dict[str, str] = {
     "rnn": "privkit.models.recurrent:RNN",
     "table_mlp": "privkit.models.table_mlp:TABLE_MLP",
     "t2t_vit": "privkit.models.t2t:T2T_VIT",
+    "text_mlp": "privkit.models.text_mlp:TEXT_MLP",
     "transformer_micro": "privkit.models.transformer:TRANSFORMER_MICRO",
     "vgg16": "privkit.models.vgg:VGG16",
     "vit_base": "privkit.models.vit:VIT_BASE",
@@ -37,6 +41,7 @@ MODELS: dict[str, str] = {
 """Name -> "module:object" of every model; a user's own pair is named by import path, `lower:upper`."""
 
 __all__ = [
+    "ALBERT",
     "CNN",
     "LENET5",
     "LSTM",
@@ -50,12 +55,14 @@ __all__ = [
     "RNN",
     "T2T_VIT",
     "TABLE_MLP",
+    "TEXT_MLP",
     "TRANSFORMER_MICRO",
     "VGG16",
     "VIT_BASE",
     "VIT_MICRO",
     "VIT_TINY",
     "VIT_TINY6",
+    "Albert",
     "Cnn",
     "ImportedPair",
     "LeNet5",
@@ -67,6 +74,7 @@ __all__ = [
     "SplitModel",
     "T2tVit",
     "TableMlp",
+    "TextMlp",
     "Transformer",
     "Vgg16",
     "Vit",

@@ -9,7 +9,7 @@ import torch
 from torch import Generator
 
 from privkit.domains import Domain, Tables, Tokens
-from privkit.models import LSTM, RNN, TABLE_MLP, TRANSFORMER_MICRO, SplitModel
+from privkit.models import LSTM, RNN, TABLE_MLP, TEXT_MLP, TRANSFORMER_MICRO, SplitModel
 from privkit.models.places import hides_places
 from privkit.training import Stacked
 
@@ -17,7 +17,13 @@ WORDS = Tokens(length=5, vocabulary=("", "?", "a", "b", "c"))
 CARS = Tables(
     dense=("x", "y"), ranges=((0, 1), (0, 1)), categorical=("kind", "color"), values=(("a", "b"), ("c", "d", "e"))
 )
-CASES: list[tuple[Any, Domain]] = [(TRANSFORMER_MICRO, WORDS), (TABLE_MLP, CARS), (LSTM, WORDS), (RNN, WORDS)]
+CASES: list[tuple[Any, Domain]] = [
+    (TRANSFORMER_MICRO, WORDS),
+    (TABLE_MLP, CARS),
+    (LSTM, WORDS),
+    (RNN, WORDS),
+    (TEXT_MLP, WORDS),
+]
 
 
 def built(spec: Any, domain: Domain, **fields: Any) -> SplitModel:
@@ -59,6 +65,18 @@ def test_padding_has_no_content_and_no_place() -> None:
     assert (tokens[0, :2] != 0).any()
 
 
+def test_the_tasks_of_accurate_sl_cut_where_its_table_1_says() -> None:
+    """16 and 4,096 numbers of IMDB in 256 tokens, 256 of a name; weights counted by hand."""
+    reviews = Tokens(length=256, vocabulary=("", "?", *map(str, range(98))))
+    with torch.no_grad():
+        assert built(TEXT_MLP, reviews).lower(reviews.zeros(2)).shape == (2, 16)
+        assert built(TEXT_MLP, reviews, cut="embedding").lower(reviews.zeros(2)).shape == (2, 256, 16)
+        assert built(LSTM, WORDS, embedding=64, width=256).lower(WORDS.zeros(2)).shape == (2, 256)
+    halves = built(TEXT_MLP, reviews)
+    counts = [sum(weight.numel() for weight in half.parameters()) for half in (halves.lower, halves.upper)]
+    assert counts == [100 * 16 + 16 * 16 + 16, 3 * 16 + 3]
+
+
 def test_a_recurrent_model_reads_a_text_the_same_wherever_its_padding_ends() -> None:
     short = replace(WORDS, length=3)
     longer, shorter = (LSTM.build(domain, 3, positions=True, seed=0).lower for domain in (WORDS, short))
@@ -73,7 +91,8 @@ def test_what_is_said_about_places_is_what_is_seen() -> None:
         model = TRANSFORMER_MICRO.build(WORDS, 3, positions=positions, seed=0)
         assert model.hides_places is (not positions)
         assert hides_places(model.lower, WORDS) is model.hides_places
-    assert hides_places(built(LSTM, WORDS, cut="embedding").lower, WORDS) is True
+    for spec in (LSTM, TEXT_MLP):
+        assert hides_places(built(spec, WORDS, cut="embedding").lower, WORDS) is True
     assert hides_places(TABLE_MLP.build(CARS, 3, positions=False, seed=0).lower, CARS) is None
 
 
