@@ -14,7 +14,7 @@ COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": oper
 PATTERN = re.compile(r"^\s*([a-z_]+)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
 METRICS = (
     *("accuracy", "mse", "psnr", "ssim", "f_sim", "identified", "lpips", "auc", "epsilon"),
-    *("token_accuracy", "rouge_l", "exact", "cells", "dense_error", "categories"),
+    *("token_accuracy", "rouge_l", "exact", "cells", "dense_error", "dense_mse", "categories"),
 )
 CONSTANT_FLOORS = {
     "mid_grey": "the mid-grey image",

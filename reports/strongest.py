@@ -16,6 +16,7 @@ NAMES = {
     "token_accuracy": "token accuracy",
     "rouge_l": "ROUGE-L",
     "dense_error": "dense error",
+    "dense_mse": "dense MSE",
 }
 DECIDING = ("mse", "token_accuracy", "cells")
 """The metric by which attacks are compared: of images, token sequences and table rows."""

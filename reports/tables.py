@@ -67,6 +67,7 @@ RECORD_METRICS = {
     "exact": "exact ↓",
     "cells": "cells ↓",
     "dense_error": "dense error ↑",
+    "dense_mse": "dense MSE ↑",
     "categories": "categories ↓",
 }
 """Metrics of token sequences and table rows, which stand in the place of those of images."""

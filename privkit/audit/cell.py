@@ -166,8 +166,8 @@ def _context(
     if not cell.defense.spec.positions and model.known["hides_places"] is not True:
         told = {
             None: "that tokens carry no position is assumed: it could not be checked for this model",
-            False: "this model's tokens tell of their neighbors (its patches overlap): the count covers the order of "
-            "tokens, not what one token gives away of its place",
+            False: "this model's tokens tell of their places (patches overlap, or each field of a table has vectors of "
+            "its own): the count covers the order of tokens, not what one token gives away of its place",
         }[model.known["hides_places"]]
         certificate = replace(certificate, assumptions=(*certificate.assumptions, told))
     known = {

@@ -3,6 +3,7 @@
 from privkit.models.albert import ALBERT, Albert
 from privkit.models.base import ModelSpec, SplitModel
 from privkit.models.cnn import CNN, Cnn
+from privkit.models.difm import DIFM, Difm
 from privkit.models.imported import ImportedPair
 from privkit.models.lenet import LENET5, LeNet5
 from privkit.models.patch_splitnn import PATCH_SPLITNN, PatchSplitNN
@@ -19,6 +20,7 @@ from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
 MODELS: dict[str, str] = {
     "albert": "privkit.models.albert:ALBERT",
     "cnn": "privkit.models.cnn:CNN",
+    "difm": "privkit.models.difm:DIFM",
     "lenet5": "privkit.models.lenet:LENET5",
     "lstm": "privkit.models.recurrent:LSTM",
     "patch_splitnn": "privkit.models.patch_splitnn:PATCH_SPLITNN",
@@ -43,6 +45,7 @@ MODELS: dict[str, str] = {
 __all__ = [
     "ALBERT",
     "CNN",
+    "DIFM",
     "LENET5",
     "LSTM",
     "MODELS",
@@ -64,6 +67,7 @@ __all__ = [
     "VIT_TINY6",
     "Albert",
     "Cnn",
+    "Difm",
     "ImportedPair",
     "LeNet5",
     "ModelSpec",

@@ -84,7 +84,10 @@ def test_records_are_recovered_where_nothing_defends_them_and_shown_beside_the_t
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"model": "vit_micro"}, "vit_micro reads images, and auto_mpg holds table rows; models for them: table_mlp"),
+        (
+            {"model": "vit_micro"},
+            "vit_micro reads images, and auto_mpg holds table rows; models for them: difm, table_mlp",
+        ),
         ({"model": "transformer_micro"}, "reads token sequences, and auto_mpg holds table rows"),
         ({"training": "augment=crop"}, "augment=crop moves pixels, and auto_mpg holds table rows"),
         ({"auxiliary": "digits"}, "auxiliary=digits holds images, and auto_mpg holds table rows"),

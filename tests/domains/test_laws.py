@@ -120,7 +120,13 @@ def test_scores_of_tokens() -> None:
 def test_scores_of_a_table_count_cells_and_say_which_column_was_missed() -> None:
     truth, guess = torch.tensor([[0.5, 0.5, 1.0, 0.0]]), torch.tensor([[0.52, 0.9, 1.0, 1.0]])
     found = {name: values.item() for name, values in CARS.scores(truth, guess).items()}
-    assert found == {"cells": 0.5, "dense_error": pytest.approx(0.21), "categories": 0.5}
+    squares = (0.02**2 + 0.4**2) / 2
+    assert found == {
+        "cells": 0.5,
+        "dense_error": pytest.approx(0.21),
+        "dense_mse": pytest.approx(squares),
+        "categories": 0.5,
+    }
     errors = CARS.columns(truth, guess)
     assert errors == {"mpg": pytest.approx(0.02), "weight": pytest.approx(0.4), "cylinders": 0.0, "made in": 1.0}
 

@@ -9,7 +9,8 @@ import torch
 from torch import Generator
 
 from privkit.domains import Domain, Tables, Tokens
-from privkit.models import LSTM, RNN, TABLE_MLP, TEXT_MLP, TRANSFORMER_MICRO, SplitModel
+from privkit.errors import UsageError
+from privkit.models import DIFM, LSTM, RNN, TABLE_MLP, TEXT_MLP, TRANSFORMER_MICRO, SplitModel
 from privkit.models.places import hides_places
 from privkit.training import Stacked
 
@@ -23,11 +24,12 @@ CASES: list[tuple[Any, Domain]] = [
     (LSTM, WORDS),
     (RNN, WORDS),
     (TEXT_MLP, WORDS),
+    (DIFM, CARS),
 ]
 
 
 def built(spec: Any, domain: Domain, **fields: Any) -> SplitModel:
-    model: SplitModel = replace(spec, **fields).build(domain, 3, positions=True, seed=0)
+    model: SplitModel = replace(spec, **fields).build(domain, 2, positions=True, seed=0)
     return model
 
 
@@ -40,7 +42,7 @@ def test_a_cut_moves_weights_and_changes_no_function(spec: Any, domain: Domain) 
         with torch.no_grad():
             found.append(model.upper.eval()(model.lower.eval()(x)))
         sizes.append(sum(weight.numel() for weight in model.lower.parameters()))
-    assert found[0].shape == (4, 3)
+    assert found[0].shape == (4, 2)
     assert all(torch.allclose(other, found[0], atol=1e-5) for other in found)
     assert sizes == sorted(set(sizes))
 
@@ -105,3 +107,39 @@ def test_sizes_that_make_no_network_are_refused(field: str, value: Any) -> None:
 def test_a_recurrent_layer_of_another_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="kind must be one of lstm, gru, rnn, got 'mamba'"):
         replace(LSTM, kind="mamba")  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_difm_is_a_factorization_machine_of_fields_times_their_factors() -> None:
+    """Every pair of fields, one by one, with the factors read off the network's parts."""
+    model, rows = built(DIFM, CARS), CARS.random(3, Generator().manual_seed(0))
+    fields = built(DIFM, CARS, cut="embedding").lower(rows)
+    sent = model.lower(rows)
+    factors = sent / fields
+    torch.testing.assert_close(factors, factors[..., :1].expand_as(factors), atol=1e-4, rtol=0)
+    assert factors[..., 0].std(0).min() > 0  # they depend on the row
+    logits = model.upper(sent)
+    for row, (nothing, click) in zip(sent, logits, strict=True):
+        pairs = sum(row[i, 1:] @ row[j, 1:] for i in range(4) for j in range(i))
+        assert nothing == 0
+        assert float(click) == pytest.approx(float(row[:, 0].sum() + pairs), abs=1e-6)
+
+
+@torch.no_grad()
+def test_difm_gives_shuffled_fields_the_same_answer() -> None:
+    rows, order = CARS.random(3, Generator().manual_seed(0)), torch.tensor([2, 0, 3, 1])
+    for cut in ("vector", "factors"):
+        model = replace(DIFM, cut=cut).build(CARS, 2, positions=False, seed=0)
+        sent = model.lower(rows)
+        torch.testing.assert_close(model.upper(sent[:, order]), model.upper(sent), atol=1e-6, rtol=0)
+        assert model.hides_places is False  # each field has vectors of its own
+    published = built(DIFM, CARS, cut="vector")  # whose server reads the factors by place
+    sent = published.lower(rows)
+    assert not torch.allclose(published.upper(sent[:, order]), published.upper(sent), atol=1e-6)
+
+
+def test_difm_says_what_it_cannot_build() -> None:
+    with pytest.raises(UsageError, match=r"difm tells two labels apart, and the dataset has 3; .*classes=\[0,1\]"):
+        DIFM.build(CARS, 3, positions=True, seed=0)
+    with pytest.raises(UsageError, match="use cut=vector or cut=factors"):
+        replace(DIFM, cut="embedding").build(CARS, 2, positions=False, seed=0)

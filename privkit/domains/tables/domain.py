@@ -38,7 +38,12 @@ class Tables:
 
     name: ClassVar[str] = "tables"
     records: ClassVar[str] = "table rows"
-    metrics: ClassVar[Mapping[str, bool]] = {"cells": True, "dense_error": False, "categories": True}
+    metrics: ClassVar[Mapping[str, bool]] = {
+        "cells": True,
+        "dense_error": False,
+        "dense_mse": False,
+        "categories": True,
+    }
 
     dense: tuple[str, ...]
     ranges: tuple[tuple[float, float], ...] = field(repr=False)
@@ -118,12 +123,12 @@ class Tables:
         return {"column_mean": guess}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """The share of cells recovered; the mean absolute error of dense ones; the share of right categories.
+        """Shares of cells and of categories that are recovered; mean absolute and square error of dense cells.
 
         >>> cars = Tables(dense=("mpg",), ranges=((0.0, 1.0),), categorical=("fuel",), values=(("gas", "diesel"),))
         >>> found = cars.scores(torch.tensor([[0.5, 1.0]]), torch.tensor([[0.75, 1.0]]))
         >>> {name: values.item() for name, values in found.items()}
-        {'cells': 0.5, 'dense_error': 0.25, 'categories': 1.0}
+        {'cells': 0.5, 'dense_error': 0.25, 'dense_mse': 0.0625, 'categories': 1.0}
         """
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
@@ -131,6 +136,7 @@ class Tables:
         values = {"cells": right.mean(1)}
         if self.dense:
             values["dense_error"] = off[:, :d].mean(1)
+            values["dense_mse"] = np.square(off[:, :d]).mean(1)
         if self.categorical:
             values["categories"] = right[:, d:].mean(1)
         return values

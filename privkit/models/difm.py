@@ -1,0 +1,199 @@
+"""DIFM, a factorization machine for table rows whose weights depend on the row, cut behind any of its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privkit.constraints import Count
+from privkit.domains.tables.domain import Tables
+from privkit.errors import UsageError
+from privkit.models.base import NamedCuts, SplitModel
+from privkit.torch_utils.seeded import seeded
+
+_SPREAD = 0.1
+"""Standard deviation of the fields' vectors at the start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difm(NamedCuts):
+    """Dual input-aware factorization machine: each column of a table is a field, and each field a token.
+
+    A field i has a weight w_i and a vector v_i, of a category its own, of a dense column times its value. Two networks
+    see all fields: attention between the vectors (the vector-wise part), and a perceptron on their numbers (the
+    bit-wise part). Each gives every field a factor; their sum multiplies w_i and v_i. The prediction layer is a
+    factorization machine, a sum over fields: it gives the same answer for every order of the fields. It tells two
+    labels apart.
+
+    A shuffle hides little here, since every field has vectors of its own: `hides_places` is False.
+
+    Attributes:
+        embedding: size of v_i.
+        heads: of the attention.
+        head_width: size of each head.
+        width: units of each hidden layer of the bit-wise part.
+        depth: hidden layers of the bit-wise part.
+        cut: last layer of the lower segment. "embedding": fields cross, [N, T, 1 + embedding]. "vector": fields cross
+            with their bit-wise factor and their attended vector; behind a shuffle, one map gives every field its
+            vector-wise factor, where else each field has a map of its own. "factors": fields cross, multiplied by
+            their factors; only the prediction layer is the server's.
+
+    Source: Lu et al. 2020, "A dual input-aware factorization machine for CTR prediction", §3. The defaults are those
+    of the DeepCTR library. patch_shuffling, Fig. 8, puts "the part preceding the prediction layer" at the edge and
+    shuffles the vector-wise part.
+
+    >>> cars = Tables(dense=("mpg",), ranges=((0.0, 1.0),), categorical=("fuel",), values=(("gas", "oil"),))
+    >>> split = DIFM.build(cars, 2, positions=True, seed=0)
+    >>> tokens = split.lower(cars.zeros(3))
+    >>> tokens.shape, split.upper(tokens).shape
+    (torch.Size([3, 2, 5]), torch.Size([3, 2]))
+    """
+
+    domain: ClassVar[str] = "tables"
+
+    embedding: Count = 4
+    heads: Count = 8
+    head_width: Count = 8
+    width: Count = 128
+    depth: Count = 2
+    cut: str = "factors"
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        return ("embedding", "vector", "factors")
+
+    def build(self, domain: Tables, classes: int, *, positions: bool, seed: int) -> SplitModel:
+        """Build both segments. See `ModelSpec.build`.
+
+        Raises:
+            UsageError: if there are not two labels, or a shuffle would scramble the bit-wise part of the server.
+        """
+        if classes != 2:
+            raise UsageError(
+                f"difm tells two labels apart, and the dataset has {classes}; keep two by classes=[0,1] of the "
+                "dataset, or use --model table_mlp"
+            )
+        if not positions and self.cut == "embedding":
+            raise UsageError(
+                "behind cut=embedding the server's bit-wise part reads every field at its place, which a shuffle takes "
+                "away; use cut=vector or cut=factors, or choose a defense that does not shuffle"
+            )
+        fields, (attended, vector) = domain.shape[0], (self.heads * self.head_width, self.embedding)
+        with seeded(torch.device("cpu"), seed):
+            parts = (
+                _Fields(len(domain.dense), domain.sizes, vector),
+                _DualNetwork(
+                    _Attention(vector, self.heads, self.head_width), _bit_wise(fields, vector, self.width, self.depth)
+                ),
+                _Reweighted(fields, vector, attended, by_place=positions or self.cut == "factors"),
+                _FactorizationMachine(),
+            )
+        below = self.cuts.index(self.cut) + 1
+        return SplitModel(lower=nn.Sequential(*parts[:below]), upper=nn.Sequential(*parts[below:]), hides_places=False)
+
+
+class _Fields(nn.Module):
+    """Weight and vector of every field: a category's own, a dense column's times its value."""
+
+    offsets: Tensor
+
+    def __init__(self, dense: int, sizes: tuple[int, ...], vector: int) -> None:
+        super().__init__()
+        self.dense = nn.Parameter(_SPREAD * torch.randn(dense, 1 + vector))
+        self.categories = nn.Parameter(_SPREAD * torch.randn(sum(sizes), 1 + vector))
+        self.register_buffer("offsets", torch.tensor([0, *sizes[:-1]]).cumsum(0)[: len(sizes)], persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows [N, D + K] -> fields [N, D + K, 1 + vector]."""
+        numbers, ids = rows[:, : len(self.dense)], rows[:, len(self.dense) :]
+        categories = functional.embedding(ids.long() + self.offsets, self.categories)
+        return torch.cat([numbers.unsqueeze(2) * self.dense, categories], 1)
+
+
+class _Attention(nn.Module):
+    """Vector-wise part: every field attends to all; no place enters, so that permuted fields give permuted tokens."""
+
+    def __init__(self, vector: int, heads: int, size: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.residual = (
+            nn.Linear(vector, heads * size, bias=False) for _ in range(4)
+        )
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """[N, T, vector] -> [N, T, heads·size]."""
+        query, key, value = (
+            layer(vectors).unflatten(2, (self.heads, -1)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        attended = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        return functional.relu(attended + self.residual(vectors))
+
+
+def _bit_wise(fields: int, vector: int, width: int, depth: int) -> nn.Sequential:
+    """Bit-wise part: a perceptron on all numbers of all vectors, [N, T·vector] -> a factor of each field [N, T]."""
+    sizes = [fields * vector, *[width] * depth]
+    layers = [nn.Sequential(nn.Linear(size, following), nn.ReLU()) for size, following in pairwise(sizes)]
+    return nn.Sequential(*layers, nn.Linear(width, fields, bias=False))
+
+
+class _DualNetwork(nn.Module):
+    """Both parts, side by side."""
+
+    def __init__(self, attention: _Attention, bit_wise: nn.Sequential) -> None:
+        super().__init__()
+        self.attention, self.bit_wise = attention, bit_wise
+
+    def forward(self, fields: Tensor) -> Tensor:
+        """[N, T, 1 + vector] -> fields, bit-wise factor and attended vector, [N, T, 1 + vector + 1 + attended]."""
+        vectors = fields[..., 1:]
+        return torch.cat([fields, self.bit_wise(vectors.flatten(1)).unsqueeze(2), self.attention(vectors)], 2)
+
+
+class _Reweighted(nn.Module):
+    """Fields times the sum of their two factors.
+
+    Args:
+        fields: T.
+        vector: size of a field's vector.
+        attended: size of its attended vector.
+        by_place: whether the vector-wise factor of a field is read from all attended vectors by their places, as
+            published; else from its own one, by a map that all fields share.
+    """
+
+    def __init__(self, fields: int, vector: int, attended: int, *, by_place: bool) -> None:
+        super().__init__()
+        self.field, self.by_place = 1 + vector, by_place
+        self.vector_wise = nn.Linear(*((fields * attended, fields) if by_place else (attended, 1)), bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[N, T, 1 + vector + 1 + attended] -> [N, T, 1 + vector]."""
+        fields, bit_wise, attended = tokens.tensor_split([self.field, self.field + 1], 2)
+        vector_wise = (
+            self.vector_wise(attended.flatten(1)).unsqueeze(2) if self.by_place else self.vector_wise(attended)
+        )
+        return fields * (bit_wise + vector_wise)
+
+
+class _FactorizationMachine(nn.Module):
+    """Prediction layer: a bias, the sum of the weights, and the products of all pairs of vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, fields: Tensor) -> Tensor:
+        """[N, T, 1 + vector] -> logits [N, 2], the first of which is 0: their softmax is the machine's sigmoid."""
+        weights, vectors = fields[..., 0], fields[..., 1:]
+        pairs = (vectors.sum(1).square() - vectors.square().sum(1)).sum(1) / 2
+        click = self.bias + weights.sum(1) + pairs
+        return torch.stack([torch.zeros_like(click), click], 1)
+
+
+DIFM = Difm()
+"""Vectors of four numbers, eight heads of eight, cut in front of the prediction layer."""
