@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 
 import torch
@@ -45,13 +45,16 @@ def gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tensor, Tenso
     return torch.cat(parts), torch.cat(rounds), torch.cat(examples)
 
 
-def weight_gradients(lower: nn.Module, images: Tensor, arrived: Tensor) -> Tensor:
+def weight_gradients(
+    lower: nn.Module, images: Tensor, arrived: Tensor, state: Mapping[str, Tensor] | None = None
+) -> Tensor:
     """Each example's gradient of the lower segment's weights, in evaluation mode.
 
     Args:
         lower: one client's segment.
         images: [N, C, H, W].
         arrived: [N, F], the gradient at its output.
+        state: its weights at that time; None for those that it has.
 
     Returns:
         [N, P].
@@ -64,6 +67,8 @@ def weight_gradients(lower: nn.Module, images: Tensor, arrived: Tensor) -> Tenso
     tensor([ 2., 30.])
     """
     lower = deepcopy(lower).eval().to(images.device)
+    if state is not None:
+        lower.load_state_dict(state)
     weights = {name: weight.detach() for name, weight in lower.named_parameters()}
     if not weights:
         raise NotApplicable("the lower segment has no weights, so that no gradient of them tells anything")

@@ -12,7 +12,7 @@ from privkit.reports import answers, escape, figures, tables
 from privkit.reports.figures import Pictures
 from privkit.reports.origins import mixture
 from privkit.reports.schema import Manifest, Provenance, Row, Summary
-from privkit.reports.score_figures import Told, score_figure
+from privkit.reports.score_figures import Told, auc_figure, score_figure
 from privkit.reports.strongest import strongest
 from privkit.reports.tables import Table
 from privkit.reports.verdict import Verdict
@@ -74,6 +74,8 @@ def render(
         drawn["scores"] = score_figure(
             {_label(row, rows).replace("\n", " / "): told[row.cell] for row in rows if row.cell in told}
         )
+    if curves := {_label(row, rows).replace("\n", " / "): row.auc_curve for row in rows if row.auc_curve}:
+        drawn["auc"] = auc_figure(curves)
     for name, figure in (drawn | {"curves": figures.curves(rows)}).items():
         png = figures.save(figure, "png")
         write(folder / "figures" / f"{name}.png", png)

@@ -133,6 +133,9 @@ class Row(Frozen):
     ] = ()
     best_epoch: Annotated[int | None, Field(description="the best on validation records, counted from 1")] = None
     kept: Annotated[Literal["last", "best"], Field(description="which epoch's model the row is about")] = "last"
+    auc_curve: Annotated[
+        tuple[Interval, ...], Field(description="AUC of each epoch of training, if the attack was asked in each")
+    ] = ()
     attack_curve: Annotated[tuple[float, ...], Field(description="held-out error of each epoch of the attack")] = ()
     files: Annotated[dict[str, str], Field(description="SHA-256 of the files beside the row's own")] = {}
     provenance: Provenance = Provenance()

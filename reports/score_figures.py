@@ -1,15 +1,18 @@
-"""ROC curves and histograms of attacks that tell two kinds of examples apart."""
+"""ROC curves, histograms and areas by epoch of attacks that tell two kinds of examples apart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from privkit.interval import Interval
+from privkit.reports import escape
 from privkit.reports.figures import COLORS, MUTED
 
 _BINS = 40
@@ -66,4 +69,30 @@ def score_figure(told: Mapping[str, Told]) -> Figure:
             axis.spines[["top", "right"]].set_visible(False)
             axis.tick_params(labelsize=7.5)
             axis.xaxis.label.set_size(8)
+    return figure
+
+
+def auc_figure(by_epoch: Mapping[str, Sequence[Interval]]) -> Figure:
+    """AUC by epoch of training with its limits, a line for each label; 1/2 tells nothing apart.
+
+    Args:
+        by_epoch: label -> one area an epoch, at least one label.
+
+    Source: the panel of DP-CutMixSL's Fig. 10c.
+    """
+    figure = Figure(figsize=(7.6, 3.1), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    axis.axhline(0.5, color=MUTED, lw=0.8, ls="--")
+    for number, (label, areas) in enumerate(by_epoch.items()):
+        epochs, color = range(1, len(areas) + 1), COLORS[number % len(COLORS)]
+        shown = escape.figure(label)
+        axis.plot(epochs, [area.value for area in areas], color=color, lw=1.6, marker=".", ms=4, label=shown)
+        limits = [[getattr(area, side) for area in areas] for side in ("low", "high")]
+        axis.fill_between(epochs, *limits, color=color, alpha=0.15, lw=0)
+    axis.set(xlabel="epoch", ylabel="AUC", ylim=(0, 1.01))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.legend(frameon=False, fontsize=7)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.tick_params(labelsize=8)
     return figure

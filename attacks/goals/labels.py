@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -13,6 +14,9 @@ from privkit.attacks.goals.control import Control, planted
 
 _CONTROL_ROUNDS, _CONTROL_ROWS = 8, 100
 
+Epoch = int | Literal["every"]
+"""An epoch of training, from 0, or from the end: -1 is the last; or every one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LabelObservation(Observation):
@@ -21,10 +25,13 @@ class LabelObservation(Observation):
     Attributes:
         upper: the server's segment or, for a client, a surrogate: smashed data -> logits [N, L].
         lower: the client's own lower segment.
+        lower_weights: state dict of `lower` in the round of each view; None if it never changed.
         auxiliary: the client's own images, one for each row of the views.
         known_rows: int64 [K], rows of the views (concatenated) whose labels the adversary knows, as a client knows its
             own; None if it knows none.
         known_labels: int64 [K], those labels.
+        own_labels: int64 [N], a client's own label of each row of its views. An attack that declares it is asked for
+            the label of the one other record in the gradient.
 
     Raises:
         ValueError: if known rows and labels do not go together.
@@ -32,9 +39,11 @@ class LabelObservation(Observation):
 
     upper: nn.Module | None = None
     lower: nn.Module | None = None
+    lower_weights: Sequence[Mapping[str, Tensor]] | None = None
     auxiliary: Tensor | None = None
     known_rows: Tensor | None = None
     known_labels: Tensor | None = None
+    own_labels: Tensor | None = None
 
     def __post_init__(self) -> None:
         if (self.known_rows is None) != (self.known_labels is None):
@@ -53,8 +62,8 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
         """The label that it looks for, ≥ 0."""
 
     @property
-    def epoch(self) -> int:
-        """The epoch of training whose rounds it reads, from 0, or from the end: -1 is the last."""
+    def epoch(self) -> Epoch:
+        """The epoch of training whose rounds it reads; with "every", it is asked in each epoch apart."""
 
 
 def observe(
@@ -87,19 +96,31 @@ def observe(
 
 
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
-    """A linear server that gave the gradients of two unequally likely labels; and gradients that are noise."""
+    """A linear server that gave the gradients of two unequally likely labels; and gradients that are noise.
+
+    An attack on the other record's label gets gradients of the sum of both records' losses.
+    """
+    of_other = "own_labels" in attack.needs
     draws = Generator().manual_seed(seed)
     upper = nn.Linear(16, max(2, attack.positive + 1))
     with torch.no_grad():
         upper.weight.copy_(torch.randn(upper.weight.shape, generator=draws) / 16)
         upper.bias.zero_()
         upper.bias[attack.positive] = -2.0  # so that its rows have the longer gradients
-    positive = torch.rand(_CONTROL_ROUNDS, _CONTROL_ROWS, generator=draws) < 0.6
+    positive = torch.rand(_CONTROL_ROUNDS, _CONTROL_ROWS, generator=draws) < (0.3 if of_other else 0.6)
     labels = torch.where(positive, attack.positive, (attack.positive + 1) % upper.out_features)
     smashed = torch.randn(_CONTROL_ROUNDS, _CONTROL_ROWS, 16, generator=draws)
     given = smashed.clone().requires_grad_()
-    nn.functional.cross_entropy(upper(given.flatten(0, 1)), labels.flatten(), reduction="sum").backward()
+    logits = upper(given.flatten(0, 1))
+    loss = nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum")
+    own = None
+    if of_other:
+        other = (attack.positive + 1) % upper.out_features
+        own = torch.where(torch.rand(positive.shape, generator=draws) < 0.5, attack.positive, other)
+        loss = loss + nn.functional.cross_entropy(logits, own.flatten(), reduction="sum")
+    loss.backward()
     assert given.grad is not None
+    images = 0.5 + 0.05 * smashed.view(-1, 1, 4, 4)
     known = torch.arange(len(positive)) * _CONTROL_ROWS + positive.int().argmax(1)
     noise = torch.randn(given.grad.shape, generator=draws)
     scores = []
@@ -114,6 +135,9 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
             upper=upper,
             known_rows=known,
             known_labels=labels.flatten()[known],
+            own_labels=None if own is None else own.flatten(),
+            lower=nn.Sequential(nn.Flatten(), nn.Linear(16, 16)) if "lower" in attack.needs else None,
+            auxiliary=images if "auxiliary" in attack.needs else None,
         )
         scores.append(attack.run(observation, Generator().manual_seed(seed)))
     truth = positive.flatten()[scores[0].examples]

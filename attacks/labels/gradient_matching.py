@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
-from privkit.attacks.goals.labels import LabelObservation
+from privkit.attacks.goals.labels import Epoch, LabelObservation
 from privkit.attacks.returned import gradients
 from privkit.constraints import Checked, Count, Whole
 
@@ -24,7 +24,7 @@ class GradientMatching(Checked):
         distance: "mse", as published, or "cosine" (one less the cosine), which needs no scale.
         message: images that one loss is the mean of, ≥ 1, which scales the candidates for "mse"; None for all rows of
             a view.
-        epoch: of training, whose rounds an audit hands over, from 0, or from the end: -1 is the last.
+        epoch: of training, whose rounds an audit hands over, from 0, or from the end: -1 is the last; or "every".
 
     The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact; a
     freshly drawn one of the same architecture is UnSplit's setting, where it works at the last layer alone, and labels
@@ -42,7 +42,7 @@ class GradientMatching(Checked):
     positive: Whole = 1
     distance: Literal["mse", "cosine"] = "mse"
     message: Count | None = None
-    epoch: int = -1
+    epoch: Epoch = -1
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
         """Score every row: how much nearer the positive label's gradient is than the nearest other's."""

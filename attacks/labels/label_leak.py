@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
-from privkit.attacks.goals.labels import LabelObservation
+from privkit.attacks.goals.labels import Epoch, LabelObservation
 from privkit.attacks.returned import gradients, weight_gradients
 from privkit.constraints import Checked, Whole
 
@@ -30,11 +30,11 @@ class LabelLeak(Checked):
         at: "cut" for the gradient as it is in the view; "lower" for the gradient of the lower segment's weights that it
             gives for each example, which whoever owns the segment and its own images (`auxiliary`, one for each row)
             can compute.
-
-        less_own: whether the mean gradient of the rows of the same round and the same known label is subtracted first,
-            for a client whose gradient holds another one's part, too (averaged or broadcast): what is left tells the
-            other's label. Needs the own labels of all rows.
-        epoch: of training, whose rounds an audit hands over, from 0, or from the end: -1 is the last.
+        less_own: ask for the label of the other record in a gradient, such as the other member's of a mixing group.
+            The mean gradient of the rows of the same round and the same own label is subtracted first. What is left has
+            mean zero, so that cosine needs reference="labeled", which is then of the own labels.
+        epoch: of training, whose rounds an audit hands over, from 0, or from the end: -1 is the last. "every" asks in
+            each epoch apart, for a curve.
 
     In a balanced task nothing says that positives have the longer gradients, so that an AUC below 1/2 is a leak, too.
 
@@ -52,12 +52,18 @@ class LabelLeak(Checked):
     positive: Whole = 1
     at: Literal["cut", "lower"] = "cut"
     less_own: bool = False
-    epoch: int = -1
+    epoch: Epoch = -1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.less_own and (self.score, self.reference) == ("cosine", "mean"):
+            raise ValueError("less_own=true takes the mean off, so that score=cosine needs reference=labeled")
 
     @property
     def needs(self) -> frozenset[str]:
         """Known labels for a labeled reference or to take its own part off; own images and segment at="lower"."""
-        known = {"known_rows", "known_labels"} if self.reference == "labeled" or self.less_own else set()
+        known = {"known_rows", "known_labels"} if self.reference == "labeled" else set()
+        known = {"own_labels"} if self.less_own else known
         return frozenset(known | ({"lower", "auxiliary"} if self.at == "lower" else set()))
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
@@ -80,7 +86,7 @@ class LabelLeak(Checked):
                 raise NotApplicable(
                     f"label_leak at=lower needs the client's own image for each of the {total} rows, got {len(images)}"
                 )
-            rows = weight_gradients(lower, images[examples.to(images.device)], rows)
+            rows = _at_lower(lower, images[examples.to(images.device)], rows, rounds, observation)
         direction = None
         if self.score == "cosine" and self.reference == "labeled":
             direction = self._labeled(nn.functional.normalize(rows, dim=1), examples, observation)
@@ -96,6 +102,8 @@ class LabelLeak(Checked):
     def _labeled(self, unit: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
         """Unit direction from what is known to be negative to what is known to be positive."""
         known, labels = observation.known_rows, observation.known_labels
+        if self.less_own and observation.own_labels is not None:
+            known, labels = examples, observation.own_labels[examples.to(observation.own_labels.device)]
         if known is None or labels is None:
             raise NotApplicable("label_leak reference=labeled needs some rows with known labels (LabelObservation)")
         known, labels = known.to(unit.device), labels.to(unit.device)
@@ -118,11 +126,22 @@ def _means(rows: Tensor, groups: Tensor) -> Tensor:
 
 
 def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
-    """For each row, the mean over its round of the rows whose known label is its own."""
-    known, labels = observation.known_rows, observation.known_labels
-    if known is None or labels is None or not bool(torch.isin(examples, known.to(examples.device)).all()):
+    """For each row, the mean over its round of the rows whose own label is the same."""
+    if observation.own_labels is None:
         raise NotApplicable("label_leak less_own needs the own label of every row (LabelObservation)")
-    own = (
-        labels.new_zeros(int(max(known.max(), examples.max())) + 1).scatter(0, known, labels).to(rows.device)[examples]
-    )
+    own = observation.own_labels.to(rows.device)[examples]
     return _means(rows, rounds * (int(own.max()) + 1) + own)
+
+
+def _at_lower(lower: nn.Module, images: Tensor, rows: Tensor, rounds: Tensor, observation: LabelObservation) -> Tensor:
+    """What each row's gradient becomes in the lower segment, with the weights of the row's round."""
+    states = observation.lower_weights
+    if states is None:
+        return weight_gradients(lower, images, rows)
+    each = [rounds == number for number in rounds.unique().tolist()]
+    return torch.cat(
+        [
+            weight_gradients(lower, images[chosen.to(images.device)], rows[chosen], states[int(rounds[chosen][0])])
+            for chosen in each
+        ]
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,12 +29,21 @@ class RecordedRound:
         members: int64 [M·B, k], for scoring: the image on each seat of each row of `view`, counted through the round's
             images [n, B]; −1 on an empty seat.
         labels: int64 [n·B] or [n·B, L], for scoring, of the round's images: client c's are rows c·B to (c + 1)·B.
+        images: [n·B, ...], the round's images in the same order, each its own client's; None if they are not kept.
+        lower: state dict of the clients' stacked lower segments before the round; likewise.
     """
 
     view: View
     received: tuple[View, ...]
     members: Tensor
     labels: Tensor
+    images: Tensor | None = None
+    lower: Mapping[str, Tensor] | None = None
+
+    def own_lower(self, client: int) -> dict[str, Tensor]:
+        """State dict of one client's lower segment before the round."""
+        assert self.lower is not None
+        return {name: stack[client] for name, stack in self.lower.items()}
 
 
 class Recorder:
@@ -42,6 +51,7 @@ class Recorder:
 
     Args:
         wanted: says of each round, by its number, whether it is kept; None keeps all.
+        inputs: whether images and lower segments are kept, too, for an attack of a client on its own gradients.
 
     Attributes:
         rounds: what was recorded so far, on the CPU.
@@ -49,8 +59,8 @@ class Recorder:
     Source: privkit's own; the messages are those of Gupta and Raskar 2018, Algorithm 1.
     """
 
-    def __init__(self, wanted: Callable[[int], bool] | None = None) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: Callable[[int], bool] | None = None, *, inputs: bool = False) -> None:
+        self.wanted, self.inputs = wanted, inputs
         self.rounds: list[RecordedRound] = []
 
     def __call__(
@@ -68,12 +78,17 @@ class Recorder:
         """One round of training; see `split_round`."""
         if self.wanted is not None and not self.wanted(number):
             return split_round(edge, upper, images, labels, draws, shares=shares, number=number, update=update)
+        state = edge.lowers.module.state_dict() if self.inputs else {}
+        before = {name: _kept(value) for name, value in state.items()}
         hook = edge.lowers.register_forward_hook(_retain)
         try:
             played = split_round(edge, upper, images, labels, draws, shares=shares, number=number, update=update)
         finally:
             hook.remove()
-        self.rounds.append(_recorded(edge, played, labels, number, shares))
+        made = _recorded(edge, played, labels, number, shares)
+        if self.inputs:
+            made = replace(made, images=_kept(images.flatten(0, 1)), lower=before)
+        self.rounds.append(made)
         return played
 
     @property
@@ -137,6 +152,11 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
             for client, rows in enumerate(sent.smashed)
         )
     return RecordedRound(view=view, received=received, members=answer.members.cpu(), labels=labels.flatten(0, 1).cpu())
+
+
+def _kept(value: Tensor) -> Tensor:
+    """A copy on the CPU, away from any graph."""
+    return value.detach().cpu().clone()
 
 
 def _home(view: View) -> View:

@@ -244,3 +244,38 @@ def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
     replay(config, cell, seed_data, play, Silent())
     again = torch.stack(watched).view(2, -1).mean(1)
     torch.testing.assert_close(again, torch.tensor(model.known["curve"]))
+
+
+CLIENTS_LEAKS = [
+    "label_leak:at=lower",
+    "label_leak:less_own=true,epoch=every",
+    "label_leak:score=cosine,reference=labeled,at=lower,less_own=true",
+]
+
+
+def test_a_client_asks_its_own_segment_and_for_the_others_label_in_every_epoch(tmp_path: Path) -> None:
+    """DP-CutMixSL §5.A: the gradient of the lower segment, the members of a group, and the area by epoch."""
+    run = run_audit(
+        defense="mixup:concentration=inf",
+        attack=CLIENTS_LEAKS,
+        protocol="cutmixsl:clients=2,gradient=average",
+        out=tmp_path / "run",
+        model="vit_micro:cut=embedding",
+        **{**SETTINGS, "dataset": "tiny_digits:classes=[0,1]", "budget": "smoke:private=200,victims=50,epochs=2"},
+    )
+    assert [(row.status, row.reason) for row in run.rows] == [("done", "")] * 6
+    assert all(check.passed for row in run.rows for check in row.checks), [row.checks for row in run.rows]
+    for row in run.rows:
+        every = "epoch=every" in row.attack
+        assert len(row.auc_curve) == (2 if every else 0)
+        assert not every or row.auc_curve[-1].value == row.answers["auc"].value
+    told = {row.attack: row.answers["auc"].value for row in run.rows if row.defense != "none"}
+    assert told[CLIENTS_LEAKS[2]] > 0.9  # the mean of two gradients less the own one
+    assert (tmp_path / "run" / "report" / "figures" / "auc.svg").exists()
+
+
+def test_nobody_elses_label_is_in_a_gradient_of_ones_own(tmp_path: Path) -> None:
+    run = run_audit(defense="none", attack="label_leak:less_own=true", out=tmp_path / "run", **SETTINGS)
+    (row,) = run.rows
+    assert row.status == "not_applicable"
+    assert "asks for the label of the one other record" in row.reason

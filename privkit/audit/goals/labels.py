@@ -1,8 +1,9 @@
-"""Whose label is it? Attacks on the gradient that comes back, over one epoch of the very training that is reported."""
+"""Whose label is it? Attacks on the gradient that comes back, in the epochs of the very training that is reported."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,11 +11,15 @@ from torch import Tensor
 from privkit.attacks.base import NotApplicable, Scores, known_to
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls
 from privkit.audit.defended import replay
-from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send
+from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send, told_apart
 from privkit.domains.labels import several
 from privkit.domains.partition import rounds_an_epoch
 from privkit.reports.schema import Row
+from privkit.training import Round
 from privkit.wire.transcript import Recorder
+
+Asked = tuple[Scores, Tensor, Tensor]
+"""Scores, whether each is of a positive, and the round of each."""
 
 
 def ask(context: AttackContext) -> Row:
@@ -31,44 +36,91 @@ def ask(context: AttackContext) -> Row:
         raise NotApplicable(f"positive={attack.positive} is no label: there are {seed_data.splits.classes} classes")
     checks = context.controls(lambda: controls(attack, context.cell.seed))
     context.begin()
-    scores, positive, rounds = asked(attack, _recorded(attack, context), context)
-    metrics = context.told(scores, positive, rounds)
-    many = seed_data.splits.classes
-    asked_for = f"each record has {many} labels: the attack asked whether it has number {attack.positive}"
-    notes = (asked_for,) if several(seed_data.victims.y) else ()
-    return context.row.model_copy(update={"answers": metrics, "checks": checks, "notes": notes})
+    every = attack.epoch == "every"
+    by_epoch = _every_epoch(attack, context) if every else [asked(attack, _recorded(attack, context), context)]
+    answers = context.told(*by_epoch[-1])
+    curve = tuple(told_apart(*one)["auc"] for one in by_epoch) if every else ()
+    many, notes = seed_data.splits.classes, []
+    if several(seed_data.victims.y):
+        notes.append(f"each record has {many} labels: the attack asked whether it has number {attack.positive}")
+    if "own_labels" in known_to(attack):
+        notes.append("each client knows its own labels, and asked for that of the other record that is mixed with it")
+    if every:
+        notes.append(f"the attack was asked in each of {len(curve)} epochs; the answers are of the last")
+    found = {"answers": answers, "auc_curve": curve, "checks": checks, "notes": tuple(notes)}
+    return context.row.model_copy(update=found)
 
 
-def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext) -> tuple[Scores, Tensor, Tensor]:
+def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext) -> Asked:
     """Scores, truth and round of every row of every client that the attack was asked about."""
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    parts: list[Asked] = []
     clients = len(recorder.rounds[0].received) if recorder.rounds else 0
     if not clients or recorder.rounds[0].received[0].cut_gradient is None:
         raise NotApplicable("no gradient comes back to a client of its own: images are mixed before its lower segment")
-    declared = known_to(attack)
-    upper = context.model.upper if "upper" in declared else None
-    for client in range(clients):
-        views = recorder.received(client)
-        truth = torch.cat([kept.labels.unflatten(0, (clients, -1))[client] for kept in recorder.rounds])
-        truth = one_of(truth, attack.positive)
-        rounds = torch.arange(len(views)).repeat_interleave(len(views[0].smashed))
-        known = _first_positives(truth == attack.positive, rounds) if "known_rows" in declared else truth[:0]
-        observation = LabelObservation(
-            image_shape=context.seed_data.splits.domain.shape,
-            batch_size=context.round_size,
-            views=views,
-            upper=upper,
-            known_rows=known if len(known) else None,
-            known_labels=truth[known] if len(known) else None,
-        )
-        scores = attack.run(observation, context.generator())
-        asked_for = ~torch.isin(scores.examples, known)  # what is known is not asked
+    labels = [one_of(kept.labels, attack.positive).unflatten(0, (clients, -1)) for kept in recorder.rounds]
+    owned, declared = torch.cat(labels, 1), known_to(attack)
+    truths = _others(attack, recorder, context, clients) if "own_labels" in declared else owned
+    rounds = torch.arange(len(labels)).repeat_interleave(labels[0].shape[1])
+    for client, (own, truth) in enumerate(zip(owned, truths, strict=True)):
+        known = _first_positives(own == attack.positive, rounds) if "known_rows" in declared else own[:0]
+        scores = attack.run(_observed(attack, recorder, context, client, own, known), context.generator())
+        # what is known is not asked, nor what nobody else is part of
+        asked_for = ~torch.isin(scores.examples, known) & (truth[scores.examples] >= 0)
         judged, values = scores.examples[asked_for], scores.values[asked_for]
-        parts.append((values, truth[judged] == attack.positive, rounds[judged] * clients + client))
-    values, positive, batches = (torch.cat(column) for column in zip(*parts, strict=True))
+        found = Scores(values=values, examples=judged)
+        parts.append((found, truth[judged] == attack.positive, rounds[judged] * clients + client))
+    values = torch.cat([scores.values for scores, _, _ in parts])
+    positive, batches = (torch.cat([part[column] for part in parts]) for column in (1, 2))
     if bool(positive.all()) or not bool(positive.any()):
         raise NotApplicable(f"all or none of the {len(positive)} rows have label {attack.positive}: ask for another")
     return Scores(values=values, examples=torch.arange(len(values))), positive, batches
+
+
+def _observed(
+    attack: LabelAttack, recorder: Recorder, context: AttackContext, client: int, own: Tensor, known: Tensor
+) -> LabelObservation:
+    """What one client holds, as far as the attack declares it."""
+    declared, rounds, clients = known_to(attack), recorder.rounds, len(recorder.rounds[0].received)
+    edge = context.model.edge
+    images = [kept.images.unflatten(0, (clients, -1))[client] for kept in rounds if kept.images is not None]
+    return LabelObservation(
+        image_shape=context.seed_data.splits.domain.shape,
+        batch_size=context.round_size,
+        views=recorder.received(client),
+        upper=context.model.upper if "upper" in declared else None,
+        lower=edge.lowers.copy(client) if "lower" in declared else None,
+        lower_weights=[kept.own_lower(client) for kept in rounds] if "lower" in declared else None,
+        auxiliary=torch.cat(images) if "auxiliary" in declared else None,
+        known_rows=known if len(known) else None,
+        known_labels=own[known] if len(known) else None,
+        own_labels=own if "own_labels" in declared else None,
+    )
+
+
+def _others(attack: LabelAttack, recorder: Recorder, context: AttackContext, clients: int) -> Tensor:
+    """Label of the other record that is mixed with each row, [clients, N]; −1 for a record that is alone.
+
+    Of a mixing group it is the other member's; without mixing, two clients' averaged gradient has one other record.
+
+    Raises:
+        NotApplicable: if no other record, or more than one, is in a message's gradient.
+    """
+    group, averaged = recorder.rounds[0].view.mixed, context.model.edge.protocol.gradient == "average"
+    if group != 2 and not (group == 1 and clients == 2 and averaged):
+        found = f"mixes groups of {group}" if group > 1 else "mixes no two clients' records"
+        raise NotApplicable(
+            f"{attack.name} asks for the label of the one other record in a gradient, but this run {found}; use a "
+            "defense with group=2, or gradient=average with clients=2"
+        )
+    parts = []
+    for kept in recorder.rounds:
+        rows = torch.arange(len(kept.labels))
+        pairs = kept.members if group == 2 else rows.view(2, -1).T
+        pairs = pairs[(pairs >= 0).all(1)]
+        labels = one_of(kept.labels, attack.positive)
+        other = torch.full((len(rows),), -1).scatter(0, pairs.flatten(), labels[pairs.flip(1).flatten()])
+        parts.append(other.unflatten(0, (clients, -1)))
+    return torch.cat(parts, 1)
 
 
 def one_of(labels: Tensor, positive: int) -> Tensor:
@@ -82,30 +134,52 @@ def one_of(labels: Tensor, positive: int) -> Tensor:
     return torch.where(labels[:, positive] == 1, positive, positive + 1)
 
 
+def _recorder(attack: LabelAttack, wanted: Callable[[int], bool] | None = None) -> Recorder:
+    """A recorder of rounds, with the inputs of the clients if the attack reads them."""
+    return Recorder(wanted, inputs="lower" in known_to(attack))
+
+
 def _recorded(attack: LabelAttack, context: AttackContext) -> Recorder:
     """The epoch's rounds; those of the last model are kept for the next attack that asks for its labels."""
-    key = (str(context.folder.path), context.cell.model_id, attack.epoch)
+    key = (str(context.folder.path), context.cell.model_id, attack.epoch, "lower" in known_to(attack))
     if key not in _KEPT:
-        recorder = Recorder(_wanted(attack, context))
+        steps, epochs = _steps(context), context.config.budget.epochs
+        assert attack.epoch != "every"
+        epoch = attack.epoch if attack.epoch >= 0 else epochs + attack.epoch
+        if not 0 <= epoch < epochs:
+            raise NotApplicable(f"epoch={attack.epoch} is none of the {epochs} epochs of training")
+        recorder = _recorder(attack, lambda number: number // steps == epoch)
         replay(context.config, context.cell, context.seed_data, recorder, context.progress)
         _KEPT.clear()
         _KEPT[key] = recorder
     return _KEPT[key]
 
 
-_KEPT: dict[tuple[str, str, int], Recorder] = {}
+_KEPT: dict[tuple[str, str, int | str, bool], Recorder] = {}
 """One replayed epoch at most."""
 
 
-def _wanted(attack: LabelAttack, context: AttackContext) -> Callable[[int], bool]:
-    """Whether a round is of the epoch that the attack reads."""
+def _every_epoch(attack: LabelAttack, context: AttackContext) -> list[Asked]:
+    """What the attack says in each epoch; only one epoch's rounds are in memory."""
+    recorder, steps = _recorder(attack), _steps(context)
+    found: list[Asked] = []
+
+    def play(*given: Any, number: int = 0, **options: Any) -> Round:
+        played = recorder(*given, number=number, **options)
+        if (number + 1) % steps == 0:
+            found.append(asked(attack, recorder, context))
+            recorder.rounds.clear()
+        return played
+
+    replay(context.config, context.cell, context.seed_data, play, context.progress)
+    return found
+
+
+def _steps(context: AttackContext) -> int:
+    """Rounds of an epoch, over the clients' turns."""
     protocol, config = context.model.edge.protocol, context.config
     rounds = rounds_an_epoch(len(context.seed_data.splits.private), protocol.clients, config.training.batch_size)
-    steps, epochs = rounds * (protocol.clients // protocol.active), config.budget.epochs
-    epoch = attack.epoch if attack.epoch >= 0 else epochs + attack.epoch
-    if not 0 <= epoch < epochs:
-        raise NotApplicable(f"epoch={attack.epoch} is none of the {epochs} epochs of training")
-    return lambda number: number // steps == epoch
+    return rounds * (protocol.clients // protocol.active)
 
 
 def _first_positives(positive: Tensor, rounds: Tensor) -> Tensor:

@@ -94,15 +94,19 @@ def test_the_own_part_of_an_averaged_gradient_is_taken_away() -> None:
         View(round=n, smashed=torch.zeros(150, 12), cut_gradient=g)
         for n, g in enumerate((parts.mean(0) * scale).split(150))
     ]
-    known = LabelObservation(image_shape=SHAPE, batch_size=300, known_rows=torch.arange(300), known_labels=labels[0])
+    knowledge = {
+        False: replace(BARE, known_rows=torch.arange(300), known_labels=labels[0]),
+        True: replace(BARE, own_labels=labels[0]),
+    }
     peer, areas = labels[1].numpy(), []
     for less_own in (False, True):
         attack = LabelLeak(score="cosine", reference="labeled", less_own=less_own)
-        areas.append(pooled_auc(scored(attack, views, known).numpy(), peer).auc.value)
+        areas.append(pooled_auc(scored(attack, views, knowledge[less_own]).numpy(), peer).auc.value)
     assert areas[1] > 0.99 > 0.95 > areas[0]
-    few = LabelObservation(image_shape=SHAPE, batch_size=300, known_rows=torch.arange(9), known_labels=labels[0, :9])
     with pytest.raises(NotApplicable, match="own label of every row"):
-        LabelLeak(less_own=True).run(replace(few, views=views), Generator())
+        LabelLeak(less_own=True).run(replace(BARE, views=views), Generator())
+    with pytest.raises(ValueError, match="needs reference=labeled"):
+        LabelLeak(less_own=True, score="cosine")
 
 
 def test_one_known_kind_is_enough_and_the_positive_label_counts() -> None:
@@ -148,6 +152,12 @@ def test_the_lower_segments_gradient_is_each_examples_own() -> None:
     views = [View(round=0, smashed=torch.zeros(6, 12), cut_gradient=arrived)]
     knowledge = LabelObservation(image_shape=SHAPE, batch_size=6, lower=segment, auxiliary=images)
     assert torch.equal(scored(LabelLeak(at="lower"), views, knowledge), found.norm(dim=1))
+    moved = [{name: value + number for name, value in segment.state_dict().items()} for number in range(2)]
+    halves = [View(round=n, smashed=torch.zeros(3, 12), cut_gradient=part) for n, part in enumerate(arrived.split(3))]
+    scores = scored(LabelLeak(at="lower"), halves, replace(knowledge, lower_weights=moved))
+    again = weight_gradients(segment, images[3:], arrived[3:], moved[1])
+    assert torch.allclose(scores, torch.cat([found[:3], again]).norm(dim=1))
+    assert not torch.allclose(again, found[3:])
 
 
 def test_what_is_missing_is_said() -> None:
