@@ -13,8 +13,9 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from privkit.cli.papers import claims_table, methods_table, orderings_table
-from privkit.papers import paper
+from privkit.cli.papers import claims_table, coverage_table, methods_table, orderings_table
+from privkit.papers import PAPERS, paper
+from privkit.papers.coverage import STATES, coverage
 from privkit.papers.orderings import judge, measured, read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,6 +49,21 @@ def orderings(name: str) -> str:
     return f"{table(*methods_table(methods))}\n\n{table(*orderings_table(judge(name, methods)))}"
 
 
+def covered(name: str) -> str:
+    """What became of every number that a paper prints."""
+    return table(*coverage_table(list(coverage(name).covered())))
+
+
+def coverage_counts() -> str:
+    """How many printed numbers of each paper are measured, configured or have a reason."""
+    rows = []
+    for name in PAPERS:
+        found = list(coverage(name).covered())
+        counts = [sum(len(one.values) for one in found if one.state == state) for state in STATES]
+        rows.append([f"`{name}`", *map(str, counts)])
+    return table(["paper", *STATES], rows)
+
+
 def pages() -> dict[Path, str]:
     """Every page that is to be written, with its text."""
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
@@ -58,6 +74,8 @@ def pages() -> dict[Path, str]:
             table=lambda name, folder=source.parent: markdown(folder / f"{name}.csv"),
             claims=claims,
             orderings=orderings,
+            covered=covered,
+            coverage_counts=coverage_counts,
         )
     return made
 

@@ -15,6 +15,7 @@ from privkit.errors import StorageError, UsageError, unknown
 if TYPE_CHECKING:
     from privkit.interval import Interval
     from privkit.papers.contract import Comparison, Paper
+    from privkit.papers.coverage import Covered
     from privkit.papers.orderings import Judged, Measured
 
 
@@ -31,6 +32,9 @@ def papers(
         Path | None,
         typer.Option(help="Run folder (or JSON lines) on which to judge the paper's orderings. [the measured ones]"),
     ] = None,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Of every printed number: measured, configured, or why not.")
+    ] = False,
     figures: Annotated[Path | None, typer.Option(help="Folder for the paper's figures, drawn as PNG and SVG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")] = False,
 ) -> None:
@@ -38,7 +42,8 @@ def papers(
     from privkit.papers import PAPERS, paper
 
     if name is None:
-        given = [flag for flag, value in (("--table", table), ("--results", results), ("--figures", figures)) if value]
+        flags = (("--table", table), ("--results", results), ("--coverage", coverage), ("--figures", figures))
+        given = [flag for flag, value in flags if value]
         if given:
             raise UsageError(f"{given[0]} belongs to one paper: name it ({', '.join(PAPERS)})")
         _list([paper(one) for one in PAPERS], as_json)
@@ -46,6 +51,8 @@ def papers(
     chosen = paper(name)
     if table is not None:
         _print_values(chosen, table, as_json)
+    elif coverage:
+        _print_coverage(chosen, as_json)
     elif figures is not None:
         _draw(chosen, figures)
     else:
@@ -114,6 +121,29 @@ def _print_values(shown: Paper, table: str, as_json: bool) -> None:
     typer.echo(f"{shown.citation}, {chosen[0].table}; line: of the paper's text, from which the number was read")
 
 
+def _print_coverage(chosen: Paper, as_json: bool) -> None:
+    """What became of every printed number, and how many numbers that are."""
+    from privkit.papers.coverage import STATES, coverage
+
+    covered = list(coverage(chosen.name).covered())
+    counts = {state: sum(len(one.values) for one in covered if one.state == state) for state in STATES}
+    if as_json:
+        entries = [
+            {**asdict(one.entry), "state": one.state, "by": one.by, "numbers": len(one.values)} for one in covered
+        ]
+        typer.echo(
+            json.dumps({"paper": chosen.name, "counts": counts, "entries": entries}, indent=2, ensure_ascii=False)
+        )
+        return
+    _print(*coverage_table(covered))
+    typer.echo("; ".join(f"{count} printed numbers {_STATES[state]}" for state, count in counts.items()))
+
+
+_NUMBERS = ("published", "ours", "value", "seeds", "line", "numbers")
+"""Headings of columns that are aligned on the right."""
+_STATES = {"measured": "measured", "configured": "configured", "reason": "with a reason"}
+
+
 def _draw(chosen: Paper, folder: Path) -> None:
     """Every figure as PNG and SVG."""
     from privkit.papers import PAPERS, paper
@@ -143,7 +173,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
         raise UsageError(f"{chosen.name} publishes no ordering that is judged here: leave --results out")
     comparisons = list(chosen.comparisons())
     methods = measured(chosen.name, read_rows(results)) if orderings(chosen.name) else []
-    if results is not None and not any(one.accuracy for one in methods):
+    if results is not None and not any(one.values for one in methods):
         raise UsageError(
             f"no row of {results} is of a method of {chosen.name}: audit one of its experiments "
             f"({', '.join(path.name for path in chosen.experiments)})"
@@ -154,7 +184,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
             "paper": chosen.name,
             "title": chosen.title,
             "claims": [asdict(one) for one in comparisons],
-            "methods": [{"method": one.method, "accuracy": dict(one.accuracy)} for one in methods],
+            "methods": [asdict(one) for one in methods],
             "orderings": [_ordering_json(one) for one in judged],
             "experiments": [str(path) for path in chosen.experiments],
         }
@@ -172,6 +202,21 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
             typer.echo(f"  {path}")
 
 
+def coverage_table(covered: list[Covered]) -> Table:
+    """Heading and rows: entry by entry what became of its numbers; a figure that prints none has no count."""
+    return ["table", "rows", "columns", "numbers", "state", "by"], [
+        [
+            one.entry.table,
+            one.entry.rows if one.values else "",
+            one.entry.columns if one.values else "",
+            str(len(one.values) or ""),
+            one.state,
+            one.by,
+        ]
+        for one in covered
+    ]
+
+
 def claims_table(comparisons: list[Comparison]) -> Table:
     """Heading and rows: one claim a row, with published and own number, verdict and reason."""
     heading = ["claim", "published", "ours", "quantity", "verdict", "why"]
@@ -182,25 +227,38 @@ def claims_table(comparisons: list[Comparison]) -> Table:
 
 
 def methods_table(methods: list[Measured]) -> Table:
-    """Heading and rows: the accuracy of each method that ran."""
-    return ["method", "seeds", "accuracy"], [
-        [one.method, str(len(one.accuracy)), _interval(one.interval) or f"{next(iter(one.accuracy.values())):.3f}"]
+    """Heading and rows: what was measured of each method that ran."""
+    return ["method", "quantity", "seeds", "value"], [
+        [
+            one.method,
+            one.quantity,
+            str(len(one.values)),
+            _interval(one.interval) or f"{next(iter(one.values.values())):.3f}",
+        ]
         for one in methods
-        if one.accuracy
+        if one.values
     ]
 
 
 def orderings_table(judged: list[Judged]) -> Table:
     """Heading and rows: the verdict on each ordering."""
-    return ["published ordering", "source", "difference", "verdict"], [
-        [one.ordering.claim, one.ordering.source, _interval(one.difference, sign="+"), one.verdict] for one in judged
+    return ["published ordering", "source", "quantity", "published", "difference", "verdict"], [
+        [
+            one.ordering.claim,
+            one.ordering.source,
+            one.ordering.quantity,
+            "" if one.published is None else f"{one.published:+.3f}",
+            _interval(one.difference, sign="+"),
+            one.verdict,
+        ]
+        for one in judged
     ]
 
 
 def _ordering_json(one: Judged) -> dict[str, Any]:
     """An ordering and its verdict."""
     gap = None if one.difference is None else asdict(one.difference)
-    return {**asdict(one.ordering), "difference": gap, "verdict": one.verdict}
+    return {**asdict(one.ordering), "published": one.published, "difference": gap, "verdict": one.verdict}
 
 
 def _interval(interval: Interval | None, *, sign: str = "") -> str:
@@ -225,7 +283,9 @@ def _print(header: list[str], rows: list[list[str]]) -> None:
 
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in header:
-        table.add_column(name, justify="right" if name in ("published", "ours", "value", "seeds", "line") else "left")
+        table.add_column(
+            name, justify="right" if name in ("published", "ours", "value", "seeds", "line", "numbers") else "left"
+        )
     for row in rows:
         table.add_row(*(Text(escape.terminal(cell)) for cell in row))
     escape.console(width=None if sys.stdout.isatty() else 160).print(table)

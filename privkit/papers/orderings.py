@@ -1,9 +1,12 @@
-"""Orderings of methods that papers publish, judged on the rows of audits: does "A is more accurate than B" show?"""
+"""Orderings of methods that papers publish, judged on the rows of audits: does "A is more accurate than B" show?
+
+An ordering is of one quantity, larger first: of the accuracy, or of the error of an attack.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -12,49 +15,74 @@ from typing import Any, Literal
 
 from privkit.errors import UsageError
 from privkit.interval import Interval
+from privkit.papers.values import printed
+from privkit.reports.schema import Row
 from privkit.run.records import read_rows as run_rows
 from privkit.toml_text import parse_toml
 
 FIELDS = ("defense", "protocol", "dataset", "model", "partition")
-"""Fields of a row that say which method it is."""
+"""Fields of a row that say which method it is; a method may also name `attack` and `auxiliary`."""
 CONFIDENCE = 0.95
+QUANTITIES: Mapping[str, Callable[[Row], float | None]] = {
+    "accuracy": lambda row: row.accuracy.value if row.accuracy else None,
+    "mse": lambda row: row.recovered["unaligned"]["mse"].value if row.recovered else None,
+}
+"""What an ordering may be of, and where a row of an audit has it."""
+Verdict = Literal["agrees", "ordering agrees", "reversed", "undecided", "not run"]
+"""What our rows say of a published ordering."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ordering:
-    """A published statement that one method is more accurate than another.
+    """A published statement that a quantity of one method is larger than that of another.
 
     Attributes:
         claim: the statement.
         source: table or figure of the paper.
-        better: name of the method that is more accurate.
+        better: name of the method with the larger value.
         worse: name of the other method.
+        quantity: one of `QUANTITIES`.
+        numbers: row and column of the printed values of `source`, first of the better method; None if the numbers are
+            not printed, or were printed for other data.
     """
 
     claim: str
     source: str
     better: str
     worse: str
+    quantity: str = "accuracy"
+    numbers: tuple[tuple[str, str], tuple[str, str]] | None = None
+
+    def published(self, paper: str) -> float | None:
+        """The printed difference, as a share where the paper prints per cent; None if it prints no numbers."""
+        if self.numbers is None:
+            return None
+        better, worse = (printed(paper, self.source, row, column) for row, column in self.numbers)
+        return (better - worse) / (100 if self.quantity == "accuracy" else 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Accuracies of one method, seed by seed.
+    """A quantity of one method, seed by seed.
 
     Attributes:
         method: its name in the paper's orderings.
-        accuracy: seed -> test accuracy in [0, 1].
+        quantity: one of `QUANTITIES`.
+        values: seed -> value.
     """
 
     method: str
-    accuracy: Mapping[int, float]
+    quantity: str
+    values: Mapping[int, float]
 
     @property
     def interval(self) -> Interval | None:
-        """Mean over seeds with a 95 % interval that stays in [0, 1]; None below two seeds."""
-        from privkit.audit.seed_intervals import UNIT, over_values
+        """Mean over seeds with a 95 % interval that stays in the quantity's range; None below two seeds."""
+        from privkit.audit.seed_intervals import RANGES, over_values
 
-        return over_values(list(self.accuracy.values()), CONFIDENCE, UNIT) if len(self.accuracy) > 1 else None
+        return (
+            over_values(list(self.values.values()), CONFIDENCE, RANGES[self.quantity]) if len(self.values) > 1 else None
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,15 +91,17 @@ class Judged:
 
     Attributes:
         ordering: the published statement.
-        difference: of the accuracies of the same seeds, better minus worse, with Student's 95 % interval; None below
+        published: the printed difference, or None.
+        difference: of the values of the same seeds, better minus worse, with Student's 95 % interval; None below
             two common seeds.
-        verdict: "reproduced" if the interval lies above 0, "reversed" if below, else "undecided"; "not run" without
-            two common seeds.
+        verdict: "ordering agrees" if the interval lies above 0, and "agrees" if it also holds the printed difference;
+            "reversed" if it lies below 0, else "undecided"; "not run" without two common seeds.
     """
 
     ordering: Ordering
+    published: float | None
     difference: Interval | None
-    verdict: Literal["reproduced", "reversed", "undecided", "not run"]
+    verdict: Verdict
 
 
 def orderings(paper: str) -> tuple[Ordering, ...]:
@@ -83,29 +113,42 @@ def orderings(paper: str) -> tuple[Ordering, ...]:
     return tuple(Ordering(**entry) for entry in _toml(f"privkit.papers.{paper}", "orderings.toml").get("ordering", ()))
 
 
+def needed(paper: str) -> dict[tuple[str, str], None]:
+    """Every method and quantity of a paper's orderings, once each, in their order."""
+    return {(name, one.quantity): None for one in orderings(paper) for name in (one.better, one.worse)}
+
+
+def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Quantities of a row that some ordering of the paper needs; methods that name the row's attack go first."""
+    methods = _toml("privkit.papers", "methods.toml")
+    matching = [(name, quantity) for name, quantity in needed(paper) if _is(row, methods[name])]
+    attacked = [(name, quantity) for name, quantity in matching if "attack" in methods[name]]
+    return tuple(dict.fromkeys(quantity for _, quantity in attacked or matching))
+
+
 def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """The accuracies of a paper's methods among the rows of audits.
+    """The values of a paper's methods among the rows of audits.
 
     Args:
         paper: name of its folder.
-        rows: with the fields `defense`, `protocol`, `dataset`, `model`, `partition`, `seed` and `accuracy`.
+        rows: as `read_rows` returns them.
 
     Raises:
-        UsageError: if two rows of one method and seed have different accuracies: they are of different runs.
+        UsageError: if two rows of one method and seed have different values: they are of different runs.
     """
     rows, methods = list(rows), _toml("privkit.papers", "methods.toml")
     measurements = []
-    for name in dict.fromkeys(name for one in orderings(paper) for name in (one.better, one.worse)):
-        accuracy: dict[int, float] = {}
+    for name, quantity in needed(paper):
+        values: dict[int, float] = {}
         for row in rows:
-            if _is(row, methods[name]):
-                value = accuracy.setdefault(row["seed"], row["accuracy"])
-                if value != row["accuracy"]:
+            if row.get(quantity) is not None and _is(row, methods[name]):
+                value = values.setdefault(row["seed"], row[quantity])
+                if value != row[quantity]:
                     raise UsageError(
-                        f"{name}, seed {row['seed']}, has the accuracies {value:g} and {row['accuracy']:g}: give "
-                        "rows of one configuration only"
+                        f"{name}, seed {row['seed']}, has {quantity} {value:g} in one row and {row[quantity]:g} in "
+                        "another: give rows of one configuration only"
                     )
-        measurements.append(Measured(method=name, accuracy=accuracy))
+        measurements.append(Measured(method=name, quantity=quantity, values=values))
     return measurements
 
 
@@ -113,20 +156,23 @@ def judge(paper: str, measurements: Sequence[Measured]) -> list[Judged]:
     """The verdict on each ordering of a paper, from differences of the same seeds."""
     from privkit.audit.seed_intervals import over_values
 
-    accuracy = {one.method: one.accuracy for one in measurements}
+    values = {(one.method, one.quantity): one.values for one in measurements}
     judged = []
     for ordering in orderings(paper):
-        better, worse = accuracy[ordering.better], accuracy[ordering.worse]
-        common = sorted(set(better) & set(worse))
-        if len(common) < 2:
-            judged.append(Judged(ordering=ordering, difference=None, verdict="not run"))
-            continue
-        gap = over_values([better[seed] - worse[seed] for seed in common], CONFIDENCE)
-        verdict: Literal["reproduced", "reversed", "undecided"] = (
-            "reproduced" if gap.low > 0 else "reversed" if gap.high < 0 else "undecided"
-        )
-        judged.append(Judged(ordering=ordering, difference=gap, verdict=verdict))
+        better, worse = (values[name, ordering.quantity] for name in (ordering.better, ordering.worse))
+        common, stated = sorted(set(better) & set(worse)), ordering.published(paper)
+        gap = over_values([better[seed] - worse[seed] for seed in common], CONFIDENCE) if len(common) > 1 else None
+        judged.append(Judged(ordering=ordering, published=stated, difference=gap, verdict=_verdict(gap, stated)))
     return judged
+
+
+def _verdict(gap: Interval | None, published: float | None) -> Verdict:
+    """See `Judged`."""
+    if gap is None:
+        return "not run"
+    if gap.low > 0:
+        return "agrees" if published is not None and gap.low <= published <= gap.high else "ordering agrees"
+    return "reversed" if gap.high < 0 else "undecided"
 
 
 def read_rows(path: Path | None = None) -> list[dict[str, Any]]:
@@ -139,7 +185,7 @@ def read_rows(path: Path | None = None) -> list[dict[str, Any]]:
         text, name = (files("privkit.papers") / "measured.jsonl").read_text(encoding="utf-8"), "measured.jsonl"
     else:
         if path.is_dir():
-            return [row.model_dump() | {"accuracy": row.accuracy.value} for row in run_rows(path) if row.accuracy]
+            return [row.model_dump() | {name: of(row) for name, of in QUANTITIES.items()} for row in run_rows(path)]
         name = str(path)
         try:
             text = path.read_text(encoding="utf-8")
@@ -149,28 +195,29 @@ def read_rows(path: Path | None = None) -> list[dict[str, Any]]:
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             row = json.loads(line)
-            accuracy = row["accuracy"]
-            row["accuracy"] = accuracy["value"] if isinstance(accuracy, dict) else accuracy
             missing = [field for field in (*FIELDS, "seed") if field not in row]
+            if not any(name in row for name in QUANTITIES):
+                missing.append(" or ".join(QUANTITIES))
             if missing:
                 raise KeyError(missing[0])
+            if isinstance(row.get("accuracy"), dict):  # a line of a run folder's results.jsonl
+                row["accuracy"] = row["accuracy"]["value"]
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{name}, line {number}, is no row of an audit: {error}") from error
-        if row["accuracy"] is not None:
-            rows.append(row)
+        rows.append(row)
     return rows
 
 
 def _is(row: Mapping[str, Any], method: Mapping[str, str]) -> bool:
     """Whether a row is of a method; the method's model is the beginning of the row's."""
-    given = {**row, "defense": _without_protocol(row["defense"]), "model": row["model"][: len(method["model"])]}
-    return all(given[field] == method[field] for field in FIELDS)
+    given = {**row, "defense": without_protocol(row["defense"]), "model": row["model"][: len(method["model"])]}
+    return all(given.get(field) == value for field, value in method.items())
 
 
-def _without_protocol(defense: str) -> str:
+def without_protocol(defense: str) -> str:
     """A defense as a row names it, without the protocol, which is a field of its own.
 
-    >>> _without_protocol("random_cutmix:group=3,protocol=cutmixsl"), _without_protocol("none:protocol=psl")
+    >>> without_protocol("random_cutmix:group=3,protocol=cutmixsl"), without_protocol("none:protocol=psl")
     ('random_cutmix:group=3', 'none')
     """
     name, _, options = defense.partition(":")

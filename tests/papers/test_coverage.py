@@ -1,0 +1,82 @@
+"""What became of every printed number: nothing is forgotten, and every entry is true."""
+
+import json
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import pytest
+from typer.testing import CliRunner
+
+from privkit.cli.app import app
+from privkit.errors import UsageError
+from privkit.papers import PAPERS
+from privkit.papers.coverage import Coverage, Entry, configuration, coverage
+from privkit.papers.orderings import needed
+from privkit.papers.values import printed_values
+from privkit.run.plan import plan
+from privkit.settings import read_toml, resolve
+
+ALL = {name: coverage(name) for name in PAPERS}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_no_printed_number_is_forgotten(name: str) -> None:
+    assert ALL[name].missing() == ()
+    assert sum(len(one.values) for one in ALL[name].covered()) == len(printed_values(name))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_an_entry_names_what_there_is(name: str) -> None:
+    paper, tables = ALL[name], {value.table for value in printed_values(name)}
+    for entry in paper.entries:
+        assert paper.state(entry) is not None, entry
+        assert entry.table not in tables or any(entry.matches(value) for value in printed_values(name)), entry
+        for pattern in entry.claims:
+            assert any(fnmatchcase(claim, pattern) for claim in paper.verdicts), pattern
+        assert set(entry.methods) <= {method for method, _ in needed(name)}
+        assert not entry.reason or (entry.reason[0].isupper() and entry.reason.endswith(".")), entry.reason
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_configured_experiment_is_an_audit(name: str) -> None:
+    """Also with the settings that an entry replaces: `privkit audit --config … --dry-run` starts with the same plan."""
+    distinct = {(entry.experiment, str(entry.settings)): entry for entry in ALL[name].entries if entry.experiment}
+    for entry in distinct.values():
+        assert len(plan(resolve({**read_toml(configuration(name, entry)), **entry.settings}))) >= 2
+
+
+def test_the_best_entry_counts() -> None:
+    entries = (
+        Entry(table="Table 3", reason="Too large."),
+        Entry(table="Table 3", experiment="table_3"),
+        Entry(table="Table 3", rows="PSL", columns="ViT-Tiny, CIFAR-10", methods=["PSL"]),
+    )
+    paper = replace(ALL["dp_cutmixsl"], entries=entries)
+    found = {one.state: len(one.values) for one in paper.covered()}
+    assert found == {"configured": 41, "measured": 1}
+    assert {value.table for value in paper.missing()} == {value.table for value in printed_values("dp_cutmixsl")} - {
+        "Table 3"
+    }
+
+
+def test_what_was_not_run_is_not_measured() -> None:
+    paper = Coverage(paper="dp_cutmixsl", entries=())
+    assert paper.state(Entry(table="Table 3", methods=["PSL"])) == "measured"
+    assert paper.state(Entry(table="Table 3", methods=["PSL", "nobody"])) is None
+    assert paper.state(Entry(table="Table 3", methods=["nobody"], experiment="table_3")) == "configured"
+    assert paper.state(Entry(table="Table 1", claims=["Theorem 99*"])) is None
+
+
+def test_the_command_prints_counts() -> None:
+    done = CliRunner().invoke(app, ["papers", "cutmixsl", "--coverage", "--json"])
+    answer = json.loads(done.stdout)
+    assert sum(answer["counts"].values()) == len(printed_values("cutmixsl"))
+    assert "printed numbers measured" in CliRunner().invoke(app, ["papers", "cutmixsl", "--coverage"]).stdout
+    alone = CliRunner().invoke(app, ["papers", "--coverage"])
+    assert isinstance(alone.exception, UsageError)
+    assert "--coverage belongs to one paper" in str(alone.exception)
+
+
+def test_an_unknown_experiment_is_named() -> None:
+    with pytest.raises(UsageError, match=r"cutmixsl has no experiment 'table_9'; it has figure_2"):
+        configuration("cutmixsl", Entry(table="Table 3", experiment="table_9"))
