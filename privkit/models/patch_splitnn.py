@@ -16,7 +16,7 @@ from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models.base import NamedCuts, SplitModel
 from privkit.models.patch_copies import one_a_patch, shared
-from privkit.models.resnet import pieces
+from privkit.models.resnet import BLOCKS, pieces
 from privkit.models.tokens import centered
 from privkit.torch_utils.seeded import seeded
 
@@ -98,13 +98,14 @@ class WithAdaptation(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSplitNN(NamedCuts):
-    """ResNet-18 whose first layers see one patch each; the server joins their feature maps.
+    """A ResNet whose first layers see one patch each; the server joins their feature maps.
 
     The paper calls the first layers *upper* models; they are the lower segment here. Its output [N, P·C, h, w] holds
     the feature maps of patch 1, then of patch 2, …: `split_parts:parts=P` puts each patch into a storage of its own.
 
     Attributes:
-        cut: last layer of the patches' networks: "stem", "stage1" (the paper), "stage2" or "stage3".
+        depth: 18 (the paper) or 20, CIFAR's small ResNet; see `ResNet`.
+        cut: last layer of the patches' networks: "stem", "stage1" (the paper), "stage2" or, of depth 18, "stage3".
         patch: side of a patch in pixels.
         stride: between patches; smaller than `patch` where they overlap.
         models: M, 1 for one network that sees all patches, or as many as patches; None for the latter.
@@ -123,6 +124,7 @@ class PatchSplitNN(NamedCuts):
 
     domain: ClassVar[str] = "images"
 
+    depth: Literal[18, 20] = 18
     cut: str = "stage1"
     patch: Count = 16
     stride: Count = 8
@@ -133,7 +135,7 @@ class PatchSplitNN(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        return ("stem", "stage1", "stage2", "stage3")
+        return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]) - 1)))
 
     def grid(self, height: int, width: int) -> int:
         """g, how many patches lie in a row and in a column.
@@ -168,11 +170,11 @@ class PatchSplitNN(NamedCuts):
             )
         apart = self.models != 1 and count > 1
         with seeded(torch.device("cpu"), seed):
-            chain = pieces(18, domain.shape, classes)
+            chain = pieces(self.depth, domain.shape, classes)
             below = self.cuts.index(self.cut) + 1
             first, rest = self._parts(chain, below)
             if apart:
-                others = [self._parts(pieces(18, domain.shape, classes), below)[0] for _ in range(count - 1)]
+                others = [self._parts(pieces(self.depth, domain.shape, classes), below)[0] for _ in range(count - 1)]
                 first = one_a_patch([first, *others])
             else:
                 shared(first)
