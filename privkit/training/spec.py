@@ -87,7 +87,8 @@ class TrainingSpec(OptimizerSpec):
         batch_size: B, images a message: of each client in each round. A batch-level defense mixes within it.
         freeze_lower: keep the clients' segments at their initial weights, as the patch-shuffling paper does.
         fraction: of the private images that are used, with the class shares of all.
-        augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too.
+        augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too,
+            "histology" for upside down and random colors, too.
         private: train the lower segments by DP-SGD: each client clips the gradient of every record and adds noise to
             their sum. Needs `clip` and `noise`.
         clip: of DP-SGD, the largest norm C of one record's gradient.
