@@ -1,27 +1,36 @@
 """Patch SplitNN: what an adversary recovers by the storages it holds, and what M networks cost beside one.
 
-    python benchmarks/run.py patch_splitnn --part storages --folder RUNS     # resumable; then --part figure
+    python benchmarks/run.py patch_splitnn --part storages --folder RUNS     # resumable
+    python benchmarks/run.py patch_splitnn --part figure                     # of what was recorded
     python benchmarks/run.py patch_splitnn --part cost
 
-Storages: scikit-learn's digits of 8×8 pixels, 16 patches of 2 pixels side by side, each in a storage of its own; ResNet-20
-cut after its first stage. Each seed draws an order of the storages, and the adversary holds the first 1, 2, 4, … of it.
-The models of a seed are trained once and attacked with every number of storages.
+Storages: scikit-learn's digits of 8×8 pixels, 16 patches of 2 pixels side by side, each in a storage of its own;
+ResNet-20 cut after its first stage. Each seed draws an order of the storages, and the adversary holds the first 1, 2,
+4, … of it. The models of a seed are trained once and attacked with every number of storages.
+Cost: a step of training on 32×32 pixels with the paper's ResNet-18, one network a patch against one for all patches,
+which cost the same multiply-accumulates. The parts take turns, so that a slow minute hits all of them.
 """
 
 import csv
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+from time import process_time
 from typing import Literal
 
 import torch
-from torch import Generator
+from torch import Generator, nn
 
 from privkit.audit.cell import run_cell
 from privkit.audit.run import pick_device
 from privkit.audit.seed_data import prepare
+from privkit.audit.seed_intervals import RANGES, over_values
 from privkit.config import AuditConfig
+from privkit.domains.images.domain import Images
 from privkit.metrics.perception import Perception
+from privkit.models.patch_splitnn import PatchSplitNN
 from privkit.reports.schema import Row
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import ingredients
@@ -45,7 +54,8 @@ class Options:
         folder: of the runs, for storages.
         held: how many storages the adversary holds.
         networks: whether each patch has a network of its own.
-        turns: of which the fastest counts, for cost.
+        batch: images a step, for cost.
+        turns: of which the middle one counts, for cost.
     """
 
     part: Literal["storages", "figure", "cost"]
@@ -55,6 +65,7 @@ class Options:
     held: tuple[int, ...] = (1, 2, 4, 8, 16)
     seeds: tuple[int, ...] = (0, 1, 2)
     budget: str = "small:private=600,auxiliary=600,test=400,victims=100,epochs=10,attack_epochs=20"
+    batch: int = 16
     turns: int = 5
 
 
@@ -76,9 +87,9 @@ def storages(options: Options) -> None:
         for count, row in audited(config, folder, options.held):
             if row.status != "done":
                 raise ValueError(f"{row.attack}, {count} storages, seed {row.seed}: {row.reason}")
-            measured, floor = row.recovers["unaligned"], row.floors["mean_image"]["unaligned"]
+            measured, floor = row.recovered["unaligned"], row.floors["mean_image"]["unaligned"]
             assert row.accuracy is not None
-            values = (measured["ssim"].mean, measured["mse"].mean, floor["ssim"].mean, row.accuracy.value)
+            values = (measured["ssim"].value, measured["mse"].value, floor["ssim"].value, row.accuracy.value)
             record((networks, row.attack, count, row.seed, *(f"{value:.4f}" for value in values)))
 
 
@@ -123,6 +134,82 @@ def read() -> dict[tuple[str, ...], list[str]]:
     return {tuple(row[:4]): row for row in rows}
 
 
+def figure(_: Options) -> None:
+    """Draw SSIM against the number of storages, and write the table of means and intervals."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    series: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    floors: dict[str, float] = {}
+    for networks, attack, held, seed, ssim, _mse, floor, _accuracy in read().values():
+        series[networks, attack][int(held)].append(float(ssim))
+        floors[seed] = float(floor)
+    picture, axis = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
+    heading, lines = ["storages held", *(f"{attack}, {networks}" for networks, attack in series)], {}
+    for (networks, attack), by_count in series.items():
+        known = {count: over_values(values, 0.95, RANGES["ssim"]) for count, values in by_count.items() if values[1:]}
+        middle = [one.value for one in known.values()]
+        below = [one.value - one.low for one in known.values()]
+        above = [one.high - one.value for one in known.values()]
+        axis.errorbar(list(known), middle, (below, above), fmt="o-", capsize=3, label=f"{attack}, {networks}")
+        for count, one in known.items():
+            lines.setdefault(count, {})[networks, attack] = f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
+    floor = sum(floors.values()) / len(floors)
+    axis.axhline(floor, color="grey", linestyle="--", label="the mean image")
+    axis.set_xscale("log", base=2)
+    axis.set(xlabel="storages held, of 16", ylabel="SSIM of the reconstructions", xticks=sorted(lines))
+    axis.xaxis.set_major_formatter("{x:.0f}")
+    axis.legend(fontsize="small")
+    with pyplot.rc_context({"svg.hashsalt": "privkit"}):
+        picture.savefig(FIGURE, metadata={"Date": None})
+    table = [[str(count), *(lines[count].get(one, "") for one in series)] for count in sorted(lines)]
+    with (RESULTS / "storages.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([heading, *table])
+    print(f"{FIGURE}; SSIM of the mean image {floor:.3f}")
+
+
+def cost(options: Options) -> None:
+    """Print the time of a step by pattern, one network a patch against one for all."""
+    print("| pattern | M | ms a step, M=1 | ms a step, M=P | ratio | ratio of the patches' networks alone |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for patch, stride in ((16, 8), (8, 8), (7, 5)):
+        count = PatchSplitNN(patch=patch, stride=stride).grid(32, 32) ** 2
+        steps = {
+            (models, whole): _step(PatchSplitNN(patch=patch, stride=stride, models=models), whole, options.batch)
+            for models in (1, count)
+            for whole in (True, False)
+        }
+        seconds: dict[tuple[int, bool], list[float]] = defaultdict(list)
+        for _ in range(options.turns):
+            for which, step in steps.items():
+                start = process_time()
+                step()
+                seconds[which].append(process_time() - start)
+        middle = {which: median(values) for which, values in seconds.items()}
+        one, many = middle[1, True], middle[count, True]
+        alone = middle[count, False] / middle[1, False]
+        print(
+            f"| ({patch}, {stride}) | {count} | {1e3 * one:.0f} | {1e3 * many:.0f} | {many / one:.2f} | {alone:.2f} |"
+        )
+
+
+def _step(spec: PatchSplitNN, whole: bool, batch: int) -> Callable[[], None]:
+    """Forward and backward pass of both segments, or of the patches' networks alone."""
+    split = spec.build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0)
+    images, labels = torch.rand(batch, 3, 32, 32), torch.arange(batch) % 10
+
+    def step() -> None:
+        maps = split.lower(images)
+        if whole:
+            nn.functional.cross_entropy(split.upper(maps), labels).backward()
+        else:
+            maps.sum().backward()
+
+    return step
+
+
 def main(options: Options) -> None:
-    """Measure one part."""
-    {"storages": storages}[options.part](options)
+    """Measure or draw one part."""
+    {"storages": storages, "figure": figure, "cost": cost}[options.part](options)

@@ -216,7 +216,7 @@ def test_a_table_is_printed() -> None:
         (["dp_cutmix"], "unknown paper 'dp_cutmix'; did you mean 'dp_cutmixsl'?"),
         (["cutmixsl", "--table", "Table 9"], "unknown table of cutmixsl 'Table 9'; did you mean 'Table"),
         (["cutmixsl", "--figures", "x"], "cutmixsl has no figures; papers with figures: accurate_sl, dp_cutmixsl"),
-        (["patch_splitnn", "--results", "x"], "patch_splitnn publishes no ordering that is judged here"),
+        (["accurate_sl", "--results", "x"], "accurate_sl publishes no ordering that is judged here"),
         (["cutmixsl", "--results", "nothing"], "nothing cannot be read"),
         (["--figures", "x"], "--figures belongs to one paper: name it"),
     ],

@@ -48,7 +48,7 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
         if c != 3:
             raise UsageError(f"augment=histology changes colors, and these images have {c} channel; use crop_flip")
         images = jitter(images.reshape(-1, c, h, w), generator)
-    flat, device = images.reshape(-1, c, h * w), images.device
+    flat = images.reshape(-1, c, h * w)
     rows = _shifted(len(flat), h, generator)
     columns = _shifted(len(flat), w, generator)
     if kind in ("crop_flip", "histology"):

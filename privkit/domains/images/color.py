@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 _SPREAD = 0.2
-"""Factors of brightness, contrast and saturation lie within 1 ± this, the hue moves by up to this share of the wheel."""
+"""Factors of brightness, contrast and saturation lie within 1 ± this; the hue turns by at most this share."""
 _GREY = 0.1
 """Odds that an image loses its colors."""
 _LUMINANCE = (0.299, 0.587, 0.114)

@@ -43,5 +43,5 @@ def test_histology_turns_images_upside_down_and_left_to_right() -> None:
 
 
 def test_grey_images_have_no_colors_to_change() -> None:
-    with pytest.raises(UsageError, match="augment=histology changes colors.*1 channel; use crop_flip"):
+    with pytest.raises(UsageError, match=r"augment=histology changes colors.*1 channel; use crop_flip"):
         augment(torch.rand(2, 1, 8, 8), "histology", generator())
