@@ -118,6 +118,10 @@ def audit(
         list[str] | None,
         typer.Option(help="Condition on every defended row, such as 'ssim<=0.4'; exit 1 if unmet; repeatable."),
     ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="A paper's own settings (privkit papers lists them); --config and flags override them."),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Run folder; the same command resumes it. [privkit-runs/DATASET-HASH]")
@@ -157,7 +161,12 @@ def audit(
         "gate": gate,
     }
     settings = read_toml(config) if config else {}
-    resolved = resolve({**settings, **{key: value for key, value in flags.items() if value not in (None, [])}})
+    given = {**settings, **{key: value for key, value in flags.items() if value not in (None, [])}}
+    if preset:
+        from privkit.papers import presets
+
+        given = presets.overridden(presets.preset(preset), given)
+    resolved = resolve(given)
     if dry_run:
         from privkit.cli.estimate import preview
 

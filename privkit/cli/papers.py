@@ -71,6 +71,7 @@ def _list(shown: list[Paper], as_json: bool) -> None:
             "printed_numbers": len(printed_values(one.name)),
             "orderings": len(orderings(one.name)),
             "experiments": [str(path) for path in one.experiments],
+            "presets": [path.stem for path in one.presets],
             "figures": one.pictures,
         }
         for one in shown
@@ -85,11 +86,12 @@ def _list(shown: list[Paper], as_json: bool) -> None:
             str(row["printed_numbers"]),
             str(row["orderings"]),
             str(len(one.experiments)),
+            ", ".join(path.stem for path in one.presets),
             "--figures" if one.pictures else "",
         ]
         for row, one in zip(rows, shown, strict=True)
     ]
-    _print(["paper", "title", "printed numbers", "orderings", "experiments", "figures"], cells)
+    _print(["paper", "title", "printed numbers", "orderings", "experiments", "presets", "figures"], cells)
 
 
 def _print_values(shown: Paper, table: str, as_json: bool) -> None:
@@ -187,6 +189,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
             "methods": [asdict(one) for one in methods],
             "orderings": [_ordering_json(one) for one in judged],
             "experiments": [str(path) for path in chosen.experiments],
+            "presets": [path.stem for path in chosen.presets],
         }
         typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
         return
@@ -200,6 +203,9 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
         typer.echo("\nexperiments, for privkit audit --config FILE --data-root DATA:")
         for path in chosen.experiments:
             typer.echo(f"  {path}")
+    if chosen.presets:
+        names = ", ".join(path.stem for path in chosen.presets)
+        typer.echo(f"\nthe paper's own settings, for privkit audit --preset NAME --data-root DATA: {names}")
 
 
 def coverage_table(covered: list[Covered]) -> Table:

@@ -70,6 +70,11 @@ class Paper:
         """Audit configurations that correspond to the paper's experiments, for `privkit audit --config`."""
         return sorted((self.folder / "experiments").glob("*.toml"))
 
+    @property
+    def presets(self) -> list[Path]:
+        """The paper's own settings, for `privkit audit --preset`; a preset is named by its file."""
+        return sorted((self.folder / "presets").glob("*.toml"))
+
     def comparisons(self) -> Iterator[Comparison]:
         """The paper's claims beside our results; takes a second or less."""
         compared: Iterator[Comparison] = import_module(f"privkit.papers.{self.name}.comparisons").comparisons()

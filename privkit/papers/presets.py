@@ -1,0 +1,47 @@
+"""The papers' own settings by name: what an audit starts from, before a configuration and flags override it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from privkit.errors import unknown
+from privkit.papers import PAPERS, paper
+from privkit.registry import read_options
+from privkit.settings import read_toml
+
+
+def presets() -> dict[str, Path]:
+    """Name -> the file of its settings, of all papers."""
+    return {path.stem: path for name in PAPERS for path in paper(name).presets}
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Settings of a preset, as `privkit.settings.resolve` takes them.
+
+    Raises:
+        UsageError: if there is no such preset; the message suggests the nearest name.
+
+    >>> preset("dp_cutmixsl")["protocol"]
+    'cutmixsl:grouping=round_robin'
+    """
+    known = presets()
+    if name not in known:
+        raise unknown("preset", name, known)
+    return read_toml(known[name])
+
+
+def overridden(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a preset with those that a user gives in their place; of `training`, one option at a time.
+
+    >>> overridden({"seed": [0], "training": {"batch_size": 128}}, {"training": "learning_rate=0.1"})
+    {'seed': [0], 'training': {'batch_size': 128, 'learning_rate': 0.1}}
+    """
+    merged = {**settings, **given}
+    own = given.get("training")
+    if isinstance(own, str):
+        own = read_options(own, own)
+    if isinstance(own, Mapping) and "training" in settings:
+        merged["training"] = {**settings["training"], **own}
+    return merged

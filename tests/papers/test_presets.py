@@ -1,0 +1,67 @@
+"""The papers' own settings: each is an audit, `papers` shows it, and what a user gives stands in its place."""
+
+import json
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from privkit.errors import UsageError
+from privkit.papers import PAPERS, paper
+from privkit.papers.presets import overridden, preset, presets
+from privkit.run.plan import plan
+from privkit.settings import resolve
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_is_an_audit(name: str) -> None:
+    config = resolve(preset(name))
+    assert len(plan(config)) >= 1
+    assert presets()[name].read_text(encoding="utf-8").startswith("# ")
+
+
+def test_every_paper_has_a_preset_under_its_own_name_and_no_two_share_one() -> None:
+    every = [path.stem for name in PAPERS for path in paper(name).presets]
+    assert len(set(every)) == len(every) == len(presets())
+    for name in PAPERS:
+        assert paper(name).presets
+        assert all(path.stem.startswith(name) for path in paper(name).presets)
+
+
+def test_dp_cutmixsl_is_set_as_the_paper_says() -> None:
+    config = resolve(overridden(preset("dp_cutmixsl"), {"seed": [3]}))
+    training, protocol = config.also[0].training, config.also[0].protocol.spec
+    assert (training.optimizer, training.learning_rate, training.batch_size) == ("adamw", 0.001, 128)
+    assert (protocol.grouping, protocol.clients, config.seeds) == ("round_robin", 10, (3,))
+    assert config.model.spec.class_token == "client"
+    assert training.warm_up == pytest.approx(5 / 600, rel=1e-3)
+
+
+def test_what_is_given_stands_in_the_place_of_a_preset(
+    privkit_cli: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    flags = [
+        "--model",
+        "vit_micro:pool=token,class_token=client",
+        "--dataset",
+        "tiny_digits",
+        "--budget",
+        "smoke",
+        "--training",
+        "batch_size=5",
+    ]
+    done = privkit_cli("audit", "--preset", "dp_cutmixsl", *flags, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "dp_cutmixsl" in done.stdout
+    config = resolve(overridden(preset("dp_cutmixsl"), {"training": "batch_size=5", "dataset": "digits"}))
+    assert (config.training.batch_size, config.training.learning_rate, config.dataset.name) == (5, 0.001, "digits")
+
+
+def test_an_unknown_preset_is_named_and_papers_lists_them(
+    privkit_cli: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    with pytest.raises(UsageError, match="did you mean 'dp_cutmixsl'"):
+        preset("dp_cutmixls")
+    listed = json.loads(privkit_cli("papers", "--json").stdout)
+    assert {name for one in listed for name in one["presets"]} == set(presets())
+    assert "--preset NAME" in privkit_cli("papers", "cutmixsl").stdout
