@@ -116,7 +116,10 @@ class Row(Frozen):
         tuple[str, ...], Field(description="networks behind F-SIM, identification and LPIPS")
     ] = ()
     accuracy: Annotated[Interval | None, Field(description="of the task, on the test records")] = None
-    task: Annotated[dict[str, Interval], Field(description="MCC and AUC, on the test records")] = {}
+    task: Annotated[
+        dict[str, Interval],
+        Field(description="MCC and AUC, on the test records, and accuracies of the last and the best epoch"),
+    ] = {}
     certificate: Annotated[Certificate | None, Field(description="what is proven")] = None
     recovered: Annotated[dict[str, Metrics], Field(description="alignment -> metric -> value")] = {}
     floors: Annotated[dict[str, dict[str, Metrics]], Field(description="guess -> alignment -> metric -> value")] = {}

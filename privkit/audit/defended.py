@@ -13,7 +13,9 @@ from torch import Generator, nn
 
 from privkit.audit.seed_data import SeedData
 from privkit.config import AuditConfig
+from privkit.defenses.automatic import Denoiser
 from privkit.defenses.base import Defense
+from privkit.defenses.chain import stages_of
 from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
@@ -92,11 +94,12 @@ def defended_model(
 
     edge, upper, trained = or_anew(trained_model, home / CHECKPOINT, progress.note)
     batch = config.training.batch_size
+    accuracies = _accuracies(edge, upper, trained, splits.test, batch_size=batch, seed=seed)
     files = _stored(home, edge, upper, trained, config.training.keep)
     scores = evaluate(edge, upper, splits.test, batch_size=batch, seed=seed)
     finished = {
         "accuracy": asdict(scores.accuracy),
-        "task": {name: asdict(score) for name, score in scores.defined.items() if name != "accuracy"},
+        "task": {name: asdict(score) for name, score in scores.defined.items() if name != "accuracy"} | accuracies,
         "costs": asdict(
             edge_costs(
                 edge,
@@ -117,6 +120,39 @@ def defended_model(
     checkpoint.remove()
     log(f"defended model: trained {config.budget.epochs} epochs")
     return DefendedModel(edge=edge, upper=upper, known=finished)
+
+
+def _accuracies(
+    edge: Clients, upper: nn.Module, trained: Trained, test: Batch, *, batch_size: int, seed: int
+) -> dict[str, dict[str, Any]]:
+    """Accuracy of the last epoch and of the best one on validation images, with the defense's noise and without.
+
+    Returns:
+        `accuracy_last_noisy` and so on -> interval; nothing if there is neither noise nor a best epoch. The networks
+        hold the last epoch's weights before and after.
+    """
+    noisy = any(stage.noise_fields and stage.at_inference for stage in stages_of(edge.defense))
+    kinds = {"_noisy": False, "_noise_free": True} if noisy else {"": False}
+    if not noisy and trained.best is None:
+        return {}
+
+    def measured(epoch: str) -> dict[str, dict[str, Any]]:
+        return {
+            f"accuracy_{epoch}{kind}": asdict(
+                evaluate(edge, upper, test, batch_size=batch_size, seed=seed, noise_free=free).accuracy
+            )
+            for kind, free in kinds.items()
+        }
+
+    found = measured("last")
+    if trained.best is not None:
+        last = [deepcopy(module.state_dict()) for module in (edge, upper)]
+        edge.load_state_dict(trained.best.edge)
+        upper.load_state_dict(trained.best.upper)
+        found |= measured("best")
+        for module, state in zip((edge, upper), last, strict=True):
+            module.load_state_dict(state)
+    return found
 
 
 def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
@@ -145,10 +181,12 @@ def _stored(home: Path, edge: Clients, upper: nn.Module, trained: Trained, keep:
 
 
 def _notes(edge: Clients, upper: nn.Module) -> list[str]:
-    """A sentence for each side whose copies cannot be evaluated together, and for several servers."""
+    """Sentences for the row: several servers, a gradient that is not the derivative, settings that were estimated, and
+    sides whose copies cannot be evaluated together."""
     servers = edge.protocol.servers
     pooled = [f"the adversary holds what all {servers} servers see"] if servers > 1 else []
-    return pooled + [
+    estimated = [stage.remark for stage in upper.modules() if isinstance(stage, Denoiser)]
+    return [*pooled, *edge.defense.remarks, *estimated] + [
         f"the {stack.copies} {side} segments ran one after another, because torch cannot batch this module over clients"
         for side, stack in (("lower", edge.lowers), ("upper", upper))
         if isinstance(stack, Stacked) and not stack.batched

@@ -9,6 +9,7 @@ DEFENSES: dict[str, str] = {
     "adv": "privkit.defenses.adversarial:Adversarial",
     "batch_shuffle": "privkit.defenses.batch_shuffle:BatchShuffle",
     "blur": "privkit.defenses.blur:Blur",
+    "bounded": "privkit.defenses.bounded:Bounded",
     "clip": "privkit.defenses.clip:Clip",
     "cutsmashed": "privkit.defenses.cutsmashed:CutSmashed",
     "dp_cutmixsl": "privkit.defenses.dp_cutmixsl:DpCutMixSl",

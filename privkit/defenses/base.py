@@ -129,6 +129,7 @@ class Defense(Checked, ABC):
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
         storages: names of the parts into which it splits a release; none if it stays whole.
         noise_fields: names of the fields that scale noise on what this defense releases.
+        denoises: whether it only removes noise, so that it is left out where noise-free accuracy is measured.
     """
 
     name: ClassVar[str]
@@ -148,6 +149,12 @@ class Defense(Checked, ABC):
     drawn: Drawn = "every_round"
     storages: tuple[str, ...] = ()
     noise_fields: ClassVar[tuple[str, ...]] = ()
+    denoises: ClassVar[bool] = False
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences for the row: where training does not follow the derivative, as only a reproduction wants it."""
+        return ()
 
     def noiseless(self) -> Defense:
         """The same with noise too small to matter: what an adversary that knows the mechanism expects of it.
@@ -222,6 +229,14 @@ class Defense(Checked, ABC):
             smashed_shape: of one image's smashed data, without the batch, before `apply`; it gives them back.
             seed: of its weights; the global generator stays as it is.
         """
+        return None
+
+    def head(self) -> nn.Module | None:
+        """What the server does to the outputs of its segment, as a module behind it; or None."""
+        return None
+
+    def before_backward(self, arrived: Tensor) -> None:
+        """What the server does to the smashed data that its segment was given, in place, after it computed the loss."""
         return None
 
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:

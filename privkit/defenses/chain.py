@@ -143,6 +143,21 @@ class Chain(Defense):
         made = (stage.adapter(smashed_shape, seed) for stage in self.stages)
         return next((network for network in made if network is not None), None)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Those of all stages."""
+        return tuple(remark for stage in self.stages for remark in stage.remarks)
+
+    def head(self) -> nn.Module | None:
+        """Those of all stages, in order."""
+        heads = [head for stage in self.stages if (head := stage.head()) is not None]
+        return nn.Sequential(*heads) if heads else None
+
+    def before_backward(self, arrived: Tensor) -> None:
+        """What the stages do, the last stage first."""
+        for stage in reversed(self.stages):
+            stage.before_backward(arrived)
+
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
         """What the stages do to the gradient on its way back, the last stage first."""
         for stage in reversed(self.stages):

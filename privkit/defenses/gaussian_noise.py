@@ -42,6 +42,16 @@ class GaussianNoise(Defense):
     at_inference: bool = True
     noise_in_place: bool = False
 
+    @property
+    def variance(self) -> float:
+        """σ², of every coordinate."""
+        return self.sigma * self.sigma
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """That the run had the fault, if it had."""
+        return (noise.IN_PLACE,) if self.noise_in_place else ()
+
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Noised]:

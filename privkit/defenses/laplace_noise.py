@@ -39,6 +39,16 @@ class LaplaceNoise(Defense):
     at_inference: bool = True
     noise_in_place: bool = False
 
+    @property
+    def variance(self) -> float:
+        """2b², of every coordinate."""
+        return 2 * self.scale * self.scale
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """That the run had the fault, if it had."""
+        return (noise.IN_PLACE,) if self.noise_in_place else ()
+
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Noised]:

@@ -8,42 +8,57 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.constraints import Probability
-from privkit.defenses.base import Defense, Effect, Place, Release
-from privkit.defenses.none import require_messages
+from privkit.constraints import real
+from privkit.defenses.base import Effect, Place
+from privkit.defenses.denoising import Automatic, Denoising, Variant, uniform
 from privkit.defenses.receipts import NOT_DP, Nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masking(Defense):
+class Masking(Denoising):
     """Keeps each coordinate with probability `keep`, drawn afresh for each; behind noise, it removes some of the noise.
 
+    What is kept is not divided by `keep`, as dropout would.
+
     Attributes:
-        keep: p in [0, 1].
+        keep: p in [0, 1], or "auto" for the p of least error, estimated while the server trains.
         place: "server" denoises what arrived; "client" or "mixer" masks before it arrives.
-        at_inference: whether test images are masked, too.
+        variant: see `privkit.defenses.denoising.Variant`; all but "undone", which restores what a mask has lost.
+            accurate_sl released "straight_through".
+        at_inference: whether test images are masked, too. Logits of test images never are.
 
     Source: accurate_sl §3, the random masking operator R_p.
+
+    >>> z = torch.ones(2, 3, 100, 10)
+    >>> release, _ = Masking(keep=0.2).apply(z, torch.zeros(2, 3), Generator().manual_seed(0))
+    >>> round(release.smashed.mean().item(), 2)
+    0.2
     """
 
     name: ClassVar[str] = "masking"
     effects: ClassVar[frozenset[Effect]] = frozenset({"masks"})
+    setting: ClassVar[str] = "keep"
 
-    keep: Probability = 0.2
+    keep: float | Automatic = 0.2
     place: Place = "server"
+    variant: Variant = "exact"
     at_inference: bool = True
 
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Nothing]:
-        """Mask coordinate by coordinate; the server sees which are 0, so nothing is proven.
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.variant == "undone":
+            raise ValueError(
+                "variant=undone divides by a factor again, and a mask has none; use exact, straight_through, logits or "
+                "straight_through_logits"
+            )
+        if self.keep != "auto":
+            object.__setattr__(self, "keep", real("keep", self.keep, least=0, most=1))
 
-        >>> z = torch.ones(2, 3, 100, 10)
-        >>> release, _ = Masking(keep=0.2).apply(z, torch.zeros(2, 3), Generator().manual_seed(0))
-        >>> round(release.smashed.mean().item(), 2)
-        0.2
-        """
-        require_messages(self.name, smashed)
-        kept = torch.rand(smashed.shape, generator=generator, device=smashed.device) < self.keep
-        receipt = Nothing(reason=f"the coordinates that a mask kept are released as they are, {NOT_DP}")
-        return Release(smashed=torch.where(kept, smashed, 0), labels=labels), receipt
+    def changed(self, values: Tensor, generator: Generator | None) -> Tensor:
+        """Masked."""
+        assert self.keep != "auto"
+        return torch.where(uniform(values, generator) < self.keep, values, 0)
+
+    def nothing(self) -> Nothing:
+        """The server sees which coordinates are 0."""
+        return Nothing(reason=f"the coordinates that a mask kept are released as they are, {NOT_DP}")

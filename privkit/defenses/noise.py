@@ -13,6 +13,13 @@ ClipBy = Literal["coordinate", "image"]
 """What a clip bounds: each coordinate, or the L2 norm of an image's smashed data."""
 
 
+IN_PLACE = (
+    "noise_in_place=true: the noise was written into the client's own tensor, the fault of accurate_sl's released "
+    "code, so that a tanh before it had a wrong gradient; the accuracy is not that of the method"
+)
+"""Said of every run with the fault."""
+
+
 def widened(values: Tensor) -> Tensor:
     """At least float32: bfloat16 rounds a bound of 0.15 up by 0.3 %, and its noise has 256 steps a power of two.
 

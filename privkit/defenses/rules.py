@@ -39,13 +39,18 @@ def _reasons(stages: Sequence[Defense]) -> Iterator[str]:
 
 def _run(stages: Sequence[Defense]) -> Iterator[str]:
     """Whether the stages can be run in this order at all."""
-    for stage in stages:
+    for number, stage in enumerate(stages):
         if stage.name == "none":
             yield "none is the absence of a defense; leave it out of the chain"
         if stage.effects is None:
             yield f"{stage.name} declares no `effects`, so no claim of a chain with it can be checked; use it alone"
-        if getattr(stage, "noise_in_place", False):
-            yield f"{stage.name}:noise_in_place=true falsifies the gradient of the stages before it; use it alone"
+        if getattr(stage, "noise_in_place", False) and any(other.name != "bounded" for other in stages[:number]):
+            yield (
+                f"{stage.name}:noise_in_place=true falsifies the gradient of the stages before it; put it first, or "
+                "behind bounded alone"
+            )
+        if getattr(stage, "variant", "") == "undone" and not all(other.denoises for other in stages[number:]):
+            yield f"{stage.name}:variant=undone restores what the server computed with; put it behind all other stages"
     for first, second in pairwise(stages):
         if _PLACES.index(second.place) < _PLACES.index(first.place):
             yield (

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.defenses.automatic import denoisers
 from privkit.defenses.base import Defense, Receipt, Release
 from privkit.defenses.chain import receipt_of, run, sites_of, stages_of
 from privkit.defenses.compile import Step
@@ -17,7 +18,9 @@ from privkit.errors import UsageError, one_line
 from privkit.out_of_memory import ran_out
 from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
+from privkit.training.losses import own_loss
 from privkit.training.protocol import SplitProtocol
+from privkit.training.spec import Precision
 from privkit.training.stacked import Stacked
 
 
@@ -82,6 +85,7 @@ class Clients(nn.Module):
 
     Attributes:
         held: names of the parts of a release that the adversary holds; none for all of them.
+        precision: of products and convolutions, as `TrainingSpec.precision` has it.
     """
 
     def __init__(
@@ -98,6 +102,12 @@ class Clients(nn.Module):
         self.lowers, self.block, self.companion = lowers, block, companion
         self.defense, self.protocol, self.classes, self.seed = defense, protocol, classes, seed
         self.held: tuple[str, ...] = ()
+        self.precision: Precision = "auto"
+
+    def mixed_precision(self, device: torch.device) -> torch.autocast:
+        """A context in which both sides compute in the chosen precision; weights and losses stay float32."""
+        short = self.precision == "bfloat16" or (self.precision == "auto" and device.type == "cuda")
+        return torch.autocast(device.type, torch.bfloat16, enabled=short)
 
     @classmethod
     def build(
@@ -262,9 +272,18 @@ class Clients(nn.Module):
         guess: Tensor = self.companion(smashed.unflatten(0, (self.companion.copies, -1)))
         return guess.flatten(0, 1)
 
-    def infer(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
-        """What the server gets of test images, [n, B, ...]; without the defense where that defends training only."""
+    def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
+        """What the server gets of test images, [n, B, ...]; without the defense where that defends training only.
+
+        Args:
+            images: [n, B, ...].
+            labels: int64 [n, B].
+            generator: of the defense's draws.
+            noise_free: leave out noise and what removes it.
+        """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
+        if noise_free:
+            stages = [stage.noiseless() if stage.noise_fields else stage for stage in stages if not stage.denoises]
         if not stages:
             smashed: Tensor = self.lowers(images)
             return smashed
@@ -273,14 +292,27 @@ class Clients(nn.Module):
 
     @torch.no_grad()
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
-        """The upper segment, behind the defense's adapter where the release is shaped unlike the smashed data."""
+        """The upper segment between what the defense puts in front of it and behind it.
+
+        In front stand stages that estimate their setting, and an adapter if the release is shaped unlike the smashed
+        data. Behind it stand stages that act on logits.
+
+        Raises:
+            UsageError: if a stage cannot be put there.
+        """
         training = self.training
         self.eval()
         with seeded(torch.device("cpu"), 0):
             shape = tuple(self.lowers.copy(0)(domain.zeros(1)).shape[1:])
         self.train(training)
-        adapter = self.defense.adapter(shape, seed)
-        return upper if adapter is None else nn.Sequential(adapter, upper)
+        adapter, head = self.defense.adapter(shape, seed), self.defense.head()
+        if head is not None and own_loss(upper) is not None:
+            raise UsageError(
+                f"{self.defense.name} acts on logits, but the server's segment has a loss of its own; use variant=exact"
+            )
+        front = [*filter(None, [adapter]), *denoisers(stages_of(self.defense), upper)]
+        parts = [*front, upper, *filter(None, [head])]
+        return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
     def client(self, number: int) -> nn.Module:
         """One client without its coins, as one module on records [N, ...].

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator, nn
 
+from privkit.defenses.denoising import switch
 from privkit.domains.base import Batch
 from privkit.errors import UsageError
 from privkit.metrics.classification import TaskScores, task_scores
@@ -24,6 +25,7 @@ def evaluate(
     batch_size: int,
     seed: int,
     stage: tuple[str | int, ...] = ("test",),
+    noise_free: bool = False,
 ) -> TaskScores:
     """Accuracy, MCC and AUC through the defended release, in whole batches.
 
@@ -36,6 +38,7 @@ def evaluate(
         batch_size: images a client and round.
         seed: of the defense's draws.
         stage: names these draws, apart from those of other stages.
+        noise_free: leave out the defense's noise, and masks and scaling that make noise matter less.
 
     Raises:
         UsageError: if there are fewer images than a round takes.
@@ -48,11 +51,13 @@ def evaluate(
         )
     edge.eval()
     upper.eval()
+    switch(upper, off=noise_free)
     device, scores = images.x.device, []
     draws = Generator(device).manual_seed(derive(seed, *stage))
     with seeded(device, derive(seed, *stage, "module")):
         for part in torch.arange(count, device=device).view(-1, clients, batch_size):
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                smashed = edge.infer(images.x[part], images.y[part], draws)
+            with edge.mixed_precision(device):
+                smashed = edge.infer(images.x[part], images.y[part], draws, noise_free=noise_free)
                 scores.append(class_scores(answered(upper, smashed, edge.protocol)))
+    switch(upper, off=False)
     return task_scores(torch.cat(scores).double().cpu().numpy(), images.y[:count].cpu().numpy())

@@ -181,6 +181,7 @@ def train(
     check_batch(edge, batch, len(private), world)
     check_labels(private.y, edge.classes, with_loss(upper, spec.loss))
     check_private(edge, spec, world)
+    edge.precision = spec.precision
     shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
     rounds = rounds_an_epoch(len(private), protocol.clients, batch)
     steps = rounds * (protocol.clients // protocol.active)  # who takes turns makes a step a turn

@@ -62,14 +62,14 @@ def split_round(
     Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client's gradient is that of its own
     message's loss, the server's is weighted by Σ d_i over the message's members.
     """
-    protocol, kind = edge.protocol, images.device.type
-    with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+    protocol = edge.protocol
+    with edge.mixed_precision(images.device):
         sent = edge.release(images, labels, draws, number)
     weights = message_weights(sent.groups, shares)
     if protocol.updates == "message":
-        losses, gradient = _one_by_one(upper, sent.release, update)
+        losses, gradient = _one_by_one(edge, upper, sent.release, update)
     else:
-        losses, gradient = _together(upper, sent.release, None if protocol.upper == "own" else weights, protocol)
+        losses, gradient = _together(edge, upper, sent.release, None if protocol.upper == "own" else weights, protocol)
     gradient = edge.defense.on_gradient(gradient, draws)
     send_back(sent, gradient, weights, protocol.gradient)
     return Round(losses=losses.detach(), sent=sent, cut_gradient=gradient)
@@ -92,15 +92,17 @@ def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Out
 
 
 def _together(
-    upper: nn.Module, release: Release, weights: Tensor | None, protocol: SplitProtocol
+    edge: Clients, upper: nn.Module, release: Release, weights: Tensor | None, protocol: SplitProtocol
 ) -> tuple[Tensor, Tensor]:
     """One backward pass of all messages; losses [M] and the gradient of each message's own loss at the cut."""
     if weights is not None and protocol.servers > 1:  # each server's loss is the mean over its own clients
         weights = (own := weights.view(protocol.servers, -1)).div(own.sum(1, keepdim=True)).flatten()
     arrived = release.smashed.detach().requires_grad_()
-    with torch.autocast(arrived.device.type, torch.bfloat16, enabled=arrived.device.type == "cuda"):
-        outputs = answered(upper, arrived.clone(), protocol)
+    given = arrived.clone()
+    with edge.mixed_precision(arrived.device):
+        outputs = answered(upper, given, protocol)
     losses = message_losses(outputs, release.labels, own_loss(upper))
+    edge.defense.before_backward(given)
     (losses.sum() if weights is None else (weights * losses).sum()).backward()
     gradient = arrived.grad
     assert gradient is not None
@@ -109,12 +111,14 @@ def _together(
     return losses, gradient
 
 
-def _one_by_one(upper: nn.Module, release: Release, update: Callable[[], None] | None) -> tuple[Tensor, Tensor]:
+def _one_by_one(
+    edge: Clients, upper: nn.Module, release: Release, update: Callable[[], None] | None
+) -> tuple[Tensor, Tensor]:
     """The server learns from one message after another, as the ×n variant is defined."""
     losses, gradients = [], []
     for smashed, labels in zip(release.smashed, release.labels, strict=True):
         message = Release(smashed=smashed.unsqueeze(0), labels=labels.unsqueeze(0))
-        loss, gradient = _together(upper, message, torch.ones(1, device=smashed.device), _ONE_SERVER)
+        loss, gradient = _together(edge, upper, message, torch.ones(1, device=smashed.device), _ONE_SERVER)
         losses.append(loss.detach())
         gradients.append(gradient)
         if update is not None:

@@ -23,6 +23,7 @@ _SCHEDULES_WITH = {
 """Options that mean something for some schedules only, with these schedules."""
 
 Optimizer = Literal["adamw", "adam", "sgd"]
+Precision = Literal["auto", "float32", "bfloat16"]
 Schedule = Literal["one_cycle", "constant", "cosine", "multi_step"]
 Momentum = Annotated[float, Ge(0), Lt(1)]
 Scale = Annotated[float, Ge(1e-9), Le(1e9)]
@@ -98,6 +99,8 @@ class TrainingSpec(OptimizerSpec):
         keep: which epoch's model is measured on the test images and attacked: the "last", or the "best" on the
             validation images of the budget. Both are stored.
         best_by: what makes an epoch the best: "accuracy", "mcc" or "auc"; of equal ones the first.
+        precision: of products and convolutions: "float32", "bfloat16" (weights and losses stay float32), or "auto" for
+            bfloat16 on a GPU and float32 on a CPU. A CPU with avx512_bf16 trains about twice as fast in bfloat16.
 
     Source: batch 50 of Yao et al., patch shuffling, §V-A.1; Abadi et al. 2016 (DP-SGD). The default optimizer and
     schedule are privkit's.
@@ -117,6 +120,7 @@ class TrainingSpec(OptimizerSpec):
     loss: Literal["cross_entropy", "multi_label"] = "cross_entropy"
     keep: Literal["last", "best"] = "last"
     best_by: Literal["accuracy", "mcc", "auc"] = "accuracy"
+    precision: Precision = "auto"
     upper_optimizer: Optimizer | None = None
     upper_learning_rate: Positive | None = None
     upper_momentum: Momentum | None = None

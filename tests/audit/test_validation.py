@@ -83,7 +83,8 @@ def test_an_audit_keeps_both_and_names_the_one_that_it_attacks(tmp_path: Path) -
     assert [sorted(epoch) for epoch in first.validation_curve] == [["accuracy", "auc", "mcc"]] * 4
     values = [epoch["accuracy"] for epoch in first.validation_curve]
     assert first.best_epoch == 1 + values.index(max(values))
-    assert set(first.task) == {"mcc", "auc"}
+    assert set(first.task) == {"mcc", "auc", "accuracy_last", "accuracy_best"}
+    assert first.accuracy == first.task["accuracy_best"]
     assert first.counts["validation"] == 40
     assert first.certificate is not None
     assert first.certificate.quantities["updates_of_one_record"] == 4  # one step an epoch

@@ -86,7 +86,7 @@ REFUSED = [
     ("nopeek+mixup:level=input", "nopeek before it takes smashed data; put it first"),
     ("dp_mixsl:level=input,group=1+nopeek@client", "nopeek runs at the client, but dp_mixsl"),
     ("gaussian_noise+blur", "blur takes images, but gaussian_noise before it takes smashed data"),
-    ("gaussian_noise:noise_in_place=true+scaling", "falsifies the gradient of the stages before it"),
+    ("clip+gaussian_noise:noise_in_place=true", "falsifies the gradient of the stages before it"),
     ("random_cutout:level=input+random_cutout", "give them the same level"),
     ("patch_shuffle:frozen_block=true+split_parts", "carries each channel into all others behind the split"),
     ("none+clip", "leave it out of the chain"),
