@@ -1,0 +1,183 @@
+"""Noise and denoising on MNIST: accuracy with and without the released fault, and the time of a step.
+
+    python benchmarks/run.py noise --data-root DIR        # accuracy, three seeds; appends to results/noise/runs.jsonl
+    python benchmarks/run.py noise --what steps           # time of a step with and without the stages
+    python benchmarks/run.py noise --what steps --beside train_mnist_dp.py --data-root DIR
+
+Accuracy: the CNN of accurate_sl cut after "fc", batch 64, SGD at 0.1, σ = 0.7, on the first 4,032 training images and
+2,000 test images. Noise-free test images pass neither noise nor denoising, as in the paper; noisy ones pass all stages.
+A run whose line is there already is not repeated. `--beside` times the authors' own script, which this repository does
+not hold, in turns with ours.
+"""
+
+import contextlib
+import importlib.util
+import io
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import process_time
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from run import machine
+from torch import Generator, nn
+from torchvision import datasets, transforms
+
+from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
+from privkit.models.cnn import CNN
+from privkit.registry import parse
+from privkit.training import Clients, TrainingSpec, evaluate, train
+from privkit.training.spec import Precision
+
+RUNS = Path(__file__).parent / "results" / "noise" / "runs.jsonl"
+SHAPE, CLASSES, BATCH = (1, 28, 28), 10, 64
+NOISE = "gaussian_noise:sigma=0.7"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        what: accuracy or steps.
+        data_root: folder with the official MNIST files.
+        images: training images.
+        epochs: of training; 63 steps each with the default images.
+        beside: path of the authors' train_mnist_dp.py.
+        steps: steps a turn.
+    """
+
+    what: Literal["accuracy", "steps"] = "accuracy"
+    data_root: str | None = None
+    images: int = 4032
+    test: int = 2000
+    epochs: int = 5
+    seeds: tuple[int, ...] = (0, 1, 2)
+    defense: tuple[str, ...] = ("none", NOISE, f"{NOISE},noise_in_place=true")
+    precision: Precision = "float32"
+    beside: str | None = None
+    steps: int = 8
+    turns: int = 5
+
+
+def built(defense: str, seed: int) -> tuple[Clients, nn.Module]:
+    """Client and server, untrained."""
+    split = CNN.build(Images(shape=SHAPE), CLASSES, positions=True, seed=seed)
+    edge = Clients.build(split.lower, parse("defenses", defense).spec, Images(shape=SHAPE), classes=CLASSES, seed=seed)
+    return edge, edge.fitted(split.upper, Images(shape=SHAPE), seed)
+
+
+def accuracy(options: Options) -> None:
+    """Train every defense with every seed, and append a line for each."""
+    where = None if options.data_root is None else Path(options.data_root)
+    data = parse("datasets", "mnist").spec.open(where, download=False, train_images=60_000)
+    private, test = data.train.take(np.arange(options.images)), data.test.take(np.arange(options.test))
+    spec = TrainingSpec(
+        batch_size=BATCH, optimizer="sgd", learning_rate=0.1, schedule="constant", precision=options.precision
+    )
+    RUNS.parent.mkdir(parents=True, exist_ok=True)
+    done = [json.loads(line) for line in RUNS.read_text().splitlines()] if RUNS.exists() else []
+    for seed in options.seeds:
+        for defense in options.defense:
+            key = {"defense": defense, "seed": seed, "images": len(private), "epochs": options.epochs}
+            key |= {"precision": options.precision}
+            if any(key.items() <= line.items() for line in done):
+                continue
+            edge, upper = built(defense, seed)
+            trained = train(edge, upper, private, spec, epochs=options.epochs, seed=seed)
+            scores = {
+                name: asdict(evaluate(edge, upper, test, batch_size=50, seed=seed, noise_free=free).accuracy)
+                for name, free in (("noisy", False), ("noise_free", True))
+            }
+            line = {**key, "loss": trained.curve, **scores, **machine(torch.get_num_threads())}
+            with RUNS.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            print(defense, seed, *(f"{name} {score['value']:.4f}" for name, score in scores.items()), flush=True)
+
+
+def ours(defense: str, options: Options, precision: Precision) -> Callable[[], None]:
+    """Some steps of privkit's loop."""
+    edge, upper = built(defense, 0)
+    count, draws = BATCH * options.steps, Generator().manual_seed(0)
+    data = Batch(
+        x=torch.rand(count, *SHAPE, generator=draws),
+        y=torch.randint(CLASSES, (count,), generator=draws),
+        ids=torch.arange(count),
+    )
+    spec = TrainingSpec(batch_size=BATCH, optimizer="sgd", learning_rate=0.1, schedule="constant", precision=precision)
+    return lambda: void(train(edge, upper, data, spec, epochs=1, seed=0))
+
+
+def theirs(path: str, root: str, options: Options) -> Callable[[], None]:
+    """As many steps of the authors' loop, with their network, data loader and noise, and without their tests."""
+    found = importlib.util.spec_from_file_location("authors", path)
+    assert found is not None
+    assert found.loader is not None
+    script: Any = importlib.util.module_from_spec(found)
+    found.loader.exec_module(script)
+    script.test = lambda *given: None
+    layers = list(script.Net().children())
+    sides = nn.Sequential(*layers[:-1]), nn.Sequential(*layers[-1:])
+    steppers = [torch.optim.SGD(side.parameters(), lr=0.1) for side in sides]
+    scale = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))])
+    data = torch.utils.data.Subset(datasets.MNIST(root, transform=scale), range(BATCH * options.steps))
+    loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
+    given = SimpleNamespace(
+        add_noise=True,
+        sigma=0.7,
+        enable_denoise=True,
+        mask_ratio=0.2,
+        dropout_only=False,
+        scaling_factor=1.0,
+        weight_decay=0,
+        log_interval=10,
+        dry_run=False,
+        step=0,
+        test_interval=10**9,
+    )
+
+    def epoch() -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            script.train(given, sides, torch.device("cpu"), loader, loader, steppers, 1)
+
+    return epoch
+
+
+def void(_: object) -> None:
+    """Nothing."""
+
+
+def steps(options: Options) -> None:
+    """CPU time of a step, in turns; medians."""
+    stages = {
+        "without noise": "none",
+        "noise": NOISE,
+        "noise, masked": f"{NOISE}+masking",
+        "noise, scaled": f"{NOISE}+scaling",
+        "noise, scaled by estimate": f"{NOISE}+scaling:factor=auto",
+    }
+    works = {name: ours(defense, options, "float32") for name, defense in stages.items()}
+    works["noise, masked, bfloat16"] = ours(stages["noise, masked"], options, "bfloat16")
+    if options.beside is not None:
+        works["the authors' script: noise, masked"] = theirs(options.beside, options.data_root or "data", options)
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(options.turns + 1):
+        for name, work in works.items():
+            start = process_time()
+            work()
+            if turn:
+                times[name].append((process_time() - start) / options.steps)
+    for name, found in times.items():
+        beside = statistics.median(found) / statistics.median(times["without noise"])
+        print(f"{name:36} {1e3 * statistics.median(found):7.1f} ms a step, {beside:.3f} of the step without noise")
+
+
+def main(options: Options) -> None:
+    """Measure."""
+    (accuracy if options.what == "accuracy" else steps)(options)
