@@ -81,12 +81,17 @@ def equal(old: Any, new: Any, tolerance: float) -> bool:
 
 
 def fell(key: str, old: Record, new: Record, path: str) -> bool:
-    """Whether a fast answer is smaller than recorded; its Rényi order is then another."""
+    """Whether a fast answer is smaller than recorded, or there was none; it is never below the tight δ.
+
+    Its Rényi order is then another.
+    """
     if path == "order" and key.startswith("fast|"):
         path = "epsilon"
     if path not in FELL or (path == "epsilon" and not key.startswith("fast|")):
         return False
     was, is_now = old["values"][path], new["values"].get(path)
+    if path == "delta_fast" and was is None:
+        return is_now is not None and bool(is_now >= new["values"]["delta"])
     return was is not None and is_now is not None and bool(is_now < was)
 
 
