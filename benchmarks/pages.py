@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined
 
 from privkit.cli.papers import claims_table, coverage_table, methods_table, orderings_table
 from privkit.papers import PAPERS, paper
+from privkit.papers.accurate_sl import effects
 from privkit.papers.coverage import STATES, coverage
 from privkit.papers.orderings import judge, measured, read_rows
 
@@ -64,6 +65,31 @@ def coverage_counts() -> str:
     return table(["paper", *STATES], rows)
 
 
+def fault_effects() -> str:
+    """accurate_sl's effects with and without the fault of its release."""
+    heading = ["published effect", "printed", "with the fault", "without it", "verdict"]
+    rows = []
+    for one in effects.judged():
+        printed = "" if one.effect.published is None else f"{one.effect.published:+.3f}"
+        gaps = ["" if gap is None else effects.shown(gap) for gap in (one.released, one.sound)]
+        rows.append([one.effect.claim, printed, *gaps, one.verdict])
+    return table(heading, rows)
+
+
+def noise_bounds() -> str:
+    """ε of accurate_sl's runs: as published, sound for one release, and of the whole run."""
+    heading = ["experiment", "defense", "seeds", "accuracy", "published ε", "sound ε of one release", "ε of the run"]
+    found, rows = effects.accuracies(effects.measured()), {}
+    for row in effects.measured():
+        if "published_epsilon" in row and "in_place" not in row["defense"]:
+            accuracy = found[row["experiment"], row["defense"]]
+            epsilons = [f"{row[name]:.6g}" for name in ("published_epsilon", "sound_epsilon", "epsilon_of_the_run")]
+            mean = sum(accuracy.values()) / len(accuracy)
+            first = [row["experiment"], f"`{row['defense']}`", str(len(accuracy)), f"{mean:.3f}"]
+            rows[row["experiment"], row["defense"]] = [*first, *epsilons]
+    return table(heading, list(rows.values()))
+
+
 def pages() -> dict[Path, str]:
     """Every page that is to be written, with its text."""
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
@@ -76,6 +102,8 @@ def pages() -> dict[Path, str]:
             orderings=orderings,
             covered=covered,
             coverage_counts=coverage_counts,
+            fault_effects=fault_effects,
+            noise_bounds=noise_bounds,
         )
     return made
 

@@ -9,6 +9,7 @@ from typing import get_args
 import numpy as np
 
 from privkit.accountants.bounds import gaussian
+from privkit.papers.accurate_sl import effects
 from privkit.papers.accurate_sl.claims import theorem_3_5, theorem_3_5_limit, theorem_3_7
 from privkit.papers.accurate_sl.composition import LowerModel, log10_theorem_a7_epsilon, theorem_a7, theorem_a7_epsilon
 from privkit.papers.accurate_sl.denoising import (
@@ -40,11 +41,12 @@ DELTA = 1e-5
 
 
 def comparisons() -> Iterator[Comparison]:
-    """Theorem by theorem, then Table 11 row by row."""
+    """Theorem by theorem, then Table 11 row by row, then the effects that were measured."""
     yield from _linear_layer()
     yield from _softmax()
     yield from _privacy()
     yield from (_bound(row) for row in table_11())
+    yield from effects.comparisons()
 
 
 def _linear_layer() -> Iterator[Comparison]:

@@ -102,6 +102,17 @@ def table_11() -> Iterator[Table11Row]:
     return (_checked(bound) for bound in TABLE_11)
 
 
+def row_of(name: str, noise: str, scale: float) -> Table11Row | None:
+    """The row of a model under noise of this scale; None if the table prints none.
+
+    >>> found = row_of("MLP on IMDB", "gaussian", 0.7)
+    >>> found.printed.epsilon, round(found.exact, 1)
+    (144.0, 113.2)
+    """
+    wanted = (name, noise, scale)
+    return next((_checked(bound) for bound in TABLE_11 if (bound.name, bound.noise, bound.scale) == wanted), None)
+
+
 def _checked(bound: PrintedBound) -> Table11Row:
     """The printed bound against the exact one."""
     n, scale, claim = bound.dimensions, bound.scale, bound.epsilon

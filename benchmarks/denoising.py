@@ -1,0 +1,76 @@
+"""Measure accurate_sl's experiments at reduced size: `python benchmarks/run.py denoising --data-root DATA`.
+
+Each experiment `privkit/papers/accurate_sl/experiments/*_small.toml` runs seed by seed, one cell after another, as far
+as a published effect needs it. A finished cell is one line of `privkit/papers/accurate_sl/measured.jsonl`; the same
+command goes on with those that are missing. `python benchmarks/pages.py` then writes the verdicts. DATA holds the
+official files of CIFAR-10, IMDB and Names, or samples in their format; the digits need none.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+
+from run import machine
+
+from privkit.audit.run import run_audit
+from privkit.papers import paper
+from privkit.papers.accurate_sl.effects import bounds_of, needed
+from privkit.settings import read_toml, resolve
+
+MEASURED = paper("accurate_sl").folder / "measured.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        data_root: folder of the datasets.
+        experiment: names such as table_3_small, in this order; all by default.
+        out: where run folders are kept.
+        record_to: the file of results.
+    """
+
+    data_root: str
+    experiment: tuple[str, ...] | None = None
+    out: str = "privkit-runs/denoising"
+    record_to: str = str(MEASURED)
+
+
+def main(options: Options) -> None:
+    """Run what is missing and append it."""
+    record = Path(options.record_to)
+    record.touch()
+    paths = {path.stem: path for path in paper("accurate_sl").experiments if path.stem.endswith("_small")}
+    for name in options.experiment or tuple(paths):
+        config = resolve({**read_toml(paths[name]), "data_root": options.data_root})
+        for seed in config.seeds:
+            for defense in config.defenses:
+                done = {(row["experiment"], row["defense"], row["seed"]) for row in map(json.loads, record.open())}
+                if (name, defense.label) not in needed() or (name, defense.label, seed) in done:
+                    continue
+                alone = replace(config, defenses=(defense,), seeds=(seed,))
+                started = perf_counter()
+                (row,) = run_audit(alone, out=Path(options.out) / alone.fingerprint).rows
+                if row.status != "done" or row.accuracy is None or row.certificate is None:
+                    raise ValueError(f"{name}, {defense.label}, seed {seed}, is {row.status}: {row.reason}")
+                line = {
+                    "experiment": name,
+                    "defense": defense.label,
+                    "seed": seed,
+                    "accuracy": round(row.accuracy.value, 6),
+                    **bounds_of(name, defense.label),
+                    "epsilon_of_the_run": row.certificate.epsilon,
+                    "seconds": round(perf_counter() - started, 1),
+                    "machine": machine(1)["processor"],
+                    "date": datetime.now(UTC).date().isoformat(),
+                }
+                with record.open("a", encoding="utf-8") as lines:
+                    fcntl.flock(lines, fcntl.LOCK_EX)  # two processes may measure at once
+                    lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+                print(json.dumps(line, ensure_ascii=False), flush=True)

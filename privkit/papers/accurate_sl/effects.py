@@ -1,0 +1,215 @@
+"""Effects that accurate split learning publishes: does each survive once the fault of the released code is gone?
+
+The released noise overwrites the output of a tanh, whose derivative is then wrong; see
+`privkit.defenses.noise.overwritten`.
+Every effect is judged twice on audits that differ in this fault alone: `noise_in_place=true`, and without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from privkit.interval import Interval
+from privkit.papers.accurate_sl.table_11 import row_of
+from privkit.papers.contract import Comparison
+from privkit.papers.contract import Verdict as Compared
+from privkit.papers.values import printed
+from privkit.toml_text import parse_toml
+
+_FOLDER = "privkit.papers.accurate_sl"
+_CONFIDENCE = 0.95
+_DEFAULT = 0.7
+"""σ and b of a noise that names none."""
+_NOISES = ("gaussian_noise:", "laplace_noise:")
+
+Verdict = Literal["survives", "vanishes", "reversed", "undecided", "not run"]
+Run = tuple[str, str]
+"""Name of an experiment, and a defense as its rows name it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """A published statement that one run is more accurate than another.
+
+    Attributes:
+        claim: the statement, with its table.
+        better: the run that is more accurate, without the fault.
+        worse: the other one.
+        numbers: (table, row, column) of both printed accuracies; empty if the table prints "diverge" for one.
+    """
+
+    claim: str
+    better: Run
+    worse: Run
+    numbers: Sequence[tuple[str, str, str]] = ()
+
+    @property
+    def published(self) -> float | None:
+        """The printed difference of the accuracies, in [−1, 1]."""
+        if not self.numbers:
+            return None
+        better, worse = (printed("accurate_sl", *number) for number in self.numbers)
+        return (better - worse) / 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedEffect:
+    """An effect and what the runs say of it.
+
+    Attributes:
+        effect: the published statement.
+        released: difference of the accuracies of the same seeds with the fault; None below two common seeds.
+        sound: the same without the fault.
+        verdict: "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if it holds
+            0, but with the fault the effect is there, and larger by an interval above 0. "undecided" otherwise, and
+            "not run" below two common seeds.
+    """
+
+    effect: Effect
+    released: Interval | None
+    sound: Interval | None
+    verdict: Verdict
+
+
+def with_fault(defense: str) -> str:
+    """A defense whose noise has the fault; one without noise stays as it is.
+
+    >>> with_fault("bounded+gaussian_noise:at_inference=false+masking:at_inference=false")
+    'bounded+gaussian_noise:at_inference=false,noise_in_place=true+masking:at_inference=false'
+    """
+    stages = defense.split("+")
+    return "+".join(f"{stage},noise_in_place=true" if stage.startswith(_NOISES) else stage for stage in stages)
+
+
+@cache
+def _toml() -> dict[str, Any]:
+    """`effects.toml`."""
+    return parse_toml((files(_FOLDER) / "effects.toml").read_text(encoding="utf-8"))
+
+
+def bounds_of(experiment: str, defense: str) -> dict[str, float]:
+    """ε of one release under the noise of a defense: as Table 11 prints it, and the sound one at the same δ.
+
+    Args:
+        experiment: name of an experiment.
+        defense: as its rows name it.
+
+    Returns:
+        "published_epsilon" and "sound_epsilon"; empty if Table 11 has no such row.
+
+    >>> bounds_of("table_10_imdb_small", "gaussian_noise:at_inference=false")["published_epsilon"]
+    144.0
+    """
+    for stage in defense.split("+"):
+        law, _, options = stage.partition("_noise:")
+        given = dict(option.split("=") for option in options.split(",") if option)
+        if law in ("gaussian", "laplace"):
+            scale = float(given.get("sigma", given.get("scale", _DEFAULT)))
+            row = row_of(_toml()["table_11"].get(experiment, ""), law, scale)
+            return {} if row is None else {"published_epsilon": row.printed.epsilon, "sound_epsilon": row.exact}
+    return {}
+
+
+@cache
+def effects() -> tuple[Effect, ...]:
+    """The effects, from `effects.toml`."""
+    return tuple(
+        Effect(
+            claim=entry["claim"],
+            better=tuple(entry["better"]),
+            worse=tuple(entry["worse"]),
+            numbers=tuple(tuple(number) for number in entry.get("numbers", ())),
+        )
+        for entry in _toml()["effect"]
+    )
+
+
+def needed() -> set[Run]:
+    """The runs that the effects compare, with and without the fault."""
+    runs = {run for effect in effects() for run in (effect.better, effect.worse)}
+    return runs | {(experiment, with_fault(defense)) for experiment, defense in runs}
+
+
+def measured() -> list[dict[str, Any]]:
+    """The rows of `python benchmarks/run.py denoising`, which ship with the package."""
+    return [json.loads(line) for line in (files(_FOLDER) / "measured.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[Run, dict[int, float]]:
+    """Run -> seed -> accuracy on test images without noise."""
+    found: dict[Run, dict[int, float]] = {}
+    for row in rows:
+        found.setdefault((row["experiment"], row["defense"]), {})[row["seed"]] = row["accuracy"]
+    return found
+
+
+def judge(effect: Effect, found: Mapping[Run, Mapping[int, float]]) -> JudgedEffect:
+    """The verdict on an effect, from differences of the same seeds."""
+    pairs = [
+        [found.get((experiment, change(defense)), {}) for experiment, defense in (effect.better, effect.worse)]
+        for change in (with_fault, str)
+    ]
+    released, sound = (
+        {seed: better[seed] - worse[seed] for seed in sorted(set(better) & set(worse))} for better, worse in pairs
+    )
+    common = sorted(set(released) & set(sound))
+    if len(common) < 2:
+        return JudgedEffect(effect=effect, released=None, sound=None, verdict="not run")
+    with_it, without_it = _interval(released.values()), _interval(sound.values())
+    shrunk = _interval(released[seed] - sound[seed] for seed in common)
+    verdict: Verdict = "undecided"
+    if without_it.low > 0:
+        verdict = "survives"
+    elif without_it.high < 0:
+        verdict = "reversed"
+    elif with_it.low > 0 and shrunk.low > 0:
+        verdict = "vanishes"
+    return JudgedEffect(effect=effect, released=with_it, sound=without_it, verdict=verdict)
+
+
+def judged() -> tuple[JudgedEffect, ...]:
+    """Every effect, judged on the rows that ship with the package."""
+    found = accuracies(measured())
+    return tuple(judge(effect, found) for effect in effects())
+
+
+def comparisons() -> Iterator[Comparison]:
+    """The effects that were run, as claims of the paper beside our result."""
+    verdicts: dict[Verdict, Compared] = {"survives": "reproduced", "undecided": "unproven"}
+    for one in judged():
+        if one.released is None or one.sound is None:
+            continue
+        gaps = f"{shown(one.sound)}; with it {shown(one.released)}"
+        yield Comparison(
+            claim=one.effect.claim,
+            published=one.effect.published,
+            ours=round(one.sound.value, 4),
+            quantity="difference in accuracy, reduced size",
+            verdict=verdicts.get(one.verdict, "differs"),
+            why=f"{_IN_WORDS[one.verdict]} without the released fault: {gaps}",
+        )
+
+
+_IN_WORDS = {
+    "survives": "survives",
+    "vanishes": "vanishes",
+    "reversed": "is reversed",
+    "undecided": "is undecided",
+}
+
+
+def shown(interval: Interval) -> str:
+    """A difference with its limits."""
+    return f"{interval.value:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
+
+
+def _interval(values: Iterable[float]) -> Interval:
+    """Mean with Student's interval over seeds."""
+    from privkit.audit.seed_intervals import over_values
+
+    return over_values(list(values), _CONFIDENCE)
