@@ -70,8 +70,9 @@ def check(spec: Any) -> None:
 
     A float32 keeps its few digits in every product that it enters, so it becomes a float here. Annotations are
     `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool` and dataclasses; a union of
-    dataclasses, or of them, None and one of the others; and tuples or sequences of them. Only `Le(inf)` allows
-    infinity. A text inside `Annotated` is advice that ends the sentence of an error. Others are not checked.
+    dataclasses, or of them, None, words (`Literal`) and one of the others; and tuples or sequences of them. Only
+    `Le(inf)` allows infinity. A text inside `Annotated` is advice that ends the sentence of an error. Others are not
+    checked.
 
     Raises:
         ValueError: with the field's name, what is allowed and what was given; booleans and NaN are no numbers.
@@ -218,14 +219,18 @@ def _is_class(hint: Any) -> TypeGuard[type]:
     return hint in (bool, NoneType) or (isinstance(hint, type) and dataclasses.is_dataclass(hint))
 
 
-def _divided(members: Sequence[Any]) -> tuple[tuple[type, ...], list[Any]]:
-    """Members of a union: classes whose objects pass, and the rest."""
+def _divided(members: Sequence[Any]) -> tuple[tuple[type, ...], tuple[Any, ...], list[Any]]:
+    """Members of a union: classes whose objects pass, words that pass beside something else, and the rest."""
     classes = tuple(member for member in members if _is_class(member))
-    return classes, [member for member in members if member not in classes]
+    literals = [member for member in members if get_origin(member) is Literal]
+    rest = [member for member in members if member not in classes and member not in literals]
+    if not rest:
+        return classes, (), literals
+    return classes, tuple(word for literal in literals for word in get_args(literal)), rest
 
 
-def _either(classes: tuple[type, ...], rest: list[Any]) -> _Test | None:
-    """An object of one of the classes, or what passes the test of the rest; the sentence of an error names both."""
+def _either(classes: tuple[type, ...], words: tuple[Any, ...], rest: list[Any]) -> _Test | None:
+    """An object of one of the classes, a word, or what passes the test of the rest; an error names all of them."""
     if not rest:
         return lambda name, value: _instance(name, value, classes)
     test = _test(rest[0]) if len(rest) == 1 else None
@@ -233,13 +238,13 @@ def _either(classes: tuple[type, ...], rest: list[Any]) -> _Test | None:
         return None
 
     def either(name: str, value: Any) -> Any:
-        if isinstance(value, classes):
+        if isinstance(value, classes) or (isinstance(value, str) and value in words):
             return value
         try:
             return test(name, value)
         except ValueError as error:
             allowed, got, given = str(error).rpartition(", got ")
-            raise ValueError(f"{allowed}{_or_words(classes)}{got}{given}") from None
+            raise ValueError(f"{allowed}{_or_words(classes, words)}{got}{given}") from None
 
     return either
 
@@ -324,9 +329,9 @@ def _words(hint: Any) -> str:
     """What an annotation allows; empty if it constrains nothing."""
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
-        classes, rest = _divided(arguments)
+        classes, others, rest = _divided(arguments)
         words = _words(rest[0]) if len(rest) == 1 else ""
-        return words and words + _or_words(classes) if rest else _class_words(classes)
+        return words and words + _or_words(classes, others) if rest else _class_words(classes)
     if kind is Literal:
         return f"one of {', '.join(map(str, arguments))}"
     if element := _element(hint):
@@ -346,9 +351,13 @@ def _class_words(classes: Sequence[type]) -> str:
     return ", or ".join(said + [_WORDS[one] for one in classes if one in _WORDS])
 
 
-def _or_words(classes: Sequence[type]) -> str:
-    """A few classes as further possibilities."""
-    return f", or {_class_words(classes)}"
+def _or_words(classes: Sequence[type], words: Sequence[Any] = ()) -> str:
+    """Words and a few classes as further possibilities.
+
+    >>> _or_words((NoneType,), ("auto",))
+    ', or auto, or left out'
+    """
+    return "".join(f", or {said}" for said in (*words, _class_words(classes)) if said)
 
 
 def _real_words(

@@ -21,6 +21,7 @@ from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.errors import DamagedFile
 from privkit.interval import Interval
+from privkit.models.tokens import first_block
 from privkit.reports.schema import Costs
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell
@@ -275,8 +276,9 @@ def assemble(
     """Clients and server of one defended model, untrained, and whether its tokens hide their places."""
     protocol = config.protocol.spec
     model = config.model.spec.build(domain, classes, positions=defense.positions, seed=derive(seed, "init"))
+    block = first_block(model.upper) if defense.frozen_block == "first" else None
     edge = Clients.build(
-        model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol
+        model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol, block=block
     )
     edge.held = config.held if defense.storages else ()
     upper = edge.fitted(model.upper, domain, derive(seed, "adapter"))

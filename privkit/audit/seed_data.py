@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from privkit.attacks.base import AnyAttack
 from privkit.audit.scoring import scored, summarise
 from privkit.config import AuditConfig
-from privkit.domains.base import Batch, Pool, Pools
+from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
 from privkit.domains.partition import ClientPartition, stratified
 from privkit.domains.splits import Splits, part_sizes, split, without
 from privkit.errors import DataError, UsageError
@@ -157,17 +158,23 @@ def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Ba
     return source[rows.view(senders, rounds, batch).transpose(0, 1).flatten().to(source.x.device)]
 
 
-def open_data(config: AuditConfig) -> tuple[Pools, Pool | None, dict[str, int]]:
+def open_data(
+    config: AuditConfig, *, instead: Callable[[DatasetSpec], DatasetSpec] = lambda spec: spec
+) -> tuple[Pools, Pool | None, dict[str, int]]:
     """The private dataset, the one of the auxiliary images if it is another, and the sizes of the three parts.
 
     Pictures are not decoded yet.
+
+    Args:
+        config: of the audit.
+        instead: what is opened in a dataset's place, such as its stand-in.
 
     Raises:
         UsageError: if the parts are too small for the batch size.
         DataError: if files are missing or damaged, or there is but one class.
     """
     budget, other = config.budget, None
-    pools = config.dataset.spec.open(
+    pools = instead(config.dataset.spec).open(
         config.data_root, download=config.download, train_images=budget.private + budget.auxiliary + budget.validation
     )
     if pools.classes < 2:
@@ -180,7 +187,7 @@ def open_data(config: AuditConfig) -> tuple[Pools, Pool | None, dict[str, int]]:
     if config.auxiliary == "training":
         sizes["auxiliary"] = sizes["private"]
     elif config.auxiliary != "disjoint":
-        spec = parse("datasets", config.auxiliary).spec
+        spec = instead(parse("datasets", config.auxiliary).spec)
         other = spec.open(config.data_root, download=config.download, train_images=budget.auxiliary).train
         sizes["auxiliary"] = min(budget.auxiliary, len(other))
     _check_sizes(config, **sizes)

@@ -13,6 +13,7 @@ from privkit.audit.run import check_batches, default_folder, pick_device
 from privkit.audit.seed_data import open_data
 from privkit.caches import use_own_caches
 from privkit.config import AuditConfig
+from privkit.domains.stand_in import OFFICIAL, without_files
 from privkit.run.plan import Cell, plan
 from privkit.run.provenance import default_threads
 
@@ -23,6 +24,7 @@ _PROBE_SECONDS = 2.0
 def preview(config: AuditConfig) -> str:
     """The cells of a run and an estimate of its time, from a few timed steps on random images.
 
+    Without a data root, an official dataset is stood in for by random records of its published shape and number.
     Opening the data, scoring and the report are not in the estimate. Attacks are timed on the first defense of each
     protocol, for a moment each, and extrapolated: expect a factor of two or three.
 
@@ -42,19 +44,26 @@ def preview(config: AuditConfig) -> str:
             least = least or open_end
     finally:
         torch.set_num_threads(threads)
+    unseen = [] if config.data_root else [name for name in _datasets(config) if name in OFFICIAL]
+    needs = f"\nthe run needs --data-root with the files of {' and '.join(unseen)}" if unseen else ""
     where = f"{device.type}, {config.threads or default_threads()} threads"
     return "\n".join(
         [
             *lines,
             f"{len(lines)} cells, {'at least ' if least else ''}about {total:.0f} s with controls on {where}; "
-            f"run folder {default_folder(config)}",
+            f"run folder {default_folder(config)}{needs}",
         ]
     )
 
 
+def _datasets(config: AuditConfig) -> list[str]:
+    """Names of the private and of the auxiliary dataset."""
+    return list(dict.fromkeys([config.dataset.name, config.auxiliary.partition(":")[0]]))
+
+
 def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[list[tuple[Cell, Timed]], float, bool]:
     """Cells of one protocol with their times, the seconds of its controls, and whether a time is a lower limit."""
-    pools, _, sizes = open_data(config)
+    pools, _, sizes = open_data(config, instead=without_files) if config.data_root is None else open_data(config)
     check_shapes(config, pools)
     rounds = config.budget.epochs * sizes["private"] // (config.protocol.spec.clients * config.training.batch_size)
     steps = {defense.label: training_step(config, defense, pools, device) for defense in config.defenses}

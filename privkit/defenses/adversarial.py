@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, pixel_shuffle
 
 from privkit.constraints import Count, NonNegative
-from privkit.defenses.base import Effect
+from privkit.defenses.base import Effect, FrozenBlock
 from privkit.defenses.none import Unchanged
 from privkit.defenses.receipts import Nothing
 from privkit.torch_utils.seeded import seeded
@@ -30,7 +30,7 @@ class Adversarial(Unchanged):
     Attributes:
         strength: weight of the reversed gradient, ≥ 0; 1 is Eq. 9.
         width: channels of the simulated attacker, ≥ 1.
-        frozen_block: append a frozen transformer block behind the smashed data.
+        frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
 
     Source: Yao et al., patch shuffling, Eq. 9, after Xiao et al. 2020, "Adversarial learning of privacy-preserving and
     task-oriented representations"; one backward pass for both by reversing the gradient as Ganin and Lempitsky 2015 do.
@@ -49,7 +49,7 @@ class Adversarial(Unchanged):
 
     strength: NonNegative = 1.0
     width: Count = 64
-    frozen_block: bool = False
+    frozen_block: FrozenBlock = False
 
     def companion(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], seed: int) -> nn.Module:
         """The simulated attacker, [N, *smashed_shape] -> [N, *image_shape].

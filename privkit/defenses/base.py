@@ -97,6 +97,9 @@ class Receipt(ABC):
         return None
 
 
+FrozenBlock = bool | Literal["first"]
+"""No block, an extra one with drawn weights (true), or the model's first one above the cut, such as a checkpoint's."""
+
 _NEGLIGIBLE = 1e-12
 """A scale of noise that is lost in the rounding of float32, and still above 0, as every noise must be."""
 
@@ -122,7 +125,8 @@ class Defense(Checked, ABC):
             the input layer every defense does.
         soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them.
         at_inference: whether test images pass it, too. What only makes training private or robust (mixing) does not.
-        frozen_block: whether the client appends the paper's frozen transformer block to the release.
+        frozen_block: whether the client appends a frozen transformer block to the release: an extra one with drawn
+            weights, or the "first" block of the model above the cut, which then leaves the server's segment.
         published: whether the server learns the coins in `Release.weights`.
         keeps_positions: whether position t of a message holds position t of its members' smashed data; a shuffle does
             not keep them.
@@ -143,7 +147,7 @@ class Defense(Checked, ABC):
     images_only: ClassVar[bool] = False
     soft_labels: ClassVar[bool] = False
     at_inference: bool = True
-    frozen_block: bool = False
+    frozen_block: FrozenBlock = False
     published: bool = True
     keeps_positions: ClassVar[bool] = True
     drawn: Drawn = "every_round"

@@ -12,7 +12,7 @@ from privkit.accountants.shuffles.permutations import kept_tokens
 from privkit.accountants.shuffles.variants import Variant
 from privkit.constraints import Probability
 from privkit.defenses import masks
-from privkit.defenses.base import Defense, Effect, Release, require_tokens, take_rows
+from privkit.defenses.base import Defense, Effect, FrozenBlock, Release, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows
 from privkit.defenses.receipts import Permuted
 
@@ -26,7 +26,8 @@ class BatchShuffle(Defense):
         variant: "final_shuffle" (with the shuffle inside each image that §IV-C adds), "algorithm_2" (as written: kept
             tokens come first, which tells whose they are) or "kept_in_place" (kept tokens do not move: so says §IV-C's
             first sentence on k; their order is then no secret).
-        frozen_block: append the paper's frozen transformer block, which runs at the edge after the shuffle.
+        frozen_block: append the paper's frozen transformer block, which runs at the edge after the shuffle; true draws
+            an extra one, "first" takes the model's first block above the cut, such as a checkpoint's, off the server.
 
     Source: Yao et al., patch shuffling, Algorithm 2 and §IV-C.
     """
@@ -39,7 +40,7 @@ class BatchShuffle(Defense):
 
     keep: Probability = 0.4
     variant: Variant = "final_shuffle"
-    frozen_block: bool = False
+    frozen_block: FrozenBlock = False
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.defenses.base import Defense, Place, Receipt, Release
+from privkit.defenses.base import Defense, FrozenBlock, Place, Receipt, Release
 from privkit.defenses.compile import ChainReceipt, Step
 from privkit.defenses.rules import check
 
@@ -65,9 +65,13 @@ class Chain(Defense):
     group = _most("group")
     soft_labels = _some("soft_labels")
     at_inference = _every("at_inference")
-    frozen_block = _some("frozen_block")
     published = _every("published")
     keeps_positions = _every("keeps_positions")
+
+    @property
+    def frozen_block(self) -> FrozenBlock:  # type: ignore[override]
+        """What the first stage with a block says of it."""
+        return next((stage.frozen_block for stage in self.stages if stage.frozen_block), False)
 
     @property
     def level(self) -> str:  # type: ignore[override]

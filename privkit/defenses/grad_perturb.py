@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from privkit.accountants.spec.parts import Noise
 from privkit.accountants.spec.sensitivity import Known
 from privkit.constraints import Positive
-from privkit.defenses.base import Defense, Effect, Release
+from privkit.defenses.base import Defense, Effect, FrozenBlock, Release
 from privkit.defenses.charge import Noised
 from privkit.defenses.none import require_messages
 
@@ -28,7 +28,7 @@ class GradPerturb(Defense):
             of a mean over a batch shrinks with the batch.
         clip: largest L2 norm (L1 for Laplace) of one image's gradient, > 0; longer ones are shortened before the noise.
             None leaves them.
-        frozen_block: append a frozen transformer block behind the smashed data.
+        frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
 
     Source: Yang et al. 2022, "Differentially private label protection in split learning", the plain perturbation of
     gradients; the accounting is privkit's, because the server's weights here learn from unperturbed labels.
@@ -42,7 +42,7 @@ class GradPerturb(Defense):
     law: Literal["gaussian", "laplace"] = "gaussian"
     noise: Positive = 1e-3
     clip: Positive | None = None
-    frozen_block: bool = False
+    frozen_block: FrozenBlock = False
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

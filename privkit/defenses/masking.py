@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.constraints import real
+from privkit.constraints import Probability
 from privkit.defenses.base import Effect, Place
 from privkit.defenses.denoising import Automatic, Denoising, Variant, uniform
 from privkit.defenses.receipts import NOT_DP, Nothing
@@ -39,7 +39,7 @@ class Masking(Denoising):
     effects: ClassVar[frozenset[Effect]] = frozenset({"masks"})
     setting: ClassVar[str] = "keep"
 
-    keep: float | Automatic = 0.2
+    keep: Probability | Automatic = 0.2
     place: Place = "server"
     variant: Variant = "exact"
     at_inference: bool = True
@@ -51,8 +51,6 @@ class Masking(Denoising):
                 "variant=undone divides by a factor again, and a mask has none; use exact, straight_through, logits or "
                 "straight_through_logits"
             )
-        if self.keep != "auto":
-            object.__setattr__(self, "keep", real("keep", self.keep, least=0, most=1))
 
     def changed(self, values: Tensor, generator: Generator | None) -> Tensor:
         """Masked."""

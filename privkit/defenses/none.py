@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.defenses.base import Defense, Effect, Release
+from privkit.defenses.base import Defense, Effect, FrozenBlock, Release
 from privkit.defenses.receipts import Nothing
 
 
@@ -28,7 +28,7 @@ class Unchanged(Defense):
     """
 
     receipt: ClassVar[Nothing]
-    frozen_block: bool = False
+    frozen_block: FrozenBlock = False
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
@@ -58,4 +58,4 @@ class NoDefense(Unchanged):
         reason="the smashed data leave the client as they are; no differential privacy"
     )
 
-    frozen_block: bool = False
+    frozen_block: FrozenBlock = False

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from privkit.constraints import NonNegative
-from privkit.defenses.base import Effect
+from privkit.defenses.base import Effect, FrozenBlock
 from privkit.defenses.none import Unchanged
 from privkit.defenses.receipts import Nothing
 
@@ -21,7 +21,7 @@ class NoPeek(Unchanged):
 
     Attributes:
         weight: of the distance correlation, ≥ 0; it lies in [0, 1] and the task's loss near ln(classes) at the start.
-        frozen_block: append a frozen transformer block behind the smashed data.
+        frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
 
     Source: Vepakomma et al. 2020, "NoPeek: Information leakage reduction to share activations in distributed deep
     learning"; the default weight is privkit's.
@@ -38,7 +38,7 @@ class NoPeek(Unchanged):
     )
 
     weight: NonNegative = 1.0
-    frozen_block: bool = False
+    frozen_block: FrozenBlock = False
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
         """Weighted distance correlation of each message, [M].

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.defenses.base import Defense, Effect, Release, require_tokens, take_rows
+from privkit.defenses.base import Defense, Effect, FrozenBlock, Release, require_tokens, take_rows
 from privkit.defenses.masks import permutations
 from privkit.defenses.receipts import Permuted
 
@@ -24,7 +24,8 @@ class PatchShuffle(Defense):
     """σ-private by uniform likelihood of orderings; no differential privacy (the multiset of patches is revealed).
 
     Attributes:
-        frozen_block: append the paper's frozen transformer block, which runs at the edge after the shuffle.
+        frozen_block: append the paper's frozen transformer block, which runs at the edge after the shuffle; true draws
+            an extra one, "first" takes the model's first block above the cut, such as a checkpoint's, off the server.
 
     Source: Yao et al., patch shuffling, Algorithm 1.
     """
@@ -33,7 +34,7 @@ class PatchShuffle(Defense):
     effects: ClassVar[frozenset[Effect]] = frozenset({"permutes"})
     positions: ClassVar[bool] = False
 
-    frozen_block: bool = False
+    frozen_block: FrozenBlock = False
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.constraints import real
+from privkit.constraints import Positive
 from privkit.defenses.base import Effect, Place
 from privkit.defenses.denoising import Automatic, Denoising, Variant
 from privkit.defenses.receipts import Nothing
@@ -34,14 +34,9 @@ class Scaling(Denoising):
     effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})
     setting: ClassVar[str] = "factor"
 
-    factor: float | Automatic = 0.2
+    factor: Positive | Automatic = 0.2
     place: Place = "server"
     variant: Variant = "exact"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.factor != "auto":
-            object.__setattr__(self, "factor", real("factor", self.factor, above=0))
 
     def changed(self, values: Tensor, generator: Generator | None) -> Tensor:
         """Scaled; nothing is drawn."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from privkit.errors import UsageError
 
 
 def centered(images: Tensor) -> Tensor:
@@ -109,3 +112,40 @@ class Upper(nn.Module):
         pooled = tokens[:, 0] if self.pool == "token" else tokens.mean(1)
         logits: Tensor = self.head(self.fc_norm(pooled))
         return logits
+
+
+class FirstBlock(nn.Module):
+    """A model's first block above the cut as the client runs it: frozen, with the class token beside the tokens."""
+
+    def __init__(self, block: nn.Module, cls_token: Tensor | None) -> None:
+        super().__init__()
+        self.block = deepcopy(block)
+        self.cls_token = None if cls_token is None else nn.Parameter(cls_token.detach().clone())
+        self.requires_grad_(False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[N, T, D] -> [N, T, D]: the class token takes part and is dropped, since the server adds one of its own."""
+        if self.cls_token is None:
+            return self.block(tokens)  # type: ignore[no-any-return]
+        return self.block(torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1))[:, 1:]  # type: ignore[no-any-return]
+
+
+def first_block(upper: nn.Module) -> FirstBlock:
+    """Take the first block off the server's segment, with the weights that it has: a checkpoint's, if one was loaded.
+
+    Args:
+        upper: a transformer's upper segment, which loses the block.
+
+    Raises:
+        UsageError: if it has no block.
+
+    Source: the released code of patch shuffling, whose edge ends with the first of T2T-ViT-24's blocks and whose cloud
+    has the other 23.
+    """
+    if not isinstance(upper, Upper) or not len(upper.blocks):
+        raise UsageError(
+            "frozen_block=first takes a transformer's first block above the cut, and this model has none there; cut it "
+            "lower, choose another model, or use frozen_block=true"
+        )
+    first, upper.blocks = upper.blocks[0], upper.blocks[1:]
+    return FirstBlock(first, upper.cls_token)

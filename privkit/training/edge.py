@@ -119,6 +119,7 @@ class Clients(nn.Module):
         classes: int,
         seed: int,
         protocol: SplitProtocol | None = None,
+        block: nn.Module | None = None,
     ) -> Clients:
         """Copy the lower segment for every client and add what the defense asks for.
 
@@ -129,6 +130,7 @@ class Clients(nn.Module):
             classes: number of labels.
             seed: of the frozen block, the companion, and ratios that are drawn once.
             protocol: None for one client.
+            block: for a defense with frozen_block="first", the model's own (`privkit.models.tokens.first_block`).
 
         Raises:
             UsageError: if the group cannot be filled, the defense cannot take what the lower segment gives, or the
@@ -155,11 +157,13 @@ class Clients(nn.Module):
             shape = tuple(lower.eval()(domain.zeros(1)).shape[1:])
         lower.train(training)
         lowers = Stacked(lower, protocol.active)
-        block = companion = None
+        companion = None
+        if defense.frozen_block == "first" and block is None:
+            raise ValueError("frozen_block=first needs the model's first block as `block`")
         if defense.frozen_block:
             if len(shape) != 2:
                 raise ValueError(f"frozen_block needs tokens [N, T, D], got shape {[1, *shape]}; cut elsewhere")
-            block = frozen_block(shape[-1], seed)
+            block = block or frozen_block(shape[-1], seed)
         if isinstance(domain, Images) and (own := defense.companion(shape, domain.shape, seed)) is not None:
             companion = Stacked(own, protocol.active)
         edge = cls(lowers, defense, protocol, classes, block, companion, seed)

@@ -1,0 +1,50 @@
+"""What stands in for official files in a dry run: the published shape and number, and nothing of the files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from privkit.cli.estimate import preview
+from privkit.domains import DATASETS
+from privkit.domains.stand_in import OFFICIAL, without_files
+from privkit.errors import DataError
+from privkit.registry import parse
+from privkit.settings import resolve
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_a_stand_in_opens_without_a_root(name: str) -> None:
+    spec = parse("datasets", name).spec
+    with pytest.raises(DataError, match="needs a data root"):
+        spec.open(None, download=False, train_images=1)
+    pools = without_files(spec).open(None, download=False, train_images=1)
+    batch = pools.train.take(np.arange(3))
+    assert batch.domain.name == spec.domain
+    assert pools.classes == OFFICIAL[name].classes
+    assert len(pools.train) == OFFICIAL[name].train
+
+
+def test_options_of_the_dataset_count() -> None:
+    pools = without_files(parse("datasets", "mnist:classes=[0,4]").spec).open(None, download=False, train_images=1)
+    assert pools.classes == 2
+    assert set(pools.train.targets()) == {0, 1}
+    faces = without_files(parse("datasets", "celeba:attribute=all,size=32").spec)
+    batch = faces.open(None, download=False, train_images=1).train.take(np.arange(2))
+    assert batch.x.shape == (2, 3, 32, 32)
+    assert batch.y.shape == (2, 40)
+
+
+def test_a_dataset_without_files_is_itself() -> None:
+    for name in set(DATASETS) - set(OFFICIAL):
+        spec = parse("datasets", name).spec
+        assert without_files(spec) is spec
+
+
+def test_a_dry_run_needs_no_files_unless_a_root_is_named(tmp_path: Path) -> None:
+    small = {"defense": "none", "attack": "mean_image", "dataset": "mnist", "model": "lenet5", "budget": "smoke"}
+    text = preview(resolve({**small, "threads": 1}))
+    assert text.endswith("the run needs --data-root with the files of mnist")
+    assert "1 cells, about" in text
+    with pytest.raises(DataError, match="missing"):
+        preview(resolve({**small, "threads": 1, "data_root": str(tmp_path)}))

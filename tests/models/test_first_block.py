@@ -1,0 +1,64 @@
+"""The frozen block that is the model's own first one: off the server, onto the edge, with a checkpoint's weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from timm.models.vision_transformer import VisionTransformer
+from torch import Generator
+
+from privkit.audit.defended import assemble
+from privkit.defenses.patch_shuffle import PatchShuffle
+from privkit.domains.images.domain import Images
+from privkit.errors import UsageError
+from privkit.models.tokens import FirstBlock
+from privkit.settings import resolve
+from privkit.training import Clients
+
+IMAGES = Images(shape=(1, 8, 8))
+
+
+def built(model: str, block: str = "first") -> tuple[Clients, torch.nn.Module]:
+    config = resolve({"defense": f"patch_shuffle:frozen_block={block}", "model": model, "dataset": "tiny_digits"})
+    edge, upper, _ = assemble(config, config.defenses[-1].spec, IMAGES, 10, 0)
+    return edge.eval(), upper.eval()
+
+
+def test_the_first_block_of_a_checkpoint_runs_frozen_at_the_edge_and_leaves_the_server(tmp_path: Path) -> None:
+    released = VisionTransformer(
+        img_size=8, patch_size=2, in_chans=1, num_classes=10, embed_dim=96, depth=4, num_heads=4, no_embed_class=True
+    ).eval()
+    save_file(released.state_dict(), tmp_path / "vit.safetensors")
+    edge, upper = built(f"vit_micro:cut=embedding,pool=token,checkpoint={tmp_path / 'vit.safetensors'}")
+    assert isinstance(edge.block, FirstBlock)
+    own, theirs = edge.block.block.state_dict(), released.blocks[0].state_dict()
+    assert all(torch.equal(own[name], theirs[name]) for name in theirs)
+    assert not any(weight.requires_grad for weight in edge.block.parameters())
+    assert len(upper.get_submodule("blocks")) == 3
+    images, labels = (
+        torch.rand(1, 2, 1, 8, 8, generator=Generator().manual_seed(0)),
+        torch.zeros(1, 2, dtype=torch.int64),
+    )
+    with torch.no_grad():
+        sent = edge.release(images, labels, Generator().manual_seed(1)).release.smashed[0]
+        tokens = edge.lowers(images)[0]
+        every = released.blocks[0](torch.cat([released.cls_token.expand(2, -1, -1), tokens], 1))[:, 1:]
+    # the block does not see places, so that its tokens are those of the shuffle in another order
+    assert torch.allclose(sent.sum(1), every.sum(1), atol=1e-4)
+    assert sent.shape == tokens.shape
+
+
+def test_a_chain_hands_its_stage_s_block_on_and_an_extra_block_leaves_the_server_alone() -> None:
+    config = resolve({"defense": "patch_shuffle:frozen_block=first+clip:bound=1", "dataset": "tiny_digits"})
+    assert config.defenses[-1].spec.frozen_block == "first"
+    extra, server = built("vit_micro", "true")
+    assert not isinstance(extra.block, FirstBlock)
+    assert len(server.get_submodule("blocks")) == 3  # cut behind the first of four
+
+
+def test_a_model_without_blocks_above_the_cut_is_refused() -> None:
+    with pytest.raises(UsageError, match="has none there"):
+        built("vit_micro:cut=block4")
+    with pytest.raises(ValueError, match="needs the model's first block"):
+        Clients.build(torch.nn.Identity(), PatchShuffle(frozen_block="first"), IMAGES, classes=10, seed=0)
