@@ -108,7 +108,7 @@ def test_budget_pictures_draw_what_is_proven_and_published() -> None:
 
 @pytest.mark.slow
 def test_the_command_draws_every_figure(tmp_path: Path) -> None:
-    for name in ("accurate_sl", "dp_cutmixsl"):
+    for name in ("accurate_sl", "cutmixsl", "dp_cutmixsl"):
         out = tmp_path / "new" / name
         done = command(name, "--figures", str(out))
         assert done.exit_code == 0, done.output
@@ -215,7 +215,10 @@ def test_a_table_is_printed() -> None:
     [
         (["dp_cutmix"], "unknown paper 'dp_cutmix'; did you mean 'dp_cutmixsl'?"),
         (["cutmixsl", "--table", "Table 9"], "unknown table of cutmixsl 'Table 9'; did you mean 'Table"),
-        (["cutmixsl", "--figures", "x"], "cutmixsl has no figures; papers with figures: accurate_sl, dp_cutmixsl"),
+        (
+            ["patch_splitnn", "--figures", "x"],
+            "patch_splitnn has no figures; papers with figures: accurate_sl, cutmixsl, dp_cutmixsl",
+        ),
         (["accurate_sl", "--results", "x"], "accurate_sl publishes no ordering that is judged here"),
         (["cutmixsl", "--results", "nothing"], "nothing cannot be read"),
         (["--figures", "x"], "--figures belongs to one paper: name it"),

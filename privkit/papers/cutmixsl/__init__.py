@@ -7,4 +7,5 @@ PAPER = Paper(
     title="Visual Transformer Meets CutMix for Improved Accuracy, Communication Efficiency, and Data Privacy in Split "
     "Learning",
     citation="Baek et al., CutMixSL",
+    pictures=True,
 )

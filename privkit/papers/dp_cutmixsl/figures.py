@@ -1,4 +1,4 @@
-"""Pictures of ε against group size, noise and rounds: what is proven, and what Corollary 1 says."""
+"""Pictures of ε against group size, noise and rounds, proven and by Corollary 1; and of what each method sends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from privkit.papers.dp_cutmixsl.mechanisms import NAMES, Experiment
+from privkit.papers.mixed_pictures import mixed_pictures
 from privkit.reports.budget_curves import BudgetCurve, curves
 
 DELTA = 1e-5
@@ -18,6 +19,16 @@ _SIGMAS = tuple(np.geomspace(8 / 255, 8, 17).tolist())
 ROUNDS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 
 _ASSUMED = "λ = 1/k, k of n = 10 clients"
+_METHODS = {
+    "Vanilla Cutout": "vanilla_cutout",
+    "Random Cutout": "random_cutout",
+    "Mixup": "mixup:concentration=inf",
+    "Vanilla CutMix": "vanilla_cutmix:concentration=inf",
+    "Random CutMix": "random_cutmix:concentration=inf",
+    "DP-Mixup": "dp_mixsl:concentration=inf,bound=1,signed=true",
+    "DP-CutMix": "dp_cutmixsl:concentration=inf,bound=1,signed=true",
+}
+"""Title of a picture -> the method; a clamp of width 1 keeps both signs of tokens."""
 _COROLLARY = "dashed: Corollary 1, α = 2"
 
 
@@ -72,6 +83,7 @@ FIGURES: Mapping[str, Callable[[], Figure]] = {
     "epsilon_against_group_dirichlet": partial(against_group, drawn=True),
     "epsilon_against_sigma": _against_sigma,
     "epsilon_against_rounds": _against_rounds,
+    "mixed_pictures": partial(mixed_pictures, _METHODS),
 }
 """File name -> the picture."""
 
