@@ -30,7 +30,10 @@ def papers(
     ] = None,
     results: Annotated[
         Path | None,
-        typer.Option(help="Run folder (or JSON lines) on which to judge the paper's orderings. [the measured ones]"),
+        typer.Option(
+            help="Run folder (or JSON lines) on which to judge the paper's orderings, or whose models --figures draws. "
+            "[the measured ones]"
+        ),
     ] = None,
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Of every printed number: measured, configured, or why not.")
@@ -54,7 +57,7 @@ def papers(
     elif coverage:
         _print_coverage(chosen, as_json)
     elif figures is not None:
-        _draw(chosen, figures)
+        _draw(chosen, figures, results)
     else:
         _print_paper(chosen, results, as_json)
 
@@ -146,12 +149,16 @@ _NUMBERS = ("published", "ours", "value", "seeds", "line", "numbers")
 _STATES = {"measured": "measured", "configured": "configured", "reason": "with a reason"}
 
 
-def _draw(chosen: Paper, folder: Path) -> None:
-    """Every figure as PNG and SVG."""
+def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
+    """Every figure as PNG and SVG, and those of a run folder's models."""
     from privkit.papers import PAPERS, paper
     from privkit.reports.figures import save
 
-    pictures = chosen.figures()
+    if run is not None and not chosen.from_runs:
+        raise UsageError(f"{chosen.name} draws no figure of a run: leave --results out")
+    pictures = chosen.figures(run)
+    if not pictures and chosen.from_runs:
+        raise UsageError(f"{chosen.name} draws the models of a run: name its folder with --results")
     if not pictures:
         drawn = [one for one in PAPERS if paper(one).pictures]
         raise UsageError(f"{chosen.name} has no figures; papers with figures: {', '.join(drawn)}")

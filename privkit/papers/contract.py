@@ -51,6 +51,7 @@ class Paper:
         title: of the paper.
         citation: authors and short title, as a certificate cites it.
         pictures: whether the folder has a module `figures`.
+        from_runs: whether that module draws a run folder's models, too, by `of_run`.
         cases: whether the folder has a module `reference`.
     """
 
@@ -58,6 +59,7 @@ class Paper:
     title: str
     citation: str
     pictures: bool = False
+    from_runs: bool = False
     cases: bool = False
 
     @property
@@ -80,12 +82,13 @@ class Paper:
         compared: Iterator[Comparison] = import_module(f"privkit.papers.{self.name}.comparisons").comparisons()
         return compared
 
-    def figures(self) -> Mapping[str, Callable[[], Figure]]:
-        """File name -> the picture; empty if the paper has none."""
+    def figures(self, run: Path | None = None) -> Mapping[str, Callable[[], Figure]]:
+        """File name -> the picture, with those of a given run folder's models; empty if the paper has none."""
         if not self.pictures:
             return {}
-        drawings: Mapping[str, Callable[[], Figure]] = import_module(f"privkit.papers.{self.name}.figures").FIGURES
-        return drawings
+        module = import_module(f"privkit.papers.{self.name}.figures")
+        drawings: Mapping[str, Callable[[], Figure]] = module.FIGURES
+        return drawings if run is None or not self.from_runs else {**drawings, **module.of_run(run)}
 
     def reference_values(self) -> tuple[Case, ...]:
         """Values of the paper's formulas that `privkit doctor` recomputes."""

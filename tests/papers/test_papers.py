@@ -217,7 +217,7 @@ def test_a_table_is_printed() -> None:
         (["cutmixsl", "--table", "Table 9"], "unknown table of cutmixsl 'Table 9'; did you mean 'Table"),
         (
             ["patch_splitnn", "--figures", "x"],
-            "patch_splitnn has no figures; papers with figures: accurate_sl, cutmixsl, dp_cutmixsl",
+            "patch_splitnn has no figures; papers with figures: accurate_sl, cutmixsl, dp_cutmixsl, patch_shuffling",
         ),
         (["accurate_sl", "--results", "x"], "accurate_sl publishes no ordering that is judged here"),
         (["cutmixsl", "--results", "nothing"], "nothing cannot be read"),

@@ -6,4 +6,6 @@ PAPER = Paper(
     name="patch_shuffling",
     title="Privacy-Preserving Split Learning via Patch Shuffling over Transformers",
     citation="Yao et al., patch shuffling",
+    pictures=True,
+    from_runs=True,
 )

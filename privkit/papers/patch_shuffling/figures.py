@@ -1,0 +1,106 @@
+"""Similarity of learned position embeddings, from the models of a run: which tokens know that they are neighbors?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import ceil, isqrt
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from privkit.errors import UsageError
+from privkit.paths import inside
+from privkit.run.records import TRAINED, read_manifest
+from privkit.sealed import checked
+from privkit.storage import read_record
+
+FIGURES: Mapping[str, Callable[[], Figure]] = {}
+"""Nothing can be drawn without a run."""
+_WEIGHTS = "client.safetensors"
+
+
+def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
+    """The paper's Fig. 5 of a run's models.
+
+    Raises:
+        UsageError: if it is no run folder, or no model of it learned positions.
+    """
+    found = _embeddings(run)
+    if not found:
+        raise UsageError(
+            f"no finished model of {run} learned position embeddings on a square grid; audit the defense none with a "
+            "ViT, such as --model vit_tiny"
+        )
+    return {"position_similarity": partial(position_similarity, found)}
+
+
+def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure:
+    """A panel a model: for every token, the map of the cosines of its position embedding and all others.
+
+    Args:
+        embeddings: label -> [T, D] of a square grid of T tokens, row by row; at least one.
+
+    Source: patch_shuffling Fig. 5, in the time domain.
+    """
+    columns = min(3, len(embeddings))
+    rows = ceil(len(embeddings) / columns)
+    figure = Figure(figsize=(3.6 * columns + 0.6, 3.6 * rows), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for axis, (label, embedding) in zip(axes.flat, embeddings.items(), strict=False):
+        drawn = axis.imshow(tiled(similarity(embedding)), vmin=-1, vmax=1, cmap="viridis")
+        axis.set_title(label, fontsize=8)
+    figure.colorbar(drawn, ax=axes, shrink=0.7, label="cosine")
+    return figure
+
+
+def similarity(embedding: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Cosine of every two rows of [T, D], as [T, T]; 0 for a row of zeros.
+
+    >>> similarity(np.array([[1, 0], [0, 2], [3, 3]], np.float32)).round(3)[2].tolist()
+    [0.707, 0.707, 1.0]
+    """
+    wide = embedding.astype(np.float64)
+    norms = np.linalg.norm(wide, axis=1, keepdims=True)
+    unit = np.divide(wide, norms, out=np.zeros_like(wide), where=norms > 0)
+    return np.asarray(unit @ unit.T)
+
+
+def tiled(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[T, T] of a square grid as one picture: at each token's place its map of all tokens, with a gap (NaN) between.
+
+    >>> tiled(np.arange(16.0).reshape(4, 4))[0].tolist()
+    [0.0, 1.0, nan, 4.0, 5.0, nan]
+    """
+    side = isqrt(len(cosines))
+    maps = np.pad(cosines.reshape(side, side, side, side), ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
+    return np.asarray(maps.transpose(0, 2, 1, 3).reshape(side * (side + 1), side * (side + 1)))
+
+
+def _embeddings(run: Path) -> dict[str, NDArray[np.float32]]:
+    """Label -> positions [T, D] of the first client of each finished model that learned some; no class token."""
+    from safetensors.numpy import load
+
+    manifest = read_manifest(run)
+    if manifest is None:
+        raise UsageError(f"{run} is no run folder; name the --out folder of an audit")
+    found = {}
+    for cell in {cell.model: cell for cell in manifest.cells}.values():
+        home = inside(run, "models", cell.model)
+        record = read_record(home / TRAINED, model=cell.model)
+        if record is None:
+            continue
+        weights = load(checked(home / _WEIGHTS, record["files"].get(_WEIGHTS)))
+        for name, stack in weights.items():
+            if name.startswith("lowers.") and name.endswith("pos_embed"):
+                rows = stack[0, 0]
+                rows = rows[1:] if isqrt(len(rows)) ** 2 != len(rows) else rows
+                if isqrt(len(rows)) ** 2 == len(rows) > 1:
+                    found[f"{cell.defense}, seed {cell.seed}"] = rows
+    return found
