@@ -53,7 +53,9 @@ class Cnn(NamedCuts):
                 "fc": nn.Sequential(nn.Flatten(), nn.Linear(second * (height // 2) * (width // 2), _WIDTH), nn.Tanh()),
                 "head": nn.Linear(_WIDTH, classes),
             }
-        return cut_chain(pieces, self.cut)
+        split = cut_chain(pieces, self.cut)
+        split.lower.to(memory_format=torch.channels_last)  # its convolutions take two thirds of the time on a CPU
+        return split
 
 
 CNN = Cnn()
