@@ -30,7 +30,7 @@ def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
     Raises:
         UsageError: if no noise lies directly before such a stage, or the server's first layer is not linear.
     """
-    found = []
+    found: list[Denoiser] = []
     for before, stage in zip((None, *stages), stages, strict=False):
         if isinstance(stage, Denoising) and stage.automatic:
             variance = getattr(before, "variance", None)
@@ -58,10 +58,13 @@ class Denoiser(ServerStage):
     Source: accurate_sl, Theorem 3.1; the minimizers are derived (`privkit.papers.accurate_sl.denoising`).
     """
 
+    rounds: Tensor
+    sums: Tensor
+
     def __init__(self, stage: Denoising, variance: float, upper: nn.Module) -> None:
         super().__init__()
         self.stage, self.variance = stage, variance
-        self._first = (*_first_layer(stage, upper),)  # a tuple registers no module: the weights stay the segment's
+        self._first = _first_layer(stage, upper)  # a tuple registers no module: the weights stay the segment's
         self.register_buffer("rounds", torch.zeros((), dtype=torch.int64))
         self.register_buffer("sums", torch.zeros(3, dtype=torch.float64))
 
@@ -91,7 +94,8 @@ class Denoiser(ServerStage):
     @torch.no_grad()
     def _estimate(self, arrived: Tensor) -> None:
         """Move the averages by one round."""
-        layer, reshaping = self._first[-1], self._first[:-1]
+        *reshaping, layer = self._first
+        assert isinstance(layer, nn.Linear | nn.Conv2d)
         weight = layer.weight.detach().float()
         with torch.autocast(arrived.device.type, enabled=False):
             rows = arrived.detach().float()
@@ -133,17 +137,17 @@ def best_keep(signal: float, diagonal: float, spread: float) -> float:
     return min(1.0, max(0.0, 0.5 + (signal - spread) / (signal - diagonal) / 2))
 
 
-def _first_layer(stage: Denoising, upper: nn.Module) -> list[nn.Module]:
+def _first_layer(stage: Denoising, upper: nn.Module) -> tuple[nn.Module, ...]:
     """The first layer with weights, behind those that only reshape.
 
     Raises:
         UsageError: if another layer comes first.
     """
-    found = []
+    found: list[nn.Module] = []
     for layer in _leaves(upper):
         found.append(layer)
         if isinstance(layer, nn.Linear | nn.Conv2d):
-            return found
+            return tuple(found)
         if not isinstance(layer, nn.Flatten | nn.Identity):
             break
     name = type(found[-1]).__name__ if found else type(upper).__name__

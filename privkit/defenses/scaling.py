@@ -53,5 +53,5 @@ class Scaling(Denoising):
 
     def before_backward(self, arrived: Tensor) -> None:
         """Divide by the factor behind autograd's back, as the release does, if the variant is "undone"."""
-        if self.variant == "undone":
+        if self.variant == "undone" and self.factor != "auto":
             arrived.data.div_(self.factor)

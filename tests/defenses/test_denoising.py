@@ -151,7 +151,8 @@ def test_a_tanh_proves_what_a_clip_to_one_proves() -> None:
 @pytest.mark.parametrize("noise", [GaussianNoise(sigma=0.5), LaplaceNoise(scale=0.4)], ids=lambda noise: noise.name)
 def test_estimates_of_the_server_are_those_of_the_theory(layer: nn.Module, noise: Any) -> None:
     torch.manual_seed(1)
-    layer.get_parameter("weight").data.add_(0.1)  # A above B, so that p* is neither 0 nor 1
+    with torch.no_grad():
+        layer.get_parameter("weight").add_(0.1)  # A above B, so that p* is neither 0 nor 1
     x = torch.rand(12)
     shape = (12,) if isinstance(layer, nn.Linear) else (3, 2, 2)
     upper = nn.Sequential(nn.Flatten() if isinstance(layer, nn.Linear) else nn.Identity(), layer)
@@ -161,7 +162,7 @@ def test_estimates_of_the_server_are_those_of_the_theory(layer: nn.Module, noise
             many = x.expand(1, 500, 12)
             noisy = noise.apply(many, torch.zeros(1, 500), generator(number))[0].smashed
             denoiser(noisy.view(500, *shape))
-        weight = layer.weight.detach().flatten(1).double().numpy()
+        weight = layer.get_parameter("weight").detach().flatten(1).double().numpy()
         truth = theory.LinearLayer.of(weight, x.double().numpy())
         law = theory.Noise(law="gaussian" if isinstance(noise, GaussianNoise) else "laplace", scale=noise_scale(noise))
         best = theory.best_scale(truth, law) if stage.setting == "factor" else theory.best_keep(truth, law)
@@ -192,7 +193,7 @@ def test_an_estimated_setting_is_trained_kept_and_left_out_of_noise_free_tests()
     assert f"{learned:.3g}" in denoiser.remark
     assert {"0.sums", "0.rounds"} < set(upper.state_dict())
     free = evaluate(edge, upper, data, batch_size=20, seed=0, noise_free=True)
-    plain = nn.Sequential(edge.lowers.copy(0), nn.Tanh(), upper[1]).eval()
+    plain = nn.Sequential(edge.lowers.copy(0), nn.Tanh(), upper.get_submodule("1")).eval()
     assert free.accuracy.value == (plain(data.x).argmax(1) == data.y).double().mean().item()
     assert denoiser.setting == learned
     assert not denoiser.off
