@@ -1,9 +1,9 @@
 """Measure accurate_sl's experiments at reduced size: `python benchmarks/run.py denoising --data-root DATA`.
 
-Each experiment `privkit/papers/accurate_sl/experiments/*_small.toml` runs seed by seed, one cell after another, as far
-as a published effect needs it. A finished cell is one line of `privkit/papers/accurate_sl/measured.jsonl`; the same
-command goes on with those that are missing. `python benchmarks/pages.py` then writes the verdicts. DATA holds the
-official files of CIFAR-10, IMDB and Names, or samples in their format; the digits need none.
+Each experiment `privkit/papers/accurate_sl/experiments/*_small.toml` runs seed by seed, as far as a published effect
+needs it. A finished cell is one line of `privkit/papers/accurate_sl/measured.jsonl`, and run folders resume; the same
+command goes on with what is missing. `python benchmarks/pages.py` then writes the verdicts. DATA holds the official
+files of CIFAR-10, IMDB and Names, or samples in their format; the digits need none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import fcntl
 import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from time import perf_counter
 
@@ -50,23 +51,30 @@ def main(options: Options) -> None:
     for name in options.experiment or tuple(paths):
         config = resolve({**read_toml(paths[name]), "data_root": options.data_root})
         for seed in config.seeds:
-            for defense in config.defenses:
-                done = {(row["experiment"], row["defense"], row["seed"]) for row in map(json.loads, record.open())}
-                if (name, defense.label) not in needed() or (name, defense.label, seed) in done:
-                    continue
-                alone = replace(config, defenses=(defense,), seeds=(seed,))
-                started = perf_counter()
-                (row,) = run_audit(alone, out=Path(options.out) / alone.fingerprint).rows
+            done = {(row["experiment"], row["defense"], row["seed"]) for row in map(json.loads, record.open())}
+            missing = tuple(
+                defense
+                for defense in config.defenses
+                if (name, defense.label) in needed() and (name, defense.label, seed) not in done
+            )
+            if not missing:
+                continue
+            alone = replace(config, defenses=missing, seeds=(seed,))
+            started = perf_counter()
+            rows = run_audit(alone, out=Path(options.out) / alone.fingerprint).rows
+            seconds = (perf_counter() - started) / len(rows)
+            for row in rows:
                 if row.status != "done" or row.accuracy is None or row.certificate is None:
-                    raise ValueError(f"{name}, {defense.label}, seed {seed}, is {row.status}: {row.reason}")
+                    raise ValueError(f"{name}, {row.defense}, seed {seed}, is {row.status}: {row.reason}")
+                epsilon = row.certificate.epsilon
                 line = {
                     "experiment": name,
-                    "defense": defense.label,
+                    "defense": row.defense,
                     "seed": seed,
                     "accuracy": round(row.accuracy.value, 6),
-                    **bounds_of(name, defense.label),
-                    "epsilon_of_the_run": row.certificate.epsilon,
-                    "seconds": round(perf_counter() - started, 1),
+                    **bounds_of(name, row.defense),
+                    "epsilon_of_the_run": epsilon if isfinite(epsilon) else None,
+                    "seconds": round(seconds, 1),
                     "machine": machine(1)["processor"],
                     "date": datetime.now(UTC).date().isoformat(),
                 }

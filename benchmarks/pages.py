@@ -83,7 +83,8 @@ def noise_bounds() -> str:
     for row in effects.measured():
         if "published_epsilon" in row and "in_place" not in row["defense"]:
             accuracy = found[row["experiment"], row["defense"]]
-            epsilons = [f"{row[name]:.6g}" for name in ("published_epsilon", "sound_epsilon", "epsilon_of_the_run")]
+            names = ("published_epsilon", "sound_epsilon", "epsilon_of_the_run")
+            epsilons = ["none" if row[name] is None else f"{row[name]:.6g}" for name in names]
             mean = sum(accuracy.values()) / len(accuracy)
             first = [row["experiment"], f"`{row['defense']}`", str(len(accuracy)), f"{mean:.3f}"]
             rows[row["experiment"], row["defense"]] = [*first, *epsilons]
