@@ -65,3 +65,14 @@ def test_an_unknown_preset_is_named_and_papers_lists_them(
     listed = json.loads(privkit_cli("papers", "--json").stdout)
     assert {name for one in listed for name in one["presets"]} == set(presets())
     assert "--preset NAME" in privkit_cli("papers", "cutmixsl").stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", presets())
+def test_a_dry_run_shows_a_presets_cells_and_its_time(
+    name: str, privkit_cli: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = privkit_cli("audit", "--preset", name, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "with controls on" in done.stdout
+    assert "not applicable" not in done.stdout
