@@ -69,6 +69,7 @@ ATTACKS: dict[str, str] = {
     "adaptive": "privkit.attacks.inversion.adaptive:Adaptive",
     "black_box": "privkit.attacks.inversion.black_box:BlackBox",
     "canaries": "privkit.attacks.membership.canaries:Canaries",
+    "field_order": "privkit.attacks.order.field_order:FieldOrder",
     "fsha": "privkit.attacks.hijack.fsha:FSHA",
     "gradient_matching": "privkit.attacks.labels.gradient_matching:GradientMatching",
     "jigsaw": "privkit.attacks.order.jigsaw:Jigsaw",

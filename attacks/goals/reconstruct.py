@@ -35,6 +35,7 @@ class ImageObservation(Observation):
     An attack on token sequences and tables gets records [M, ...] of theirs where images are named here.
 
     Attributes:
+        columns: of table rows, the number of categories of each column, 0 for a dense one; empty for other records.
         auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
         auxiliary_labels: their labels, int64 [M].
         query: runs the clients' *defended* lower segments on one round of the adversary's images (black box).
@@ -46,6 +47,7 @@ class ImageObservation(Observation):
     """
 
     image_shape: tuple[int, int, int]
+    columns: tuple[int, ...] = ()
     auxiliary: Tensor | None = None
     auxiliary_labels: Tensor | None = None
     query: Query | None = None

@@ -19,6 +19,8 @@ _CONTROL_IMAGES = 1_000
 _PLAYED = 100
 """Auxiliary images that take part at most, and those of them that play the victim."""
 _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
+_CODE = 8
+"""Numbers of the vector that stands for a cell of a table."""
 _IDENTITY_SHARE = 0.5
 """The identity control passes if the attack's MSE is at most this share of the mean image's."""
 _NOISE_SLACK = 0.03
@@ -68,9 +70,15 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
     if mounting.returns_auxiliary:
         own, own_labels = auxiliary, labels
     shape = cast(tuple[int, int, int], tuple(auxiliary.shape[1:]))  # of images; the attack reads these records
-    image = plain(release, shape)
+    image = plain(release, shape, observation.columns)
     attack = shortened(attack, len(own), batch_size)
-    held = ImageObservation(image_shape=shape, batch_size=batch_size, auxiliary=own, auxiliary_labels=own_labels)
+    held = ImageObservation(
+        image_shape=shape,
+        columns=observation.columns,
+        batch_size=batch_size,
+        auxiliary=own,
+        auxiliary_labels=own_labels,
+    )
 
     def answer(smashed: Tensor) -> QueryResult:
         members = torch.arange(len(smashed), device=smashed.device).unsqueeze(1)
@@ -106,9 +114,16 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
                 upper=_probe(query(own, draws).view.smashed, own_labels) if "upper" in attack.needs else None,
             )
         guess = attack.run(shown, Generator().manual_seed(derive(seed, "control", name, "attack")))
-        errors.append((guess.images.float() - played.float()).square().mean().item())
+        errors.append(_error(guess.images, played, observation.columns))
     what = "image" if len(shape) == 3 else "record"
-    return _judged(what, errors[0], errors[1], (mean - played.float()).square().mean().item())
+    return _judged(what, errors[0], errors[1], _error(mean.expand_as(played), played, observation.columns))
+
+
+def _error(guess: Tensor, truth: Tensor, columns: tuple[int, ...]) -> float:
+    """Mean square error; of table rows that of their dense columns, since the numbers of categories mean nothing."""
+    dense = [place for place, size in enumerate(columns) if not size] or slice(None)
+    apart = guess.float() - truth.float()
+    return (apart[:, dense] if columns else apart).square().mean().item()
 
 
 def shortened(attack: ImageAttack, own: int, batch_size: int) -> ImageAttack:
@@ -154,18 +169,23 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
     return nn.Sequential(nn.Flatten(), linear)
 
 
-def plain(release: Tensor, image_shape: tuple[int, ...]) -> nn.Module:
+def plain(release: Tensor, image_shape: tuple[int, ...], columns: tuple[int, ...] = ()) -> nn.Module:
     """A lower segment that gives the image itself, in the form that is nearest to a release's; other records as a row.
+
+    The categories of a table have codes, since their numbers mean nothing.
 
     Args:
         release: [N, T, D], [N, C, h, w] or [N, D].
         image_shape: (C, H, W), or (T,) of token sequences and table rows.
+        columns: as in `ImageObservation`.
 
     >>> plain(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 16, 4])
     >>> plain(torch.zeros(1, 16, 5, 5), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 1, 8, 8])
     """
+    if columns:
+        return _Codes(columns, by_place=release.ndim == 3)
     if len(image_shape) == 1:
         return _Numbers(by_place=release.ndim == 3 and release.shape[1] == image_shape[0])
     if release.ndim == 2:
@@ -208,3 +228,32 @@ class _Numbers(nn.Module):
         """[N, T] -> [N, T, 1] or [N, T]."""
         numbers = records.float()
         return numbers.unsqueeze(2) if self.by_place else numbers
+
+
+class _Codes(nn.Module):
+    """A lower segment that gives each cell of a table row as a vector.
+
+    It is the category's code, or the dense column's times 1 + x, and the code of the column is added.
+
+    Args:
+        columns: as in `ImageObservation`.
+        by_place: whether each column is a token of its own.
+    """
+
+    def __init__(self, columns: tuple[int, ...], by_place: bool) -> None:
+        super().__init__()
+        self.by_place = by_place
+        self.dense = torch.tensor([size == 0 for size in columns])
+        sizes = torch.tensor(columns).clamp_min(1)
+        self.first = sizes.cumsum(0) - sizes
+        draws = Generator().manual_seed(0)
+        self.codes = torch.randn(int(sizes.sum()), _CODE, generator=draws)
+        self.columns = torch.randn(len(columns), _CODE, generator=draws)
+
+    def forward(self, records: Tensor) -> Tensor:
+        """[N, C] -> [N, C, 8] or [N, C·8]."""
+        dense, first, codes = (part.to(records.device) for part in (self.dense, self.first, self.codes))
+        ids = torch.where(dense, 0, records).long()
+        scale = torch.where(dense, 1 + records, 1.0).unsqueeze(2)
+        cells = codes[first + ids] * scale + self.columns.to(records.device)
+        return cells if self.by_place else cells.flatten(1)

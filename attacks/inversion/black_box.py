@@ -16,6 +16,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.inversion.decoder_training import Augment, DecoderTraining
 from privkit.attacks.inversion.decoders import DecoderName, build, checked_width
 from privkit.attacks.inversion.decoders.base import Decoder
+from privkit.attacks.inversion.decoders.cells import CellDecoder
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.constraints import Checked, Count, Fraction, Positive, Whole
 from privkit.torch_utils.seeded import seeded
@@ -38,8 +39,10 @@ class BlackBox(Checked):
         depth: decoder blocks or halvings, ≥ 1; None likewise.
         fraction: share of the auxiliary images that the adversary has, in (0, 1]; the papers on mixing also give 0.1.
 
-    A tenth of the auxiliary images, but at least one message, is held out: the curve is the MSE on them, never on the
-    victim's images.
+    Table rows have a decoder of their own (`CellDecoder`), so that `decoder` and `augment` are left at their defaults.
+
+    A tenth of the auxiliary images, but at least one message, is held out: the curve is the MSE on them, of table rows
+    the training error; never on the victim's images.
 
     Source: Yao et al., patch shuffling, Eq. 3 and §V-B.1; AdamW (.9, .95), 40 warm-up steps and the cosine as in
     the authors' repository.
@@ -67,6 +70,7 @@ class BlackBox(Checked):
     def mounting(self) -> ImageMounting:
         """Short training in its controls; a share of the budget unless it has epochs of its own."""
         return Mounting(
+            domains=("images", "tables"),
             budget_share=1.0 if self.epochs is None else 0.0,
             start=None if self.epochs == 0 else replace(self, epochs=0),
             control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
@@ -108,9 +112,7 @@ class BlackBox(Checked):
         held_out = max(batch, len(auxiliary) // 10)  # a smaller message would be mixed less than the victim's
         root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: draws of the modules themselves
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
-            decoder = build(
-                self.decoder, per_member(views[0]), observation.image_shape, width=self.width, depth=self.depth
-            ).to(device)
+            decoder = self._decoder(per_member(views[0]), auxiliary, observation).to(device)
         training = DecoderTraining(
             decoder,
             observation.query,
@@ -123,12 +125,14 @@ class BlackBox(Checked):
             seeds=(root, own),
         )
         curve = fit(training, self.epochs, session, objective="black_box: the held-out error")
-        images = torch.cat([_decode(decoder, per_member(view)) for view in views])
+        with torch.no_grad():
+            images = torch.cat([decoder.eval().guess(per_member(view)) for view in views])
         return Reconstruction(images=images, curve=curve)
 
-
-@torch.no_grad()
-def _decode(decoder: Decoder, released: Tensor) -> Tensor:
-    """Images in [0, 1] of one release."""
-    images: Tensor = decoder.eval()(released).float().clamp(0, 1)
-    return images
+    def _decoder(self, released: Tensor, auxiliary: Tensor, observation: ImageObservation) -> Decoder:
+        """The network that is trained, with torch's global generator for its weights."""
+        if not observation.columns:
+            return build(self.decoder, released, observation.image_shape, width=self.width, depth=self.depth)
+        if given := [name for name in ("decoder", "augment") if getattr(self, name) != getattr(BlackBox, name)]:
+            raise NotApplicable(f"{' and '.join(given)} of black_box are for images: leave them out for table rows")
+        return CellDecoder(released, auxiliary, observation.columns, width=self.width, depth=self.depth)

@@ -27,7 +27,7 @@ class DecoderTraining(Learner):
     Args:
         decoder: on the device of the images.
         query: runs the clients' defended lower segments on one message of images.
-        train: [N, C, H, W] in [0, 1], N at least a message.
+        train: images [N, C, H, W] in [0, 1] or other records, N at least a message.
         held_out: likewise; an epoch's objective is the decoder's error on them.
         batch: images a message.
         epochs: of the whole training, which set the schedule.
@@ -61,7 +61,7 @@ class DecoderTraining(Learner):
             decoder.compile()
 
     def epoch(self, number: int) -> float:
-        """One pass over the training images; the mean square error on held-out ones, cut to [0, 1].
+        """One pass over the training images; the error on held-out ones, of images the mean square one, cut to [0, 1].
 
         Raises:
             AttackDiverged: if what the decoder draws is not finite, or far from any image.
@@ -96,9 +96,8 @@ class DecoderTraining(Learner):
         whole = len(self._held_out) // self._batch * self._batch  # whole messages only, mixed like the victim's
         for chunk in self._held_out[:whole].split(self._batch):
             released, truth = exercise(self._query(chunk, draws), chunk)
-            drawn = self.decoder(released).float()
-            total += (drawn.clamp(0, 1) - truth).square().sum().item()
-            raw += (drawn - truth).square().sum().item()
+            guessed, drawn = self.decoder.error_sums(released, truth)
+            total, raw = total + guessed, raw + drawn
             count += truth.numel()
         return total / count, raw / count
 

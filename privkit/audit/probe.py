@@ -21,6 +21,7 @@ from privkit.config import AuditConfig
 from privkit.domains.base import Batch, Pools
 from privkit.domains.domain import Domain
 from privkit.domains.labels import several
+from privkit.domains.tables.domain import Tables
 from privkit.errors import DataError, PrivkitError, UsageError, one_line
 from privkit.out_of_memory import ran_out
 from privkit.registry import Component
@@ -138,6 +139,7 @@ def _observed(
     """An adversary who holds these fields."""
     return ImageObservation(
         image_shape=cast(tuple[int, int, int], images.domain.shape),  # of images; else the attack reads these
+        columns=images.domain.column_sizes if isinstance(images.domain, Tables) else (),
         batch_size=a_round,
         views=views,
         auxiliary=images.x if "auxiliary" in held else None,

@@ -23,7 +23,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     found = run_audit(
         dataset=request.param,
         defense="gaussian_noise:clip=1",
-        attack=["label_leak", "member_inference", "canaries", "black_box", "nearest_record"],
+        attack=["label_leak", "member_inference", "canaries", "white_box", "nearest_record"],
         **SMALL,
         out=tmp_path_factory.mktemp("run") / "run",
     )
@@ -36,9 +36,9 @@ def test_labels_members_and_canaries_are_asked_of_any_records(run: tuple[Any, st
     for row in found.rows:
         assert row.accuracy is not None
         assert row.costs is not None
-        if row.attack == "black_box":
+        if row.attack == "white_box":
             assert row.status == "not_applicable"
-            assert row.reason == f"black_box reconstructs images, and these records are {records}"
+            assert row.reason == f"white_box reconstructs images, and these records are {records}"
         elif row.attack == "nearest_record":
             assert (row.status, row.reason) == ("done", "")
             assert all(check.passed for check in row.checks if check.decisive)

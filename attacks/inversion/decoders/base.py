@@ -38,6 +38,15 @@ class Decoder(nn.Module):
     def forward(self, release: Tensor) -> Tensor:
         """Images [N, C, H, W] of rows [N, T, D], [N, D, h, w] or [N, D]; not clamped."""
 
+    def guess(self, release: Tensor) -> Tensor:
+        """What the decoder takes the records behind a release for: the images, cut to [0, 1]."""
+        return self(release).float().clamp(0, 1)
+
+    def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
+        """Sums of square errors over all pixels, of the guess and as drawn."""
+        drawn = self(release).float()
+        return (drawn.clamp(0, 1) - truth).square().sum().item(), (drawn - truth).square().sum().item()
+
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
         """What training minimises: a scalar, the mean square error unless a decoder says otherwise.
 

@@ -149,10 +149,12 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
 def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservation:
     """What this adversary holds: its views, and of the rest what its attack declares."""
     seed_data, edge = context.seed_data, context.model.edge
+    domain = seed_data.splits.domain
     same_classes = context.config.auxiliary in ("disjoint", "training")
     labels = None if several(seed_data.auxiliary.y) else seed_data.auxiliary.y
     return ImageObservation(
-        image_shape=cast(tuple[int, int, int], seed_data.splits.domain.shape),  # of images; else the attack reads these
+        image_shape=cast(tuple[int, int, int], domain.shape),  # of images; else the attack reads these
+        columns=domain.column_sizes if isinstance(domain, Tables) else (),
         batch_size=context.round_size,
         views=context.recording.views,
         auxiliary=seed_data.auxiliary.x if "auxiliary" in declared else None,
@@ -161,7 +163,7 @@ def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservatio
         lower=shared_lower(edge) if "lower" in declared else None,
         upper=context.model.upper if "upper" in declared and holds_all(edge) else None,
         clients=_clients(context) if "clients" in declared else None,
-        imitate=imitated(edge, seed_data.splits.domain) if "imitate" in declared and holds_all(edge) else None,
+        imitate=imitated(edge, domain) if "imitate" in declared and holds_all(edge) else None,
     )
 
 

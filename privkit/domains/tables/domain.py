@@ -60,6 +60,11 @@ class Tables:
         """Number of categories of each categorical column."""
         return tuple(len(values) for values in self.values)
 
+    @property
+    def column_sizes(self) -> tuple[int, ...]:
+        """Number of categories of every column, 0 for a dense one."""
+        return (*(0 for _ in self.dense), *self.sizes)
+
     def check(self, x: Tensor) -> None:
         """Refuse what is not float32 [N, D + K] of cells in range; see `Domain.check`."""
         d, (columns,) = len(self.dense), self.shape

@@ -1,0 +1,133 @@
+"""A decoder of table rows: a query for every column looks at the tokens that were released."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privkit.attacks.inversion.decoders.base import Decoder
+from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for
+from privkit.attacks.inversion.decoders.standardized import Standardized
+
+_WIDTH = 64
+_DEPTH = 1
+_RATE_TIMES_WIDTH = 0.128
+_OUT = 64
+"""Features of a column, from which its number or its category is read."""
+_LEAST_SPREAD = 1e-3
+"""Of a dense column: one that hardly varies is not blown up."""
+_UNSEEN = 0.1
+"""Counts with which a category starts that no own record has."""
+
+
+class CellDecoder(Decoder):
+    """Blocks of attention over the released tokens, then a query of each column that attends to them.
+
+    A column is a number or a choice. Its error in training is the squared error over the column's variance, or the
+    cross-entropy of its categories; it starts at the column's mean and at the frequencies of its categories. Each token
+    has an embedding of its place added, which training may learn to ignore behind a shuffle.
+
+    Args:
+        sample: rows of a release, [N, T, D] or [N, D].
+        own: the adversary's records [M, C]; means, variances and frequencies of the columns are theirs.
+        columns: categories of each of the C columns, 0 for a dense one.
+        width: channels, a positive multiple of 16; None for 64.
+        depth: blocks; None for 1.
+
+    Source: privkit's own, after patch_shuffling §V-B.1: "a transformer structure, containing a vector-wise part and an
+    output MLP layer". Queries of an output: DETR (Carion et al. 2020).
+
+    >>> own = torch.tensor([[0.5, 0.0], [0.7, 1.0], [0.6, 1.0]])
+    >>> decoder = CellDecoder(torch.rand(3, 4, 8), own, (0, 2))
+    >>> decoder.guess(torch.rand(5, 4, 8)).shape
+    torch.Size([5, 2])
+    """
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(
+        self,
+        sample: Tensor,
+        own: Tensor,
+        columns: tuple[int, ...],
+        *,
+        width: int | None = None,
+        depth: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.width = _WIDTH if width is None else checked_width(width)
+        tokens = _as_tokens(sample)
+        self.numbers = [place for place, size in enumerate(columns) if not size]
+        self.choices = [place for place, size in enumerate(columns) if size]
+        self.standardize = Standardized(tokens.flatten(1))
+        self.project = nn.Linear(2 * tokens.shape[2], self.width)
+        self.places = nn.Parameter(0.02 * torch.randn(tokens.shape[1], self.width))
+        self.blocks = blocks(self.width, _DEPTH if depth is None else depth, heads_for(self.width))
+        self.queries = nn.Parameter(torch.randn(len(columns), self.width))
+        self.look = nn.MultiheadAttention(self.width, heads_for(self.width), batch_first=True)
+        self.think = nn.Sequential(
+            nn.LayerNorm(self.width), nn.Linear(self.width, 4 * self.width), nn.GELU(), nn.Linear(4 * self.width, _OUT)
+        )
+        self.value = nn.Parameter(torch.zeros(len(self.numbers), _OUT))
+        self.logits = nn.ModuleList(nn.Linear(_OUT, columns[place]) for place in self.choices)
+        known = own.cpu().float()
+        self.register_buffer("mean", known[:, self.numbers].mean(0))
+        self.register_buffer("spread", known[:, self.numbers].std(0, correction=0).clamp_min(_LEAST_SPREAD))
+        for layer, place in zip(self.logits, self.choices, strict=True):
+            counts = torch.bincount(known[:, place].long(), minlength=columns[place])
+            with torch.no_grad():
+                layer.weight.zero_()  # type: ignore[operator]
+                layer.bias.copy_(((counts + _UNSEEN) / len(known)).log())  # type: ignore[operator]
+
+    @property
+    def learning_rate(self) -> float:
+        return _RATE_TIMES_WIDTH / self.width
+
+    def forward(self, release: Tensor) -> Tensor:
+        """Features of every column, [N, C, features]."""
+        rows = _as_tokens(release)
+        alike, alone = (
+            part.view(rows.shape) for part in self.standardize(rows.flatten(1)).chunk(2, 1)
+        )  # place by place
+        tokens = self.blocks(self.project(torch.cat([alike, alone], 2)) + self.places)
+        queries = self.queries.expand(len(tokens), -1, -1)
+        seen: Tensor = self.look(queries, tokens, tokens, need_weights=False)[0]
+        features: Tensor = self.think(queries + seen)
+        return features
+
+    def objective(self, release: Tensor, truth: Tensor) -> Tensor:
+        """The mean error over columns; see the class."""
+        numbers, choices = self._read(release)
+        errors = [((numbers - truth[:, self.numbers]) / self.spread).square().mean(0)]
+        errors += [
+            functional.cross_entropy(logits, truth[:, place].long()).unsqueeze(0)
+            for logits, place in zip(choices, self.choices, strict=True)
+        ]
+        return torch.cat(errors).mean()
+
+    def guess(self, release: Tensor) -> Tensor:
+        """Records [N, C]: dense columns cut to [0, 1], and the likeliest categories."""
+        numbers, choices = self._read(release)
+        guess = numbers.new_empty(len(numbers), len(self.numbers) + len(self.choices))
+        guess[:, self.numbers] = numbers.clamp(0, 1)
+        for logits, place in zip(choices, self.choices, strict=True):
+            guess[:, place] = logits.argmax(1).to(guess.dtype)
+        return guess
+
+    def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
+        """The training error twice, times the cells; see `Decoder.error_sums`."""
+        error = self.objective(release, truth).item() * truth.numel()
+        return error, error
+
+    def _read(self, release: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Dense columns [N, D], and the logits of every other one."""
+        features = self(release).float()
+        numbers = self.mean + self.spread * (features[:, self.numbers] * self.value).sum(2)
+        return numbers, [layer(features[:, place]) for layer, place in zip(self.logits, self.choices, strict=True)]
+
+
+def _as_tokens(release: Tensor) -> Tensor:
+    """[N, T, D]; a vector is one token."""
+    return release.unsqueeze(1) if release.ndim == 2 else release

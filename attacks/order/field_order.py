@@ -1,0 +1,112 @@
+"""Put the shuffled fields of a table row back: each column's tokens look like that column's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.assign import hungarian
+from privkit.attacks.base import Mounting, NotApplicable, Session
+from privkit.attacks.goals.order import Permutation
+from privkit.attacks.goals.reconstruct import (
+    ImageMounting,
+    ImageObservation,
+    Reconstruction,
+    check,
+    check_one_form,
+    check_unmixed,
+)
+from privkit.attacks.inversion.known_lower import check_release, frozen
+from privkit.attacks.order.own_tokens import rows_a_message
+from privkit.constraints import Checked, Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldOrder(Checked):
+    """Send own records through the lower segment, and compare every released token with the tokens of each column.
+
+    One token goes to each column, at the least total distance. Then every cell is guessed to be that of the own record
+    whose token of this column is nearest. It learns nothing.
+
+    Attributes:
+        by: what stands for a column: "mean", the mean of its own tokens, or "token", the nearest one of them.
+        records: own records that are used at most.
+
+    Source: privkit's own; a nearest-mean classifier (Fix and Hodges 1951), with the assignment of Kuhn 1955.
+    """
+
+    name: ClassVar[str] = "field_order"
+    goal: ClassVar[str] = "reconstruct"
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "lower"})
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[ImageMounting] = Mounting(domains=("tables",), returns_auxiliary=True)
+
+    by: Literal["mean", "token"] = "token"
+    records: Count = 2_000
+
+    @torch.no_grad()
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Order the tokens of every row, and look every cell up; see `Attack.run`.
+
+        >>> from privkit.attacks.base import View
+        >>> codes = torch.nn.Linear(1, 3, bias=False).requires_grad_(False)
+        >>> own = torch.tensor([[0.1, 5.0], [0.2, 6.0]])
+        >>> cells = lambda rows: torch.stack([rows, rows.square()], 2)
+        >>> lower = type("Lower", (torch.nn.Module,), {"forward": lambda self, rows: cells(rows)})()
+        >>> view = View(round=0, smashed=cells(torch.tensor([[0.2, 5.0]])).flip(1))
+        >>> found = FieldOrder().run(
+        ...     ImageObservation(views=[view], image_shape=(2,), batch_size=1, auxiliary=own, lower=lower), Generator()
+        ... )
+        >>> found.permutation.source.tolist(), found.images
+        ([[1, 0]], tensor([[0.2000, 5.0000]]))
+        """
+        views = observation.views
+        check(self, observation)
+        check_one_form(self, views)
+        check_unmixed(self, views)
+        assert observation.auxiliary is not None
+        assert observation.lower is not None
+        device = views[0].smashed.device
+        own = observation.auxiliary[: self.records].to(device)
+        if views[0].smashed.ndim != 3 or views[0].smashed.shape[1] != own.shape[1]:
+            raise NotApplicable(
+                f"field_order needs a token for each of the {own.shape[1]} columns, but a row's release is "
+                f"{list(views[0].smashed.shape[1:])}: use a model such as difm, whose tokens are fields"
+            )
+        lower = frozen(observation.lower, device)
+        check_release(lower, views[0], observation.image_shape)
+        tokens = torch.cat([lower(part) for part in own.split(observation.batch_size)]).float()
+        rows, sources = [], []
+        for view in views:
+            order, cells = _placed(view.smashed.float(), tokens, own, self.by)
+            message = torch.arange(len(order), device=device) % rows_a_message(view)
+            rows.append(cells)
+            sources.append(message.unsqueeze(1) * own.shape[1] + order)
+        return Reconstruction(images=torch.cat(rows), permutation=Permutation(source=torch.cat(sources)))
+
+
+def _placed(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
+    """The column of every released token, int64 [N, C], and the cells of the rows, [N, C].
+
+    Args:
+        released: [N, C, D].
+        tokens: [M, C, D], of the own records.
+        own: [M, C].
+        by: as in `FieldOrder`.
+    """
+    n, columns, _ = released.shape
+    costs = released.new_empty(n, columns, columns)
+    nearest = torch.empty(n, columns, columns, dtype=torch.int64, device=released.device)
+    for column in range(columns):  # one column's tokens at a time: all pairs of tokens would not fit in memory
+        apart, record = torch.cdist(released.flatten(0, 1), tokens[:, column]).min(1)
+        if by == "mean":
+            apart = (released.flatten(0, 1) - tokens[:, column].mean(0)).norm(dim=1)
+        costs[:, :, column], nearest[:, :, column] = apart.view(n, -1).square(), record.view(n, -1)
+    token = hungarian(costs)
+    found = nearest.gather(1, token.unsqueeze(1)).squeeze(1)
+    return token.argsort(1), own.gather(0, found)

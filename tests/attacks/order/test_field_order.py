@@ -1,0 +1,83 @@
+"""Shuffled fields go back to their columns where each column has vectors of its own, and not behind noise."""
+
+from typing import Literal
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.goals.reconstruct_controls import controls
+from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.decoders.cells import CellDecoder
+from privkit.attacks.order.field_order import FieldOrder
+from privkit.defenses.patch_shuffle import PatchShuffle
+from privkit.domains.tables.domain import Tables
+from privkit.models import DIFM
+
+CARS = Tables(
+    dense=("x", "y"), ranges=((0, 1), (0, 1)), categorical=("kind", "color"), values=(("a", "b"), ("c", "d", "e"))
+)
+LOWER = DIFM.build(CARS, 2, positions=False, seed=0).lower.requires_grad_(False)
+OWN, VICTIMS = (CARS.random(count, Generator().manual_seed(count)) for count in (200, 20))
+
+
+def observed(smashed: Tensor) -> ImageObservation:
+    return ImageObservation(
+        image_shape=(4,),  # type: ignore[arg-type]
+        columns=CARS.column_sizes,
+        batch_size=10,
+        views=[View(round=number, smashed=part) for number, part in enumerate(smashed.split(10))],
+        auxiliary=OWN,
+        lower=LOWER,
+    )
+
+
+@pytest.mark.parametrize("by", ["mean", "token"])
+def test_a_shuffle_of_fields_is_undone(by: Literal["mean", "token"]) -> None:
+    release, receipt = PatchShuffle().apply(LOWER(VICTIMS).view(2, 10, 4, -1), torch.zeros(2, 10), Generator())
+    found = FieldOrder(by=by).run(observed(release.smashed.flatten(0, 1)), Generator())
+    assert found.permutation is not None
+    truth = (receipt.permutation % 4).view(20, 4)
+    assert (found.permutation.source % 4 == truth).double().mean() > {"mean": 0.6, "token": 0.85}[by]
+    assert (found.permutation.source // 4 == torch.arange(10).repeat(2).unsqueeze(1)).all()
+    scores = CARS.scores(VICTIMS, found.images)
+    assert scores["categories"].mean() > {"mean": 0.7, "token": 0.9}[by]
+    noise = FieldOrder(by=by).run(observed(torch.randn(20, 4, 5, generator=Generator().manual_seed(1))), Generator())
+    assert noise.permutation is not None
+    assert (noise.permutation.source % 4 == truth).double().mean() < 0.5
+
+
+def test_its_controls_pass_and_what_has_no_token_a_column_is_refused() -> None:
+    assert [control.passed for control in controls(FieldOrder(), observed(LOWER(VICTIMS)), 0)] == [True, True]
+    with pytest.raises(NotApplicable, match=r"a token for each of the 4 columns, but a row's release is \[20\]"):
+        FieldOrder().run(observed(LOWER(VICTIMS).flatten(1)), Generator())
+
+
+@torch.no_grad()
+def test_a_decoder_of_cells_starts_at_what_is_frequent_and_learns() -> None:
+    torch.manual_seed(0)
+    tokens = LOWER(OWN)
+    decoder = CellDecoder(tokens[:10], OWN, CARS.column_sizes)
+    start = decoder.guess(tokens)
+    torch.testing.assert_close(start[:, :2], OWN[:, :2].mean(0).expand(200, 2), atol=0.02, rtol=0)
+    assert (start[:, 2:] == OWN[:, 2:].mode(0).values).all()
+    optimizer = torch.optim.AdamW(decoder.parameters(), lr=decoder.learning_rate)
+    for _ in range(60):
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            decoder.objective(tokens, OWN).backward()
+        optimizer.step()
+    before, after = (CARS.scores(VICTIMS, guess) for guess in (start[:20], decoder.guess(LOWER(VICTIMS))))
+    assert after["dense_mse"].mean() < 0.5 * before["dense_mse"].mean()
+    assert after["categories"].mean() > 0.8
+
+
+def test_options_of_images_are_refused_on_table_rows() -> None:
+    seen = observed(LOWER(VICTIMS))
+    query = lambda rows, draws: None  # noqa: E731 — never asked
+    with pytest.raises(NotApplicable, match="decoder of black_box are for images: leave them out for table rows"):
+        BlackBox(decoder="unet", epochs=1).run(
+            ImageObservation(**{**vars(seen), "query": query}), Generator().manual_seed(0)
+        )
