@@ -88,8 +88,8 @@ def auc_figure(by_epoch: Mapping[str, Sequence[Interval]]) -> Figure:
         epochs, color = range(1, len(areas) + 1), COLORS[number % len(COLORS)]
         shown = escape.figure(label)
         axis.plot(epochs, [area.value for area in areas], color=color, lw=1.6, marker=".", ms=4, label=shown)
-        limits = [[getattr(area, side) for area in areas] for side in ("low", "high")]
-        axis.fill_between(epochs, *limits, color=color, alpha=0.15, lw=0)
+        low, high = [area.low for area in areas], [area.high for area in areas]
+        axis.fill_between(epochs, low, high, color=color, alpha=0.15, lw=0)
     axis.set(xlabel="epoch", ylabel="AUC", ylim=(0, 1.01))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend(frameon=False, fontsize=7)

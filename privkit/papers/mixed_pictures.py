@@ -62,7 +62,8 @@ def _two_digits() -> Tensor:
     """[2, 1, 28, 28], of different classes."""
     pool = parse("datasets", "digits").spec.open(None, download=False, train_images=2).train
     labels = pool.targets()
-    return pool.take(np.array([0, int(np.flatnonzero(labels != labels[0])[0])])).x
+    images: Tensor = pool.take(np.array([0, int(np.flatnonzero(labels != labels[0])[0])])).x
+    return images
 
 
 def _on_images(defense: Defense) -> Defense:

@@ -53,7 +53,7 @@ def ask(context: AttackContext) -> Row:
 
 def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext) -> Asked:
     """Scores, truth and round of every row of every client that the attack was asked about."""
-    parts: list[Asked] = []
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
     clients = len(recorder.rounds[0].received) if recorder.rounds else 0
     if not clients or recorder.rounds[0].received[0].cut_gradient is None:
         raise NotApplicable("no gradient comes back to a client of its own: images are mixed before its lower segment")
@@ -67,10 +67,8 @@ def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext) -> As
         # what is known is not asked, nor what nobody else is part of
         asked_for = ~torch.isin(scores.examples, known) & (truth[scores.examples] >= 0)
         judged, values = scores.examples[asked_for], scores.values[asked_for]
-        found = Scores(values=values, examples=judged)
-        parts.append((found, truth[judged] == attack.positive, rounds[judged] * clients + client))
-    values = torch.cat([scores.values for scores, _, _ in parts])
-    positive, batches = (torch.cat([part[column] for part in parts]) for column in (1, 2))
+        parts.append((values, truth[judged] == attack.positive, rounds[judged] * clients + client))
+    values, positive, batches = (torch.cat(column) for column in zip(*parts, strict=True))
     if bool(positive.all()) or not bool(positive.any()):
         raise NotApplicable(f"all or none of the {len(positive)} rows have label {attack.positive}: ask for another")
     return Scores(values=values, examples=torch.arange(len(values))), positive, batches
