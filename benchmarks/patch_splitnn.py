@@ -61,10 +61,10 @@ class Options:
     part: Literal["storages", "figure", "cost"]
     folder: str = "privkit-runs/storages"
     networks: tuple[str, ...] = tuple(NETWORKS)
-    attack: tuple[str, ...] = ("black_box:decoder=mae", "white_box")
+    attack: tuple[str, ...] = ("white_box:epochs=0",)
     held: tuple[int, ...] = (1, 2, 4, 8, 16)
     seeds: tuple[int, ...] = (0, 1, 2)
-    budget: str = "small:private=600,auxiliary=600,test=400,victims=100,epochs=10,attack_epochs=20"
+    budget: str = "small:private=400,auxiliary=600,test=400,victims=100,epochs=6"
     batch: int = 16
     turns: int = 5
 
