@@ -177,7 +177,8 @@ class _Reweighted(nn.Module):
         vector_wise = (
             self.vector_wise(attended.flatten(1)).unsqueeze(2) if self.by_place else self.vector_wise(attended)
         )
-        return fields * (bit_wise + vector_wise)
+        weighted: Tensor = fields * (bit_wise + vector_wise)
+        return weighted
 
 
 class _FactorizationMachine(nn.Module):

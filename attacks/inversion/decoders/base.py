@@ -40,7 +40,8 @@ class Decoder(nn.Module):
 
     def guess(self, release: Tensor) -> Tensor:
         """What the decoder takes the records behind a release for: the images, cut to [0, 1]."""
-        return self(release).float().clamp(0, 1)
+        images: Tensor = self(release)
+        return images.float().clamp(0, 1)
 
     def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
         """Sums of square errors over all pixels, of the guess and as drawn."""
