@@ -44,7 +44,7 @@ def model_for(dataset: Component, given: Any) -> Component:
     'table_mlp'
     >>> model_for(parse("datasets", "breast_cancer"), "lenet5")
     Traceback (most recent call last):
-    privkit.errors.UsageError: lenet5 reads images, and breast_cancer holds table rows; models for them: table_mlp
+    privkit.errors.UsageError: lenet5 reads images, and breast_cancer holds table rows; models for them: difm, table_mlp
     """
     domain = _domain_of(dataset)
     model = parse("models", _DEFAULT_MODELS[domain] if given is None else given)

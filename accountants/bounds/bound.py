@@ -87,6 +87,7 @@ class ClosedForm(Bound):
 def epsilons(bounds: Sequence[Bound], deltas: Array) -> list[Limit]:
     """ε of many bounds, each at its own δ: those of one batch in one pass.
 
+    >>> import numpy as np
     >>> epsilons([], np.array([]))
     []
     """

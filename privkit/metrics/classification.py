@@ -91,7 +91,7 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
 
     >>> found = mcc(np.array([0, 0, 1, 1] * 10), np.array([0, 1, 1, 1] * 10), 2)
     >>> round(found.value, 4), round(found.low, 2), round(found.high, 2)
-    (0.5774, 0.35, 0.74)
+    (0.5774, 0.37, 0.73)
     """
     counts = np.bincount((labels * classes + predicted).ravel(), minlength=classes**2).reshape(classes, classes)
     counts, whole = counts.astype(float), (-1.0, 1.0)

@@ -131,10 +131,16 @@ def test_bad_arguments_write_nothing(path: Path, arguments: dict[str, Any]) -> N
         assert path.read_bytes() == b""
 
 
-def test_lists_in_a_specification_are_refused(path: Path) -> None:
+def test_lists_in_a_specification_are_stored_as_tuples(path: Path) -> None:
     ratios: Any = [0.5, 0.5]
-    with Ledger(path) as book, pytest.raises(ValueError, match="tuples"):
-        book.charge(spec(mixing=Mixup(ratio=FixedRatio(ratios=ratios))))
+    given, same = (spec(mixing=Mixup(ratio=FixedRatio(ratios=kind))) for kind in (ratios, tuple(ratios)))
+    assert given == same
+    with Ledger(path) as book:
+        book.charge(given)
+        charged = book.epsilon(DELTA).epsilon
+    with Ledger(path.with_name("tuples")) as book:
+        book.charge(same)
+        assert book.epsilon(DELTA).epsilon == charged
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), True, "8", None])

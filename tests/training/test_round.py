@@ -261,7 +261,7 @@ def test_several_servers_are_several_trainings() -> None:
     ("options", "sentence"),
     [
         ({"clients": 4, "servers": 3}, "servers must divide clients=4, got 3"),
-        ({"clients": 4, "servers": 0}, "servers must divide"),
+        ({"clients": 4, "servers": 0}, "servers must be a whole number >= 1, got 0"),
         ({"clients": 4, "servers": 2, "updates": "message"}, "needs lower=own, upper=shared and updates=round"),
         ({"clients": 4, "servers": 2, "gradient": "average"}, "over the messages of one server"),
     ],

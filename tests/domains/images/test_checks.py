@@ -98,7 +98,7 @@ WRONG_BATCHES = [
     (X.byte(), torch.arange(4), "float32"),
     (X, torch.tensor([0, 0.5, 1, 1]), "whole numbers from 0, got 0.5"),
     (X, torch.tensor([0, -1, 1, 1]), "whole numbers from 0, got -1"),
-    (X, torch.eye(4), "one class number a record"),
+    (X, 2 * torch.eye(4), "one class number a record"),
     (X, torch.arange(3), "need as many"),
 ]
 
