@@ -6,7 +6,9 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from math import ceil
 from time import perf_counter
 from typing import cast
 
@@ -19,7 +21,6 @@ from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.audit.defended import assemble
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, Pools
-from privkit.domains.domain import Domain
 from privkit.domains.labels import several
 from privkit.domains.tables.domain import Tables
 from privkit.errors import DataError, PrivkitError, UsageError, one_line
@@ -31,11 +32,16 @@ from privkit.wire.channel import black_box_query, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
 
 ROUNDS = 4
-"""Rounds of random images that a probe has for the adversary's images, and for a step of training."""
-
+"""Rounds of random images that a probe has for the adversary's images."""
 
 _FIRST_STEP = 3.0
 """Seconds that an attack's first step may take in a probe."""
+
+_STEP = 0.5
+"""Seconds that a step of training takes at least where its time is scaled to a larger batch."""
+
+_GROWTH = 4
+"""By how much a batch grows at least if its step was too short to be timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,50 +59,115 @@ class Timed:
     reason: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of training.
+
+    Attributes:
+        seconds: of a step of the whole batch.
+        batch_size: images a client in the step that was timed.
+    """
+
+    seconds: float
+    batch_size: int
+
+
+Untrained = tuple[Clients, nn.Module]
+"""Clients and server of a defended model as training finds them."""
+
+
 def check_shapes(config: AuditConfig, pools: Pools) -> None:
     """One step of training for every defense, before any work: does it take what the model releases?
 
     Raises:
         UsageError: if a defense refuses the release, such as a defense on tokens that of a convolutional network.
     """
+    device = torch.device("cpu")
     for defense in config.defenses:
-        spec = replace(config.training, batch_size=max(2, defense.spec.smallest_batch))
-        images = _images(pools, config.protocol.spec.clients * spec.batch_size, torch.device("cpu"))
         try:
-            edge, upper = _model(config, defense, images.domain, pools.classes, images.x.device)
-            train(edge, upper, images, spec, epochs=1, seed=0)
+            with _fitting(config, defense):
+                _step(config, _model(config, defense, pools, device), pools, _smallest(defense), device)
         except (UsageError, DataError):
             raise
-        except ValueError as error:
-            raise UsageError(
-                f"{defense.label} does not fit {config.model.label}: {error}; choose another of them"
-            ) from None
         except Exception as error:  # what else goes wrong, such as a user's own fault, becomes a row with its trace
             if ran_out(error):
                 raise
 
 
-def training_step(config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> float:
-    """Seconds of one step of training.
+def untrained(config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> Untrained:
+    """An untrained defended model for the records of these pools.
 
     Raises:
         UsageError: if the model or the defense fails on random images.
     """
-    images = _images(pools, config.protocol.spec.clients * config.training.batch_size, device)
-    with _blamed(config, defense.label):
-        edge, upper = _model(config, defense, images.domain, pools.classes, device)
-        train(edge, upper, images, config.training, epochs=1, seed=0)  # warm-up
-        start = perf_counter()
-        train(edge, upper, images, config.training, epochs=1, seed=0)
+    with _blamed(config, defense.label), _fitting(config, defense):
+        return _model(config, defense, pools, device)
+
+
+def _model(config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> Untrained:
+    """An untrained defended model; raises what its parts raise."""
+    domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
+    edge, upper, _ = assemble(config, defense.spec, domain, pools.classes, 0)
+    return edge.to(device), upper.to(device)
+
+
+def training_step(
+    config: AuditConfig, defense: Component, model: Untrained, pools: Pools, device: torch.device
+) -> Step:
+    """A step of training, measured on as many images as a moment allows and scaled to the whole batch.
+
+    The first step takes the smallest batch: it shows that shapes fit, and warms up. Its successors take more images,
+    until one lasts long enough to be timed or takes the whole batch.
+
+    Args:
+        config: of one protocol.
+        defense: whose step it is.
+        model: with that defense; it stays untrained.
+        pools: whose records the random ones resemble.
+        device: of the model.
+
+    Raises:
+        UsageError: if the model or the defense fails on random images.
+    """
+    whole = config.training.batch_size
+    batch = min(whole, _smallest(defense))
+    with _blamed(config, defense.label), _fitting(config, defense):
+        seconds, timed = _step(config, model, pools, batch, device), False
+        while not timed or (batch < whole and seconds < _STEP):
+            batch, timed = min(whole, ceil(batch * max(_GROWTH, _STEP / seconds))), True
+            seconds = _step(config, model, pools, batch, device)
+    return Step(seconds=seconds * whole / batch, batch_size=batch)
+
+
+def _step(config: AuditConfig, model: Untrained, pools: Pools, batch: int, device: torch.device) -> float:
+    """Seconds of one step with so many images a client, on a copy of the model."""
+    edge, upper = deepcopy(model)
+    images = _images(pools, config.protocol.spec.clients * batch, device)
+    start = perf_counter()
+    train(edge, upper, images, replace(config.training, batch_size=batch), epochs=1, seed=0)
     return perf_counter() - start
 
 
+def _smallest(defense: Component) -> int:
+    """The smallest batch that a defense works on, and that has batch statistics."""
+    return max(2, defense.spec.smallest_batch)
+
+
 def attack_on_images(
-    config: AuditConfig, defense: Component, attack: Component, pools: Pools, device: torch.device, limit: float
+    config: AuditConfig, attack: Component, who: str, model: Untrained, pools: Pools, device: torch.device, limit: float
 ) -> Timed:
     """Time of an attack on images, on one round of victims and a few rounds of auxiliary images.
 
     It is stopped after `limit` seconds, and what is left of it is extrapolated from its epochs.
+
+    Args:
+        config: of one protocol; its batch size is that of the rounds.
+        attack: what is timed.
+        who: the defense and the attack, as an error names them.
+        model: with that defense; it stays untrained.
+        pools: whose records the random ones resemble.
+        device: of the model.
+        limit: in seconds.
 
     Raises:
         UsageError: if the attack fails on random images.
@@ -111,8 +182,8 @@ def attack_on_images(
     if images.domain.name not in spec.mounting.domains:
         return Timed(reason=f"not applicable: {attack.name} does not reconstruct {images.domain.records}")
     watch = _Watch(limit)
-    with _blamed(config, f"{defense.label} / {attack.label}"):
-        edge, upper = _model(config, defense, images.domain, pools.classes, device)
+    with _blamed(config, who):
+        edge, upper = deepcopy(model)  # a hijack trains its clients
         try:
             view = black_box_query(edge)(images.x[:a_round], Generator(device).manual_seed(0)).view
             for held in (spec.needs, known_to(spec)):  # what it can do without costs time, and is given if it must be
@@ -175,12 +246,15 @@ def _images(pools: Pools, count: int, device: torch.device) -> Batch:
     return Batch(x=x, y=nn.functional.one_hot(y, pools.classes) if several(one.y) else y, ids=rows, domain=domain)
 
 
-def _model(
-    config: AuditConfig, defense: Component, domain: Domain, classes: int, device: torch.device
-) -> tuple[Clients, nn.Module]:
-    """An untrained defended model on the device."""
-    edge, upper, _ = assemble(config, defense.spec, domain, classes, 0)
-    return edge.to(device), upper.to(device)
+@contextmanager
+def _fitting(config: AuditConfig, defense: Component) -> Iterator[None]:
+    """Turn a shape that a defense cannot take into a sentence that names it and the model."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(
+            f"{defense.label} does not fit {config.model.label}: {error}; choose another of them"
+        ) from None
 
 
 @contextmanager

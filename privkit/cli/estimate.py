@@ -8,7 +8,7 @@ import torch
 
 from privkit.attacks.base import AnyAttack
 from privkit.attacks.goals.control import CONTROL_STEPS
-from privkit.audit.probe import ROUNDS, Timed, attack_on_images, check_shapes, training_step
+from privkit.audit.probe import ROUNDS, Timed, attack_on_images, training_step, untrained
 from privkit.audit.run import check_batches, default_folder, pick_device
 from privkit.audit.seed_data import open_data
 from privkit.caches import use_own_caches
@@ -25,8 +25,9 @@ def preview(config: AuditConfig) -> str:
     """The cells of a run and an estimate of its time, from a few timed steps on random images.
 
     Without a data root, an official dataset is stood in for by random records of its published shape and number.
-    Opening the data, scoring and the report are not in the estimate. Attacks are timed on the first defense of each
-    protocol, for a moment each, and extrapolated: expect a factor of two or three.
+    Opening the data, scoring and the report are not in the estimate. A step of training that takes long is timed on
+    fewer images and scaled by their number. Attacks are timed on the first defense of each protocol, for a moment each,
+    and extrapolated: expect a factor of two or three.
 
     Raises:
         PrivkitError: for what the run itself would refuse, and for a model, defense or attack that fails on the probe.
@@ -64,24 +65,26 @@ def _datasets(config: AuditConfig) -> list[str]:
 def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[list[tuple[Cell, Timed]], float, bool]:
     """Cells of one protocol with their times, the seconds of its controls, and whether a time is a lower limit."""
     pools, _, sizes = open_data(config, instead=without_files) if config.data_root is None else open_data(config)
-    check_shapes(config, pools)
-    rounds = config.budget.epochs * sizes["private"] // (config.protocol.spec.clients * config.training.batch_size)
-    steps = {defense.label: training_step(config, defense, pools, device) for defense in config.defenses}
-    limit, baseline = seconds / len(config.attacks), config.defenses[0]
-    probed = {
-        attack.label: attack_on_images(config, baseline, attack, pools, device, limit)
-        for attack in config.attacks
-        if _trains(attack.spec)
-    }
-    a_round = config.protocol.spec.active * config.training.batch_size
+    protocol, batch = config.protocol.spec, config.training.batch_size
+    rounds = config.budget.epochs * sizes["private"] // (protocol.clients * batch)
+    baseline, steps, probed = config.defenses[0], {}, {}
+    for defense in config.defenses:
+        model = untrained(config, defense, pools, device)
+        steps[defense.label] = step = training_step(config, defense, model, pools, device)
+        if defense is baseline:
+            a_round = protocol.active * step.batch_size
+            small = replace(config, training=replace(config.training, batch_size=step.batch_size))
+            for attack in filter(lambda attack: _trains(attack.spec), config.attacks):
+                who, limit = f"{defense.label} / {attack.label}", seconds / len(config.attacks)
+                probed[attack.label] = attack_on_images(small, attack, who, model, pools, device, limit)
     victims = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])
     larger = max(sizes["auxiliary"] / (ROUNDS * a_round), victims / a_round)
     cells, trained = [], set()
     for cell in plan(replace(config, also=())):
-        step, timed = steps[cell.defense.label], probed.get(cell.attack.label, Timed())
+        step, timed = steps[cell.defense.label].seconds, probed.get(cell.attack.label, Timed())
         hijack = "clients" in cell.attack.spec.needs  # its probe has one round of images
         took = timed.seconds * (max(sizes["private"], sizes["auxiliary"]) / a_round if hijack else larger)
-        took += _replays(cell.attack.spec, config.budget.epochs, victims / a_round, rounds) * step
+        took += _replays(cell.attack.spec, config.budget.epochs, victims / (protocol.active * batch), rounds) * step
         if cell.model_id not in trained:
             trained.add(cell.model_id)
             took += rounds * step
