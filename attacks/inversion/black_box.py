@@ -21,6 +21,9 @@ from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.constraints import Checked, Count, Fraction, Positive, Whole
 from privkit.torch_utils.seeded import seeded
 
+_SCALED = 2_000
+"""Own records, at most, whose releases set the scale of what a decoder of table rows reads."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlackBox(Checked):
@@ -112,7 +115,7 @@ class BlackBox(Checked):
         held_out = max(batch, len(auxiliary) // 10)  # a smaller message would be mixed less than the victim's
         root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: draws of the modules themselves
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
-            decoder = self._decoder(per_member(views[0]), auxiliary, observation).to(device)
+            decoder = self._decoder(auxiliary[:-held_out], observation, root).to(device)
         training = DecoderTraining(
             decoder,
             observation.query,
@@ -129,10 +132,21 @@ class BlackBox(Checked):
             images = torch.cat([decoder.eval().guess(per_member(view)) for view in views])
         return Reconstruction(images=images, curve=curve)
 
-    def _decoder(self, released: Tensor, auxiliary: Tensor, observation: ImageObservation) -> Decoder:
+    def _decoder(self, own: Tensor, observation: ImageObservation, seed: int) -> Decoder:
         """The network that is trained, with torch's global generator for its weights."""
         if not observation.columns:
+            released = per_member(observation.views[0])
             return build(self.decoder, released, observation.image_shape, width=self.width, depth=self.depth)
         if given := [name for name in ("decoder", "augment") if getattr(self, name) != getattr(BlackBox, name)]:
             raise NotApplicable(f"{' and '.join(given)} of black_box are for images: leave them out for table rows")
-        return CellDecoder(released, auxiliary, observation.columns, width=self.width, depth=self.depth)
+        released = _released(own[:_SCALED], observation, Generator(own.device).manual_seed(seed))
+        return CellDecoder(released, own, observation.columns, width=self.width, depth=self.depth)
+
+
+@torch.no_grad()
+def _released(own: Tensor, observation: ImageObservation, draws: Generator) -> Tensor:
+    """What the clients release of own records, a row for each record of every whole message."""
+    assert observation.query is not None
+    whole = len(own) // observation.batch_size * observation.batch_size
+    answers = [observation.query(rows, draws) for rows in own[:whole].split(observation.batch_size)]
+    return torch.cat([per_member(answer.view) for answer in answers])

@@ -1,4 +1,4 @@
-"""A decoder of table rows: a query for every column looks at the tokens that were released."""
+"""A decoder of table rows: a query for every column looks at the tokens that were released, and at its own place."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ _UNSEEN = 0.1
 class CellDecoder(Decoder):
     """Blocks of attention over the released tokens, then a query of each column that attends to them.
 
-    A column is a number or a choice. Its error in training is the squared error over the column's variance, or the
+    If there is a token for each column, the query also sees the token of its place: without a shuffle that is the
+    column's own. A column is a number or a choice. Its error in training is the squared error over the column's variance, or the
     cross-entropy of its categories; it starts at the column's mean and at the frequencies of its categories. Each token
     has an embedding of its place added, which training may learn to ignore behind a shuffle.
 
     Args:
-        sample: rows of a release, [N, T, D] or [N, D].
+        sample: releases of own records, [N, T, D] or [N, D], which set the scale of every place. A few rows are too
+            few: most counts of a table are small, so that the scale would miss the large ones.
         own: the adversary's records [M, C]; means, variances and frequencies of the columns are theirs.
         columns: categories of each of the C columns, 0 for a dense one.
         width: channels, a positive multiple of 16; None for 64.
@@ -66,6 +68,7 @@ class CellDecoder(Decoder):
         self.places = nn.Parameter(0.02 * torch.randn(tokens.shape[1], self.width))
         self.blocks = blocks(self.width, _DEPTH if depth is None else depth, heads_for(self.width))
         self.queries = nn.Parameter(torch.randn(len(columns), self.width))
+        self.own_place = tokens.shape[1] == len(columns)
         self.look = nn.MultiheadAttention(self.width, heads_for(self.width), batch_first=True)
         self.think = nn.Sequential(
             nn.LayerNorm(self.width), nn.Linear(self.width, 4 * self.width), nn.GELU(), nn.Linear(4 * self.width, _OUT)
@@ -94,7 +97,7 @@ class CellDecoder(Decoder):
         tokens = self.blocks(self.project(torch.cat([alike, alone], 2)) + self.places)
         queries = self.queries.expand(len(tokens), -1, -1)
         seen: Tensor = self.look(queries, tokens, tokens, need_weights=False)[0]
-        features: Tensor = self.think(queries + seen)
+        features: Tensor = self.think(queries + seen + tokens if self.own_place else queries + seen)
         return features
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:

@@ -74,6 +74,25 @@ def test_a_decoder_of_cells_starts_at_what_is_frequent_and_learns() -> None:
     assert after["categories"].mean() > 0.8
 
 
+def test_black_box_reads_long_tailed_counts_whose_first_message_shows_no_tail() -> None:
+    counts = Tables(
+        dense=tuple("abcdef"),
+        ranges=((0, 1),) * 6,
+        categorical=tuple("ghijklmnop"),
+        values=(tuple(map(str, range(60))),) * 10,
+    )
+    own = counts.random(120, Generator().manual_seed(0))
+    own[:, :6] = own[:, :6].pow(20)
+    seen = ImageObservation(
+        image_shape=(16,),  # type: ignore[arg-type]
+        columns=counts.column_sizes,
+        batch_size=5,
+        views=[View(round=0, smashed=torch.zeros(5, 16, 5))],
+        auxiliary=own,
+    )
+    assert [control.passed for control in controls(BlackBox(), seen, 0)] == [True, True]
+
+
 def test_options_of_images_are_refused_on_table_rows() -> None:
     seen = observed(LOWER(VICTIMS))
     query = lambda rows, draws: None  # noqa: E731 — never asked
