@@ -25,7 +25,9 @@ class CellDecoder(Decoder):
     """Blocks of attention over the released tokens, then a query of each column that attends to them.
 
     If there is a token for each column, the query also sees the token of its place: without a shuffle that is the
-    column's own. A column is a number or a choice. Its error in training is the squared error over the column's variance, or the
+    column's own.
+
+    A column is a number or a choice. Its error in training is the squared error over the column's variance, or the
     cross-entropy of its categories; it starts at the column's mean and at the frequencies of its categories. Each token
     has an embedding of its place added, which training may learn to ignore behind a shuffle.
 
