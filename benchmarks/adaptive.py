@@ -90,7 +90,7 @@ def edge_query(defense: Any, patch: int, cut: str, seed: int) -> Query:
     """Query of a frozen random edge behind a defense; positions where the defense lets places be known."""
     lower = (
         Vit(patch=patch, cut=cut)
-        .build(Images(shape=(1, 28, 28)), 10, positions=defense.positions, seed=seed)
+        .build(Images(shape=(1, 28, 28)), 10, positions=defense.position_embedding, seed=seed)
         .lower.eval()
     )
 

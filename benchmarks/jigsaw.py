@@ -65,7 +65,7 @@ class Options:
     cut: str | None = None
     defense: tuple[str, ...] = ("patch_shuffle", "batch_shuffle", "spectral_shuffle")
     keep: float = 0.4
-    pairs: Literal["learned", "edges"] = "learned"
+    pairs: Literal["learned", "joint", "edges"] = "learned"
     box: Literal["white", "black"] = "white"
     epochs: int = 20
     victims: int = 100

@@ -39,7 +39,7 @@ def random_images(count: int, classes: int, shape: tuple[int, int, int] = SHAPE,
 def built(defense: Defense, protocol: SplitProtocol | None = None, seed: int = 0) -> tuple[Clients, nn.Module]:
     """Clients and their server, with a transformer of two blocks; one client unless a protocol says more."""
     protocol = protocol or SplitProtocol()
-    model = VIT_MICRO.build(IMAGES, 10, positions=defense.positions, seed=seed)
+    model = VIT_MICRO.build(IMAGES, 10, positions=defense.position_embedding, seed=seed)
     edge = Clients.build(model.lower, defense, IMAGES, classes=10, seed=seed, protocol=protocol)
     return edge, Stacked(model.upper, protocol.clients) if protocol.upper == "own" else model.upper
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -14,7 +14,7 @@ from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.white_box import WhiteBox
-from privkit.attacks.order.jigsaw import Jigsaw
+from privkit.attacks.order.jigsaw import Compatibility, Jigsaw
 from privkit.attacks.order.piece_solver import restored
 from privkit.constraints import Checked, NonNegative, Probability, Whole
 
@@ -43,7 +43,7 @@ class JigsawWhiteBox(Checked):
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "lower"})
     uses: ClassVar[frozenset[str]] = frozenset({"query"})
 
-    pairs: Literal["learned", "edges"] = "learned"
+    pairs: Compatibility = "learned"
     keep: Probability | None = None
     kicks: Whole = 30
     pieces_epochs: Whole = 20

@@ -23,6 +23,9 @@ from privkit.attacks.order.piece_training import PieceTraining, member_losses, m
 from privkit.constraints import Checked, Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
+Compatibility = Literal["learned", "joint", "edges"]
+"""What says which tokens fit together, and where they lie."""
+
 _STAGES = ("places", "members")
 """Networks in the order of their training."""
 
@@ -36,8 +39,9 @@ class Jigsaw(Checked):
     a token lies, and whose image it is of; then it searches for the best arrangement of the private tokens.
 
     Attributes:
-        pairs: "learned" (border pixels of the decoded patches, and a network on the tokens) or "edges" (border pixels
-            alone, nothing else: the classical solver).
+        pairs: "learned" (border pixels of the decoded patches, and a network on each token), "joint" (the same, but a
+            transformer over all tokens of an image says where each lies; where images are mixed, it is "learned") or
+            "edges" (border pixels alone, nothing else: the classical solver).
         keep: share of tokens that stay in their image's row for certain, in [0, 1], 1 where images are not mixed. None
             estimates it from query answers, and takes 1 where there is no query.
         epochs: passes over the auxiliary images, ≥ 0; over 1,000 of them, drawn anew each time, where there are more.
@@ -56,7 +60,7 @@ class Jigsaw(Checked):
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"query"})  # a lower segment, too, where a caller by hand gives one
 
-    pairs: Literal["learned", "edges"] = "learned"
+    pairs: Compatibility = "learned"
     keep: Probability | None = None
     epochs: Whole = 20
     kicks: Whole = 100
@@ -121,19 +125,20 @@ class Jigsaw(Checked):
         )
         keep = estimated if self.keep is None else self.keep
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order
+        joint = self.pairs == "joint" and not mixes  # strangers in a row would mislead the others
         decoder = TokenDecoder.fitted(own, patches, geometry)
         del patches
         features = geometry.token_dim + geometry.patch_dim
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
-            network = PieceNetwork(features, geometry.tokens, self.width).to(device)
+            network = PieceNetwork(features, geometry.tokens, self.width, joint).to(device)
             members = MemberNetwork(features, self.width).to(device)
 
         pieces, edges = decoder.looked_up(own)
         draws, count = Generator().manual_seed(seeds[0]), len(own)
         trainings: dict[str, PieceTraining] = {}
-        if self.pairs == "learned" and not in_order:
-            losses = partial(piece_losses, network, pieces, edges, count, draws)
-            trainings["places"] = PieceTraining(network, losses, piece_steps(count), self.epochs, draws)
+        if self.pairs != "edges" and not in_order:
+            losses = partial(piece_losses, network, pieces, edges, count, draws, decoder.twins if joint else None)
+            trainings["places"] = PieceTraining(network, losses, piece_steps(count, joint), self.epochs, draws)
         if mixes:
             losses = partial(member_losses, members, pieces, count, size, keep, draws)
             trainings["members"] = PieceTraining(members, losses, member_steps(count, size), self.epochs, draws)
@@ -143,7 +148,7 @@ class Jigsaw(Checked):
             fit(training, self.epochs, stage, objective="jigsaw: the training loss")
         return Solver(
             decoder=decoder,
-            network=network if self.pairs == "learned" else None,
+            network=network if self.pairs != "edges" else None,
             members=members if mixes else None,
             keep=keep,
             kicks=self.kicks,

@@ -7,23 +7,33 @@ from math import log
 import torch
 from torch import Tensor, nn
 
+from privkit.attacks.assign import sinkhorn
 from privkit.attacks.order.compatibility import SHARPNESS
 
 _EMBEDDING = 48
+_BLOCKS = 3
+_SINKHORN_STEPS = 5
 
 
 class PieceNetwork(nn.Module):
-    """Scores of tokens by themselves, so that tokens of other images in a row do no harm.
+    """Scores of tokens for places, and of pairs of tokens for lying side by side.
+
+    Places are scored for each token by itself, so that tokens of other images in a row do no harm, or jointly.
 
     Args:
         features: F, numbers a token.
         tokens: T, places in an image.
         width: of the hidden layers.
+        joint: whether places are scored by `JointPlaces`.
     """
 
-    def __init__(self, features: int, tokens: int, width: int) -> None:
+    def __init__(self, features: int, tokens: int, width: int, joint: bool = False) -> None:
         super().__init__()
-        self.places = nn.Sequential(nn.Linear(features, width), nn.GELU(), nn.Linear(width, tokens))
+        self.places = (
+            JointPlaces(features, tokens, width)
+            if joint
+            else nn.Sequential(nn.Linear(features, width), nn.GELU(), nn.Linear(width, tokens))
+        )
         self.linear = nn.Linear(features, 4 * _EMBEDDING)
         self.curved = nn.Sequential(nn.Linear(features, 2 * width), nn.GELU(), nn.Linear(2 * width, 4 * _EMBEDDING))
         self.mix = nn.Parameter(torch.tensor([1.0, SHARPNESS]))
@@ -35,6 +45,34 @@ class PieceNetwork(nn.Module):
         squares = first.square().sum(-1).unsqueeze(3) + second.square().sum(-1).unsqueeze(2)
         distance = (squares - 2 * first @ second.transpose(2, 3)) / _EMBEDDING**0.5
         return self.places(pieces), self.mix[1] * edges - self.mix[0] * distance
+
+
+class JointPlaces(nn.Module):
+    """Log-probabilities of places, given all tokens of an image: transformer blocks without positions, then Sinkhorn.
+
+    What one token shows leaves many places open, which the other tokens close: two tokens cannot share a place, and a
+    stroke that begins in one must go on in another. Sinkhorn's iteration makes that a soft permutation.
+
+    Args:
+        features: F, numbers a token.
+        tokens: T, places in an image.
+        width: of the blocks, a multiple of 4.
+    """
+
+    def __init__(self, features: int, tokens: int, width: int) -> None:
+        super().__init__()
+        self.alone, self.enter = nn.Linear(features, tokens), nn.Linear(features, width)
+        self.blocks = nn.Sequential(
+            *(
+                nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+                for _ in range(_BLOCKS)
+            )
+        )
+        self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, tokens))
+
+    def forward(self, pieces: Tensor) -> Tensor:
+        """[M, T, P] for pieces [M, T, F]: a soft permutation, each place's column of which sums to one exactly."""
+        return sinkhorn(self.alone(pieces) + self.leave(self.blocks(self.enter(pieces))), _SINKHORN_STEPS)
 
 
 class MemberNetwork(nn.Module):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privkit.attacks.assign import distances
 from privkit.attacks.base import View
 from privkit.attacks.order.assembly import Frame, Places, Puzzles, assemble
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
@@ -23,6 +24,8 @@ from privkit.attacks.patches import Geometry, as_tokens, unpatchify
 
 _PIECES_AT_ONCE = 700  # of a message, up to which its images are also solved jointly
 TABLE_NUMBERS = 2**26  # 256 MiB in float32; what own images show is computed step by step above it
+_PATCH_GAIN = 4.0  # decoded patches are small beside standardized tokens
+_ALIKE = 0.05  # squared distance of patches, summed over pixels, at which two are taken for each other
 _JOINT_KICKS = 0.25  # kicks on a whole message cost more, and start from solved images
 
 
@@ -51,7 +54,7 @@ class TokenDecoder:
 
     def features(self, tokens: Tensor) -> Tensor:
         """Standardized tokens beside decoded patches around mid-grey, [N, T, F]."""
-        return torch.cat([(tokens - self.mean) / self.scale, 4 * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
+        return torch.cat([(tokens - self.mean) / self.scale, _PATCH_GAIN * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
 
     def looked_up(self, own: Tensor) -> tuple[Rows, Rows]:
         """`features` and `edges` of rows of own tokens [N, T, D]; looked up where the tables are small."""
@@ -63,6 +66,14 @@ class TokenDecoder:
             return look(own).__getitem__
 
         return rows_of(self.features, d + self.geometry.patch_dim), rows_of(self.edges, 2 * t)
+
+    def twins(self, pieces: Tensor) -> Tensor:
+        """Probability [N, T, T] that a token lies where another one does, given their `features` [N, T, F].
+
+        Only what a token shows can say where it lies, and black patches are all alike: each has every place of one.
+        """
+        patches = pieces[..., -self.geometry.patch_dim :] / _PATCH_GAIN
+        return (-distances(patches, patches) / _ALIKE).softmax(2)
 
     def edges(self, tokens: Tensor) -> Tensor:
         """Ratios of the decoded patches' borders, [N, 2, T, T]."""

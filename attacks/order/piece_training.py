@@ -14,6 +14,7 @@ from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, own
 from privkit.torch_utils.one_cycle import one_cycle
 
 _IMAGES_A_STEP = 32
+_IMAGES_A_JOINT_STEP = 16  # more and smaller steps learn more in the same time
 _IMAGES_AN_EPOCH = 1_000  # drawn anew each time: more were measured to cost time and to win nothing
 _TOKENS_A_STEP = 2_000  # of a message, that are asked for their image
 _LEARNING_RATE = 2e-3
@@ -63,7 +64,14 @@ class PieceTraining(Learner):
         self._draws.set_state(state["draws"])
 
 
-def piece_losses(network: PieceNetwork, pieces: Rows, edges: Rows, count: int, draws: Generator) -> Iterator[Tensor]:
+def piece_losses(
+    network: PieceNetwork,
+    pieces: Rows,
+    edges: Rows,
+    count: int,
+    draws: Generator,
+    twins: Callable[[Tensor], Tensor] | None = None,
+) -> Iterator[Tensor]:
     """An epoch of `piece_loss`.
 
     Args:
@@ -72,28 +80,38 @@ def piece_losses(network: PieceNetwork, pieces: Rows, edges: Rows, count: int, d
         edges: rows to [n, 2, T, T].
         count: N, own images.
         draws: the only source of randomness.
+        twins: gives `piece_loss` its targets from tokens [n, T, F]; None if each token has its own place alone.
     """
-    for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_IMAGES_A_STEP):
-        yield piece_loss(*network(pieces(rows), edges(rows)))
+    for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_step(twins is not None)):
+        shown = pieces(rows)
+        targets = None if twins is None else twins(shown)
+        yield piece_loss(*network(shown, edges(rows)), targets)
 
 
-def piece_steps(count: int) -> int:
-    """Of an epoch of `piece_losses`."""
-    return -(-min(count, _IMAGES_AN_EPOCH) // _IMAGES_A_STEP)
+def piece_steps(count: int, joint: bool) -> int:
+    """Of an epoch of `piece_losses`, with twins or without."""
+    return -(-min(count, _IMAGES_AN_EPOCH) // _step(joint))
 
 
-def piece_loss(places: Tensor, pairs: Tensor) -> Tensor:
+def _step(joint: bool) -> int:
+    """Images a step."""
+    return _IMAGES_A_JOINT_STEP if joint else _IMAGES_A_STEP
+
+
+def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> Tensor:
     """Cross-entropy of the place of each token, and of the right one among all of its image as its neighbor, both ways.
 
     Args:
         places: logits [n, T, P] of tokens that lie in order.
         pairs: logits [n, 2, T, T].
+        targets: [n, T, P], probability of each place; None for the token's own.
     """
     n, t, _ = places.shape
     grid = torch.arange(t, device=places.device).view(isqrt(t), isqrt(t))
     pairs = pairs.masked_fill(torch.eye(t, dtype=torch.bool, device=places.device), -1e4)
     entropy = nn.functional.cross_entropy
-    loss = entropy(places.flatten(0, 1), grid.flatten().repeat(n))
+    own = grid.flatten().repeat(n) if targets is None else targets.flatten(0, 1)
+    loss = entropy(places.flatten(0, 1), own)
     for scores, one, two in (
         (pairs[:, 0], grid[:, :-1].flatten(), grid[:, 1:].flatten()),
         (pairs[:, 1], grid[:-1].flatten(), grid[1:].flatten()),

@@ -163,7 +163,7 @@ def _context(
     )
     often = replace(often, delta=config.delta)
     certificate = of_run(recording.receipts[0].certificate(often), often, config.training)
-    if not cell.defense.spec.positions and model.known["hides_places"] is not True:
+    if not cell.defense.spec.position_embedding and model.known["hides_places"] is not True:
         told = {
             None: "that tokens carry no position is assumed: it could not be checked for this model",
             False: "this model's tokens tell of their places (patches overlap, or each field of a table has vectors of "

@@ -21,6 +21,7 @@ from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.errors import DamagedFile
 from privkit.interval import Interval
+from privkit.models.base import check_class_token
 from privkit.models.tokens import first_block
 from privkit.reports.schema import Costs
 from privkit.run.folder import RunFolder
@@ -275,7 +276,9 @@ def assemble(
 ) -> tuple[Clients, nn.Module, bool | None]:
     """Clients and server of one defended model, untrained, and whether its tokens hide their places."""
     protocol = config.protocol.spec
-    model = config.model.spec.build(domain, classes, positions=defense.positions, seed=derive(seed, "init"))
+    model = config.model.spec.build(domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
+    if model.class_token == "client" and any("permutes" in (stage.effects or ()) for stage in stages_of(defense)):
+        check_class_token(False, "leave the class token to the server")
     block = first_block(model.upper) if defense.frozen_block == "first" else None
     edge = Clients.build(
         model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol, block=block

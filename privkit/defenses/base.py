@@ -117,7 +117,8 @@ class Defense(Checked, ABC):
             "mixes" (clients), "noises" (smashed data), "answers" (the gradient that goes back), "splits" (into parts).
             None, undeclared, can be no part of a chain.
         over_batch: whether tokens of one image may come to lie in another.
-        positions: whether tokens may carry a position embedding when they reach it; where order is the secret, no.
+        position_embedding: whether tokens may carry a position embedding when they reach it; where order is the secret,
+            no.
         smallest_batch: images a message below which it does nothing.
         group: k, clients whose smashed data are mixed into one message; 1 mixes nobody with nobody.
         level: "smashed" or "input": what `apply` is given. At the input layer it gets images [M, B, C, H, W].
@@ -140,7 +141,7 @@ class Defense(Checked, ABC):
     place: Place = "client"
     effects: ClassVar[frozenset[Effect] | None] = None
     over_batch: ClassVar[bool] = False
-    positions: ClassVar[bool] = True
+    position_embedding: bool = True
     smallest_batch: ClassVar[int] = 1
     group: Count = 1
     level: Level = "smashed"

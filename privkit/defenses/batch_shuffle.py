@@ -35,7 +35,7 @@ class BatchShuffle(Defense):
     name: ClassVar[str] = "batch_shuffle"
     effects: ClassVar[frozenset[Effect]] = frozenset({"permutes"})
     over_batch: ClassVar[bool] = True
-    positions: ClassVar[bool] = False
+    position_embedding: ClassVar[bool] = False
     smallest_batch: ClassVar[int] = 2
 
     keep: Probability = 0.4

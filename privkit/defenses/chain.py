@@ -60,7 +60,7 @@ class Chain(Defense):
         """Who runs the last stage."""
         return self.stages[-1].place
 
-    positions = _every("positions")
+    position_embedding = _every("position_embedding")
     smallest_batch = _most("smallest_batch")
     group = _most("group")
     soft_labels = _some("soft_labels")

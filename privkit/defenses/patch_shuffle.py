@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -24,6 +24,10 @@ class PatchShuffle(Defense):
     """σ-private by uniform likelihood of orderings; no differential privacy (the multiset of patches is revealed).
 
     Attributes:
+        positions: "drop" builds the model without position embedding, as the paper does: order is then a secret. "keep"
+            is the deployment of a pretrained ViT: the client adds the position embedding below the cut, as the model
+            was trained, and shuffles what leaves; the server adds none and needs none, since its blocks treat all
+            tokens alike. Each token then tells its own place, and nothing is proven.
         frozen_block: append the paper's frozen transformer block, which runs at the edge after the shuffle; true draws
             an extra one, "first" takes the model's first block above the cut, such as a checkpoint's, off the server.
 
@@ -32,9 +36,14 @@ class PatchShuffle(Defense):
 
     name: ClassVar[str] = "patch_shuffle"
     effects: ClassVar[frozenset[Effect]] = frozenset({"permutes"})
-    positions: ClassVar[bool] = False
 
+    positions: Literal["drop", "keep"] = "drop"
     frozen_block: FrozenBlock = False
+
+    @property
+    def position_embedding(self) -> bool:  # type: ignore[override]  # a specification decides it, and nobody writes it
+        """Whether the client's tokens carry it."""
+        return self.positions == "keep"
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
@@ -48,4 +57,6 @@ class PatchShuffle(Defense):
         """
         m, b, t, _ = require_tokens(self.name, smashed)
         rows = own_rows(m, b, t, generator)
-        return Release(smashed=take_rows(smashed, rows), labels=labels), Permuted(source=rows)
+        return Release(smashed=take_rows(smashed, rows), labels=labels), Permuted(
+            source=rows, hides_order=not self.position_embedding
+        )

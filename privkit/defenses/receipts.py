@@ -16,7 +16,9 @@ from privkit.defenses.base import ONE_RELEASE, Receipt, ReleaseCount
 
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
 
-
+_PLACED = (
+    "tokens carry the position embedding of their places: each one tells where it lay, and the shuffle hides no order"
+)
 _DRAWN = {
     "every_round": "ratios are drawn afresh in every round",
     "once": "ratios are drawn once, and every client keeps its own for all rounds",
@@ -83,6 +85,7 @@ class Permuted(Receipt):
         variant: of Algorithm 2, for a shuffle over the batch.
         assumptions: sentences about these tokens, beside those of the count.
         proof: where the count is from, if not from the paper's own statement.
+        hides_order: False where tokens carry a position embedding: each of them tells its place, and nothing is proven.
     """
 
     source: Tensor
@@ -90,6 +93,7 @@ class Permuted(Receipt):
     variant: Variant = "final_shuffle"
     assumptions: tuple[str, ...] = ()
     proof: str = ""
+    hides_order: bool = True
 
     @property
     def order(self) -> Tensor:
@@ -110,6 +114,8 @@ class Permuted(Receipt):
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Count the orders of one message, the images that were really mixed; counts do not compose over releases."""
+        if not self.hides_order:
+            return Nothing(reason=_PLACED).certificate()
         _, b, t = self.source.shape
         if self.kept is None:
             count = certificates.patch_shuffle(tokens=t)

@@ -45,7 +45,7 @@ class SpectralShuffle(Defense):
 
     name: ClassVar[str] = "spectral_shuffle"
     effects: ClassVar[frozenset[Effect]] = frozenset({"maps", "permutes"})
-    positions: ClassVar[bool] = False
+    position_embedding: ClassVar[bool] = False
 
     where: Literal["embedding", "image"] = "embedding"
     patch: Count | None = None

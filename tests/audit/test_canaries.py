@@ -42,7 +42,7 @@ IMAGES = Images(shape=SHAPE)
 def edge_of(defense: Any, clients: int = 1, **protocol: Any) -> tuple[Clients, nn.Module]:
     """Clients whose lower segments differ, as after training."""
     model = Vit(patch=4, width=16, depth=2, heads=2, cut="block1").build(
-        IMAGES, 10, positions=defense.positions, seed=0
+        IMAGES, 10, positions=defense.position_embedding, seed=0
     )
     edge = Clients.build(
         model.lower,

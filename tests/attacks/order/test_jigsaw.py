@@ -49,7 +49,7 @@ def test_natural_pictures_in_pieces_of_28_pixels() -> None:
     assert accuracy.mean() >= 0.95, dict(zip(names, accuracy.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("pairs", ["learned", "edges"])
+@pytest.mark.parametrize("pairs", ["learned", "joint", "edges"])
 def test_wins_on_raw_tokens_behind_patch_shuffling(pairs: Any) -> None:
     views, truth, knowledge = scene()
     found = run(Jigsaw(pairs=pairs, epochs=8, kicks=40), views, knowledge)
@@ -197,7 +197,7 @@ def test_a_release_of_nan_is_refused() -> None:
 
 def test_a_training_that_diverges_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "privkit.attacks.order.piece_training.piece_loss", lambda places, pairs: places.sum() * torch.nan
+        "privkit.attacks.order.piece_training.piece_loss", lambda places, pairs, targets: places.sum() * torch.nan
     )
     views, _, knowledge = scene()
     with pytest.raises(AttackDiverged, match="the training loss is nan after epoch 1"):
@@ -207,7 +207,7 @@ def test_a_training_that_diverges_stops(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"pairs": "magic"}, "one of learned, edges"),
+        ({"pairs": "magic"}, "one of learned, joint, edges"),
         ({"keep": 1.5}, "keep must be a finite number >= 0 and <= 1"),
         ({"epochs": -1}, "epochs"),
         ({"kicks": -1}, "kicks"),

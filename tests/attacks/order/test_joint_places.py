@@ -1,0 +1,39 @@
+"""Places of all tokens of an image at once."""
+
+import torch
+
+from privkit.attacks.order.jigsaw import Jigsaw
+from privkit.attacks.order.piece_network import JointPlaces
+from privkit.attacks.order.piece_solver import TokenDecoder
+from privkit.attacks.patches import Geometry
+from tests.attacks.order.puzzles import AUXILIARY, guess, pixels, run, scene
+
+
+def test_tokens_share_no_place_and_their_order_does_not_matter() -> None:
+    torch.manual_seed(0)
+    network = JointPlaces(6, 9, 8).eval()
+    pieces = torch.randn(2, 9, 6)
+    order = torch.randperm(9)
+    places = network(pieces).exp()
+    torch.testing.assert_close(places.sum(1), torch.ones(2, 9))
+    torch.testing.assert_close(network(pieces[:, order]).exp(), places[:, order])
+    other = pieces.clone()
+    other[:, 0] += 1  # one token moves, and with it the places of all others
+    assert (network(other).exp() - places)[:, 1:].abs().max() > 1e-4
+
+
+def test_tokens_that_look_alike_share_their_targets() -> None:
+    images = AUXILIARY[:40].clone()
+    images[0] = 0
+    tokens = pixels(images)
+    decoder = TokenDecoder.fitted(tokens, tokens, Geometry.of(tokens, (3, 32, 32)))
+    targets = decoder.twins(decoder.features(tokens))
+    torch.testing.assert_close(targets.sum(2), torch.ones(40, 16))
+    torch.testing.assert_close(targets[0], torch.full((16, 16), 1 / 16), atol=0.01, rtol=0)
+    assert (targets[1:].argmax(2) == torch.arange(16)).float().mean() > 0.9
+
+
+def test_strangers_in_a_row_are_scored_token_by_token() -> None:
+    views, _, knowledge = scene(keep=0.4)
+    alone, joint = (run(Jigsaw(pairs=pairs, epochs=1, kicks=2), views, knowledge) for pairs in ("learned", "joint"))
+    assert torch.equal(guess(alone), guess(joint))
