@@ -23,6 +23,8 @@ STYLES = ("-", "--", ":", "-.")
 BESIDE = 6
 """Curves above which a legend lies beside its panel, and not in it."""
 MUTED = "#667085"
+PICTURE = 0.94
+"""A picture's longer side, as a share of its place in a strip."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,30 +49,21 @@ def reconstructions(strips: Mapping[str, Pictures]) -> Figure:
             last = pictures.truth
         blocks.append((label, pictures.guess))
     columns = max(len(images) for _, images in blocks)
-    figure = Figure(figsize=(1.9 + 0.85 * columns, 0.92 * len(blocks)), dpi=160)
+    width = 1.9 + 0.85 * columns
+    figure = Figure(figsize=(width, 0.92 * len(blocks)), dpi=160)
+    figure.suppressComposite = True  # each picture keeps its own pixels in a vector file
     FigureCanvasAgg(figure)
-    axes = figure.subplots(
-        len(blocks),
-        columns,
-        squeeze=False,
-        gridspec_kw={"wspace": 0.06, "hspace": 0.06, "left": 1.8 / (1.9 + 0.85 * columns)},
-    )
-    for line, (label, images) in zip(axes, blocks, strict=True):
-        for axis in line:
-            axis.axis("off")
-        for axis, image in zip(line, images, strict=False):
-            axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        line[0].text(
-            -0.12,
-            0.5,
-            label,
-            transform=line[0].transAxes,
-            ha="right",
-            va="center",
-            fontsize=8,
-            color=MUTED if label == "original" else "black",
-            wrap=False,
-        )
+    # One panel for all pictures: a panel each takes most of a report's time.
+    axis = figure.add_axes((1.8 / width, 0, 0.85 * columns / width, 1))
+    for line, (label, images) in enumerate(blocks):
+        for column, image in enumerate(images):
+            tall, wide = (side / max(image.shape[:2]) * PICTURE / 2 for side in image.shape[:2])
+            extent = (column + 0.5 - wide, column + 0.5 + wide, line + 0.5 + tall, line + 0.5 - tall)
+            axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest", extent=extent)
+        color = MUTED if label == "original" else "black"
+        axis.text(-0.12, line + 0.5, label, ha="right", va="center", fontsize=8, color=color, wrap=False)
+    axis.set(xlim=(0, columns), ylim=(len(blocks), 0))
+    axis.axis("off")
     return figure
 
 

@@ -1,16 +1,10 @@
 """Shared by all tests: one thread, no network, and a finished small run to look at."""
 
-import io
 import os
 import shutil
-import signal
 import subprocess
-import sys
-import tempfile
-import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 import torch
@@ -19,6 +13,7 @@ from hypothesis import settings
 from privkit.attacks.inversion import black_box
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.start import main
+from tests.forked import forked
 from tests.small import SMALL
 
 torch.set_num_threads(1)
@@ -52,51 +47,12 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def privkit_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the command line in an empty folder.
+    """Run the command line in an empty folder, in a fork of this process; it takes what `forked` takes, too."""
 
-    It runs in a fork of this process: streams, working folder and exit code are its own, and the libraries are there
-    already, whose import takes longer than most commands. What a new process does differently, such as its reading of
-    the environment, is tested by real ones (tests/cli/test_start.py, tests/run/test_stopping.py).
-    """
-
-    def run(*arguments: str, input: str = "") -> subprocess.CompletedProcess[str]:
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            given.write(input.encode())
-            streams = (given, out, err)
-            for stream in streams:
-                stream.seek(0)
-            child = os.fork()
-            if child == 0:
-                _become_privkit(arguments, tmp_path, [stream.fileno() for stream in streams])
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            out.seek(0)
-            err.seek(0)
-            return subprocess.CompletedProcess(arguments, code, out.read().decode(), err.read().decode())
+    def run(*arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
+        return forked(main, ("privkit", *arguments), tmp_path, **options)
 
     return run
-
-
-def _become_privkit(arguments: tuple[str, ...], folder: Path, descriptors: list[int]) -> NoReturn:
-    """In a fork: be `privkit arguments` in a folder; a command that hangs ends after five minutes."""
-    code = 1
-    try:
-        signal.alarm(300)
-        os.chdir(folder)
-        for number, descriptor in enumerate(descriptors):
-            os.dup2(descriptor, number)
-        sys.stdin, sys.stdout, sys.stderr = (
-            io.TextIOWrapper(io.FileIO(number, mode, closefd=False)) for number, mode in enumerate("rww")
-        )
-        sys.argv = ["privkit", *arguments]
-        main()
-    except SystemExit as end:
-        code = int(end.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
 
 
 @pytest.fixture

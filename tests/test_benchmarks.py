@@ -1,16 +1,15 @@
 """The runner of the benchmarks: it lists them, reads their flags and refuses what does not exist."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.forked import Done, script
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "benchmarks/run.py", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+def run(*arguments: str) -> Done:
+    return script(ROOT / "benchmarks" / "run.py", *arguments)
 
 
 def test_the_list_and_an_unknown_name() -> None:

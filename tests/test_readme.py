@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typer.testing import CliRunner
 import privkit
 from privkit.audit.run import run_audit
 from privkit.cli.app import app
+from tests.forked import script
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -76,7 +75,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_pages_of_results_are_those_of_their_tables() -> None:
-    done = subprocess.run([sys.executable, "benchmarks/pages.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    done = script(ROOT / "benchmarks" / "pages.py", "--check")
     assert done.returncode == 0, done.stdout
 
 

@@ -80,7 +80,7 @@ def test_a_module_that_ends_the_program_is_not_taken_for_success(privkit_cli: Cl
 
 def test_a_reader_that_stops_early_is_no_traceback(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "privkit", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+        [sys.executable, "-m", "privkit", "list", "protocols"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

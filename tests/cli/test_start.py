@@ -5,6 +5,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from privkit.errors import OutOfMemory
 from privkit.run.records import read_rows
 from privkit.settings import resolve
 from tests.audit.audits import Odd, registered
+from tests.forked import Done
 from tests.small import SMALL
 
 STUB = """
@@ -71,13 +73,11 @@ def test_a_full_output_is_one_sentence_and_loses_no_verdict() -> None:
     assert started("privkit.cli.start.tell('x' * 100_000)", "2>/dev/full").returncode == 0
 
 
-def test_a_report_where_arrows_cannot_be_shown(small_run: AuditRun) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "privkit", "report", str(small_run.folder)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-    )
+def test_a_report_where_arrows_cannot_be_shown(
+    small_run: AuditRun, privkit_cli: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("privkit.audit.report.build", lambda folder: folder / "report" / "index.html")  # it is there
+    done = privkit_cli("report", str(small_run.folder), encoding="ascii")
     assert done.returncode == 0, done.stderr
     assert "accuracy ?" in done.stdout
 
@@ -139,6 +139,7 @@ privkit.cli.start.main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads its own size from /proc")
 def test_a_run_under_a_limit_on_memory_keeps_its_finished_cells(small_run: AuditRun, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
