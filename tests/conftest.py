@@ -3,7 +3,8 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,15 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Audits that name no number of threads take one: more of them only wait for each other beside other tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("privkit.audit.run", "privkit.cli.estimate"):
+            patch.setattr(f"{module}.default_threads", lambda: 1)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +56,25 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def privkit_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audits without the control experiments, which may take longer than the attack: for tests of something else."""
+    monkeypatch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount: ())
+
+
+@pytest.fixture(scope="session")
+def loaded() -> None:
+    """What most commands import, so that no fork has to."""
+    for name in (
+        "privkit.audit.run",
+        "privkit.audit.scoring",
+        "privkit.reports.page",
+        "timm.models.vision_transformer",
+    ):
+        import_module(name)
+
+
+@pytest.fixture
+def privkit_cli(loaded: None, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the command line in an empty folder, in a fork of this process; it takes what `forked` takes, too."""
 
     def run(*arguments: str, **options: str) -> subprocess.CompletedProcess[str]:

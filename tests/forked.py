@@ -1,4 +1,4 @@
-"""A program in a fork of this process: the libraries are there already, whose import takes longer than most commands."""
+"""Programs in forks of this process: the libraries, whose import takes longest, are there already."""
 
 import io
 import os

@@ -79,6 +79,7 @@ def test_rows_name_their_protocol_and_are_held_against_its_baseline(tmp_path: Pa
     assert all(text in page for text in baselines)
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_white_box_without_a_segment_says_why_and_what_to_do(tmp_path: Path) -> None:
     run = run_audit(defense="none", protocol="cutmixsl", attack="white_box", out=tmp_path / "run", **SMALL)
     assert run.rows[0].status == "not_applicable"

@@ -7,7 +7,7 @@ import pytest
 
 from privkit.audit.run import AuditRun, run_audit
 
-pytestmark = pytest.mark.usefixtures("no_report")
+pytestmark = pytest.mark.usefixtures("no_report", "no_controls")
 SETTINGS: dict[str, Any] = {
     "dataset": "tiny_digits",
     "budget": "smoke:private=200,auxiliary=200,test=100,victims=50,epochs=1,attack_epochs=1",

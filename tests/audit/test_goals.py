@@ -54,7 +54,7 @@ def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
     assert "nothing is claimed; this attack shows" in page
 
 
-@pytest.mark.usefixtures("no_report")
+@pytest.mark.usefixtures("no_report", "no_controls")
 def test_a_claim_that_canaries_refute_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Noised.certificate
 
@@ -69,7 +69,7 @@ def test_a_claim_that_canaries_refute_fails_the_run(tmp_path: Path, monkeypatch:
     assert "refutes the claimed ε = 0.1" in failure
 
 
-@pytest.mark.usefixtures("no_report")
+@pytest.mark.usefixtures("no_report", "no_controls")
 def test_an_honest_claim_stands_though_canaries_are_found(tmp_path: Path) -> None:
     settings = {**SETTINGS, "training": "batch_size=25,freeze_lower=true"}
     run = run_audit(
@@ -102,7 +102,7 @@ def test_labels_that_do_not_exist_and_epochs_that_were_not(tmp_path: Path) -> No
     assert "none of the 2 epochs" in run.rows[1].reason
 
 
-@pytest.mark.usefixtures("no_report")
+@pytest.mark.usefixtures("no_report", "no_controls")
 def test_shadow_models_are_trained_and_scored(tmp_path: Path) -> None:
     run = run_audit(defense="none", attack="member_inference:score=lira,shadows=4", out=tmp_path / "run", **SETTINGS)
     assert run.rows[0].status == "done"
@@ -274,6 +274,7 @@ def test_a_client_asks_its_own_segment_and_for_the_others_label_in_every_epoch(t
     assert (tmp_path / "run" / "report" / "figures" / "auc.svg").exists()
 
 
+@pytest.mark.usefixtures("no_report")
 def test_nobody_elses_label_is_in_a_gradient_of_ones_own(tmp_path: Path) -> None:
     run = run_audit(defense="none", attack="label_leak:less_own=true", out=tmp_path / "run", **SETTINGS)
     (row,) = run.rows

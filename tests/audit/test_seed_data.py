@@ -44,6 +44,7 @@ def test_auxiliary_images_of_another_dataset_take_the_private_shape() -> None:
     assert setting.dropped == 0
 
 
+@pytest.mark.usefixtures("no_report")
 def test_private_images_are_no_auxiliary_images_of_another_dataset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

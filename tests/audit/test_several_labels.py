@@ -46,8 +46,8 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     table.cache_clear()
 
 
-def test_an_audit_with_several_labels_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privkit.audit.run.build", lambda folder, *rest: folder)  # no page
+@pytest.mark.usefixtures("no_report")
+def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
     attacks = ["label_leak:positive=2", "member_inference", "nearest_record", "sdar"]
     found = run_audit(
         **SMALL,

@@ -46,6 +46,7 @@ def test_there_is_no_other_schedule() -> None:
     assert users == {Path("privkit/torch_utils/one_cycle.py")}
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_training_of_nine_steps(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"defense": "none", "dataset": "tiny_digits", "threads": 1, "out": tmp_path / "run"}
     budget = "smoke:private=10,auxiliary=40,test=10,victims=10,epochs=9"

@@ -70,6 +70,7 @@ def test_saturated_and_dark_pictures_are_warned_about(tmp_path: Path) -> None:
         assert hint in clipped(found.x)
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_warning_stands_in_every_row(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "data" / name).mkdir(parents=True)
