@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
+from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
 from privkit.constraints import Checked
 from privkit.registry import Component
 
@@ -77,6 +78,7 @@ class AuditConfig:
             images, the patch-shuffling paper's worst case) or the name of another dataset.
         victims: which images are attacked: "private" (the client's training images) or "test" (images that no model
             was trained on); None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
+        queries: what the threat model allows to ask of the defended edge.
         held: names of the parts of a split release that the adversary holds; none for all of them.
         features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), and for LPIPS.
         device: "auto", "cpu" or "cuda".
@@ -99,6 +101,7 @@ class AuditConfig:
     training: TrainingSpec
     auxiliary: str = "disjoint"
     victims: Literal["private", "test"] | None = None
+    queries: QueryRules = ANY_QUERIES
     held: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     device: str = "auto"
@@ -135,6 +138,7 @@ class AuditConfig:
             "victims": self.attacked,
             "features": list(self.features),
             **({"parts": list(self.held)} if self.held else {}),
+            **({"queries": asdict(self.queries)} if self.queries != ANY_QUERIES else {}),
             **({"also": [part.answers() for part in self.also]} if self.also else {}),
         }
 

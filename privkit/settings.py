@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privkit import early
+from privkit.attacks.query_rules import QueryRules
 from privkit.config import BUDGETS, AuditConfig, Budget
 from privkit.errors import LONGEST, UsageError, shortened, unknown
 from privkit.pairing import paired
@@ -37,6 +38,7 @@ KEYS = (
     "delta",
     "auxiliary",
     "victims",
+    "queries",
     "features",
     "parts",
     "device",
@@ -66,6 +68,7 @@ DEFAULTS: dict[str, Any] = {
     "seed": [0],
     "budget": "small",
     "training": {},
+    "queries": {},
     "auxiliary": "disjoint",
     "device": "auto",
 }
@@ -141,6 +144,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         budget_name=budget_name,
         auxiliary=_auxiliary(s["auxiliary"], dataset),
         victims=victims,
+        queries=specify("queries", QueryRules, _table("queries", s["queries"])),
         held=_held(s.get("parts", []), [defense for _, part in pairs for defense in part]),
         features=_features(s.get("features", [])),
         device=device,

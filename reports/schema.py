@@ -124,6 +124,9 @@ class Row(Frozen):
     recovered: Annotated[dict[str, Metrics], Field(description="alignment -> metric -> value")] = {}
     floors: Annotated[dict[str, dict[str, Metrics]], Field(description="guess -> alignment -> metric -> value")] = {}
     answers: dict[str, Interval] = {}
+    queries: Annotated[
+        int | None, Field(description="rounds of own images that the attack sent through the defended edge")
+    ] = None
     empirical_bound: Annotated[
         EmpiricalBound | None, Field(description="what canaries show of ε, beside what is claimed of the same release")
     ] = None

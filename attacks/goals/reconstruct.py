@@ -23,6 +23,7 @@ from privkit.attacks.base import (
     require,
 )
 from privkit.attacks.goals.order import Permutation
+from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
 from privkit.attacks.scores.image import Images, Values, image_scores
 
 _DATA_RANGE = 1.0
@@ -39,6 +40,7 @@ class ImageObservation(Observation):
         auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
         auxiliary_labels: their labels, int64 [M].
         query: runs the clients' *defended* lower segments on one round of the adversary's images (black box).
+        rules: what the threat model allows to ask of `query`.
         lower: a client's lower segment itself (white box).
         upper: the server's segment, which a server has: smashed data -> logits [N, L].
         clients: the clients in training from their start, for an attack that takes training over.
@@ -51,6 +53,7 @@ class ImageObservation(Observation):
     auxiliary: Tensor | None = None
     auxiliary_labels: Tensor | None = None
     query: Query | None = None
+    rules: QueryRules = ANY_QUERIES
     lower: nn.Module | None = None
     upper: nn.Module | None = None
     clients: TrainingClients | None = None

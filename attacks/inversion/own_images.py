@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from privkit.attacks.base import QueryResult
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.order.own_tokens import KEEPS_ALL, rows_a_message, shares_kept
+from privkit.attacks.order.own_tokens import KEEPS_ALL, shares_kept
+from privkit.attacks.order.token_reading import rows_a_message
 
 _RIDGE = 1e-3
 _TOKENS_IN_ORDER = 1_024  # of a message, up to which an order over all of them is searched

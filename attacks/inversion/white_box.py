@@ -18,8 +18,8 @@ from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method,
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.own_images import divided, mixes_images, regressed, released_by
 from privkit.attacks.inversion.rounds import averaged, chunks_of
-from privkit.attacks.order.own_tokens import rows_a_message
 from privkit.attacks.order.place_model import PlaceModel
+from privkit.attacks.order.token_reading import rows_a_message
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
 _OBJECTIVE = "white_box: the objective"

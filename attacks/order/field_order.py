@@ -20,7 +20,7 @@ from privkit.attacks.goals.reconstruct import (
     check_unmixed,
 )
 from privkit.attacks.inversion.known_lower import check_release, frozen
-from privkit.attacks.order.own_tokens import rows_a_message
+from privkit.attacks.order.token_reading import rows_a_message
 from privkit.constraints import Checked, Count
 
 

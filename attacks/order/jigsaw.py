@@ -16,11 +16,12 @@ from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
-from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens, rows_a_message
+from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork
 from privkit.attacks.order.piece_solver import Solver, TokenDecoder
 from privkit.attacks.order.piece_training import PieceTraining, member_losses, member_steps, piece_losses, piece_steps
-from privkit.constraints import Checked, Probability, Whole
+from privkit.attacks.order.token_reading import rows_a_message
+from privkit.constraints import Checked, Count, Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
 Compatibility = Literal["learned", "joint", "edges"]
@@ -28,15 +29,16 @@ Compatibility = Literal["learned", "joint", "edges"]
 
 _STAGES = ("places", "members")
 """Networks in the order of their training."""
+_READ_AT_START = 100  # own images that show what patches look like, if nothing else is learned
 
 
 @dataclass(frozen=True, kw_only=True)
 class Jigsaw(Checked):
     """Solves the puzzle of an image's, or of a whole message's, tokens.
 
-    The adversary gets the tokens of its own images in order: from the lower segment, or by matching what a query gave
-    back to its own patches. From these it fits the patch behind a token, learns which tokens lie side by side, where
-    a token lies, and whose image it is of; then it searches for the best arrangement of the private tokens.
+    The adversary gets the tokens of its own images in order: from the lower segment, or read by chosen queries (copies
+    of one image, repeated patches). From these it fits the patch behind a token, learns which tokens lie side by side,
+    where a token lies, and whose image it is of; then it searches for the best arrangement of the private tokens.
 
     Attributes:
         pairs: "learned" (border pixels of the decoded patches, and a network on each token), "joint" (the same, but a
@@ -47,6 +49,7 @@ class Jigsaw(Checked):
         epochs: passes over the auxiliary images, ≥ 0; over 1,000 of them, drawn anew each time, where there are more.
         kicks: rounds of ruin and recreate, ≥ 0.
         width: of the networks, a positive multiple of 4.
+        read: own images at most whose tokens are read one message each, if a shuffle mixes a message's images.
 
     It holds the tokens and patches of as many auxiliary images as 2 GiB take (1,783 of 196 tokens and patches of 768
     numbers each), and leaves the others out.
@@ -65,12 +68,13 @@ class Jigsaw(Checked):
     epochs: Whole = 20
     kicks: Whole = 100
     width: Annotated[int, Ge(4), MultipleOf(4)] = 96
+    read: Count = 1_000
 
     @property
     def mounting(self) -> ImageMounting:
         """It starts with nothing learned and nothing searched."""
         return Mounting(
-            start=None if self.epochs == 0 else replace(self, epochs=0, kicks=0),
+            start=None if self.epochs == 0 else replace(self, epochs=0, kicks=0, read=min(self.read, _READ_AT_START)),
             control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
         )
 
@@ -120,21 +124,18 @@ class Jigsaw(Checked):
         geometry = checked_geometry(observation)
         device, size = views[0].smashed.device, rows_a_message(views[0])
         seeds = torch.randint(2**48, (3,), generator=generator).tolist()
-        own, patches, estimated, in_order = own_tokens(
-            views[0], observation, geometry, Generator(device).manual_seed(seeds[1])
-        )
-        keep = estimated if self.keep is None else self.keep
+        own = own_tokens(views[0], observation, geometry, Generator(device).manual_seed(seeds[1]), self.read)
+        keep, in_order = own.keep if self.keep is None else self.keep, own.in_order
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order
         joint = self.pairs == "joint" and not mixes  # strangers in a row would mislead the others
-        decoder = TokenDecoder.fitted(own, patches, geometry)
-        del patches
+        decoder = TokenDecoder.fitted(own.tokens, own.patches, geometry)
         features = geometry.token_dim + geometry.patch_dim
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
             network = PieceNetwork(features, geometry.tokens, self.width, joint).to(device)
             members = MemberNetwork(features, self.width).to(device)
 
-        pieces, edges = decoder.looked_up(own)
-        draws, count = Generator().manual_seed(seeds[0]), len(own)
+        pieces, edges = decoder.looked_up(own.tokens)
+        draws, count = Generator().manual_seed(seeds[0]), len(own.tokens)
         trainings: dict[str, PieceTraining] = {}
         if self.pairs != "edges" and not in_order:
             losses = partial(piece_losses, network, pieces, edges, count, draws, decoder.twins if joint else None)

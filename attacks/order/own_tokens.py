@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.inversion.recurrence import keeps_places
 from privkit.attacks.order.token_contents import match_own_tokens, nearest, own_share
+from privkit.attacks.order.token_reading import (
+    LABEL_IMAGES,
+    Asker,
+    in_place,
+    label_images,
+    labelled,
+    rows_a_message,
+    same_tokens,
+)
 from privkit.attacks.patches import Geometry, as_tokens, patchify
 
 OWN_NUMBERS = 2**29  # of the own tokens and patches that are held, 2 GiB in float32; images beyond it are left out
 MATCHED_TOKENS = 16_384  # of a message: a table of all its pairs then takes 1 GiB
+_LABEL_SHARE = 4  # of the rounds left, one in so many at most goes into labels
+COPIES_ALIKE = 0.5  # least share of own images whose copies come back with the same tokens
 KEEPS_ALL = 0.97  # an estimated share of kept tokens above which a shuffle is taken not to mix images
 
 
@@ -38,55 +52,110 @@ def checked_geometry(observation: ImageObservation) -> Geometry:
     return geometry
 
 
-def rows_a_message(view: View) -> int:
-    """B, the rows of each of a view's messages.
+@dataclass(frozen=True, kw_only=True)
+class OwnTokens:
+    """What the adversary knows of its own images' tokens.
 
-    >>> rows_a_message(View(round=0, smashed=torch.zeros(6, 4, 2), messages=2))
-    3
+    Attributes:
+        tokens: [N, T, D], in order.
+        patches: [N, T, P], what lies behind them.
+        keep: share of tokens that a shuffle keeps in their row for certain.
+        in_order: whether tokens come back in their very places, so that there is nothing to solve.
     """
-    if view.messages < 1 or len(view.smashed) % view.messages:
-        raise NotApplicable(f"{len(view.smashed)} rows are no {view.messages} messages of one size")
-    return len(view.smashed) // view.messages
+
+    tokens: Tensor
+    patches: Tensor
+    keep: float
+    in_order: bool
 
 
 @torch.no_grad()
-def own_tokens(
-    view: View, observation: ImageObservation, geometry: Geometry, draws: Generator
-) -> tuple[Tensor, Tensor, float, bool]:
-    """Tokens [N, T, D] and patches [N, T, P] of own images in order; the share kept, and whether all stay in place."""
+def own_tokens(view: View, observation: ImageObservation, geometry: Geometry, draws: Generator, read: int) -> OwnTokens:
+    """Tokens of own images in order: from the lower segment, or read by chosen queries.
+
+    Args:
+        view: one of the victims'.
+        observation: with the lower segment or a query, or both.
+        geometry: of the view.
+        draws: of queries.
+        read: own images at most that are read from messages of their copies.
+
+    Raises:
+        NotApplicable: if a message is too large, the lower segment does not fit, or tokens cannot be read.
+    """
     assert observation.auxiliary is not None
-    device, size = view.smashed.device, rows_a_message(view)
-    whole = size if observation.query is None else observation.batch_size  # a query takes a round
-    if observation.query is not None and size * geometry.tokens > MATCHED_TOKENS:
+    size, query, whole = rows_a_message(view), observation.query, observation.batch_size
+    if query is not None and size * geometry.tokens > MATCHED_TOKENS:
         raise NotApplicable(
             f"jigsaw compares all pairs of a message's tokens, of which there may be {MATCHED_TOKENS:,}, but a message "
             f"has {size * geometry.tokens:,}: take smaller messages, or give the lower segment and no query"
         )
+    whole = size if query is None else whole  # a query takes a round
     held = max(2 * whole, OWN_NUMBERS // (geometry.tokens * (geometry.token_dim + geometry.patch_dim)))
-    images = observation.auxiliary[: min(held, len(observation.auxiliary)) // whole * whole].to(device)
-    patches, rounds = patchify(images, geometry.patch), images.split(whole)
-    ordered = None
-    if observation.lower is not None:
-        ordered = torch.cat([as_tokens(observation.lower(part)).float() for part in images.split(size)])
-        if ordered.shape[1:] != (geometry.tokens, geometry.token_dim):
-            raise NotApplicable(
-                f"the lower segment gives {list(ordered.shape[1:])} tokens, but the release is "
-                f"{[geometry.tokens, geometry.token_dim]}"
-            )
-    if observation.query is None:
-        assert ordered is not None
-        return ordered, patches, 1.0, False
-    answers = [observation.query(part, draws) for part in (rounds[:2] if ordered is not None else rounds)]
-    rows = torch.cat([answer.members.flatten() + whole * number for number, answer in enumerate(answers)])
-    released = torch.cat([as_tokens(answer.view.smashed).float() for answer in answers])
-    if len(rows) != len(released) or len(rows) % whole or not ((rows >= 0) & (rows < len(images))).all():
-        raise NotApplicable("jigsaw needs a query that answers with a row of tokens for each image")
-    size = rows_a_message(answers[0].view)
-    if ordered is not None:
-        keep, placed = shares_kept(ordered[rows], released, size)
-        return ordered, patches, keep, placed > KEEPS_ALL
-    own, share, placed = match_own_tokens(*(x.unflatten(0, (-1, size)) for x in (released, patches[rows])))
-    return own.flatten(0, 1), patches[rows], kept_share(share, size), placed > KEEPS_ALL
+    images = observation.auxiliary[: min(held, len(observation.auxiliary)) // whole * whole].to(view.smashed.device)
+    if observation.lower is None:
+        assert query is not None
+        return _read(Asker(query, whole, draws, geometry, observation.rules), images, geometry, draws, read)
+    patches = patchify(images, geometry.patch)
+    ordered = torch.cat([as_tokens(observation.lower(part)).float() for part in images.split(size)])
+    if ordered.shape[1:] != (geometry.tokens, geometry.token_dim):
+        raise NotApplicable(
+            f"the lower segment gives {list(ordered.shape[1:])} tokens, but the release is "
+            f"{[geometry.tokens, geometry.token_dim]}"
+        )
+    if query is None:
+        return OwnTokens(tokens=ordered, patches=patches, keep=1.0, in_order=False)
+    asker = Asker(query, whole, draws, geometry, observation.rules)
+    released = asker.images(images[: 2 * whole])
+    keep, placed = shares_kept(ordered[: len(released)], released, asker.rows)
+    return OwnTokens(tokens=ordered, patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
+
+
+def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int) -> OwnTokens:
+    """Own tokens by queries alone.
+
+    Raises:
+        NotApplicable: if the same images sent twice do not give the same tokens.
+    """
+    whole = asker.whole
+    once, again = asker.round(images[:whole]), asker.round(images[:whole])
+    size, patches = asker.rows, patchify(images, geometry.patch)
+    same = bool(same_tokens(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (once, again))).all())
+    if torch.equal(once, again) if same else keeps_places(once, again):
+        released = torch.cat([once, asker.images(images[whole:], asker.left)])
+        compared = (x.unflatten(0, (-1, size)) for x in (released, patches[: len(released)]))
+        own, share, placed = match_own_tokens(*compared)
+        keep, patches = kept_share(share, size), patches[: len(released)]
+        return OwnTokens(tokens=own.flatten(0, 1), patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
+    if not same:
+        raise NotApplicable(
+            "jigsaw reads the tokens of own images by queries, but the same images sent twice came back with other "
+            "tokens: something beside a shuffle is random; give it the lower segment"
+        )
+    if same_tokens(once, again).all():
+        asker.must_have(1, "where tokens stay in their image's row")
+        repeated, chosen = label_images(patches, geometry, min(LABEL_IMAGES, whole), draws)
+        labels = labelled(chosen, asker.images(repeated))
+        rows = torch.cat([once, asker.images(images[whole:], asker.left)])
+        patches = patches[: len(rows)]
+        return OwnTokens(tokens=in_place(rows, patches, labels), patches=patches, keep=1.0, in_order=False)
+    messages = whole // size
+    asker.must_have(1 + -(-size // messages), "where a shuffle mixes the images of a message")
+    label_rounds = max(1, min(-(-LABEL_IMAGES // messages), asker.left // _LABEL_SHARE))
+    repeated, chosen = label_images(patches, geometry, label_rounds * messages, draws)
+    read = min(max(size, read), (asker.left - label_rounds) * messages)
+    images, patches = images[:read], patches[:read]
+    rows, alike = asker.unmixed(images)
+    if alike.double().mean() < COPIES_ALIKE:
+        raise NotApplicable(
+            "jigsaw reads the tokens of own images from messages of their copies, but copies came back with other "
+            "tokens: a token depends on the other images of its message; give it the lower segment"
+        )
+    labels = labelled(chosen, asker.unmixed(repeated)[0])
+    ordered = in_place(rows, patches, labels)
+    known = min(whole, len(ordered) // size * size)
+    keep, _ = shares_kept(ordered[:known].repeat(2, 1, 1), torch.cat([once[:known], again[:known]]), size)
+    return OwnTokens(tokens=ordered[alike], patches=patches[alike], keep=keep, in_order=False)
 
 
 def shares_kept(ordered: Tensor, released: Tensor, size: int) -> tuple[float, float]:

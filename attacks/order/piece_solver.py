@@ -15,11 +15,11 @@ from privkit.attacks.base import View
 from privkit.attacks.order.assembly import Frame, Places, Puzzles, assemble
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.order.coordinates import starts
-from privkit.attacks.order.own_tokens import rows_a_message
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork
 from privkit.attacks.order.piece_training import Rows
 from privkit.attacks.order.token_contents import Ridge
 from privkit.attacks.order.token_owners import assign_members
+from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import Geometry, as_tokens, unpatchify
 
 _PIECES_AT_ONCE = 700  # of a message, up to which its images are also solved jointly

@@ -102,6 +102,10 @@ def audit(
     victims: Annotated[
         str | None, typer.Option(help="Attacked images: private or test. [private; test if auxiliary=training]")
     ] = None,
+    queries: Annotated[
+        str | None,
+        typer.Option(help="What the adversary may ask: rounds=100,copies=false, or rounds=0 for nothing. [any number]"),
+    ] = None,
     parts: Annotated[
         list[str] | None,
         typer.Option(help="Part of a split release that the adversary holds (part_1, …); repeatable. [all]"),
@@ -155,6 +159,7 @@ def audit(
         "training": training,
         "auxiliary": auxiliary,
         "victims": victims,
+        "queries": queries,
         "features": features,
         "parts": parts,
         "threads": threads,

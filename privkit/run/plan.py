@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from privkit.attacks.query_rules import ANY_QUERIES
 from privkit.config import AuditConfig
 from privkit.registry import Component
 
@@ -69,6 +70,7 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
         "delta": config.delta,
         "features": list(config.features),
         **({"parts": list(config.held)} if config.held and defense.spec.storages else {}),
+        **({"queries": asdict(config.queries)} if config.queries != ANY_QUERIES else {}),
     }
     return Cell(
         id=f"{defense.name}-{attack.name}-s{seed}-{short_hash(attacked)}",

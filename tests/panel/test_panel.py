@@ -30,6 +30,7 @@ RENAMED: dict[str, str] = {
 """A word of a key, the start of a dotted path or, with a dot before it, its end, as recorded -> as it is called now."""
 EXACT = "ε is 0 by the exact profile, which stands alone now; a Rényi bound of 0 and its order stood here"
 INTENDED: dict[str, str] = {f"{way}|{row} order": EXACT for way in ("tight", "fast") for row in ("r120", "r272")}
+INTENDED["attack jigsaw|batch_shuffle|*"] = "own tokens are read by chosen queries, and their order is found"
 """A key, or `key path`, whose value changed on purpose -> why; both may end in `*`."""
 
 FELL = ("epsilon", "epsilon_fast", "delta_fast")

@@ -34,6 +34,7 @@ from privkit.seeds import derive
 from privkit.storage import write_bytes
 from privkit.wire.channel import black_box_query, holds_all, shared_lower
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, imitated, serve
+from privkit.wire.queries import CountingSession, Queries
 
 SHOWN = 8
 """Records of each cell that the report shows."""
@@ -51,6 +52,8 @@ def ask(context: AttackContext) -> Row:
     seed_data, seed, size, mounting = context.seed_data, context.cell.seed, context.round_size, attack.mounting
     must_read(attack, seed_data.splits.domain)
     must_send(context)
+    if "query" in attack.needs and context.config.queries.rounds == 0:
+        raise NotApplicable(f"the threat model forbids queries, and {attack.name} learns from their answers")
     if {"clients", "auxiliary_labels"} & attack.needs:
         must_have_one_label(context)
     views = context.recording.views
@@ -68,7 +71,9 @@ def ask(context: AttackContext) -> Row:
     context.begin()
     checkpoint = context.checkpoint()
     observation = observe(context, known_to(attack))
-    result = attack.run(observation, context.generator(), checkpoint)
+    queries = observation.query if isinstance(observation.query, Queries) else None
+    session = checkpoint if queries is None else CountingSession(checkpoint, queries)
+    result = attack.run(observation, context.generator(), session)
     result = replace(result, images=result.images[seats])
     scores = scored(victims.domain, victims.x, result.images, size, seed_data.perception)
     recovered = summarise(scores, seed)
@@ -89,6 +94,7 @@ def ask(context: AttackContext) -> Row:
             "checks": checks,
             "attack_curve": result.curve,
             "answers": told,
+            "queries": None if queries is None else queries.rounds,
             "notes": tuple(filter(None, (notes, mounting.short_of_published, caught, looks, columns))),
         }
     )
@@ -150,6 +156,7 @@ def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservatio
     """What this adversary holds: its views, and of the rest what its attack declares."""
     seed_data, edge = context.seed_data, context.model.edge
     domain = seed_data.splits.domain
+    rules = context.config.queries
     same_classes = context.config.auxiliary in ("disjoint", "training")
     labels = None if several(seed_data.auxiliary.y) else seed_data.auxiliary.y
     return ImageObservation(
@@ -159,7 +166,8 @@ def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservatio
         views=context.recording.views,
         auxiliary=seed_data.auxiliary.x if "auxiliary" in declared else None,
         auxiliary_labels=labels if same_classes and "auxiliary_labels" in declared else None,
-        query=black_box_query(edge) if "query" in declared else None,
+        query=Queries(black_box_query(edge), rules) if "query" in declared and rules.rounds != 0 else None,
+        rules=rules,
         lower=shared_lower(edge) if "lower" in declared else None,
         upper=context.model.upper if "upper" in declared and holds_all(edge) else None,
         clients=_clients(context) if "clients" in declared else None,

@@ -1,0 +1,76 @@
+"""The adversary's queries: counted, and held to what the threat model allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Generator, Tensor
+
+from privkit.attacks.base import NotApplicable, Query, QueryResult, Session
+from privkit.attacks.query_rules import QueryRules
+
+
+class Queries:
+    """A query that counts its rounds and refuses what the threat model forbids; satisfies `privkit.attacks.base.Query`.
+
+    Args:
+        ask: the defended edge.
+        rules: of the threat model.
+
+    Attributes:
+        rounds: that were asked so far.
+    """
+
+    def __init__(self, ask: Query, rules: QueryRules) -> None:
+        self._ask, self._rules, self.rounds = ask, rules, 0
+
+    def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
+        """Send one round of images.
+
+        Raises:
+            NotApplicable: if the threat model allows no further round, or no image twice in a round.
+        """
+        if self._rules.rounds is not None and self.rounds >= self._rules.rounds:
+            raise NotApplicable(
+                f"the threat model allows {self._rules.rounds:,} rounds of own images, and the attack asks for more: "
+                "allow more with --queries rounds=…, or give the attack fewer epochs"
+            )
+        if not self._rules.copies and len(images.unique(dim=0)) < len(images):
+            raise NotApplicable(
+                "the threat model forbids copies of one image in a round, and the attack sends some: allow them with "
+                "--queries copies=true, or choose an attack that sends none"
+            )
+        self.rounds += 1
+        return self._ask(images, draws)
+
+
+class CountingSession(Session):
+    """A session that also keeps the number of rounds asked, so that a killed attack counts on.
+
+    Args:
+        session: of the attack.
+        queries: whose rounds are counted.
+    """
+
+    def __init__(self, session: Session, queries: Queries) -> None:
+        self._session, self._queries = session, queries
+
+    def load(self) -> dict[str, Any] | None:
+        """The attack's state; the count goes on where it was."""
+        if (saved := self._session.load()) is None:
+            return None
+        self._queries.rounds = saved["queries"]
+        state: dict[str, Any] = saved["attack"]
+        return state
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Keep the state with the count, now and then."""
+        self._session.save({"queries": self._queries.rounds, "attack": state})
+
+    def keep(self, state: dict[str, Any]) -> None:
+        """Keep both in any case."""
+        self._session.keep({"queries": self._queries.rounds, "attack": state})
+
+    def report(self, done: int, total: int, value: float) -> None:
+        """Pass the progress on."""
+        self._session.report(done, total, value)
