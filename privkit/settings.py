@@ -14,7 +14,7 @@ from privkit.attacks.query_rules import QueryRules
 from privkit.config import BUDGETS, AuditConfig, Budget
 from privkit.errors import LONGEST, UsageError, shortened, unknown
 from privkit.pairing import paired
-from privkit.registry import Component, parse, read_options, specify, table
+from privkit.registry import Component, load, parse, read_options, specify, table
 from privkit.same_domain import check_same_domain, model_for
 from privkit.toml_text import TomlError, parse_toml, read_text
 
@@ -44,6 +44,7 @@ KEYS = (
     "device",
     "data_root",
     "download",
+    "skip_bad_rows",
     "threads",
     "gate",
 )
@@ -52,6 +53,7 @@ KEYS = (
 _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "data_root": ((str, Path), "the path of a folder"),
     "download": (bool, "true or false"),
+    "skip_bad_rows": (bool, "true or false"),
     "device": (str, "auto, cpu or cuda"),
     "victims": (str, "private or test"),
     "delta": (float, "a number in (0, 1), such as 1e-5"),
@@ -119,6 +121,8 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     pairs = paired(_many(s["defense"]), s.get("protocol"))
     attacks = _unique(_budgeted(parse("attacks", given), budget) for given in _attacks(_many(s["attack"])))
     dataset = parse("datasets", s["dataset"])
+    if s.get("skip_bad_rows"):
+        dataset = _skipping(dataset)
     if gates and all(defense.name == "none" for _, defenses in pairs for defense in defenses):
         raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
     root = s.get("data_root") or os.environ.get(DATA_ROOT_VARIABLE)
@@ -155,6 +159,23 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     )
     check_same_domain(dataset, auxiliary=config.auxiliary, augment=config.training.augment, features=config.features)
     return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
+
+
+def _skipping(dataset: Component) -> Component:
+    """The dataset without its bad rows.
+
+    Raises:
+        UsageError: if it has no rows of text that could be bad.
+    """
+    if getattr(dataset.spec, "skip_bad_rows", None) is not None:
+        beside = "," if ":" in dataset.label else ":"
+        given = dataset.label if dataset.spec.skip_bad_rows else f"{dataset.label}{beside}skip_bad_rows=true"
+        return parse("datasets", given)
+    having = [name for name, target in sorted(table("datasets").items()) if hasattr(load(target), "skip_bad_rows")]
+    raise UsageError(
+        f"skip_bad_rows=true leaves out rows of text files, and {dataset.name} reads none; leave it out, or choose one "
+        f"of {', '.join(having)}"
+    )
 
 
 def _held(given: Any, defenses: Sequence[Component]) -> tuple[str, ...]:

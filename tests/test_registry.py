@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from privkit.audit.seed_data import open_data
 from privkit.config import BUDGETS
 from privkit.errors import UsageError
 from privkit.registry import TABLES, describe, load, parse, specify, table
@@ -83,6 +84,8 @@ BAD = [
     ({"device": "tpu"}, "unknown device 'tpu'"),
     ({"threads": 0}, "threads must be"),
     ({"auxiliary": "fashion"}, "did you mean 'fashion_mnist'?"),
+    ({"skip_bad_rows": True}, "skip_bad_rows=true leaves out rows of text files, and digits reads none; leave it out"),
+    ({"skip_bad_rows": "yes", "dataset": "names"}, "skip_bad_rows must be true or false"),
     ({"defence": "none"}, "did you mean 'defense'?"),
 ]
 
@@ -95,13 +98,28 @@ def test_bad_settings_are_one_sentence(settings: dict[str, Any], message: str) -
     assert "\n" not in str(caught.value)
 
 
+def test_bad_rows_are_skipped_by_a_setting_of_its_own() -> None:
+    """It is the option of the dataset, in other words: both are one configuration."""
+    flag = resolve({"dataset": "names:length=9", "skip_bad_rows": True})
+    assert flag.dataset.label == "names:length=9,skip_bad_rows=true"
+    assert flag.fingerprint == resolve({"dataset": "names:length=9,skip_bad_rows=true"}).fingerprint
+    assert resolve({"dataset": flag.dataset.label, "skip_bad_rows": True}).dataset == flag.dataset
+    assert resolve({"dataset": "names", "skip_bad_rows": False}).dataset.label == "names"
+
+
+def test_an_augmentation_of_colors_is_refused_for_grey_images_before_any_work() -> None:
+    config = resolve({"dataset": "tiny_digits", "budget": "smoke", "training": "augment=histology"})
+    with pytest.raises(UsageError, match=r"histology changes colors, and these images have 1 channel; use crop_flip"):
+        open_data(config)
+
+
 def test_the_baseline_is_always_there_and_nothing_twice() -> None:
     assert [c.label for c in resolve({"defense": "patch_shuffle"}).defenses] == ["none", "patch_shuffle"]
     twice = resolve({"defense": ["patch_shuffle", "none", "patch_shuffle"]})
     assert [c.label for c in twice.defenses] == ["patch_shuffle", "none"]
 
 
-@pytest.mark.parametrize("kind", ["defenses", "datasets", "models", "protocols", "partitions"])
+@pytest.mark.parametrize("kind", ["attacks", "defenses", "datasets", "models", "protocols", "partitions"])
 def test_every_number_that_a_user_gives_has_a_declared_range(kind: str) -> None:
     for entry in describe(kind):
         numbers = {key for key, value in entry["options"].items() if isinstance(value, int | float)}

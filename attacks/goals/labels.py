@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import torch
+from annotated_types import Ge, Le
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Attack, Observation, Scores, View
@@ -14,7 +15,10 @@ from privkit.attacks.goals.control import Control, planted
 
 _CONTROL_ROUNDS, _CONTROL_ROWS = 8, 100
 
-Epoch = int | Literal["every"]
+_MOST = 1_000_000_000
+"""Epochs; a budget allows as many."""
+
+Epoch = Annotated[int, Ge(-_MOST), Le(_MOST)] | Literal["every"]
 """An epoch of training, from 0, or from the end: -1 is the last; or every one."""
 
 

@@ -12,6 +12,7 @@ from privkit.attacks.base import AnyAttack
 from privkit.audit.scoring import scored, summarise
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
+from privkit.domains.images.augment import check_colors
 from privkit.domains.partition import ClientPartition, stratified
 from privkit.domains.splits import Splits, part_sizes, split, without
 from privkit.errors import DataError, UsageError
@@ -170,7 +171,7 @@ def open_data(
         instead: what is opened in a dataset's place, such as its stand-in.
 
     Raises:
-        UsageError: if the parts are too small for the batch size.
+        UsageError: if the parts are too small for the batch size, or the training changes colors that images lack.
         DataError: if files are missing or damaged, or there is but one class.
     """
     budget, other = config.budget, None
@@ -181,6 +182,9 @@ def open_data(
         raise DataError(
             f"{config.dataset.label} has one class only, and telling classes apart is the task; add another"
         )
+    domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
+    if domain.name == "images":  # else `check_same_domain` refused the augmentation
+        check_colors(config.training.augment, domain.shape[0])
     sizes = part_sizes(
         pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test, validation=budget.validation
     )

@@ -72,6 +72,10 @@ def audit(
     download: Annotated[
         bool | None, typer.Option("--download", help="Fetch missing official files into the data root.")
     ] = None,
+    skip_bad_rows: Annotated[
+        bool | None,
+        typer.Option("--skip-bad-rows", help="Leave out bad rows of text files; the results say how many."),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -149,6 +153,7 @@ def audit(
         "dataset": dataset,
         "data_root": str(data_root) if data_root else None,
         "download": download,
+        "skip_bad_rows": skip_bad_rows,
         "model": model,
         "protocol": protocol,
         "partition": partition,

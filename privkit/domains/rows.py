@@ -57,7 +57,8 @@ def good_rows(
         raise DataError(f"{name}: {path} holds no row; add some")
     place, problem, cure = first
     if bad and not (skip_bad and good):
-        beside = f", or set skip_bad_rows=true to go on with the {len(good)} of {count} rows that are good"
+        skipping = "give --skip-bad-rows (skip_bad_rows=true)"
+        beside = f", or {skipping} to go on with the {len(good)} of {count} rows that are good"
         raise DataError(f"{name}: {place} of {path} {problem}; {cure}{beside if good else ''}")
     left_out = f"{bad} of {count} rows of {path.name} were left out as bad, the first because {place} {problem}"
     return good, (left_out,) if bad else ()

@@ -15,8 +15,8 @@ def test_one_bad_row_is_an_error_that_counts_the_good_ones() -> None:
     with pytest.raises(DataError) as caught:
         good_rows("set", Path("/data/file"), LINES, utf8, skip_bad=False)
     assert str(caught.value) == (
-        "set: line 2 of /data/file is not UTF-8 text; save the file as UTF-8, or set skip_bad_rows=true to go on with "
-        "the 2 of 4 rows that are good"
+        "set: line 2 of /data/file is not UTF-8 text; save the file as UTF-8, or give --skip-bad-rows "
+        "(skip_bad_rows=true) to go on with the 2 of 4 rows that are good"
     )
 
 

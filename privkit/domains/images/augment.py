@@ -45,8 +45,7 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
         raise ValueError(f"images must be [N, C, H, W] or [M, B, C, H, W], got shape {list(images.shape)}")
     *batch, c, h, w = images.shape
     if kind == "histology":
-        if c != 3:
-            raise UsageError(f"augment=histology changes colors, and these images have {c} channel; use crop_flip")
+        check_colors(kind, c)
         images = jitter(images.reshape(-1, c, h, w), generator)
     flat = images.reshape(-1, c, h * w)
     rows = _shifted(len(flat), h, generator)
@@ -59,6 +58,19 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
     source = rows.clamp(0, h - 1).unsqueeze(2) * w + columns.clamp(0, w - 1).unsqueeze(1)
     moved = flat.gather(2, source.view(-1, 1, h * w).expand(-1, c, -1))
     return torch.where(inside.view(-1, 1, h * w), moved, 0).view(*batch, c, h, w)
+
+
+def check_colors(kind: str, channels: int) -> None:
+    """Refuse images without colors where an augmentation changes colors.
+
+    Raises:
+        UsageError: for "histology" of images that have not three channels.
+    """
+    if kind == "histology" and channels != 3:
+        raise UsageError(
+            f"augment=histology changes colors, and these images have {channels} "
+            f"channel{'s' if channels > 1 else ''}; use crop_flip"
+        )
 
 
 def _mirrored(pixels: Tensor, generator: Generator) -> Tensor:

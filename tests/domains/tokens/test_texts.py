@@ -43,7 +43,10 @@ def test_a_users_texts(tmp_path: Path, pack) -> None:  # type: ignore[no-untyped
         (b"no tab here\n", "line 1 .* has no tab"),
         (b"", "holds no row"),
         (b"a\tb\n\na\t\n", "line 3 .* holds no token"),
-        (b"a\tb\na\t\xff\n", "line 2 .* is not UTF-8 text; .* skip_bad_rows=true to go on with the 1 of 2 rows"),
+        (
+            b"a\tb\na\t\xff\n",
+            "line 2 .* is not UTF-8 text; .* --skip-bad-rows .* to go on with the 1 of 2 rows",
+        ),
     ],
 )
 def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
