@@ -80,6 +80,7 @@ ATTACKS: dict[str, str] = {
     "mid_grey": "privkit.attacks.inversion.floors:MidGrey",
     "nearest_record": "privkit.attacks.inversion.nearest_record:NearestRecord",
     "sdar": "privkit.attacks.inversion.sdar:SDAR",
+    "unmix": "privkit.attacks.inversion.unmix:Unmix",
     "unsplit": "privkit.attacks.inversion.unsplit:UnSplit",
     "white_box": "privkit.attacks.inversion.white_box:WhiteBox",
 }

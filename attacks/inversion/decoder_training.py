@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Literal
 
 import torch
@@ -18,6 +19,8 @@ Augment = Literal["none", "crop", "crop_flip"]
 
 _WARMUP_STEPS = 40
 _EXPLODED = 100.0  # mean square error of what a decoder draws, of images in [0, 1], above which it diverged
+STEP_ROWS = 64
+"""Rows that a step learns from at most, if the decoder reads each row by itself: many clients make large rounds."""
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 
 
@@ -52,8 +55,9 @@ class DecoderTraining(Learner):
         self.decoder, self._query, self._augment = decoder, query, augment
         self._train, self._held_out, self._batch = train, held_out, batch
         self._root, self._own = seeds
-        self._steps = len(train) // batch
-        peak, total = learning_rate or decoder.learning_rate, epochs * self._steps
+        self._rounds = len(train) // batch
+        self._parts = 1 if decoder.whole_message else ceil(batch / STEP_ROWS)
+        peak, total = learning_rate or decoder.learning_rate, epochs * self._rounds * self._parts
         optimizer = torch.optim.AdamW(decoder.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
         warm_up = min(_WARMUP_STEPS / (total + 1), WARM_UP)
         super().__init__(decoder, optimizer, one_cycle(optimizer, peak, total, warm_up=warm_up))
@@ -68,16 +72,19 @@ class DecoderTraining(Learner):
         """
         device = self._train.device
         draws = Generator(device).manual_seed(self._root + 1 + number)  # depends on nothing before this epoch
-        order = torch.randperm(len(self._train), generator=draws, device=device)[: self._steps * self._batch]
+        order = torch.randperm(len(self._train), generator=draws, device=device)[: self._rounds * self._batch]
         self.decoder.train()
         with seeded(device, self._own + 1 + number):
-            for rows in order.view(self._steps, self._batch):
+            for rows in order.view(self._rounds, self._batch):
                 images = _augmented(self._train[rows], self._augment, draws)
                 with torch.no_grad():
                     released, truth = exercise(self._query(images, draws), images)
-                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                    loss = self.decoder.objective(released, truth)
-                self.step(loss)
+                for own, wanted in zip(
+                    released.tensor_split(self._parts), truth.tensor_split(self._parts), strict=True
+                ):
+                    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                        loss = self.decoder.objective(own, wanted)
+                    self.step(loss)
         with seeded(device, self._own):
             error, drawn = self._held_out_errors()
         if not drawn <= _EXPLODED:

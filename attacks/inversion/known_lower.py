@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from math import isqrt
 
 import torch
 from torch import Tensor, nn
 
 from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.inversion.mixed_releases import by_cell
 
 
 def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
@@ -35,16 +35,11 @@ def mix(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
     if share is None:
         return smashed
     members = smashed.unflatten(0, (-1, mixed))
-    n, k, cells = share.shape
-    if smashed.ndim == 3:
-        weights = share.unsqueeze(3)
-    elif smashed.ndim == 4 and cells > 1:
-        height, width = smashed.shape[2:]
-        cell = isqrt(height * width // cells)
-        grid = share.reshape(n * k, 1, height // cell, width // cell)
-        weights = nn.functional.interpolate(grid, size=(height, width), mode="nearest").unflatten(0, (n, k))
+    weights = by_cell(share, smashed)
+    if weights.shape[2] == 1:
+        weights = weights.reshape(*weights.shape[:2], *[1] * (smashed.ndim - 1))
     else:
-        weights = share.reshape(n, k, *[1] * (smashed.ndim - 1))
+        weights = weights.unsqueeze(3) if smashed.ndim == 3 else weights.unflatten(2, (1, *smashed.shape[2:]))
     mixture: Tensor = (members * weights).sum(1)
     return mixture
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isqrt
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from privkit.attacks.base import NotApplicable, QueryResult, View
 
@@ -27,19 +27,48 @@ def per_member(view: View) -> Tensor:
     rows = view.smashed if view.mixed == 1 else view.smashed.repeat_interleave(view.mixed, 0)
     if view.weights is None:
         return rows
-    weights = view.weights.flatten(0, 1).to(rows.dtype)
+    if rows.ndim == 2:
+        raise NotApplicable(f"masks need tokens or maps, but the release is {list(rows.shape)}")
+    weights = by_cell(view.weights, view.smashed).flatten(0, 1).to(rows.dtype)
     if rows.ndim == 3:
         return torch.cat([rows, weights.unsqueeze(2).expand(-1, rows.shape[1], -1)], 2)
-    if rows.ndim == 4:
-        _, _, height, width = rows.shape
-        patch = isqrt(height * width // weights.shape[1])
-        grid = (
-            weights.view(len(rows), 1, -1, 1)
-            if weights.shape[1] == 1
-            else weights.view(-1, 1, height // patch, width // patch)
-        )
-        return torch.cat([rows, torch.nn.functional.interpolate(grid, size=(height, width), mode="nearest")], 1)
-    raise NotApplicable(f"masks need tokens or maps, but the release is {list(rows.shape)}")
+    whole = (len(rows), 1, *rows.shape[2:])
+    return torch.cat(
+        [rows, weights.unflatten(1, (1, 1, -1)).expand(whole) if weights.shape[1] == 1 else weights.view(whole)], 1
+    )
+
+
+def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
+    """Weights of positions as weights of the tokens or pixels that a release consists of.
+
+    Args:
+        weights: [N, k, T].
+        smashed: [N, L, D], [N, C, H, W] with squares of pixels as positions, or [N, D].
+
+    Returns:
+        [N, k, 1] if T = 1, else [N, k, L] or [N, k, H·W].
+
+    Raises:
+        NotApplicable: if the positions are none of the release's, as of images that were mixed before they were cut.
+
+    >>> by_cell(torch.tensor([[[0.0, 1.0]]]), torch.zeros(1, 3, 2, 4)).view(2, 4)
+    tensor([[0., 0., 1., 1.],
+            [0., 0., 1., 1.]])
+    """
+    rows, members, positions = weights.shape
+    if positions == 1:
+        return weights
+    if smashed.ndim == 4:
+        height, width = smashed.shape[2:]
+        side = isqrt(height * width // positions)
+        if side and positions == (height // side) * (width // side):
+            grid = weights.reshape(rows * members, 1, height // side, width // side)
+            return nn.functional.interpolate(grid, size=(height, width), mode="nearest").reshape(rows, members, -1)
+    elif smashed.ndim == 3 and smashed.shape[1] == positions:
+        return weights
+    raise NotApplicable(
+        f"there are weights of {positions} positions, but the release is {list(smashed.shape[1:])} a row"
+    )
 
 
 def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -80,16 +80,17 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
     return torch.where(spread > 0, total / spread.clamp_min(1e-12), 0), (weight > 0).to(weight.dtype)
 
 
-def by_round(views: Sequence[View], passes: int) -> list[list[View]]:
+def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list[list[View]]:
     """The views of each round of victims together, in the order of their passes.
 
     Args:
         views: pass after pass.
         passes: R ≥ 1.
+        mixed: whether rows may hold several images.
 
     Raises:
-        NotApplicable: if the views are no R passes of the same form, a row holds several images, or some passes were
-            masked and others were not.
+        NotApplicable: if the views are no R passes of the same form, a row holds several images that it may not hold,
+            or some passes were masked and others were not.
 
     >>> views = [View(round=i, smashed=torch.zeros(2, 3)) for i in range(6)]
     >>> [[view.round for view in same] for same in by_round(views, 2)]
@@ -105,10 +106,10 @@ def by_round(views: Sequence[View], passes: int) -> list[list[View]]:
         if any(view.smashed.shape != same[0].smashed.shape or view.messages != same[0].messages for view in same):
             shapes = ", ".join(str(list(view.smashed.shape)) for view in same)
             raise NotApplicable(f"passes of the same victims must have one shape and as many messages, got {shapes}")
-    if any(view.mixed > 1 for view in views):
+    if not mixed and any(view.mixed > 1 for view in views):
         raise NotApplicable(
             "rounds are put together where a row holds one image: each pass draws its groups and weights anew, so that "
-            "no row is the same sum twice"
+            "no row is the same sum twice; take unmix, which solves for the images of a group"
         )
     masked(views)
     if not all(bool(view.smashed.isfinite().all()) for view in views):

@@ -121,6 +121,7 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     seats = groups.unsqueeze(1)
     members = torch.where(seats >= 0, seats * b + within, -1).view(m * b, k)
     public = weights is not None and edge.defense.published
+    known = edge.defense.published or k == 1
     view = View(
         round=number,
         smashed=held_parts(smashed.flatten(0, 1), edge.defense.storages, edge.held).float(),
@@ -128,6 +129,7 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
         weights=weights.unsqueeze(1).expand(-1, b, -1, -1).flatten(0, 1).float()
         if public and weights is not None
         else None,
+        clients=seats.expand(-1, b, -1).flatten(0, 1) if known else None,
         messages=m,
         labels=sent.release.labels.flatten(0, 1),
         parts=tuple(name for name in edge.defense.storages if not edge.held or name in edge.held),

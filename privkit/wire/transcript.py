@@ -161,6 +161,7 @@ def _kept(value: Tensor) -> Tensor:
 
 def _home(view: View) -> View:
     """The view without its graph, on the CPU."""
-    weights = None if view.weights is None else view.weights.detach().cpu().clone()
-    labels = None if view.labels is None else view.labels.detach().cpu().clone()
-    return replace(view, smashed=view.smashed.detach().cpu().clone(), weights=weights, labels=labels)
+    beside = {
+        name: _kept(held) for name in ("weights", "clients", "labels") if (held := getattr(view, name)) is not None
+    }
+    return replace(view, smashed=_kept(view.smashed), **beside)

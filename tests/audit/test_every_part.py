@@ -104,12 +104,13 @@ ATTACKS = {
     "fsha": "fsha:epochs=1",
     "jigsaw": "jigsaw:kicks=10",
     "jigsaw_white_box": "jigsaw_white_box:kicks=10,epochs=1",
+    "unmix": "unmix:passes=2",
     "white_box": "white_box:epochs=1",
 }
 """How a costly attack is called here; the others by their names."""
 LARGER = {"jigsaw", "jigsaw_white_box"}
 """Pieces of two pixels, as the small digits have, fit anywhere: no jigsaw wins on them."""
-LONG = {"adaptive", "fsha", "jigsaw_white_box", "white_box"}
+LONG = {"adaptive", "fsha", "jigsaw_white_box", "unmix", "white_box"}
 """Attacks that take five seconds or more here."""
 FLOORS = {"mean_image", "mid_grey"}
 OF_TABLES = {"field_order"}  # reads no image; tests/attacks/order/test_field_order.py has its controls

@@ -19,10 +19,12 @@ class Decoder(nn.Module):
     Attributes:
         layout: how it reads a release: as patches of the image, or as a picture.
         width: channels, which set the peak of the learning rate.
+        whole_message: whether it reads all rows of a message together, and not each row by itself.
     """
 
     layout: ClassVar[type[Geometry] | type[MapGeometry]]
     width: int
+    whole_message: ClassVar[bool] = False
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:

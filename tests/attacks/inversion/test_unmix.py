@@ -1,0 +1,172 @@
+"""Public mixing is linear: several passes give each client's smashed data back, and hidden coins give nothing."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
+from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
+from privkit.attacks.inversion.unmix import Unmix
+from privkit.defenses.base import Defense
+from privkit.defenses.dp_cutmixsl import DpCutMixSl
+from privkit.defenses.dp_mixsl import DpMixSl
+from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.mixup import Mixup
+from privkit.defenses.none import NoDefense
+from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.defenses.random_cutout import RandomCutout
+from privkit.defenses.vanilla_cutmix import VanillaCutMix
+from privkit.models.lenet import LENET5
+from privkit.training import Clients, SplitProtocol
+from privkit.wire.channel import black_box_query, record
+from tests.attacks.sessions import Killed, Session
+from tests.small import IMAGES, digits, fitted
+
+CLIENTS, BATCH = 5, 4  # an odd number: one group has an empty seat
+DIGITS = digits(220)
+VICTIMS, OWN = DIGITS[:40], DIGITS[40:]
+FLOOR = (OWN.x.mean(0) - VICTIMS.x).square().mean().item()
+
+
+def clients(defense: Defense) -> Clients:
+    return fitted(defense, SplitProtocol(clients=CLIENTS))[0]
+
+
+def passes(edge: Clients, count: int) -> list[View]:
+    return record(edge, VICTIMS, batch_size=BATCH, seed=1, passes=count).views
+
+
+def smashed(edge: Clients) -> Tensor:
+    """What the first round's records release before they are mixed."""
+    with torch.no_grad():
+        return edge.eval().lowers.copy(0)(VICTIMS.x[: CLIENTS * BATCH])
+
+
+def seen(edge: Clients, views: list[View]) -> ImageObservation:
+    return ImageObservation(
+        image_shape=(1, 8, 8),
+        batch_size=CLIENTS * BATCH,
+        views=views,
+        auxiliary=OWN.x,
+        query=black_box_query(edge),
+    )
+
+
+def run(defense: Defense, attack: Unmix | BlackBox, session: Any = None) -> Reconstruction:
+    edge = clients(defense)
+    views = passes(edge, attack.mounting.passes)
+    return attack.run(seen(edge, views), Generator().manual_seed(0), session)
+
+
+def error(defense: Defense, result: Reconstruction) -> float:
+    members = record(clients(defense), VICTIMS, batch_size=BATCH, seed=1).members
+    return (result.images - VICTIMS.x[members])[members >= 0].square().mean().item()
+
+
+@pytest.mark.parametrize(
+    "defense", [RandomCutMix(group=3), VanillaCutMix(), Mixup(), Mixup(group=4), RandomCutout(), NoDefense()], ids=repr
+)
+def test_enough_passes_give_the_smashed_data_of_each_client_back(defense: Defense) -> None:
+    edge = clients(defense)
+    mixtures = Mixtures.of(passes(edge, 24)[::2])
+    found, explained = mixtures.solved(mixtures.typical(), 1e-9)
+    assert explained.min() > 0.999
+    torch.testing.assert_close(found, smashed(edge), rtol=0, atol=1e-4)
+
+
+def test_maps_and_vectors_are_unmixed_as_well() -> None:
+    images = torch.rand(2 * BATCH, 1, 28, 28, generator=Generator().manual_seed(0))
+    lower = LENET5.build(replace(IMAGES, shape=(1, 28, 28)), 10, positions=True, seed=0).lower
+    for segment, defense in ((lower, RandomCutMix(patch=2)), (nn.Sequential(lower, nn.Flatten()), Mixup())):
+        edge = Clients.build(
+            segment, defense, replace(IMAGES, shape=(1, 28, 28)), classes=10, seed=0, protocol=SplitProtocol(clients=2)
+        )
+        draws = Generator().manual_seed(0)
+        mixtures = Mixtures.of([black_box_query(edge)(images, draws).view for _ in range(12)])
+        found, explained = mixtures.solved(mixtures.typical(), 1e-9)
+        with torch.no_grad():
+            wanted = edge.eval().lowers.copy(0)(images)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+        assert explained.min() > 0.999
+
+
+def test_a_cell_that_never_crossed_is_the_mean_and_nothing_is_known_of_it() -> None:
+    one = Mixtures.of(passes(edge := clients(RandomCutMix()), 1)[:1])
+    typical = one.typical()
+    found, explained = one.solved(typical, 1e-9)
+    known = explained > 0.5
+    assert 0.2 < known.double().mean() < 0.8
+    torch.testing.assert_close(found[known], smashed(edge)[known], rtol=0, atol=1e-4)
+    torch.testing.assert_close(found[~known], typical.float().expand(len(found), -1, -1)[~known])
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        DpMixSl(sigma=0.3, sigma_labels=None, bound=None),
+        DpCutMixSl(sigma=0.3, sigma_labels=None, bound=None),
+        GaussianNoise(sigma=0.3, clip=None),
+    ],
+    ids=["dp_mixsl", "dp_cutmixsl", "gaussian_noise"],
+)
+def test_noise_is_averaged(defense: Defense) -> None:
+    edge = clients(defense)
+    views, wrong = passes(edge, 33)[::2], []
+    for count in (8, 32):
+        typical, noise = fitting_noise(views[:count], views[-1])
+        found, _ = Mixtures.of(views[:count]).solved(typical, noise)
+        wrong.append((found - smashed(edge)).square().mean().item())
+    assert wrong[1] < 0.45 * wrong[0]
+
+
+@pytest.mark.slow
+def test_several_passes_show_what_one_does_not() -> None:
+    defense = RandomCutMix()
+    one = error(defense, run(defense, BlackBox(epochs=25)))
+    eight = error(defense, run(defense, Unmix(epochs=25)))
+    assert eight < 0.6 * one
+    assert eight < 0.5 * FLOOR
+
+
+def test_is_at_the_floor_where_noise_covers_all() -> None:
+    defense = DpMixSl(sigma=300, sigma_labels=None, bound=None)
+    assert error(defense, run(defense, Unmix(epochs=3))) > 0.97 * FLOOR
+
+
+def test_goes_on_after_a_kill_bit_for_bit() -> None:
+    defense, attack = Mixup(), Unmix(passes=4, epochs=3)
+    whole = run(defense, attack)
+    assert torch.equal(run(defense, attack).images, whole.images)
+    session = Session(dies_after=2)
+    with pytest.raises(Killed):
+        run(defense, attack, session)
+    resumed = run(defense, attack, Session(state=session.state))
+    assert torch.equal(resumed.images, whole.images)
+    assert resumed.curve == whole.curve
+
+
+def test_what_cannot_be_solved_is_refused() -> None:
+    for defense in (Mixup(published=False), RandomCutMix(published=False)):
+        with pytest.raises(NotApplicable, match="coins of mixing are hidden"):
+            run(defense, Unmix(passes=2, epochs=1))
+    with pytest.raises(NotApplicable, match="16 positions, but the release is"):
+        run(RandomCutMix(level="input"), Unmix(passes=2, epochs=1))
+    edge = clients(Mixup())
+    with pytest.raises(NotApplicable, match="4 views are no multiple of 3"):
+        Unmix(passes=3, epochs=1).run(seen(edge, passes(edge, 2)), Generator())
+    few = replace(seen(edge, passes(edge, 2)), auxiliary=OWN.x[:19])
+    with pytest.raises(NotApplicable, match="20 images"):
+        Unmix(passes=2, epochs=1).run(few, Generator())
+
+
+def test_the_server_knows_whose_rows_it_gets_if_the_coins_are_public() -> None:
+    view = passes(clients(RandomCutMix()), 1)[0]
+    assert view.clients is not None
+    assert view.clients.shape == (3 * BATCH, 2)
+    assert sorted(view.clients[::BATCH].flatten().tolist()) == [-1, 0, 1, 2, 3, 4]
+    assert passes(clients(RandomCutMix(published=False)), 1)[0].clients is None
