@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from math import isfinite
 from typing import Any, Protocol
@@ -11,6 +12,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from privkit.attacks.base import AttackDiverged, NoSession, Session
+
+_JUDGED_FROM = 4
+"""Epochs below which half of a training says nothing."""
 
 
 class Training(Protocol):
@@ -79,6 +83,68 @@ def fit(
         session.save(good)
         session.report(epoch + 1, epochs, value)
     return tuple(good["curve"])
+
+
+TOLERATED_GAIN = 0.05
+"""A training has converged if its last doubling lowered the held-out error by no more than this share."""
+
+
+def fit_doubling(
+    cycle: Callable[[int, int], Training],
+    epochs: int,
+    session: Session | None = None,
+    *,
+    doublings: int = 0,
+    objective: str = "the objective",
+) -> tuple[tuple[float, ...], bool | None]:
+    """Train for half of the epochs, then double the training, and tell whether that still gained something.
+
+    Each doubling is a cycle of the learning rate, so that the errors before and after it are comparable. A doubling
+    that ends with a larger error is taken back.
+
+    Args:
+        cycle: from the number of epochs before a cycle and its own number to its training. All cycles train the same
+            network, each from where the one before left it.
+        epochs: ≥ 0, of the first doubling's end; with fewer than 4 there is one cycle, and nothing is judged.
+        session: where to save and to report; None keeps nothing.
+        doublings: of `epochs`, at most, for as long as each gains more than `TOLERATED_GAIN`.
+        objective: as in `fit`.
+
+    Returns:
+        The objective after each epoch, and whether the last doubling gained no more than `TOLERATED_GAIN`; None where
+        nothing was doubled.
+
+    Raises:
+        AttackDiverged: as `fit`.
+
+    >>> class Slow:
+    ...     error = 1.0
+    ...     def epoch(self, number): Slow.error *= 0.9; return Slow.error
+    ...     def state_dict(self): return {"error": Slow.error}
+    ...     def load_state_dict(self, state): Slow.error = state["error"]
+    >>> curve, converged = fit_doubling(lambda before, epochs: Slow(), 4, doublings=1)
+    >>> len(curve), converged
+    (8, False)
+    """
+    session = session or NoSession()
+    state: dict[str, Any] = session.load() or {}
+    planned = [epochs] if epochs < _JUDGED_FROM else [epochs // 2, epochs - epochs // 2]
+    planned += [epochs << doubling for doubling in range(doublings)] if len(planned) > 1 else []
+    curve: tuple[float, ...] = ()
+    converged: bool | None = None
+    for number, length in enumerate(planned):
+        training, before = cycle(len(curve), length), curve
+        start = deepcopy(training.state_dict())
+        stage = Stage(session, state, str(number), len(before), len(before) + length)
+        curve += fit(training, length, stage, objective=objective)
+        if not number:
+            continue
+        converged = curve[-1] >= (1 - TOLERATED_GAIN) * before[-1]
+        if curve[-1] > before[-1]:
+            training.load_state_dict(start)
+        if converged:
+            break
+    return curve, converged
 
 
 class Stage:

@@ -37,6 +37,7 @@ class Budget(Checked):
         victims: private images that are attacked, a multiple of the batch size (else rounded down).
         epochs: of task training.
         attack_epochs: of an attack's training, unless the attack names its own.
+        attack_doublings: of these epochs, at most, while each lowers an attack's held-out error by more than 5 %.
     """
 
     private: Images
@@ -45,12 +46,15 @@ class Budget(Checked):
     victims: Images
     epochs: Passes
     attack_epochs: Passes
+    attack_doublings: Passes = 0
     validation: Passes = 0
 
 
 BUDGETS = {
     "smoke": Budget(private=200, auxiliary=200, test=100, victims=50, epochs=1, attack_epochs=2),
-    "small": Budget(private=2500, auxiliary=2000, test=500, victims=500, epochs=8, attack_epochs=10),
+    "small": Budget(
+        private=2500, auxiliary=2000, test=500, victims=500, epochs=8, attack_epochs=10, attack_doublings=2
+    ),
     "medium": Budget(private=20_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=30, attack_epochs=30),
     "large": Budget(private=40_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=60, attack_epochs=50),
 }

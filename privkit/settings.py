@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -259,7 +259,11 @@ def _budgeted(attack: Component, budget: Budget) -> Component:
     except TypeError as error:
         raise UsageError(f"attack {attack.name}: {error}; repair the package that brings it") from None
     share = spec.mounting.budget_share
-    return attack.replace(epochs=ceil(share * budget.attack_epochs)) if share else attack
+    if not share:
+        return attack
+    own = {field.name for field in fields(spec)}
+    doublings = {"doublings": budget.attack_doublings} if "doublings" in own else {}
+    return attack.replace(epochs=ceil(share * budget.attack_epochs), **doublings)
 
 
 def _budget(given: Any) -> tuple[str, Budget]:

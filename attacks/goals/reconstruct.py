@@ -69,35 +69,16 @@ class Reconstruction:
             i-th image in the n-th released row, views concatenated.
         curve: the attack's own objective on held-out *auxiliary* images after each epoch (MSE on [0, 1], lower is
             a stronger attack); empty for attacks that learn nothing.
+        converged: whether doubling the training gained no more than 5 % (`privkit.attacks.fit.fit_doubling`); None from
+            attacks that do not double it. A curve cannot tell: a decaying learning rate flattens each one at its end.
         permutation: the order that the images were put together by, from attacks that undo a shuffle; rows are the
             released rows, views concatenated.
     """
 
     images: Tensor
     curve: tuple[float, ...] = ()
+    converged: bool | None = None
     permutation: Permutation | None = None
-
-    @property
-    def converged(self) -> bool | None:
-        """Whether the curve improved by less than 5 % in its last quarter and ends within 5 % of its best epoch.
-
-        None without enough epochs. A curve that rises again, as an overfitted decoder's does, has not converged.
-
-        Source: privkit's own sanity gate. A decaying learning rate flattens every curve at its end, so a passed
-        gate is necessary for convergence, not sufficient.
-
-        >>> import torch
-        >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(1.0, 0.5, 0.4, 0.39)).converged
-        True
-        >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(1.0, 0.5, 0.4, 0.3)).converged
-        False
-        >>> Reconstruction(images=torch.zeros(1, 1, 2, 2), curve=(0.1, 0.2, 0.3, 0.4)).converged
-        False
-        """
-        if len(self.curve) < 4:
-            return None
-        before = self.curve[-1 - len(self.curve) // 4]
-        return 0.95 * before < self.curve[-1] <= 1.05 * min(self.curve)
 
 
 ImageAttack = Attack[ImageObservation, Reconstruction]

@@ -64,7 +64,7 @@ class FSHA(Checked):
     releases.
 
     A tenth of the server's images is held out: the curve is the MSE of the auto-encoder on them on [0, 1], never of
-    the clients' images, so `converged` says nothing of the discriminator. The server's images may lack a class. Views
+    the clients' images, and it says nothing of the discriminator. The server's images may lack a class. Views
     of mixed images are refused.
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the Tiger", §4 and the authors' released settings, with

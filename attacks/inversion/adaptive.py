@@ -49,6 +49,7 @@ class Adaptive(Checked):
             has more tokens than can be intersected, else "intersect".
         decoder: of `BlackBox`; None for "mae" where tokens have places or are concatenated, and "set" elsewhere.
         epochs: passes over the auxiliary images, ≥ 0; None takes the budget's.
+        doublings: as in `BlackBox`.
         augment: as in `BlackBox`.
         align: whether "average" matches tokens first; None tries it on own images.
 
@@ -73,6 +74,7 @@ class Adaptive(Checked):
     combine: Combine = "auto"
     decoder: DecoderName | None = None
     epochs: Whole | None = None
+    doublings: Whole = 0
     augment: Literal["none", "crop", "crop_flip"] = "none"
     align: bool | None = None
 
@@ -139,6 +141,7 @@ class Adaptive(Checked):
         attack = BlackBox(
             decoder=name,
             epochs=self.epochs,
+            doublings=self.doublings,
             augment=self.augment,
             width=scaled_size(channels)[0] if name in _SCALED else None,
             depth=scaled_size(channels)[1] if name == "mae" else None,

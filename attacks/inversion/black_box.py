@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Session
-from privkit.attacks.fit import fit
+from privkit.attacks.fit import fit_doubling
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.decoder_training import Augment, DecoderTraining
@@ -34,6 +35,8 @@ class BlackBox(Checked):
             about no order of tokens), "message" (likewise, over all tokens of a round), "convolutions", "autoencoder",
             "unet" or "pix2pix"; what each is stands in its class.
         epochs: passes over the auxiliary images, ≥ 0 (0 is the zero-training floor); None takes the budget's.
+        doublings: of these epochs, at most, as long as each lowers the held-out error by more than 5 %; see
+            `privkit.attacks.fit.fit_doubling`. With `epochs` of None, the budget's.
         augment: "none", or "crop" for random shifts by an eighth of the side (the release's padding 28 of 224),
             or "crop_flip" for horizontal flips as well.
         learning_rate: peak of AdamW's cosine schedule; None for the decoder's own (for "mae" 0.4/width, where the
@@ -58,6 +61,7 @@ class BlackBox(Checked):
 
     decoder: DecoderName = "mae"
     epochs: Whole | None = None
+    doublings: Whole = 0
     augment: Augment = "none"
     learning_rate: Positive | None = None
     width: Count | None = None
@@ -116,21 +120,27 @@ class BlackBox(Checked):
         root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: draws of the modules themselves
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
             decoder = self._decoder(auxiliary[:-held_out], observation, root).to(device)
-        training = DecoderTraining(
+        cycle = partial(
+            DecoderTraining,
             decoder,
             observation.query,
             auxiliary[:-held_out],
             auxiliary[-held_out:],
             batch=batch,
-            epochs=self.epochs,
             augment=self.augment,
             learning_rate=self.learning_rate,
             seeds=(root, own),
         )
-        curve = fit(training, self.epochs, session, objective="black_box: the held-out error")
+        curve, converged = fit_doubling(
+            lambda before, epochs: cycle(before=before, epochs=epochs),
+            self.epochs,
+            session,
+            doublings=self.doublings,
+            objective="black_box: the held-out error",
+        )
         with torch.no_grad():
             images = torch.cat([decoder.eval().guess(per_member(view)) for view in views])
-        return Reconstruction(images=images, curve=curve)
+        return Reconstruction(images=images, curve=curve, converged=converged)
 
     def _decoder(self, own: Tensor, observation: ImageObservation, seed: int) -> Decoder:
         """The network that is trained, with torch's global generator for its weights."""

@@ -33,7 +33,8 @@ class DecoderTraining(Learner):
         train: images [N, C, H, W] in [0, 1] or other records, N at least a message.
         held_out: likewise; an epoch's objective is the decoder's error on them.
         batch: images a message.
-        epochs: of the whole training, which set the schedule.
+        epochs: of this cycle, which set the schedule.
+        before: epochs of the cycles before this one.
         augment: as in `BlackBox`.
         learning_rate: peak; None for the decoder's own.
         seeds: of the epochs' draws, and of what modules draw themselves.
@@ -48,6 +49,7 @@ class DecoderTraining(Learner):
         *,
         batch: int,
         epochs: int,
+        before: int = 0,
         augment: Augment,
         learning_rate: float | None,
         seeds: tuple[int, int],
@@ -55,6 +57,7 @@ class DecoderTraining(Learner):
         self.decoder, self._query, self._augment = decoder, query, augment
         self._train, self._held_out, self._batch = train, held_out, batch
         self._root, self._own = seeds
+        self._before = before
         self._rounds = len(train) // batch
         self._parts = 1 if decoder.whole_message else ceil(batch / STEP_ROWS)
         peak, total = learning_rate or decoder.learning_rate, epochs * self._rounds * self._parts
@@ -71,10 +74,11 @@ class DecoderTraining(Learner):
             AttackDiverged: if what the decoder draws is not finite, or far from any image.
         """
         device = self._train.device
-        draws = Generator(device).manual_seed(self._root + 1 + number)  # depends on nothing before this epoch
+        of_all = 1 + self._before + number
+        draws = Generator(device).manual_seed(self._root + of_all)  # depends on nothing before this epoch
         order = torch.randperm(len(self._train), generator=draws, device=device)[: self._rounds * self._batch]
         self.decoder.train()
-        with seeded(device, self._own + 1 + number):
+        with seeded(device, self._own + of_all):
             for rows in order.view(self._rounds, self._batch):
                 images = _augmented(self._train[rows], self._augment, draws)
                 with torch.no_grad():
@@ -90,7 +94,7 @@ class DecoderTraining(Learner):
         if not drawn <= _EXPLODED:
             raise AttackDiverged(
                 f"black_box: the decoder's held-out error, before its output is cut to [0, 1], is {drawn:.3g} "
-                f"after epoch {number + 1}: try a smaller learning_rate"
+                f"after epoch {of_all}: try a smaller learning_rate"
             )
         return error
 

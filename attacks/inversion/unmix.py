@@ -36,6 +36,7 @@ class Unmix(Checked):
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
         decoder: of `BlackBox`.
         epochs: passes over the auxiliary images, ≥ 0; None takes the budget's.
+        doublings: as in `BlackBox`.
 
     Source: privkit's own; ridge regression per cell. That public mixing is linear: DP-CutMixSL, Eq. 6 to 8 and 15.
     """
@@ -48,6 +49,7 @@ class Unmix(Checked):
     passes: Count = 8
     decoder: DecoderName = "mae"
     epochs: Whole | None = None
+    doublings: Whole = 0
 
     @property
     def mounting(self) -> ImageMounting:
@@ -95,7 +97,7 @@ class Unmix(Checked):
 
         with torch.no_grad():
             views = [unmixed(same) for same in rounds]
-        attack = BlackBox(decoder=self.decoder, epochs=self.epochs)
+        attack = BlackBox(decoder=self.decoder, epochs=self.epochs, doublings=self.doublings)
         guess = attack.run(replace(observation, views=views, query=asked), generator, session)
         decoded = guess.images.split([len(view.smashed) for view in views])
         images = [part[_records(same[0]).clamp_min(0)] for part, same in zip(decoded, rounds, strict=True)]

@@ -63,7 +63,7 @@ class WhiteBox(Checked):
 
     The curve is no error of images, which this attack cannot know: it is what the attack minimizes, after each hundred
     steps: matching error as a share of the release's variance, plus the weighted terms, but not below 1e-4, where a
-    release counts as explained. `converged` so says whether more steps would change the guess, not that it is right.
+    release counts as explained.
 
     Where a lower segment treats all places alike, every order explains the release: only what the adversary's own
     images say of places (`PlaceModel`) orders the tokens.

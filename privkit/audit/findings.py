@@ -5,10 +5,9 @@ from __future__ import annotations
 from privkit.reports.schema import Check, Metrics
 
 CONVERGENCE: dict[bool | None, str] = {
-    True: "attack converged: the last quarter of its epochs improved the held-out error by less than 5 %, and it ends "
-    "within 5 % of its best epoch",
-    False: "attack not converged: it was still improving, or ended worse than its best epoch",
-    None: "convergence not judged: fewer than four epochs",
+    True: "attack converged: the last doubling of its training lowered the held-out error by at most 5 %",
+    False: "attack not converged: the last doubling of its training lowered the held-out error by more than 5 %",
+    None: "convergence not judged: the attack did not double its training",
 }
 
 

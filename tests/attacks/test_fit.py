@@ -10,7 +10,7 @@ import torch
 from torch import Generator, nn
 
 from privkit.attacks.base import AttackDiverged, View
-from privkit.attacks.fit import Stage, fit
+from privkit.attacks.fit import Stage, fit, fit_doubling
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.sdar_training import SDARTraining
@@ -141,3 +141,52 @@ def test_a_hijack(hijack: Any, tmp_path: Path) -> None:
     with pytest.raises(AttackDiverged):
         hijack.attacked(hijack.one.__class__(epochs=3, width=2, blocks=1), clients, session=checkpoint)
     assert same(checkpoint.load(), whole.state)
+
+
+class Curve:
+    """Follows a given curve; its state is how far it came."""
+
+    def __init__(self, values: list[float]) -> None:
+        self.values, self.done = values, 0
+
+    def epoch(self, number: int) -> float:
+        self.done += 1
+        return self.values[self.done - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.done = state["done"]
+
+
+@pytest.mark.parametrize(
+    ("values", "epochs", "doublings", "length", "converged", "kept"),
+    [
+        ([0.5, 0.4, 0.39, 0.385], 4, 2, 4, True, 4),  # 4 % from half to all: enough
+        ([0.5, 0.4, 0.30, 0.29], 4, 0, 4, False, 4),  # it still gains, but may not go on
+        ([0.5, 0.4, 0.30, 0.29, 0.2, 0.2, 0.2, 0.2], 4, 1, 8, False, 8),
+        ([0.5, 0.4, 0.30, 0.29, 0.2, 0.2, 0.2, 0.28], 4, 2, 8, True, 8),
+        ([0.5, 0.4, 0.41, 0.42], 4, 2, 4, True, 2),  # longer is worse: the doubling is taken back
+        ([0.5, 0.4, 0.3], 3, 2, 3, None, 3),
+        ([], 0, 2, 0, None, 0),
+    ],
+)
+def test_a_training_is_doubled_while_that_gains(
+    values: list[float], epochs: int, doublings: int, length: int, converged: bool | None, kept: int
+) -> None:
+    training = Curve(values)
+    curve, found = fit_doubling(lambda before, epochs: training, epochs, doublings=doublings)
+    assert (len(curve), found, training.done) == (length, converged, kept)
+
+
+def test_a_doubled_training_goes_on_after_a_kill() -> None:
+    values = [1 / (1 + epoch) for epoch in range(16)]
+    whole = fit_doubling(lambda before, epochs: Curve(values[before:]), 4, doublings=2)
+    for dies_after in (1, 2, 3, 7, 12):
+        session = Session(dies_after=dies_after, at="save")
+        with pytest.raises(Killed):
+            fit_doubling(lambda before, epochs: Curve(values[before:]), 4, session, doublings=2)
+        again = Session(state=session.state)
+        assert fit_doubling(lambda before, epochs: Curve(values[before:]), 4, again, doublings=2) == whole
+        assert again.saves == 16 - dies_after

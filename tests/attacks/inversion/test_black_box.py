@@ -212,21 +212,6 @@ def test_draws_of_the_clients_own_modules_are_seeded() -> None:
     assert resumed.curve == straight.curve
 
 
-@pytest.mark.parametrize(
-    ("curve", "converged"),
-    [
-        ((1.0, 0.5, 0.4, 0.39), True),
-        ((1.0, 0.5, 0.4, 0.3), False),
-        ((0.4, 0.39, 0.4, 0.395), True),
-        (tuple(i / 10 for i in range(1, 10)), False),
-        ((0.9, 0.2, 0.3, 0.3), False),
-        ((0.5, 0.5, 0.5), None),
-    ],
-)
-def test_converged_is_flat_at_the_end_and_near_the_best(curve: tuple[float, ...], converged: bool | None) -> None:
-    assert Reconstruction(images=VICTIMS, curve=curve).converged is converged
-
-
 @pytest.mark.parametrize("dim", [8, 65, 96, 112, 200, 208, 368, 1000])
 def test_every_token_size_has_a_decoder(dim: int) -> None:
     tokens = torch.zeros(1, 16, dim)

