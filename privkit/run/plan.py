@@ -48,7 +48,8 @@ def plan(config: AuditConfig) -> list[Cell]:
 def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int) -> Cell:
     """One cell with its ids."""
     budget = asdict(config.budget)
-    del budget["attack_epochs"]  # the attack's own field says it
+    for of_attacks in ("attack_epochs", "attack_doublings"):  # the attack's own fields say it
+        del budget[of_attacks]
     victims = budget.pop("victims")
     model = {
         "version": _ID_VERSION,
