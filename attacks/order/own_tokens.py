@@ -29,24 +29,24 @@ COPIES_ALIKE = 0.5  # least share of own images whose copies come back with the 
 KEEPS_ALL = 0.97  # an estimated share of kept tokens above which a shuffle is taken not to mix images
 
 
-def checked_geometry(observation: ImageObservation) -> Geometry:
-    """Check what can be checked before any work."""
+def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geometry:
+    """Check what an attack of this name can check before any work."""
     views, auxiliary = observation.views, observation.auxiliary
     if auxiliary is None or (observation.lower is None and observation.query is None):
-        raise NotApplicable("jigsaw needs auxiliary images, and the lower segment or a query to see their tokens")
+        raise NotApplicable(f"{name} needs auxiliary images, and the lower segment or a query to see their tokens")
     if any(view.mixed > 1 for view in views):
-        raise NotApplicable("jigsaw puts whole tokens back, but each released row is a mixture of several images")
+        raise NotApplicable(f"{name} puts whole tokens back, but each released row is a mixture of several images")
     geometry = Geometry.of(views[0].smashed, observation.image_shape)
     if geometry.tokens < 4 or geometry.patch < 2:
         raise NotApplicable(
-            f"jigsaw needs at least 4 tokens of patches of at least 2 pixels a side, got {geometry.tokens} tokens of "
+            f"{name} needs at least 4 tokens of patches of at least 2 pixels a side, got {geometry.tokens} tokens of "
             f"{geometry.patch} pixels"
         )
     size = rows_a_message(views[0])
     least = max(2 * size, observation.batch_size if observation.query is not None else 0)
     if len(auxiliary) < least:
         raise NotApplicable(
-            f"jigsaw learns from messages as large as the victim's ({size} images), and a query takes a whole round: "
+            f"{name} learns from messages as large as the victim's ({size} images), and a query takes a whole round: "
             f"it needs at least {least} auxiliary images, got {len(auxiliary)}"
         )
     return geometry

@@ -32,6 +32,8 @@ class PieceTraining(Learner):
         steps: an epoch.
         epochs: of the whole training, which set the schedule.
         draws: the generator that `losses` draws from; its state is part of the training's.
+        learning_rate: the peak of the cycle.
+        weight_decay: as in AdamW.
     """
 
     def __init__(
@@ -41,9 +43,12 @@ class PieceTraining(Learner):
         steps: int,
         epochs: int,
         draws: Generator,
+        *,
+        learning_rate: float = _LEARNING_RATE,
+        weight_decay: float = 0.05,
     ) -> None:
-        optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
-        super().__init__(network, optimizer, one_cycle(optimizer, _LEARNING_RATE, epochs * steps, momentum=True))
+        optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=weight_decay)
+        super().__init__(network, optimizer, one_cycle(optimizer, learning_rate, epochs * steps, momentum=True))
         self._losses, self._steps, self._draws = losses, steps, draws
 
     def epoch(self, number: int) -> float:

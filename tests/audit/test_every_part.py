@@ -103,12 +103,13 @@ ATTACKS = {
     "adaptive": "adaptive:passes=2",
     "fsha": "fsha:epochs=1",
     "jigsaw": "jigsaw:kicks=10",
+    "sara": "sara:predictor_epochs=2,epochs=2",
     "jigsaw_white_box": "jigsaw_white_box:kicks=10,epochs=1",
     "unmix": "unmix:passes=2",
     "white_box": "white_box:epochs=1",
 }
 """How a costly attack is called here; the others by their names."""
-LARGER = {"jigsaw", "jigsaw_white_box"}
+LARGER = {"drag_reorder", "jigsaw", "jigsaw_white_box", "sara"}
 """Pieces of two pixels, as the small digits have, fit anywhere: no jigsaw wins on them."""
 LONG = {"adaptive", "fsha", "jigsaw_white_box", "unmix", "white_box"}
 """Attacks that take five seconds or more here."""

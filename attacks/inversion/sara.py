@@ -1,0 +1,150 @@
+"""SARA: tokens are put in their predicted places, missing ones are completed, and a decoder draws the image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import Mounting, NoSession, Session
+from privkit.attacks.fit import Stage, fit
+from privkit.attacks.goals.control import CONTROL_STEPS
+from privkit.attacks.goals.order import Permutation
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
+from privkit.attacks.inversion.decoders.mae import MaeDecoder, blocks, heads_for
+from privkit.attacks.order.token_reading import rows_a_message
+from privkit.attacks.order.piece_solver import put
+from privkit.attacks.order.piece_training import PieceTraining
+from privkit.attacks.order.position_predictor import Predicted, learn, missing
+from privkit.attacks.patches import Geometry, as_tokens, unpatchify
+from privkit.constraints import Checked, Probability, Whole
+from privkit.torch_utils.seeded import seeded
+
+_IMAGES_A_STEP = 32
+_COMPLETION_WEIGHT = 0.05
+"""Of the squared error of completed tokens, whose variance is 1, beside that of pixels."""
+
+
+class Completion(nn.Module):
+    """Fills in missing tokens from those that are there, then decodes all of them.
+
+    Args:
+        geometry: how tokens lie over the image.
+    """
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__()
+        self.decoder = MaeDecoder(geometry)
+        width = self.decoder.width
+        self.missing = nn.Parameter(torch.zeros(geometry.token_dim))
+        self.enter = nn.Linear(geometry.token_dim, width)
+        self.block = blocks(width, 1, heads_for(width))
+        self.leave = nn.Linear(width, geometry.token_dim)
+
+    def forward(self, tokens: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
+        """Completed tokens [N, T, D] and images [N, C, H, W] of tokens [N, T, D] in places, some absent [N, T]."""
+        held = torch.where(absent.unsqueeze(2), self.missing, tokens)
+        filled = self.leave(self.block(self.enter(held) + self.decoder.positions))
+        completed = torch.where(absent.unsqueeze(2), filled, tokens)
+        return completed, self.decoder(completed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sara(Checked):
+    """Three networks in a row: a position predictor, the completion of missing features, and a decoder.
+
+    The predictor is that of `drag_reorder`. Tokens that are zero count as missing. Completion and decoder learn from
+    own tokens as the predictor orders them, with a part masked at random, so that they expect its mistakes.
+
+    Attributes:
+        predictor_epochs: of the position predictor, ≥ 0.
+        epochs: of completion and decoder, ≥ 0.
+        masked: most tokens of a row that are masked in training, as a share in [0, 1].
+
+    Source: SARA, arXiv 2609.01232, in its three steps; sizes and training are privkit's own, since neither the paper's
+    text nor code was at hand.
+    """
+
+    name: ClassVar[str] = "sara"
+    goal: ClassVar[str] = "reconstruct"
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
+    uses: ClassVar[frozenset[str]] = frozenset({"query"})
+
+    predictor_epochs: Whole = 20
+    epochs: Whole = 10
+    masked: Probability = 0.5
+
+    @property
+    def mounting(self) -> ImageMounting:
+        """It starts with nothing learned."""
+        return Mounting(
+            start=None if self.epochs == 0 else replace(self, predictor_epochs=0, epochs=0),
+            control=lambda steps: replace(
+                self, predictor_epochs=ceil(CONTROL_STEPS / steps), epochs=ceil(CONTROL_STEPS / steps)
+            ),
+        )
+
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Learn order, completion and drawing from own tokens, then draw every view's images.
+
+        >>> from privkit.attacks.base import View
+        >>> from privkit.attacks.patches import patchify
+        >>> cells = lambda x: patchify(x, 4)
+        >>> view = View(round=0, smashed=cells(torch.rand(2, 1, 8, 8)))
+        >>> observation = ImageObservation(
+        ...     views=[view], image_shape=(1, 8, 8), batch_size=2, auxiliary=torch.rand(20, 1, 8, 8), lower=cells
+        ... )
+        >>> Sara(predictor_epochs=1, epochs=1).run(observation, torch.Generator().manual_seed(0)).images.shape
+        torch.Size([2, 1, 8, 8])
+        """
+        check(self, observation)
+        session = session or NoSession()
+        state: dict[str, Any] = session.load() or {}
+        learned = learn(
+            observation, self.predictor_epochs, generator, session, state, name=self.name, later=self.epochs
+        )
+        geometry, own = learned.decoder.geometry, learned.own.tokens
+        seeds = torch.randint(2**48, (2,), generator=generator).tolist()
+        with seeded(torch.device("cpu"), seeds[0]):  # torch's initializers know only the global generator
+            network = Completion(geometry).to(own.device)
+        draws, steps = Generator().manual_seed(seeds[1]), -(-len(own) // _IMAGES_A_STEP)
+        if self.epochs:
+            losses = partial(_losses, network, learned, self.masked, draws)
+            training = PieceTraining(network, losses, steps, self.epochs, draws)
+            stage = Stage(session, state, "completion", self.predictor_epochs, self.predictor_epochs + self.epochs)
+            fit(training, self.epochs, stage, objective="sara: the training loss")
+        images, sources = [], []
+        for view in observation.views:
+            tokens, source = as_tokens(view.smashed).float(), learned.source(view)
+            placed = put(tokens, source, rows_a_message(view))
+            with torch.no_grad():
+                drawn = [
+                    network(learned.standardized(part), missing(part))[1].clamp(0, 1) for part in placed.split(256)
+                ]
+            images.append(torch.cat(drawn))
+            sources.append(source)
+        return Reconstruction(
+            images=torch.cat(images), permutation=Permutation(source=torch.cat(sources).to(own.device))
+        )
+
+
+def _losses(network: Completion, learned: Predicted, masked: float, draws: Generator) -> Iterator[Tensor]:
+    """An epoch's errors of images, and of the tokens that were masked, which know where they belong."""
+    geometry, own = learned.decoder.geometry, learned.own.tokens
+    predicted = put(own, learned.places(own), 1)
+    for rows in torch.randperm(len(own), generator=draws).split(_IMAGES_A_STEP):
+        share = masked * torch.rand(len(rows), 1, generator=draws)
+        absent = (torch.rand(len(rows), geometry.tokens, generator=draws) < share).to(own.device)
+        truth = learned.standardized(own[rows])
+        completed, drawn = network(learned.standardized(predicted[rows]), absent)
+        image = unpatchify(learned.own.patches[rows], geometry.patch, geometry.image_shape)
+        error = nn.functional.mse_loss(drawn, image)
+        gaps = (completed - truth).square().mean(2)[absent]
+        yield error + _COMPLETION_WEIGHT * gaps.sum() / max(1, gaps.numel())

@@ -1,0 +1,138 @@
+"""The place of each token predicted from that token alone, and the assignment that gives every token another place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.assign import cheapest
+from privkit.attacks.base import Session, View
+from privkit.attacks.fit import Stage, fit
+from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_tokens
+from privkit.attacks.order.piece_solver import TokenDecoder
+from privkit.attacks.order.piece_training import PieceTraining
+from privkit.attacks.order.token_reading import rows_a_message
+from privkit.attacks.patches import as_tokens
+from privkit.torch_utils.seeded import seeded
+
+_IMAGES_A_STEP = 32
+_READ = 1_000  # own images at most that are read from messages of their copies
+_LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # the authors' own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """What an adversary learned of its own tokens.
+
+    Attributes:
+        own: its tokens in order.
+        decoder: from a token to its patch.
+        predictor: from standardized tokens [N, T, D] to logits of places [N, T, T].
+    """
+
+    own: OwnTokens
+    decoder: TokenDecoder
+    predictor: nn.Module
+
+    @torch.no_grad()
+    def places(self, tokens: Tensor) -> Tensor:
+        """Place of each token [N, T, D] in its row's image, int64 [N, T]."""
+        if self.own.in_order:
+            return torch.arange(tokens.shape[1]).expand(tokens.shape[:2])
+        return reordered(self.predictor(self.standardized(tokens)), missing(tokens))
+
+    def standardized(self, tokens: Tensor) -> Tensor:
+        """Tokens on the scale of the adversary's own."""
+        return (tokens - self.decoder.mean) / self.decoder.scale
+
+    def source(self, view: View) -> Tensor:
+        """`places`, counted through each message as `put` wants it."""
+        places = self.places(as_tokens(view.smashed).float())
+        return places + places.shape[1] * (torch.arange(len(places)) % rows_a_message(view)).unsqueeze(1)
+
+
+def missing(tokens: Tensor) -> Tensor:
+    """Bool [N, T]: tokens [N, T, D] that are zero were masked or dropped."""
+    return (tokens == 0).all(2)
+
+
+def reordered(logits: Tensor, absent: Tensor) -> Tensor:
+    """The likeliest place of each token, if no two tokens share one.
+
+    Args:
+        logits: [N, T, T] of each token's places.
+        absent: bool [N, T]; such a token takes a place that the others leave.
+
+    Returns:
+        int64 [N, T].
+
+    Source: DRAG (ICML 2025), its adaptive attack on token shuffling: Hungarian assignment of log-probabilities.
+
+    >>> logits = torch.tensor([[[2.0, 1.0], [3.0, 0.0]]])
+    >>> reordered(logits, torch.zeros(1, 2, dtype=torch.bool)).tolist()
+    [[1, 0]]
+    """
+    likelihood = logits.double().log_softmax(2).masked_fill(absent.unsqueeze(2), 0)
+    return torch.from_numpy(cheapest(-likelihood.cpu().numpy()))
+
+
+def learn(
+    observation: ImageObservation,
+    epochs: int,
+    generator: Generator,
+    session: Session,
+    state: dict[str, Any],
+    *,
+    name: str,
+    later: int = 0,
+) -> Predicted:
+    """Read own tokens and train the predictor, or take what a killed attack had learned.
+
+    Args:
+        observation: with auxiliary images, and the lower segment or a query.
+        epochs: passes over the own tokens.
+        generator: the only source of randomness.
+        session: where the state is saved after each epoch.
+        state: of the whole attack; the predictor's is saved in it.
+        name: of the attack, for its refusals.
+        later: epochs of the stages behind this one, for the report.
+
+    Source: the predictor of DRAG's released code: one hidden layer as wide as a token, cross-entropy, AdamW.
+    """
+    geometry, view = checked_geometry(observation, name), observation.views[0]
+    device = view.smashed.device
+    seeds = torch.randint(2**48, (3,), generator=generator).tolist()
+    own = own_tokens(view, observation, geometry, Generator(device).manual_seed(seeds[0]), _READ)
+    decoder = TokenDecoder.fitted(own.tokens, own.patches, geometry)
+    with seeded(torch.device("cpu"), seeds[1]):  # torch's initializers know only the global generator
+        width = geometry.token_dim
+        predictor = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, geometry.tokens)).to(device)
+    learned = Predicted(own=own, decoder=decoder, predictor=predictor)
+    if not own.in_order:
+        draws = Generator().manual_seed(seeds[2])
+        training = PieceTraining(
+            predictor,
+            partial(_losses, learned, draws),
+            -(-len(own.tokens) // _IMAGES_A_STEP),
+            epochs,
+            draws,
+            learning_rate=_LEARNING_RATE,
+            weight_decay=_WEIGHT_DECAY,
+        )
+        stage = Stage(session, state, "predictor", 0, epochs + later)
+        fit(training, epochs, stage, objective="the position predictor's training loss")
+    return learned
+
+
+def _losses(learned: Predicted, draws: Generator) -> Iterator[Tensor]:
+    """An epoch's cross-entropies of places."""
+    for rows in torch.randperm(len(learned.own.tokens), generator=draws).split(_IMAGES_A_STEP):
+        logits = learned.predictor(learned.standardized(learned.own.tokens[rows]))
+        place = torch.arange(logits.shape[1], device=logits.device).repeat(len(rows))
+        yield nn.functional.cross_entropy(logits.flatten(0, 1), place)
