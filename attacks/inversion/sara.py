@@ -17,10 +17,10 @@ from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.decoders.mae import MaeDecoder, blocks, heads_for
-from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.order.piece_solver import put
 from privkit.attacks.order.piece_training import PieceTraining
 from privkit.attacks.order.position_predictor import Predicted, learn, missing
+from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import Geometry, as_tokens, unpatchify
 from privkit.constraints import Checked, Probability, Whole
 from privkit.torch_utils.seeded import seeded

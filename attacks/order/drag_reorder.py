@@ -13,9 +13,9 @@ from privkit.attacks.base import Mounting, NoSession, Session
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
-from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.order.piece_solver import put
 from privkit.attacks.order.position_predictor import learn
+from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import as_tokens, unpatchify
 from privkit.constraints import Checked, Whole
 
