@@ -65,7 +65,7 @@ def test_sara_completes_missing_tokens_in_the_places_that_are_left() -> None:
     tokens = patchify(VICTIMS, 4)
     tokens[:, 3:6] = 0
     observation, truth = seen(tokens)
-    found = Sara(predictor_epochs=40, epochs=16).run(observation, Generator().manual_seed(0))
+    found = Sara(predictor_epochs=60, epochs=20).run(observation, Generator().manual_seed(0))
     assert torch.equal(guess(found).view(2, -1).sort(1).values, torch.arange(BATCH * T).expand(2, -1))
     present = (observation.views[0].smashed != 0).any(2)
     assert (guess(found) == truth)[present].double().mean() > 0.95
