@@ -11,7 +11,7 @@ from torch import Tensor
 from privkit.attacks.base import NotApplicable
 from privkit.torch_utils.patches import patchify, unpatchify
 
-__all__ = ["Geometry", "as_tokens", "patchify", "sincos_positions", "unpatchify"]
+__all__ = ["Geometry", "as_tokens", "class_tokens", "patch_tokens", "patchify", "sincos_positions", "unpatchify"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +20,17 @@ class Geometry:
 
     Attributes:
         token_dim: D of the released tokens.
-        tokens: T, the number of released tokens.
+        tokens: T, the number of patches.
         patch: side of a patch in pixels.
         image_shape: (C, H, W).
+        class_tokens: released before the tokens of patches, 0 or 1.
     """
 
     token_dim: int
     tokens: int
     patch: int
     image_shape: tuple[int, int, int]
+    class_tokens: int = 0
 
     @property
     def patch_dim(self) -> int:
@@ -40,7 +42,7 @@ class Geometry:
         """Read the geometry off a release.
 
         Args:
-            release: [N, T, D] tokens without class token, or [N, D, h, w] feature maps.
+            release: [N, T, D] tokens, [N, T + 1, D] with a class token in front, or [N, D, h, w] feature maps.
             image_shape: (C, H, W) of the private images.
 
         Raises:
@@ -50,6 +52,7 @@ class Geometry:
         7
         """
         _, h, w = image_shape
+        front = class_tokens(release)
         if release.ndim == 4:
             rows, columns, dim = release.shape[2], release.shape[3], release.shape[1]
         elif release.ndim == 3:
@@ -57,17 +60,39 @@ class Geometry:
             dim = release.shape[2]
         else:
             raise NotApplicable(f"a decoder needs tokens [N, T, D] or maps [N, D, h, w], got {list(release.shape)}")
-        tokens = release.shape[1] if release.ndim == 3 else rows * columns
+        tokens = release.shape[1] - front if release.ndim == 3 else rows * columns
         if rows * columns != tokens or h % rows or w % columns or h // rows != w // columns:
             raise NotApplicable(
                 f"a decoder needs one token a square patch, but {tokens} tokens are no square grid over {h}×{w} pixels"
             )
-        return cls(token_dim=dim, tokens=tokens, patch=h // rows, image_shape=image_shape)
+        return cls(token_dim=dim, tokens=tokens, patch=h // rows, image_shape=image_shape, class_tokens=front)
+
+
+def class_tokens(release: Tensor) -> int:
+    """How many class tokens a release begins with: 1 if its tokens are one more than a square grid of patches, else 0.
+
+    Args:
+        release: [N, T, D]; [N, D, h, w] and [N, D] have none.
+
+    >>> [class_tokens(torch.zeros(1, count, 8)) for count in (16, 17, 18)]
+    [0, 1, 0]
+    """
+    patches = release.shape[1] - 1
+    return int(release.ndim == 3 and patches > 1 and isqrt(patches) ** 2 == patches)
 
 
 def as_tokens(release: Tensor) -> Tensor:
     """Tokens [N, T, D] of a release; feature maps [N, D, h, w] are read row by row."""
     return release.flatten(2).transpose(1, 2) if release.ndim == 4 else release
+
+
+def patch_tokens(release: Tensor) -> Tensor:
+    """`as_tokens` without a class token.
+
+    >>> patch_tokens(torch.zeros(1, 17, 8)).shape
+    torch.Size([1, 16, 8])
+    """
+    return as_tokens(release)[:, class_tokens(release) :]
 
 
 def sincos_positions(grid: int, dim: int) -> Tensor:

@@ -42,7 +42,7 @@ def build(
     """Networks for releases of one shape, their weights drawn from torch's global generator.
 
     Args:
-        released: of one row: (C, H, W) maps, (T, D) tokens, which must form a square grid, or (D,) a vector.
+        released: of one row: (C, H, W) maps, (T, D) tokens of patches, which must form a square grid, or (D,) a vector.
         image: (C, H, W) of the private images.
         width: channels of the first convolution, ≥ 1; later ones have up to four times as many. The authors have 64.
         end: what ends the pilot; theirs is linear.

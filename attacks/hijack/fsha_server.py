@@ -14,6 +14,7 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, TrainingClients,
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha_networks import End, Networks, build
 from privkit.attacks.hijack.gan import Norm, between, finite, gradient_penalty
+from privkit.attacks.patches import class_tokens
 from privkit.torch_utils.seeded import seeded
 
 _DECODED_AT_ONCE = 256
@@ -47,6 +48,8 @@ class Settings:
 class Server:
     """What the malicious server trains, and its answer to a round; satisfies `privkit.attacks.fit.Training`.
 
+    A class token is left out of what all three networks see and make; its gradient is 0.
+
     Args:
         settings: of `FSHA`.
         view: a release before the attack.
@@ -66,7 +69,7 @@ class Server:
         root: int,
     ) -> None:
         self.settings, self.now, self.root, self.form = settings, 0, root, view.smashed.shape[1:]
-        self.clients = clients
+        self.clients, self.front = clients, class_tokens(view.smashed)
         by_hand = settings.noise > 0 or settings.keep < 1
         self.imitate, self.round_size = None if by_hand else observation.imitate, observation.batch_size
         held_out = max(1, len(auxiliary) // 10)
@@ -75,7 +78,7 @@ class Server:
         self.labels = None if labels is None else ByLabel(labels[:-held_out].to(auxiliary.device))
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
             self.networks: Networks = build(
-                tuple(self.form),
+                tuple(self._patches(view.smashed).shape[1:]),
                 observation.image_shape,
                 settings.width,
                 settings.end or range_of(view.smashed),
@@ -110,7 +113,7 @@ class Server:
                 f"fsha was given views of {list(self.form)}, one image a row, but the clients train in rounds of "
                 f"{list(view.smashed.shape[1:])} with {view.mixed} a row"
             )
-        real, told = view.smashed.detach().clone().requires_grad_(), _told_by(view)
+        real, told = self._patches(view.smashed).detach().clone().requires_grad_(), _told_by(view)
         count = len(real)
         for step in range(self.settings.discriminator_steps):
             rows, labels = self._drawn(count, told, draws)
@@ -138,7 +141,15 @@ class Server:
         self._go_on(wanted, steep, error, gradient)
         self.on_discriminator.step()
         self.on_images.step()
-        return gradient
+        return self._whole(gradient)
+
+    def _patches(self, released: Tensor) -> Tensor:
+        """A release without its class token."""
+        return released[:, self.front :]
+
+    def _whole(self, patches: Tensor) -> Tensor:
+        """With zeros in the place of a class token."""
+        return nn.functional.pad(patches, (0, 0, self.front, 0)) if self.front else patches
 
     def _go_on(self, *values: Tensor) -> None:
         """Only while all is finite."""
@@ -157,7 +168,7 @@ class Server:
     def _sent(self, released: Tensor, draws: Generator) -> Tensor:
         """What the clients' defense would make of one round of the pilot's releases, as far as the server knows it."""
         if self.imitate is not None:
-            return self.imitate(released, draws)
+            return self._patches(self.imitate(self._whole(released), draws))
         if self.settings.noise > 0:
             noise = torch.randn(released.shape, generator=draws, device=released.device)
             released = released + self.settings.noise * noise
@@ -198,7 +209,7 @@ class Server:
     @torch.no_grad()
     def decoded(self, views: Sequence[View]) -> Tensor:
         """Images in [0, 1] of all releases."""
-        parts = [part for view in views for part in view.smashed.split(_DECODED_AT_ONCE)]
+        parts = [part for view in views for part in self._patches(view.smashed).split(_DECODED_AT_ONCE)]
         return torch.cat([self.networks.decoder(part).float() / 2 + 0.5 for part in parts]).clamp(0, 1)
 
     def _networks(self) -> dict[str, nn.Module]:

@@ -22,7 +22,7 @@ from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.own_images import divided
 from privkit.attacks.inversion.recurrence import copy_distance, keeps_places, keeps_rows, pooled, tracked
 from privkit.attacks.inversion.rounds import by_round, masked, unmasked
-from privkit.attacks.patches import as_tokens
+from privkit.attacks.patches import patch_tokens
 from privkit.constraints import Checked, Whole
 from privkit.torch_utils.seeded import seeded
 
@@ -159,7 +159,7 @@ class Adaptive(Checked):
             if self.combine not in ("auto", "average", "concatenate"):
                 raise NotApplicable(f"combine={self.combine} matches tokens, but the release is vectors")
             return _Plan(combine="average" if self.combine == "auto" else self.combine, copies=1.0, places=True)
-        first, second = (torch.cat([as_tokens(view.smashed).float() for view in views]) for views in (once, again))
+        first, second = (torch.cat([patch_tokens(view.smashed).float() for view in views]) for views in (once, again))
         messages = sum(view.messages for view in once)
         size = first.shape[0] // messages * first.shape[1]
         if size > INTERSECTED_TOKENS and self.combine == "intersect":
@@ -208,7 +208,7 @@ class _Plan:
             return torch.stack([view.smashed for view in same]).mean(0)
         if self.combine == "concatenate":
             return torch.cat([per_member(view) for view in same], 2 if same[0].smashed.ndim == 3 else 1)
-        passes = torch.stack([as_tokens(view.smashed).float() for view in same])
+        passes = torch.stack([patch_tokens(view.smashed).float() for view in same])
         if self.combine == "as_released":
             return _permuted_again(passes[0], len(passes), coins)
         if self.combine == "average":

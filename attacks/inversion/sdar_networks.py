@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privkit.attacks.inversion.decoders.maps import MapGeometry, as_maps
+from privkit.attacks.patches import class_tokens
 
 _CLAMPED = 0.01  # a larger share of values at the very minimum is the work of a ReLU or a clamp
 _SMALLEST_SIDE = 4  # of the picture that a vector is read off
@@ -20,6 +21,7 @@ class Simulator(nn.Module):
 
     Cells of the release are taken to lie in the middle of the image, as many whole pixels apart as fit: so do patches,
     and the maps of convolutions with and without padding. Where a client differs, its architecture is worth knowing.
+    A class token is read off all cells.
 
     Args:
         release: recorded rows, [N, T, D], [N, D, h, w] or [N, D].
@@ -59,6 +61,8 @@ class Simulator(nn.Module):
             _layer(widths[-1], widths[-1]),
         )
         self.leave = nn.Conv2d(widths[-1], geometry.channels, cells if self.grid == (1, 1) else 1)
+        front = class_tokens(release)
+        self.front = _ClassToken(release[:, :front], widths[-1]) if front else None
 
     def forward(self, images: Tensor) -> Tensor:
         """Releases of images [N, C, H, W]."""
@@ -66,11 +70,32 @@ class Simulator(nn.Module):
         top, left = ((a - b) // 2 for a, b in zip(hidden.shape[2:], self.reach, strict=True))
         if min(top, left) >= 0:
             hidden = hidden[:, :, top : top + self.reach[0], left : left + self.reach[1]]
-        maps = self.leave(self.body(hidden))
+        features = self.body(hidden)
+        maps = self.leave(features)
         if maps.shape[2:] != self.grid:
             maps = functional.interpolate(maps, self.grid, mode="bilinear")
         maps = torch.maximum(maps * self.deviation + self.mean, self.lowest)
-        return maps if self.form == 4 else maps.flatten(2).transpose(1, 2) if self.form == 3 else maps.flatten(1)
+        if self.form != 3:
+            return maps if self.form == 4 else maps.flatten(1)
+        tokens = maps.flatten(2).transpose(1, 2)
+        return tokens if self.front is None else torch.cat([self.front(features), tokens], 1)
+
+
+class _ClassToken(nn.Module):
+    """A linear map of the mean features to class tokens with the means and deviations of recorded ones [N, 1, D]."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, recorded: Tensor, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", recorded.mean(0))
+        self.register_buffer("deviation", recorded.std(0, correction=0))
+        self.leave = nn.Linear(width, recorded.shape[2])
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[N, 1, D] from [N, width, h, w]."""
+        return self.leave(features.mean((2, 3))).unsqueeze(1) * self.deviation + self.mean
 
 
 class Decoder(nn.Module):

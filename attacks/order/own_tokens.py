@@ -20,7 +20,7 @@ from privkit.attacks.order.token_reading import (
     rows_a_message,
     same_tokens,
 )
-from privkit.attacks.patches import Geometry, as_tokens, patchify
+from privkit.attacks.patches import Geometry, patch_tokens, patchify
 
 OWN_NUMBERS = 2**29  # of the own tokens and patches that are held, 2 GiB in float32; images beyond it are left out
 MATCHED_TOKENS = 16_384  # of a message: a table of all its pairs then takes 1 GiB
@@ -97,7 +97,7 @@ def own_tokens(view: View, observation: ImageObservation, geometry: Geometry, dr
         assert query is not None
         return _read(Asker(query, whole, draws, geometry, observation.rules), images, geometry, draws, read)
     patches = patchify(images, geometry.patch)
-    ordered = torch.cat([as_tokens(observation.lower(part)).float() for part in images.split(size)])
+    ordered = torch.cat([patch_tokens(observation.lower(part)).float() for part in images.split(size)])
     if ordered.shape[1:] != (geometry.tokens, geometry.token_dim):
         raise NotApplicable(
             f"the lower segment gives {list(ordered.shape[1:])} tokens, but the release is "

@@ -20,7 +20,7 @@ from privkit.attacks.order.piece_training import Rows
 from privkit.attacks.order.token_contents import Ridge
 from privkit.attacks.order.token_owners import assign_members
 from privkit.attacks.order.token_reading import rows_a_message
-from privkit.attacks.patches import Geometry, as_tokens, unpatchify
+from privkit.attacks.patches import Geometry, class_tokens, patch_tokens, unpatchify
 
 _PIECES_AT_ONCE = 700  # of a message, up to which its images are also solved jointly
 TABLE_NUMBERS = 2**26  # 256 MiB in float32; what own images show is computed step by step above it
@@ -110,7 +110,7 @@ class Solver:
             view: its messages are solved one by one where images are mixed, else all its images at once.
             stream: ≥ 0, of random numbers.
         """
-        tokens, size = as_tokens(view.smashed).float(), rows_a_message(view)
+        tokens, size = patch_tokens(view.smashed).float(), rows_a_message(view)
         if self.in_order:
             return torch.arange(tokens.shape[0] * tokens.shape[1]).view(tokens.shape[:2]) % (size * tokens.shape[1])
         rng = np.random.default_rng([self.seed, stream])
@@ -121,7 +121,7 @@ class Solver:
 
     def picture(self, view: View, source: Tensor) -> Tensor:
         """Images [N, C, H, W] from decoded patches put where `source` says."""
-        patches = self.decoder.decode(as_tokens(view.smashed).float()).clamp(0, 1)
+        patches = self.decoder.decode(patch_tokens(view.smashed).float()).clamp(0, 1)
         placed = put(patches, source, rows_a_message(view))
         return unpatchify(placed, self.decoder.geometry.patch, self.decoder.geometry.image_shape)
 
@@ -186,15 +186,17 @@ def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
 
 
 def restored(view: View, source: Tensor) -> View:
-    """The view with its tokens put back; feature maps keep their form.
+    """The view with its tokens put back; feature maps keep their form, and a class token stays in front.
 
     >>> view = View(round=0, smashed=torch.tensor([[[7.0], [8.0]]]))
     >>> restored(view, torch.tensor([[1, 0]])).smashed.flatten().tolist()
     [8.0, 7.0]
     """
-    placed = put(as_tokens(view.smashed), source, rows_a_message(view))
+    placed = put(patch_tokens(view.smashed), source, rows_a_message(view))
     if view.smashed.ndim == 4:
         placed = placed.transpose(1, 2).reshape(view.smashed.shape)
+    elif front := class_tokens(view.smashed):
+        placed = torch.cat([view.smashed[:, :front], placed], 1)
     return replace(view, smashed=placed, cut_gradient=None)
 
 

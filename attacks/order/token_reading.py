@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from privkit.attacks.assign import distances, hungarian, take
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View
 from privkit.attacks.order.token_contents import Ridge, match_own_tokens
-from privkit.attacks.patches import Geometry, as_tokens, patchify, unpatchify
+from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
 from privkit.attacks.query_rules import QueryRules
 
 _ANY_NUMBER = 2**40
@@ -61,7 +61,7 @@ class Asker:
         self.left = _ANY_NUMBER if rules.rounds is None else rules.rounds
 
     def round(self, images: Tensor) -> Tensor:
-        """Tokens [N, T, D] that came back for one round of images, the rows in the order of the images.
+        """Tokens [N, T, D] of patches that came back for one round of images, the rows in the order of the images.
 
         Raises:
             NotApplicable: if the answer has no row for each image.
@@ -69,7 +69,7 @@ class Asker:
         answer = self._query(images, self._draws)
         self.left -= 1
         self.rows = rows_a_message(answer.view)
-        return as_tokens(answer.view.smashed).float()[_order(answer, len(images))]
+        return patch_tokens(answer.view.smashed).float()[_order(answer, len(images))]
 
     def must_have(self, rounds: int, why: str) -> None:
         """Refuse a threat model that allows too few rounds.

@@ -6,7 +6,7 @@ from math import isqrt
 from typing import ClassVar
 
 from torch import Tensor, nn
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, pad
 
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.patches import Geometry, as_tokens, sincos_positions, unpatchify
@@ -51,6 +51,8 @@ def heads_for(width: int) -> int:
 class MaeDecoder(Decoder):
     """MAE decoder over all tokens (none is masked, since the server receives every token).
 
+    A class token takes part in the blocks, at no position, and is left out of the image.
+
     Args:
         geometry: how the tokens lie over the image.
         width: channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
@@ -79,7 +81,8 @@ class MaeDecoder(Decoder):
         columns = geometry.tokens // rows
         grid = sincos_positions(max(rows, columns), self.width)
         side = isqrt(len(grid))
-        self.register_buffer("positions", grid.view(side, side, -1)[:rows, :columns].reshape(geometry.tokens, -1))
+        positions = grid.view(side, side, -1)[:rows, :columns].reshape(geometry.tokens, -1)
+        self.register_buffer("positions", pad(positions, (0, 0, geometry.class_tokens, 0)))
         self.blocks = blocks(self.width, depth, heads_for(self.width))
         self.norm = nn.LayerNorm(self.width)
         self.predict = nn.Linear(self.width, geometry.patch_dim)
@@ -87,4 +90,5 @@ class MaeDecoder(Decoder):
     def forward(self, release: Tensor) -> Tensor:
         """Images [N, C, H, W], centred on 0.5 and not clamped, so that the loss sees every error."""
         hidden = self.blocks(self.project(as_tokens(release)) + self.positions)
-        return unpatchify(self.predict(self.norm(hidden)) + 0.5, self.geometry.patch, self.geometry.image_shape)
+        patches = self.predict(self.norm(hidden[:, self.geometry.class_tokens :])) + 0.5
+        return unpatchify(patches, self.geometry.patch, self.geometry.image_shape)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privkit.attacks.base import NotApplicable
+from privkit.attacks.patches import class_tokens, patch_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,8 @@ class MapGeometry:
         """Read the geometry off a release.
 
         Args:
-            release: [N, T, D] tokens without class token, [N, D, h, w] feature maps, or [N, D] vectors.
+            release: [N, T, D] tokens, [N, T + 1, D] with a class token in front, [N, D, h, w] feature maps, or [N, D]
+                vectors.
             image_shape: (C, H, W) of the private images.
 
         Raises:
@@ -55,7 +57,7 @@ class MapGeometry:
                 f"{list(release.shape)}"
             )
         side = isqrt(release.shape[1])
-        if side * side != release.shape[1]:
+        if side * side != release.shape[1] - class_tokens(release):
             raise NotApplicable(
                 f"a decoder of maps needs tokens on a square grid, but {release.shape[1]} tokens are none"
             )
@@ -63,9 +65,9 @@ class MapGeometry:
 
 
 def as_maps(release: Tensor, geometry: MapGeometry) -> Tensor:
-    """Feature maps [N, D, h, w] of a release; tokens are laid out row by row."""
+    """Feature maps [N, D, h, w] of a release; tokens of patches are laid out row by row, a class token is left out."""
     if release.ndim == 3:
-        return release.transpose(1, 2).reshape(len(release), -1, geometry.rows, geometry.columns)
+        return patch_tokens(release).transpose(1, 2).reshape(len(release), -1, geometry.rows, geometry.columns)
     return release.reshape(len(release), geometry.channels, geometry.rows, geometry.columns)
 
 

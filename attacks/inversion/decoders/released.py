@@ -45,11 +45,12 @@ class ReleasedDecoder(Decoder):
         self.mlp = nn.Sequential(
             nn.Linear(geometry.token_dim, geometry.token_dim), nn.GELU(), nn.Linear(geometry.token_dim, channels)
         )
-        self.positions = nn.Parameter(0.02 * torch.randn(geometry.tokens, channels))
+        self.positions = nn.Parameter(0.02 * torch.randn(geometry.class_tokens + geometry.tokens, channels))
         self.blocks = blocks(channels, depth, heads)
         self.norm = nn.LayerNorm(channels)
 
     def forward(self, release: Tensor) -> Tensor:
         """Images [N, C, H, W] in [0, 1]: the release's Tanh range [−1, 1], moved to this project's."""
         hidden = self.norm(self.blocks(self.mlp(as_tokens(release)) + self.positions))
-        return unpatchify((torch.tanh(hidden) + 1) / 2, self.geometry.patch, self.geometry.image_shape)
+        patches = hidden[:, self.geometry.class_tokens :]
+        return unpatchify((torch.tanh(patches) + 1) / 2, self.geometry.patch, self.geometry.image_shape)

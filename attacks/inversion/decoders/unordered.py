@@ -13,7 +13,7 @@ from privkit.attacks.base import NotApplicable
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for, scaled_size
 from privkit.attacks.inversion.decoders.standardized import Standardized
-from privkit.attacks.patches import Geometry, as_tokens, patchify, unpatchify
+from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
 
 _RATE_TIMES_WIDTH = 0.3
 _RELATIONS = 8
@@ -87,7 +87,7 @@ class SetDecoder(Decoder):
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
-        return cls(Geometry.of(release, image_shape), as_tokens(release), width=width, depth=depth)
+        return cls(Geometry.of(release, image_shape), patch_tokens(release), width=width, depth=depth)
 
     @property
     def learning_rate(self) -> float:
@@ -130,7 +130,7 @@ class SetDecoder(Decoder):
 
     def _read(self, release: Tensor) -> tuple[Tensor, Tensor]:
         """Contents [G, n, patch_dim] and features [G, n, width] of each group of tokens."""
-        tokens = self.standardize(as_tokens(release))
+        tokens = self.standardize(patch_tokens(release))
         hidden = self.norm(self.blocks(self.project(tokens)))
         groups = 1 if self.whole_message else len(tokens)
         contents = (self.content(tokens) + 0.5).reshape(groups, -1, self.geometry.patch_dim)
@@ -184,7 +184,7 @@ class MessageDecoder(SetDecoder):
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
         """A decoder for releases like this one; NotApplicable if it has too many tokens."""
-        count = len(release) * as_tokens(release).shape[1] if release.ndim > 2 else 0
+        count = len(release) * patch_tokens(release).shape[1] if release.ndim > 2 else 0
         if count > _MESSAGE_TOKENS:
             raise NotApplicable(
                 f"the message decoder relates all pairs of a round's tokens, of which there may be {_MESSAGE_TOKENS:,}"

@@ -8,7 +8,8 @@ from privkit.attacks.inversion.sdar_networks import Decoder, Discriminator, Simu
 
 
 @pytest.mark.parametrize(
-    "form", [(6, 8, 12, 12), (6, 8, 14, 14), (6, 16, 9), (6, 196, 3), (6, 30), (6, 5, 28, 28), (6, 2, 40, 40)]
+    "form",
+    [(6, 8, 12, 12), (6, 8, 14, 14), (6, 16, 9), (6, 196, 3), (6, 17, 9), (6, 30), (6, 5, 28, 28), (6, 2, 40, 40)],
 )
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 24)])
 def test_networks_for_every_form(form: tuple[int, ...], shape: tuple[int, int, int]) -> None:
