@@ -115,9 +115,11 @@ def check_one_form(attack: AnyAttack, views: Sequence[View]) -> None:
         raise NotApplicable(f"{attack.name} needs views of one form: attack views of different forms one by one")
 
 
-def check_unmixed(attack: AnyAttack, views: Sequence[View]) -> None:
-    """Refuse rows that hold several images, for attacks that decode one image a row."""
-    if (most := max(view.mixed for view in views)) > 1:
+def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
+    """What `check` and `check_one_form` refuse, and rows that hold several images: for attacks of one image a row."""
+    check(attack, observation)
+    check_one_form(attack, observation.views)
+    if (most := max(view.mixed for view in observation.views)) > 1:
         raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one a row")
 
 

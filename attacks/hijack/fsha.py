@@ -10,14 +10,7 @@ from torch import Generator
 
 from privkit.attacks.base import Mounting, NotApplicable, Session
 from privkit.attacks.fit import fit
-from privkit.attacks.goals.reconstruct import (
-    ImageMounting,
-    ImageObservation,
-    Reconstruction,
-    check,
-    check_one_form,
-    check_unmixed,
-)
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.hijack.fsha_networks import End
 from privkit.attacks.hijack.fsha_server import Server, Settings
 from privkit.attacks.hijack.gan import Norm
@@ -124,11 +117,9 @@ class FSHA(Checked):
         torch.Size([2, 1, 8, 8])
         """
         views = observation.views
-        check(self, observation)
+        check_rows(self, observation)
         assert observation.auxiliary is not None
         assert observation.clients is not None
-        check_unmixed(self, views)
-        check_one_form(self, views)
         if len(observation.auxiliary) < max(2, observation.batch_size):
             raise NotApplicable(
                 f"fsha sets as many images of its own against the {observation.batch_size} of a round and holds a "

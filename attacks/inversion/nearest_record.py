@@ -9,14 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
-from privkit.attacks.goals.reconstruct import (
-    ImageMounting,
-    ImageObservation,
-    Reconstruction,
-    check,
-    check_one_form,
-    check_unmixed,
-)
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import mix
 from privkit.constraints import Checked, Count
 
@@ -60,9 +53,7 @@ class NearestRecord(Checked):
         tensor([[0., 1., 0.]])
         """
         views = observation.views
-        check(self, observation)
-        check_one_form(self, views)
-        check_unmixed(self, views)
+        check_rows(self, observation)
         assert observation.auxiliary is not None
         assert observation.query is not None
         device, batch = views[0].smashed.device, observation.batch_size

@@ -12,14 +12,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NotApplicable, Session, View
 from privkit.attacks.fit import fit
-from privkit.attacks.goals.reconstruct import (
-    ImageMounting,
-    ImageObservation,
-    Reconstruction,
-    check,
-    check_one_form,
-    check_unmixed,
-)
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.sdar_training import AttackData, SDARTraining
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
@@ -114,13 +107,11 @@ class SDAR(Checked):
 
     def _data(self, observation: ImageObservation) -> AttackData:
         """What the training works on, checked."""
-        check(self, observation)
+        check_rows(self, observation)
         assert observation.auxiliary is not None
         assert observation.auxiliary_labels is not None
         assert observation.upper is not None
         views = observation.views
-        check_unmixed(self, views)
-        check_one_form(self, views)
         rows, labels = _recorded(views)
         own, own_labels = observation.auxiliary.to(rows.device), observation.auxiliary_labels.to(rows.device)
         if own_labels.shape != own.shape[:1] or own_labels.is_floating_point():

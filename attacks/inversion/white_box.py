@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NoSession, NotApplicable, Session, View
 from privkit.attacks.fit import Stage, fit
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
 from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, Problem
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.own_images import divided, mixes_images, regressed, released_by
@@ -148,8 +148,7 @@ class WhiteBox(Checked):
     def _check(self, views: Sequence[View]) -> None:
         """Refuse what no choice of fields could attack."""
         first = views[0]
-        if any(v.smashed.shape[1:] != first.smashed.shape[1:] or v.mixed != first.mixed for v in views):
-            raise NotApplicable("white_box needs views of one form: attack views of different forms one by one")
+        check_one_form(self, views)
         if first.mixed > 1 and any(v.weights is None for v in views):
             raise NotApplicable(
                 f"each released row holds {first.mixed} images with hidden weights: the white box can only tell them "

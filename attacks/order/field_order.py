@@ -11,14 +11,7 @@ from torch import Generator, Tensor
 from privkit.attacks.assign import hungarian
 from privkit.attacks.base import Mounting, NotApplicable, Session
 from privkit.attacks.goals.order import Permutation
-from privkit.attacks.goals.reconstruct import (
-    ImageMounting,
-    ImageObservation,
-    Reconstruction,
-    check,
-    check_one_form,
-    check_unmixed,
-)
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.constraints import Checked, Count
@@ -66,9 +59,7 @@ class FieldOrder(Checked):
         ([[1, 0]], tensor([[0.2000, 5.0000]]))
         """
         views = observation.views
-        check(self, observation)
-        check_one_form(self, views)
-        check_unmixed(self, views)
+        check_rows(self, observation)
         assert observation.auxiliary is not None
         assert observation.lower is not None
         device = views[0].smashed.device
