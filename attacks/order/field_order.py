@@ -13,19 +13,22 @@ from privkit.attacks.base import Mounting, NotApplicable, Session
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import check_release, frozen
+from privkit.attacks.order.asked_fields import asked_fields
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.constraints import Checked, Count
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldOrder(Checked):
-    """Send own records through the lower segment, and compare every released token with the tokens of each column.
+    """Learn what tokens own records give in each column, and compare every released token with these.
 
     One token goes to each column, at the least total distance. Then every cell is guessed to be that of the own record
     whose token of this column is nearest. It learns nothing.
 
     Attributes:
         by: what stands for a column: "mean", the mean of its own tokens, or "token", the nearest one of them.
+        source: where own tokens come from: "lower", the lower segment itself, or "query", chosen records sent through
+            the defended edge, 4·C + 1 for each own record of C columns (`privkit.attacks.order.asked_fields`).
         records: own records that are used at most.
 
     Source: privkit's own; a nearest-mean classifier (Fix and Hodges 1951), with the assignment of Kuhn 1955.
@@ -33,12 +36,17 @@ class FieldOrder(Checked):
 
     name: ClassVar[str] = "field_order"
     goal: ClassVar[str] = "reconstruct"
-    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "lower"})
     uses: ClassVar[frozenset[str]] = frozenset()
     mounting: ClassVar[ImageMounting] = Mounting(domains=("tables",), returns_auxiliary=True)
 
     by: Literal["mean", "token"] = "token"
+    source: Literal["lower", "query"] = "lower"
     records: Count = 2_000
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Own records, and a way to see their tokens."""
+        return frozenset({"auxiliary", self.source})
 
     @torch.no_grad()
     def run(
@@ -61,7 +69,6 @@ class FieldOrder(Checked):
         views = observation.views
         check_rows(self, observation)
         assert observation.auxiliary is not None
-        assert observation.lower is not None
         device = views[0].smashed.device
         own = observation.auxiliary[: self.records].to(device)
         if views[0].smashed.ndim != 3 or views[0].smashed.shape[1] != own.shape[1]:
@@ -69,9 +76,15 @@ class FieldOrder(Checked):
                 f"field_order needs a token for each of the {own.shape[1]} columns, but a row's release is "
                 f"{list(views[0].smashed.shape[1:])}: use a model such as difm, whose tokens are fields"
             )
-        lower = frozen(observation.lower, device)
-        check_release(lower, views[0], observation.image_shape)
-        tokens = torch.cat([lower(part) for part in own.split(observation.batch_size)]).float()
+        if self.source == "query":
+            assert observation.query is not None
+            draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
+            tokens = asked_fields(own, observation.query, observation.batch_size, draws)
+        else:
+            assert observation.lower is not None
+            lower = frozen(observation.lower, device)
+            check_release(lower, views[0], observation.image_shape)
+            tokens = torch.cat([lower(part) for part in own.split(observation.batch_size)]).float()
         rows, sources = [], []
         for view in views:
             order, cells = _placed(view.smashed.float(), tokens, own, self.by)

@@ -1,16 +1,18 @@
 """Shuffled fields go back to their columns where each column has vectors of its own, and not behind noise."""
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.goals.reconstruct_controls import controls
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.decoders.cells import CellDecoder
+from privkit.attacks.order.asked_fields import asked_fields
 from privkit.attacks.order.field_order import FieldOrder
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.tables.domain import Tables
@@ -47,6 +49,21 @@ def test_a_shuffle_of_fields_is_undone(by: Literal["mean", "token"]) -> None:
     noise = FieldOrder(by=by).run(observed(torch.randn(20, 4, 5, generator=Generator().manual_seed(1))), Generator())
     assert noise.permutation is not None
     assert (noise.permutation.source % 4 == truth).double().mean() < 0.5
+
+
+def test_queries_alone_undo_a_shuffle() -> None:
+    def query(rows: Tensor, draws: Generator) -> QueryResult:
+        release, _ = PatchShuffle().apply(LOWER(rows).unsqueeze(0), torch.zeros(1, len(rows)), draws)
+        members = torch.arange(len(rows)).unsqueeze(1)
+        return QueryResult(view=View(round=0, smashed=release.smashed.squeeze(0)), members=members)
+
+    seen = observed(torch.cat([query(part, Generator()).view.smashed for part in VICTIMS.split(10)]))
+    asked = FieldOrder(source="query").run(replace(seen, lower=None, query=query), Generator()).images
+    assert ((asked_fields(OWN, query, 10, Generator()) - LOWER(OWN)).norm(dim=2) < 1e-6).double().mean() > 0.6
+    assert CARS.scores(VICTIMS, asked)["categories"].mean() > 0.8
+    assert [control.passed for control in controls(FieldOrder(source="query"), seen, 0)] == [True, True]
+    with pytest.raises(NotApplicable, match="field_order needs query, which this adversary does not have"):
+        FieldOrder(source="query").run(seen, Generator())
 
 
 def test_its_controls_pass_and_what_has_no_token_a_column_is_refused() -> None:

@@ -1,0 +1,108 @@
+"""Table III of patch shuffling at reduced size: accuracy, AUC and reconstruction on Criteo behind a trained DIFM.
+
+    python benchmarks/run.py difm --data-root ROOT
+
+ROOT holds train.txt of Criteo in the official format. The experiment: table_3_small of patch_shuffling. A finished row
+is a line of results/tables/table_3.jsonl, and run folders resume: the same command goes on with what is missing, all
+defenses of a seed before the next seed. It ends by writing results/tables/table_3.csv.
+"""
+
+import csv
+import json
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from run import machine
+
+from privkit.audit.run import run_audit
+from privkit.audit.seed_intervals import UNIT, over_values
+from privkit.papers import paper
+from privkit.reports.schema import Row
+from privkit.settings import read_toml, resolve
+
+RESULTS = Path(__file__).parent / "results" / "tables"
+EXPERIMENT = paper("patch_shuffling").folder / "experiments" / "table_3_small.toml"
+MEASURES = ("accuracy", "auc", "dense MSE", "categories")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        data_root: folder of train.txt.
+        out: where run folders are kept.
+        record_to: the file of results.
+    """
+
+    data_root: str
+    out: str = "privkit-runs/difm"
+    record_to: str = str(RESULTS / "table_3.jsonl")
+
+
+def measured(row: Row) -> dict[str, Any]:
+    """What Table III prints of a cell, and what a guess without any release would give."""
+    if row.accuracy is None or row.status != "done":
+        raise ValueError(f"{row.defense} under {row.attack} is {row.status}: {row.reason}")
+    found, floor = row.recovered["unaligned"], row.floors["column_mean"]["unaligned"]
+    values = {
+        "accuracy": row.accuracy.value,
+        "auc": row.task["auc"].value if "auc" in row.task else None,
+        "dense MSE": found["dense_mse"].value,
+        "categories": found["categories"].value,
+        "dense MSE of the column mean": floor["dense_mse"].value,
+        "categories of the column mean": floor["categories"].value,
+    }
+    return {name: None if value is None else round(value, 6) for name, value in values.items()}
+
+
+def main(options: Options) -> None:
+    """Run what is missing, append it and write the table."""
+    record = Path(options.record_to)
+    record.touch()
+    config = resolve({**read_toml(EXPERIMENT), "data_root": options.data_root, "threads": 1})
+    for seed in config.seeds:
+        for defense in config.defenses:
+            done = {(row["defense"], row["attack"], row["seed"]) for row in read(record)}
+            missing = tuple(one for one in config.attacks if (defense.label, one.label, seed) not in done)
+            if not missing:
+                continue
+            alone = replace(config, defenses=(defense,), attacks=missing, seeds=(seed,))
+            for row in run_audit(alone, out=Path(options.out) / alone.fingerprint).rows:
+                if row.defense != defense.label:
+                    continue
+                checks = {check.name: check.passed for check in row.checks if check.decisive}
+                key = {"defense": row.defense, "attack": row.attack, "seed": seed}
+                size = {name: row.counts[name] for name in ("private", "auxiliary", "test")}
+                made = {"processor": machine(1)["processor"], "date": datetime.now(UTC).date().isoformat()}
+                line = json.dumps({**key, **measured(row), "checks": checks, **size, **made}, ensure_ascii=False)
+                with record.open("a", encoding="utf-8") as lines:
+                    lines.write(line + "\n")
+                print(line, flush=True)
+    summarize(read(record), RESULTS / "table_3.csv")
+
+
+def read(record: Path) -> list[dict[str, Any]]:
+    """The lines of a file of results."""
+    return [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+
+
+def summarize(rows: list[dict[str, Any]], to: Path) -> None:
+    """Mean over seeds, and the 95 % Student interval."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        found[row["defense"], row["attack"]].append(row)
+    with to.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["defense", "attack", "seeds", *MEASURES])
+        for (defense, attack), same in found.items():
+            cells = []
+            for name in MEASURES:
+                values = [row[name] for row in same if row[name] is not None]
+                one = over_values(values, 0.95, UNIT) if len(values) > 1 else None
+                cells.append(f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" if one else "—")
+            seeds = " ".join(str(row["seed"]) for row in sorted(same, key=lambda row: int(row["seed"])))
+            table.writerow([f"`{defense}`", f"`{attack}`", seeds, *cells])
