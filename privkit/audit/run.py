@@ -28,6 +28,7 @@ from privkit.run.progress import Progress, Silent
 from privkit.run.provenance import circumstances, default_threads, manifest
 from privkit.run.verdict import verdict_of, write_verdict
 from privkit.settings import resolve
+from privkit.torch_utils.freed_memory import keep_freed_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,7 @@ def run_audit(
     elif settings:
         raise UsageError("give a configuration or its settings, not both")
     use_own_caches()  # before anything that may compile
+    keep_freed_memory()
     check_batches(config)
     device = pick_device(config.device)
     folder_path = Path(out) if out is not None else default_folder(config)

@@ -16,6 +16,7 @@ from privkit.config import AuditConfig
 from privkit.domains.stand_in import OFFICIAL, without_files
 from privkit.run.plan import Cell, plan
 from privkit.run.provenance import default_threads
+from privkit.torch_utils.freed_memory import keep_freed_memory
 
 _PROBE_SECONDS = 2.0
 """For timing attacks, all together; opening the data and a step of training for every defense come on top."""
@@ -33,6 +34,7 @@ def preview(config: AuditConfig) -> str:
         PrivkitError: for what the run itself would refuse, and for a model, defense or attack that fails on the probe.
     """
     use_own_caches()
+    keep_freed_memory()
     check_batches(config)
     device, threads = pick_device(config.device), torch.get_num_threads()
     torch.set_num_threads(config.threads or default_threads())
