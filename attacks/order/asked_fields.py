@@ -55,9 +55,8 @@ def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Ten
 
 
 def _answers(rows: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
-    """Tokens [N, C, D] that come back for rows [N, C], row by row; the last query is filled up with its last row."""
-    missing = -len(rows) % batch
-    whole = torch.cat([rows, rows[-1:].expand(missing, -1)])
+    """Tokens [N, C, D] that come back for rows [N, C], row by row; the last query is filled up with the first rows."""
+    whole = rows[torch.arange(len(rows) + -len(rows) % batch, device=rows.device) % len(rows)]
     released = None
     for number, part in enumerate(whole.split(batch)):
         answer = query(part, draws)
