@@ -21,7 +21,7 @@ from privkit.attacks.order.piece_solver import put
 from privkit.attacks.order.piece_training import PieceTraining
 from privkit.attacks.order.position_predictor import Predicted, learn, missing
 from privkit.attacks.order.token_reading import rows_a_message
-from privkit.attacks.patches import Geometry, as_tokens, unpatchify
+from privkit.attacks.patches import Geometry, patch_tokens, unpatchify
 from privkit.constraints import Checked, Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
@@ -122,7 +122,7 @@ class Sara(Checked):
             fit(training, self.epochs, stage, objective="sara: the training loss")
         images, sources = [], []
         for view in observation.views:
-            tokens, source = as_tokens(view.smashed).float(), learned.source(view)
+            tokens, source = patch_tokens(view.smashed).float(), learned.source(view)
             placed = put(tokens, source, rows_a_message(view))
             with torch.no_grad():
                 drawn = [

@@ -95,7 +95,8 @@ class _ClassToken(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """[N, 1, D] from [N, width, h, w]."""
-        return self.leave(features.mean((2, 3))).unsqueeze(1) * self.deviation + self.mean
+        made: Tensor = self.leave(features.mean((2, 3))).unsqueeze(1) * self.deviation + self.mean
+        return made
 
 
 class Decoder(nn.Module):

@@ -16,7 +16,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.order.piece_solver import put
 from privkit.attacks.order.position_predictor import learn
 from privkit.attacks.order.token_reading import rows_a_message
-from privkit.attacks.patches import as_tokens, unpatchify
+from privkit.attacks.patches import patch_tokens, unpatchify
 from privkit.constraints import Checked, Whole
 
 
@@ -70,7 +70,7 @@ class DragReorder(Checked):
         geometry, images, sources = learned.decoder.geometry, [], []
         for view in observation.views:
             sources.append(learned.source(view))
-            patches = learned.decoder.decode(as_tokens(view.smashed).float()).clamp(0, 1)
+            patches = learned.decoder.decode(patch_tokens(view.smashed).float()).clamp(0, 1)
             placed = put(patches, sources[-1], rows_a_message(view))
             images.append(unpatchify(placed, geometry.patch, geometry.image_shape))
         source = torch.cat(sources).to(images[0].device)

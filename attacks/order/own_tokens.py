@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
@@ -36,7 +36,7 @@ def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geo
         raise NotApplicable(f"{name} needs auxiliary images, and the lower segment or a query to see their tokens")
     if any(view.mixed > 1 for view in views):
         raise NotApplicable(f"{name} puts whole tokens back, but each released row is a mixture of several images")
-    geometry = Geometry.of(views[0].smashed, observation.image_shape)
+    geometry = replace(Geometry.of(views[0].smashed, observation.image_shape), class_tokens=0)  # it is no piece
     if geometry.tokens < 4 or geometry.patch < 2:
         raise NotApplicable(
             f"{name} needs at least 4 tokens of patches of at least 2 pixels a side, got {geometry.tokens} tokens of "

@@ -18,7 +18,7 @@ from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_to
 from privkit.attacks.order.piece_solver import TokenDecoder
 from privkit.attacks.order.piece_training import PieceTraining
 from privkit.attacks.order.token_reading import rows_a_message
-from privkit.attacks.patches import as_tokens
+from privkit.attacks.patches import patch_tokens
 from privkit.torch_utils.seeded import seeded
 
 _IMAGES_A_STEP = 32
@@ -53,7 +53,7 @@ class Predicted:
 
     def source(self, view: View) -> Tensor:
         """`places`, counted through each message as `put` wants it."""
-        places = self.places(as_tokens(view.smashed).float())
+        places = self.places(patch_tokens(view.smashed).float())
         return places + places.shape[1] * (torch.arange(len(places)) % rows_a_message(view)).unsqueeze(1)
 
 
