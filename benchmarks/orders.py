@@ -6,21 +6,37 @@
 Digits are those of `permutation_decoder`: 4,000 for the attack, 49 tokens of 4 pixels a side; ROOT and other sets are
 as in `jigsaw`, 64 tokens. The edge is a frozen random ViT without positions, cut after its first block, and known to
 the adversary. Each finished run is one line of `results/orders/joint.jsonl`; a run whose line is there is not repeated.
+
+    python benchmarks/run.py orders --part positions
+
+audits a trained ViT whose client drops or keeps the position embedding below a patch shuffle: `positions.jsonl`.
+
+    python benchmarks/run.py orders --part peer --beside DRAG/runner/data_reconstruction/defense.py
+
+compares `drag_reorder` with DRAG's released code, which this repository does not hold, on the same random tokens.
 """
 
+import ast
 import json
+import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import process_time
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jigsaw import load
 from run import machine
-from torch import Generator, Tensor
+from scipy.optimize import linear_sum_assignment
+from torch import Generator, Tensor, nn
 
+from privkit import run_audit
 from privkit.attacks.base import View
 from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.order.piece_solver import put
+from privkit.attacks.order.position_predictor import reordered
 from privkit.attacks.scores.image import mse, ssim
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.defenses.patch_shuffle import PatchShuffle
@@ -29,7 +45,8 @@ from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
 from privkit.registry import parse
 
-RUNS = Path(__file__).parent / "results" / "orders" / "joint.jsonl"
+RESULTS = Path(__file__).parent / "results" / "orders"
+RUNS, POSITIONS = RESULTS / "joint.jsonl", RESULTS / "positions.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +55,10 @@ class Options:
 
     Attributes:
         size: side to which faces are resampled.
+        beside: path of the file with DRAG's `_reorder_tokens`.
     """
 
+    part: Literal["joint", "positions", "peer"] = "joint"
     attacks: tuple[str, ...] = ("jigsaw:pairs=joint,epochs=12,kicks=30", "jigsaw:epochs=36,kicks=30")
     seeds: tuple[int, ...] = (0, 1, 2)
     data_root: Path | None = None
@@ -48,6 +67,7 @@ class Options:
     victims: int = 500
     auxiliary: int = 4000
     batch: int = 50
+    beside: Path | None = None
 
 
 def split(given: Options) -> tuple[Tensor, Tensor]:
@@ -90,8 +110,57 @@ def measured(attack: str, seed: int, own: Tensor, victims: Tensor, batch: int) -
     return row
 
 
+def positions(given: Options) -> None:
+    """Audit a trained model that drops the position embedding, and one that keeps it."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = run_audit(
+            defense=["patch_shuffle", "patch_shuffle:positions=keep"],
+            attack="drag_reorder",
+            dataset="digits",
+            budget="smoke:private=400,auxiliary=600,test=500,victims=100,epochs=12,attack_epochs=4",
+            training="batch_size=20",
+            seed=list(given.seeds),
+            threads=torch.get_num_threads(),
+            out=Path(folder) / "run",
+        )
+    for row in run.rows:
+        if row.defense != "none" and row.certificate is not None and row.accuracy is not None:
+            line = {"defense": row.defense, "attack": row.attack, "seed": row.seed, "proven": row.certificate.kind}
+            line |= {"accuracy": row.accuracy.value, "ssim": row.recovered["unaligned"]["ssim"].value}
+            line |= {name: row.answers[name].value for name in ("direct", "neighbor")} | machine(
+                torch.get_num_threads()
+            )
+            with POSITIONS.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            print(f"{row.defense} seed {row.seed}: accuracy {line['accuracy']:.3f}, in place {line['direct']:.3f}")
+
+
+def peer(given: Options) -> None:
+    """The order by DRAG's own function and by ours, for one predictor and 200 random images of 49 tokens."""
+    if given.beside is None:
+        raise ValueError("peer needs --beside PATH of DRAG's defense.py")
+    parsed = ast.parse(given.beside.read_text(encoding="utf-8"))
+    parsed.body = [one for one in parsed.body if getattr(one, "name", "") == "_reorder_tokens"]
+    names: dict[str, Any] = {"torch": torch, "nn": nn, "Tensor": Tensor, "Callable": Callable, "Path": Path}
+    names["linear_sum_assignment"] = linear_sum_assignment
+    exec(compile(parsed, str(given.beside), "exec"), names)
+    torch.manual_seed(0)
+    predictor = nn.Sequential(nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 50)).requires_grad_(False)
+    same = 0
+    for _ in range(200):
+        tokens = torch.randn(1, 50, 96)  # a class token in front, which their predictor has a column for
+        theirs = names["_reorder_tokens"](tokens, None, predictor)[0][:, 1:]
+        logits = predictor(tokens[:, 1:])[:, :, 1:]
+        ours = put(tokens[:, 1:], reordered(logits, torch.zeros(1, 49, dtype=torch.bool)), 1)
+        same += int(torch.equal(theirs, ours))
+    print(f"the same order for {same} of 200 images")
+
+
 def main(given: Options) -> None:
     """Append a line for each run that is not there yet, and print it."""
+    if given.part != "joint":
+        {"positions": positions, "peer": peer}[given.part](given)
+        return
     own, victims = split(given)
     done = [json.loads(line) for line in RUNS.read_text().splitlines()] if RUNS.exists() else []
     options = {name: value for name, value in asdict(given).items() if name in ("set", "victims", "auxiliary", "batch")}

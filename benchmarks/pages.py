@@ -1,6 +1,7 @@
 """Write the pages of measured results: `python benchmarks/pages.py [--check]`.
 
-A page `docs/results/NAME.md` is the text `benchmarks/results/NAME/page.md.j2` around the tables beside it (`*.csv`).
+A page `docs/results/NAME.md` is the text `benchmarks/results/NAME/page.md.j2` around the tables beside it (`*.csv` and
+`*.jsonl`).
 A measurement changes a table, and this command changes the page. The papers' page holds what `privkit papers` prints.
 """
 
@@ -8,16 +9,19 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import sys
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
+from privkit.audit.seed_intervals import over_values
 from privkit.cli.papers import claims_table, coverage_table, methods_table, orderings_table
 from privkit.papers import PAPERS, paper
 from privkit.papers.accurate_sl import effects
 from privkit.papers.coverage import STATES, coverage
 from privkit.papers.orderings import judge, measured, read_rows
+from privkit.reports.tables import interval
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "benchmarks" / "results"
@@ -91,6 +95,30 @@ def noise_bounds() -> str:
     return table(heading, list(rows.values()))
 
 
+def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str, int]) -> str:
+    """Lines of a JSONL file as a Markdown table: means over seeds, with Student intervals from two seeds on.
+
+    Args:
+        folder: of the file.
+        name: of the file.
+        keys: what tells rows apart.
+        digits: values to show -> digits behind the point.
+    """
+    lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
+    for line in lines:
+        rows.setdefault(tuple(str(line[key]) for key in keys), []).append(line)
+    made = []
+    for key, runs in rows.items():
+        cells = [f"`{cell}`" for cell in key] + [", ".join(str(run["seed"]) for run in runs)]
+        for value, places in digits.items():
+            several = [run[value] for run in runs]
+            one = f"{several[0]:.{places}f}"
+            cells.append(interval(over_values(several, 0.95), places) if len(runs) > 1 and places else one)
+        made.append(cells)
+    return table([*keys, "seeds", *(value.replace("_", " ") for value in digits)], made)
+
+
 def pages() -> dict[Path, str]:
     """Every page that is to be written, with its text."""
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
@@ -99,6 +127,7 @@ def pages() -> dict[Path, str]:
         template = environment.from_string(source.read_text(encoding="utf-8"))
         made[PAGES / f"{source.parent.name}.md"] = template.render(
             table=lambda name, folder=source.parent: markdown(folder / f"{name}.csv"),
+            over_seeds=lambda name, keys, digits, folder=source.parent: over_seeds(folder, name, keys, digits),
             claims=claims,
             orderings=orderings,
             covered=covered,

@@ -90,7 +90,7 @@ def piece_losses(
     for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_step(twins is not None)):
         shown = pieces(rows)
         targets = None if twins is None else twins(shown)
-        yield piece_loss(*network(shown, edges(rows)), targets)
+        yield piece_loss(*network(shown, edges(rows)), targets=targets)
 
 
 def piece_steps(count: int, joint: bool) -> int:
