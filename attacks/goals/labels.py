@@ -18,8 +18,8 @@ _CONTROL_ROUNDS, _CONTROL_ROWS = 8, 100
 _MOST = 1_000_000_000
 """Epochs; a budget allows as many."""
 
-Epoch = Annotated[int, Ge(-_MOST), Le(_MOST)] | Literal["every"]
-"""An epoch of training, from 0, or from the end: -1 is the last; or every one."""
+Epoch = Annotated[int, Ge(-_MOST), Le(_MOST)] | Literal["pooled", "every"]
+"""All epochs together, record by record; one epoch of training, from 0, or from the end: -1 is the last; or each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
 
     @property
     def epoch(self) -> Epoch:
-        """The epoch of training whose rounds it reads; with "every", it is asked in each epoch apart."""
+        """The epoch of training whose rounds it reads; with "pooled" all of them, with "every" each apart."""
 
 
 def observe(

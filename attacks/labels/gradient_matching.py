@@ -24,7 +24,7 @@ class GradientMatching(Checked):
         distance: "mse", as published, or "cosine" (one less the cosine), which needs no scale.
         message: images that one loss is the mean of, ≥ 1, which scales the candidates for "mse"; None for all rows of
             a view.
-        epoch: of training, whose rounds an audit hands over, from 0, or from the end: -1 is the last; or "every".
+        epoch: as in `LabelLeak`.
 
     The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact; a
     freshly drawn one of the same architecture is UnSplit's setting, where it works at the last layer alone, and labels
@@ -42,7 +42,7 @@ class GradientMatching(Checked):
     positive: Whole = 1
     distance: Literal["mse", "cosine"] = "mse"
     message: Count | None = None
-    epoch: Epoch = -1
+    epoch: Epoch = "pooled"
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
         """Score every row: how much nearer the positive label's gradient is than the nearest other's."""

@@ -33,8 +33,9 @@ class LabelLeak(Checked):
         less_own: ask for the label of the other record in a gradient, such as the other member's of a mixing group.
             The mean gradient of the rows of the same round and the same own label is subtracted first. What is left has
             mean zero, so that cosine needs reference="labeled", which is then of the own labels.
-        epoch: of training, whose rounds an audit hands over, from 0, or from the end: -1 is the last. "every" asks in
-            each epoch apart, for a curve.
+        epoch: "pooled" averages a record's scores over all epochs of training, as many as a receipt charges. A number
+            reads one epoch's rounds alone, from 0, or from the end: -1 is the last. "every" asks in each epoch apart,
+            for a curve.
 
     In a balanced task nothing says that positives have the longer gradients, so that an AUC below 1/2 is a leak, too.
 
@@ -52,7 +53,7 @@ class LabelLeak(Checked):
     positive: Whole = 1
     at: Literal["cut", "lower"] = "cut"
     less_own: bool = False
-    epoch: Epoch = -1
+    epoch: Epoch = "pooled"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,10 +10,12 @@ from pathlib import Path
 from privkit.attacks.base import AnyAttack, AttackDiverged, NotApplicable, known_to
 from privkit.audit.claims import uncovered
 from privkit.audit.defended import defended_model
+from privkit.audit.findings import at_chance
 from privkit.audit.goals import GOALS
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
 from privkit.audit.seed_data import SeedData
 from privkit.config import AuditConfig
+from privkit.domains.labels import several
 from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, UsageError
 from privkit.interval import Interval
 from privkit.out_of_memory import ran_out, shortage
@@ -92,7 +94,11 @@ def run_cell(
         log(traceback.format_exc())
         reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"
         row = base.model_copy(update={"status": "error", "reason": reason})
-    told = () if context is None else (*context.model.known["notes"], *_uncovered(context))
+    told: tuple[str, ...] = ()
+    if context is not None:
+        told = (*context.model.known["notes"], *_uncovered(context))
+        if context.row.accuracy is not None and not several(splits.test.y) and own_loss(context.model.upper) is None:
+            told = (*told, *at_chance(context.row.accuracy, splits.test.y))
     storages = cell.defense.spec.storages
     held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
     row = row.model_copy(update={"notes": (*seed_data.warnings, *told, *held, *row.notes)})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
+from privkit.interval import Interval
 from privkit.reports.schema import Check, Metrics
 
 CONVERGENCE: dict[bool | None, str] = {
@@ -20,6 +23,28 @@ BEATEN = {
 }
 """Floor -> what an attack must be better than."""
 METRICS = {"mse": "MSE", "token_accuracy": "token accuracy", "cells": "share of cells"}
+
+
+def at_chance(accuracy: Interval, labels: Tensor) -> tuple[str, ...]:
+    """A sentence for the row, if the defended model is not shown to be better than one constant guess.
+
+    Args:
+        accuracy: of the test records, with its interval.
+        labels: of the test records, int64 [N].
+
+    >>> import torch
+    >>> chance = Interval(value=0.12, low=0.09, high=0.15, n=500, method="Clopper–Pearson")
+    >>> at_chance(chance, torch.arange(500) % 10)[0][:60]
+    'accuracy 0.120 is not shown to be better than the most frequ'
+    """
+    most = labels.bincount().max().item() / len(labels)
+    if accuracy.low > most:
+        return ()
+    return (
+        f"accuracy {accuracy.value:.3f} is not shown to be better than the most frequent label's share {most:.3f}: the "
+        "defended model learned nothing, so that what attacks recover is compared at chance accuracy; train longer, or "
+        "weaken the defense",
+    )
 
 
 def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]) -> tuple[Check, ...]:

@@ -34,6 +34,21 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+def test_a_records_scores_are_pooled_over_epochs_whatever_their_order_and_scale() -> None:
+    draws = Generator().manual_seed(0)
+    positive, rounds = torch.arange(400) % 2 == 0, torch.arange(400) // 50
+    epochs, records = [], []
+    for epoch in range(9):
+        order = torch.randperm(400, generator=draws)
+        values = 10.0**-epoch * (positive + 2 * torch.randn(400, generator=draws))[order]
+        epochs.append((Scores(values=values, examples=torch.arange(400)), positive[order], rounds))
+        records.append([str(row).encode() for row in order.tolist()])
+    one, nine = (told_apart(*labels._pooled(epochs[-count:], records[-count:]))["auc"] for count in (1, 9))
+    assert one.value < 0.7
+    assert nine.value > 0.8
+    assert labels._pooled(epochs[-1:], records[-1:])[0].values is epochs[-1][0].values
+
+
 def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
     attacks = ["label_leak", "gradient_matching", "member_inference", "canaries", "canaries:on=gradient"]
     run = run_audit(defense="none", attack=attacks, out=tmp_path / "run", **SETTINGS)

@@ -9,14 +9,17 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from privkit.attacks.base import Mounting, Session
+from privkit.attacks.base import Mounting, Session, known_to
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
+from privkit.registry import load, table
 from privkit.settings import resolve
 from privkit.training import Clients
-from privkit.wire.channel import black_box_query, record
+from privkit.wire.channel import black_box_query, record, shared_lower
+from privkit.wire.hijack import imitated
 from tests.audit.audits import registered
+from tests.audit.test_every_part import ATTACKS
 from tests.small import SMALL
 
 
@@ -92,26 +95,49 @@ def test_no_private_image_can_be_reached_from_what_an_attack_is_given(
         assert leaks(altered(observation, query=lambda x, g: (kept, ids)))  # noqa: B023
 
 
-@pytest.mark.parametrize("attack", ["black_box:epochs=1", "mean_image", "mid_grey"])
+QUICK = {"black_box", "mean_image", "mid_grey", "nearest_record"}
+TRAINS_CLIENTS = {"fsha"}
+"""Attacks whose clients train on private images, so that what they are shown follows from these by design."""
+RECONSTRUCT = sorted(
+    name
+    for name, target in ((name, load(target)) for name, target in table("attacks").items())
+    if target.goal == "reconstruct" and "images" in target().mounting.domains and name not in TRAINS_CLIENTS
+)
+
+
+@pytest.mark.parametrize(
+    "attack", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in RECONSTRUCT]
+)
 def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> None:
     """The private images are replaced after the wire was recorded: every attack answers bit for bit the same."""
-    config = resolve({"defense": "batch_shuffle", "attack": attack, **SMALL})
+    config = resolve({"defense": "batch_shuffle", "attack": ATTACKS.get(attack, attack), **SMALL})
     outputs = []
     for replaced in (False, True):
         setting = prepare(config, 0, torch.device("cpu"))
-        defense = config.defenses[1].spec
-        model = config.model.spec.build(setting.splits.domain, 10, positions=False, seed=0)
-        edge = Clients.build(model.lower, defense, setting.splits.domain, classes=10, seed=0)
-        views = record(edge, setting.victims, batch_size=50, seed=0).views
+        defense, spec = config.defenses[1].spec, config.attacks[0].spec
+        domain = setting.splits.domain
+        model = config.model.spec.build(domain, 10, positions=False, seed=0)
+        edge = Clients.build(model.lower, defense, domain, classes=10, seed=0)
+        held = {
+            "auxiliary": setting.auxiliary.x,
+            "auxiliary_labels": setting.auxiliary.y,
+            "query": black_box_query(edge),
+            "lower": shared_lower(edge),
+            "upper": model.upper.requires_grad_(False),
+            "imitate": imitated(edge, domain),
+        }
         knowledge = ImageObservation(
             image_shape=(1, 8, 8),
             batch_size=50,
-            auxiliary=setting.auxiliary.x,
-            query=black_box_query(edge),
+            views=record(edge, setting.victims, batch_size=50, seed=0, passes=spec.mounting.passes).views,
+            **{name: value for name, value in held.items() if name in known_to(spec)},
         )
         if replaced:
             setting.victims.x.copy_(torch.rand_like(setting.victims.x))
             setting.splits.private.x.copy_(torch.rand_like(setting.splits.private.x))
-        spec = config.attacks[0].spec
-        outputs.append(spec.run(replace(knowledge, views=views), Generator().manual_seed(0)).images)
+        outputs.append(spec.run(knowledge, Generator().manual_seed(0)).images)
     assert torch.equal(*outputs)
+
+
+def test_every_attack_on_images_is_asked() -> None:
+    assert {"adaptive", "black_box", "jigsaw", "sdar", "unmix", "unsplit", "white_box"} <= set(RECONSTRUCT)

@@ -19,11 +19,11 @@ from privkit.training import Round
 from privkit.wire.transcript import Recorder
 
 Asked = tuple[Scores, Tensor, Tensor]
-"""Scores, whether each is of a positive, and the round of each."""
+"""Scores of rows, counted client after client, whether each is of a positive, and the round of each."""
 
 
 def ask(context: AttackContext) -> Row:
-    """Train the model over again under a recorder, and attack what came back to every client in one epoch.
+    """Train the model over again under a recorder, and attack what came back to every client.
 
     Raises:
         NotApplicable: if nothing is sent or comes back, or the label that is asked for does not exist.
@@ -36,15 +36,22 @@ def ask(context: AttackContext) -> Row:
         raise NotApplicable(f"positive={attack.positive} is no label: there are {seed_data.splits.classes} classes")
     checks = context.controls(lambda: controls(attack, context.cell.seed))
     context.begin()
-    every = attack.epoch == "every"
-    by_epoch = _every_epoch(attack, context) if every else [asked(attack, _recorded(attack, context), context)]
-    answers = context.told(*by_epoch[-1])
+    every, pooled = attack.epoch == "every", attack.epoch == "pooled"
+    if every or pooled:
+        by_epoch, records = _each_epoch(attack, context)
+        if not by_epoch:
+            raise NotApplicable("the model was trained for no epoch, so that no gradient came back")
+    else:
+        by_epoch, records = [asked(attack, _recorded(attack, context), context)], []
+    answers = context.told(*(_pooled(by_epoch, records) if pooled else by_epoch[-1]))
     curve = tuple(told_apart(*one)["auc"] for one in by_epoch) if every else ()
     many, notes = seed_data.splits.classes, []
     if several(seed_data.victims.y):
         notes.append(f"each record has {many} labels: the attack asked whether it has number {attack.positive}")
     if "own_labels" in known_to(attack):
         notes.append("each client knows its own labels, and asked for that of the other record that is mixed with it")
+    if pooled and len(by_epoch) > 1:
+        notes.append(f"each record's scores in {len(by_epoch)} epochs are averaged")
     if every:
         notes.append(f"the attack was asked in each of {len(curve)} epochs; the answers are of the last")
     found = {"answers": answers, "auc_curve": curve, "checks": checks, "notes": tuple(notes)}
@@ -53,7 +60,7 @@ def ask(context: AttackContext) -> Row:
 
 def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext) -> Asked:
     """Scores, truth and round of every row of every client that the attack was asked about."""
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    parts: list[tuple[Tensor, ...]] = []
     clients = len(recorder.rounds[0].received) if recorder.rounds else 0
     if not clients or recorder.rounds[0].received[0].cut_gradient is None:
         raise NotApplicable("no gradient comes back to a client of its own: images are mixed before its lower segment")
@@ -67,11 +74,12 @@ def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext) -> As
         # what is known is not asked, nor what nobody else is part of
         asked_for = ~torch.isin(scores.examples, known) & (truth[scores.examples] >= 0)
         judged, values = scores.examples[asked_for], scores.values[asked_for]
-        parts.append((values, truth[judged] == attack.positive, rounds[judged] * clients + client))
-    values, positive, batches = (torch.cat(column) for column in zip(*parts, strict=True))
+        batch = rounds[judged] * clients + client
+        parts.append((values, client * len(own) + judged, truth[judged] == attack.positive, batch))
+    values, examples, positive, batches = (torch.cat(column) for column in zip(*parts, strict=True))
     if bool(positive.all()) or not bool(positive.any()):
         raise NotApplicable(f"all or none of the {len(positive)} rows have label {attack.positive}: ask for another")
-    return Scores(values=values, examples=torch.arange(len(values))), positive, batches
+    return Scores(values=values, examples=examples), positive, batches
 
 
 def _observed(
@@ -142,7 +150,7 @@ def _recorded(attack: LabelAttack, context: AttackContext) -> Recorder:
     key = (str(context.folder.path), context.cell.model_id, attack.epoch, "lower" in known_to(attack))
     if key not in _KEPT:
         steps, epochs = _steps(context), context.config.budget.epochs
-        assert attack.epoch != "every"
+        assert not isinstance(attack.epoch, str)
         epoch = attack.epoch if attack.epoch >= 0 else epochs + attack.epoch
         if not 0 <= epoch < epochs:
             raise NotApplicable(f"epoch={attack.epoch} is none of the {epochs} epochs of training")
@@ -157,20 +165,44 @@ _KEPT: dict[tuple[str, str, int | str, bool], Recorder] = {}
 """One replayed epoch at most."""
 
 
-def _every_epoch(attack: LabelAttack, context: AttackContext) -> list[Asked]:
-    """What the attack says in each epoch; only one epoch's rounds are in memory."""
-    recorder, steps = _recorder(attack), _steps(context)
+def _each_epoch(attack: LabelAttack, context: AttackContext) -> tuple[list[Asked], list[list[bytes]]]:
+    """What the attack says in each epoch, and which record each score is of; one epoch's rounds are in memory."""
+    recorder, steps = Recorder(inputs=True), _steps(context)
     found: list[Asked] = []
+    records: list[list[bytes]] = []
 
     def play(*given: Any, number: int = 0, **options: Any) -> Round:
         played = recorder(*given, number=number, **options)
         if (number + 1) % steps == 0:
             found.append(asked(attack, recorder, context))
+            records.append(_records(recorder, found[-1][0].examples))
             recorder.rounds.clear()
         return played
 
     replay(context.config, context.cell, context.seed_data, play, context.progress)
-    return found
+    return found, records
+
+
+def _records(recorder: Recorder, examples: Tensor) -> list[bytes]:
+    """What each score is of: a client recognizes its own records from epoch to epoch."""
+    clients = len(recorder.rounds[0].received)
+    sent = [kept.images.unflatten(0, (clients, -1)) for kept in recorder.rounds if kept.images is not None]
+    return [record.numpy().tobytes() for record in torch.cat(sent, 1).flatten(0, 1)[examples.cpu()]]
+
+
+def _pooled(epochs: list[Asked], records: list[list[bytes]]) -> Asked:
+    """The last epoch's records, each with its mean score over all epochs, in standard deviations of an epoch."""
+    last, positive, rounds = epochs[-1]
+    if len(epochs) == 1:
+        return epochs[-1]
+    sums: dict[bytes, list[float]] = {record: [] for record in records[-1]}
+    for (scores, *_), names in zip(epochs, records, strict=True):
+        values = scores.values.double()
+        standard = (values - values.mean()) / values.std().clamp_min(1e-300)
+        for name, value in zip(names, standard.tolist(), strict=True):
+            sums.get(name, []).append(value)
+    pooled = torch.tensor([sum(sums[record]) / len(sums[record]) for record in records[-1]], dtype=torch.float64)
+    return Scores(values=pooled, examples=last.examples), positive, rounds
 
 
 def _steps(context: AttackContext) -> int:
