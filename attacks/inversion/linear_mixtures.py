@@ -99,8 +99,10 @@ class Mixtures:
         return self.design @ tokens.double().unflatten(0, (-1, batch)).permute(1, 2, 0, 3)
 
 
-def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float]:
+def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:
     """What a typical record releases, and the noise with which solving some passes predicts another one best.
+
+    The third value is the share of the other pass's variance that is then left, 1 where nothing is predicted.
 
     Args:
         passes: of the adversary's own records.
@@ -112,7 +114,9 @@ def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float]
         (held_out.predicted(known.solved(typical, noise)[0]) - held_out.released).square().mean().item()
         for noise in NOISES
     ]
-    return typical, NOISES[min(range(len(wrong)), key=wrong.__getitem__)]
+    unusual = held_out.released - held_out.design.sum(3, keepdim=True) * typical.unsqueeze(1)
+    best = min(range(len(wrong)), key=wrong.__getitem__)
+    return typical, NOISES[best], wrong[best] / max(unusual.square().mean().item(), 1e-300)
 
 
 def _seats(view: View) -> Tensor:

@@ -17,8 +17,12 @@ from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.decoders import DecoderName
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
 from privkit.attacks.inversion.rounds import by_round
+from privkit.attacks.inversion.secret_ratios import with_ratios
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.seeded import seeded
+
+_UNEXPLAINED = 0.5
+"""Share of another pass's variance, left by secret ratios, from which they are taken to be wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,9 @@ class Unmix(Checked):
     A mixed release is a weighted sum of its members' smashed data. A server that forms the groups knows the members
     and, where coins are public, the weights. Each pass draws new ones, so that a few passes determine all smashed data.
     Noise is averaged. Cells that never crossed are filled with the mean; the decoder is told how much is known of each.
+
+    Secret ratios, one for a whole record, are found from the passes themselves (`with_ratios`); guesses then stand in
+    no order within a round. Secret masks are refused.
 
     It assumes that a client sends the same batch, in the same order, in all passes (as with a fixed order of its data),
     and that the lower segment stays as it is. Without mixing it averages, and puts masked passes together.
@@ -67,14 +74,21 @@ class Unmix(Checked):
         """Unmix the passes, train a decoder on own images that were mixed and unmixed likewise, and decode.
 
         Raises:
-            NotApplicable: if coins are hidden, or the mixed positions are none of the release's.
+            NotApplicable: if coins are hidden and cannot be found, or the mixed positions are none of the release's.
         """
         check(self, observation)
         assert observation.query is not None
         assert observation.auxiliary is not None
         rounds = by_round(observation.views, self.passes, mixed=True)
-        Mixtures.of(rounds[0])  # refuses hidden coins before anything is queried
-        query, device = observation.query, observation.views[0].smashed.device
+        first, query = observation.views[0], observation.query
+        batch, device = len(first.smashed) // first.messages, first.smashed.device
+        secret = first.mixed > 1 and first.weights is None
+
+        def told(same: Sequence[View]) -> Sequence[View]:
+            return with_ratios(same, observation.batch_size // batch) if secret else same
+
+        rounds = [list(told(same)) for same in rounds]
+        Mixtures.of(rounds[0])  # refuses what cannot be solved before anything is queried
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         own = observation.auxiliary[: observation.batch_size].to(device)
         if len(own) < observation.batch_size:
@@ -83,8 +97,13 @@ class Unmix(Checked):
             )
         draws = Generator(device).manual_seed(root)
         with seeded(device, module), torch.no_grad():
-            tried = [_asked(query(own, draws)) for _ in range(self.passes + 1)]
-            typical, noise = fitting_noise(tried[:-1], tried[-1])
+            tried = told([query(own, draws).view for _ in range(self.passes + 1)])
+            typical, noise, left = fitting_noise(tried[:-1], tried[-1])
+        if secret and left > _UNEXPLAINED:
+            raise NotApplicable(
+                f"secret ratios that fit some passes leave {100 * left:.0f} % of another one's variance: a row is no "
+                "sum with one ratio for each record, or noise covers it"
+            )
 
         def unmixed(same: Sequence[View]) -> View:
             smashed, explained = Mixtures.of(same).solved(typical, noise)
@@ -92,8 +111,9 @@ class Unmix(Checked):
             return View(round=same[0].round, smashed=smashed, weights=weights)
 
         def asked(images: Tensor, draws: Generator) -> QueryResult:
-            view = unmixed([_asked(query(images, draws)) for _ in range(self.passes)])
-            return QueryResult(view=view, members=torch.arange(len(images), device=device).unsqueeze(1))
+            answers = [query(images, draws) for _ in range(self.passes)]
+            same = told([answer.view for answer in answers])
+            return QueryResult(view=unmixed(same), members=_images(same, answers).unsqueeze(1))
 
         with torch.no_grad():
             views = [unmixed(same) for same in rounds]
@@ -113,8 +133,22 @@ def _records(view: View) -> Tensor:
     return torch.where(view.clients >= 0, view.clients * batch + place, -1).flatten()
 
 
-def _asked(answer: QueryResult) -> View:
-    """The answer's view, if the order of its rows is the one in which a round is solved."""
-    if not torch.equal(_records(answer.view), answer.members.flatten()):
-        raise NotApplicable("unmix needs a query that answers with the b-th records of each group in the b-th row")
-    return answer.view
+def _images(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
+    """The own image that each record is, in the order of `_records`.
+
+    Clients whose ratios were secret are numbered in any order. An image is the record that shares most rows with it.
+    """
+    records = torch.stack([_records(view) for view in same])
+    members = torch.stack([answer.members for answer in answers])
+    count = int(members.max()) + 1
+    alone = torch.arange(count, device=members.device)
+    if torch.equal(records, members.flatten(1)):
+        return alone
+    seats = records.unflatten(1, members.shape[1:])
+    pairs = seats.unsqueeze(3) * count + members.unsqueeze(2)
+    pairs = pairs[(seats.unsqueeze(3) >= 0) & (members.unsqueeze(2) >= 0)]
+    together = torch.bincount(pairs.flatten(), minlength=count * count).view(count, count)
+    image: Tensor = together.argmax(1)
+    if not torch.equal(image.sort().values, alone):
+        raise NotApplicable("the solved records are not the own images, one for one: record more passes")
+    return image

@@ -11,6 +11,7 @@ from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
+from privkit.attacks.inversion.secret_ratios import with_ratios
 from privkit.attacks.inversion.unmix import Unmix
 from privkit.defenses.base import Defense
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
@@ -118,7 +119,7 @@ def test_noise_is_averaged(defense: Defense) -> None:
     edge = clients(defense)
     views, wrong = passes(edge, 33)[::2], []
     for count in (8, 32):
-        typical, noise = fitting_noise(views[:count], views[-1])
+        typical, noise, _ = fitting_noise(views[:count], views[-1])
         found, _ = Mixtures.of(views[:count]).solved(typical, noise)
         wrong.append((found - smashed(edge)).square().mean().item())
     assert wrong[1] < 0.45 * wrong[0]
@@ -138,6 +139,27 @@ def test_is_at_the_floor_where_noise_covers_all() -> None:
     assert error(defense, run(defense, Unmix(epochs=3))) > 0.97 * FLOOR
 
 
+@pytest.mark.parametrize("group", [2, 3])
+def test_secret_ratios_are_found_from_the_passes_alone(group: int) -> None:
+    edge = clients(Mixup(group=group, published=False))
+    mixtures = Mixtures.of(with_ratios(passes(edge, 24)[::2], CLIENTS))
+    found = mixtures.solved(mixtures.typical(), 1e-9)[0].unflatten(0, (CLIENTS, BATCH))
+    wanted = smashed(edge).unflatten(0, (CLIENTS, BATCH))
+    errors = (found.unsqueeze(1) - wanted).square().flatten(2).mean(2)
+    assert sorted(errors.argmin(1).tolist()) == list(range(CLIENTS))
+    assert errors.amin(1).max() < 1e-3 * wanted.var()
+
+
+def test_an_attack_on_secret_ratios_trains_on_its_own_images() -> None:
+    defense = Mixup(published=False)
+    edge = clients(defense)
+    seen_views = record(edge, VICTIMS, batch_size=BATCH, seed=1, passes=8)
+    result = Unmix(epochs=2).run(seen(edge, seen_views.views), Generator().manual_seed(0))
+    assert result.images.shape == (2 * 3 * BATCH * 2, 1, 8, 8)
+    public = run(Mixup(), Unmix(epochs=2))
+    assert result.curve[-1] < 1.05 * public.curve[-1]  # the ratios were no secret
+
+
 def test_goes_on_after_a_kill_bit_for_bit() -> None:
     defense, attack = Mixup(), Unmix(passes=4, epochs=3)
     whole = run(defense, attack)
@@ -151,9 +173,10 @@ def test_goes_on_after_a_kill_bit_for_bit() -> None:
 
 
 def test_what_cannot_be_solved_is_refused() -> None:
-    for defense in (Mixup(published=False), RandomCutMix(published=False)):
-        with pytest.raises(NotApplicable, match="coins of mixing are hidden"):
-            run(defense, Unmix(passes=2, epochs=1))
+    with pytest.raises(NotApplicable, match="at least 10 messages, got 6"):
+        run(Mixup(published=False), Unmix(passes=2, epochs=1))
+    with pytest.raises(NotApplicable, match=r"record more passes|one ratio for each record"):
+        run(RandomCutMix(published=False), Unmix(passes=8, epochs=1))
     with pytest.raises(NotApplicable, match="16 positions, but the release is"):
         run(RandomCutMix(level="input"), Unmix(passes=2, epochs=1))
     edge = clients(Mixup())
