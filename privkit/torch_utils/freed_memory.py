@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from functools import cache
 
 _TRIM, _MAP = -1, -3
@@ -21,5 +22,5 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether the C library took both settings; other libraries than glibc have none.
     """
-    settings = getattr(ctypes.CDLL(None), "mallopt", None) if hasattr(ctypes, "CDLL") else None
+    settings = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     return settings is not None and bool(settings(_MAP, _LARGE)) and bool(settings(_TRIM, _KEPT))
