@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from privkit.accountants.compile import curve
     from privkit.accountants.ledger import BudgetSpent, Charge, Ledger, PrivacyBudget
     from privkit.accountants.ledger_file import LedgerError, LedgerFile
+    from privkit.accountants.region import Region
     from privkit.accountants.table import mechanism_of
     from privkit.certificate import Certificate
 
@@ -33,6 +34,7 @@ __all__ = [
     "LedgerError",
     "LedgerFile",
     "PrivacyBudget",
+    "Region",
     "RenyiCurve",
     "calibrate",
     "curve",

@@ -16,6 +16,7 @@ from privkit.accountants.bounds import bound
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.numerical_composition import composed_bound
 from privkit.accountants.bounds.renyi_composition import renyi_bound
+from privkit.accountants.region import region
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, statement, warnings
 from privkit.array import Array
@@ -23,8 +24,6 @@ from privkit.certificate import Certificate
 
 _SMALLEST = 5e-324
 """Smallest positive float."""
-NODES, _TAIL = 65, 1e-9
-"""Values of ε behind a trade-off curve, and the δ at the largest of them."""
 
 
 def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
@@ -149,7 +148,7 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
     """Smallest false negative rate that any attack can have at each false positive rate: a proven lower bound.
 
-    It is β = max over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), with the smallest δ(ε) that is proven.
+    It is β = max over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), with the smallest δ(ε) that is proven (`region`).
 
     Args:
         mechanism: what is released.
@@ -170,16 +169,7 @@ def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tig
     >>> trade_off(one, [0.05, 0.5]).round(3).tolist()
     [0.74, 0.159]
     """
-    alpha = np.asarray(false_positive_rates, float)
-    if not np.all((alpha >= 0) & (alpha <= 1)):
-        raise ValueError(f"a false positive rate must lie in [0, 1], got {false_positive_rates!r}")
-    bounds = compiled.bounds(compiled.steps(mechanism), tight=tight)
-    largest = min(bound.epsilon(_TAIL).value for bound in bounds)
-    epsilons = np.linspace(0, min(largest, 700.0), NODES)
-    deltas = np.array([exp(min(0.0, *(bound.log_delta(e).value for bound in bounds))) for e in epsilons.tolist()])
-    kept, e = 1 - deltas - alpha[..., None], epsilons
-    beta = np.maximum(kept - alpha[..., None] * np.expm1(e), kept * np.exp(-e))
-    return np.asarray(np.clip(beta.max(-1), 0, 1))
+    return 1 - region(mechanism, tight=tight).true_positives(false_positive_rates)
 
 
 def _least(answered: Sequence[tuple[Bound, Limit]]) -> tuple[Bound, Limit]:

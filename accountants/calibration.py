@@ -70,35 +70,40 @@ def calibrate(
     )
 
 
+def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
+    """The same mechanism with so many times its noise, on smashed data and labels.
+
+    Raises:
+        ValueError: if the noise is randomized response, which has no scale.
+    """
+    noise = mechanism.noise
+    if noise.law == "randomized_response":
+        raise ValueError(
+            "randomized response has no sigma: randomized_response.noise_for gives the noise_parameter of one answer"
+        )
+    labels = None if noise.labels is None else noise.labels * factor
+    return replace(mechanism, noise=replace(noise, smashed=noise.smashed * factor, labels=labels))
+
+
 def _sigma(
     mechanism: SplitMechanism, target: float, epsilon: Callable[[SplitMechanism], float], tight: bool
 ) -> tuple[float, SplitMechanism]:
     """Smallest factor on the noise that reaches the target."""
-    if mechanism.noise.law == "randomized_response":
-        raise ValueError(
-            "randomized response has no sigma: randomized_response.noise_for gives the noise_parameter of one answer"
-        )
-
-    def scaled(factor: float) -> SplitMechanism:
-        noise = mechanism.noise
-        labels = None if noise.labels is None else noise.labels * factor
-        return replace(mechanism, noise=replace(noise, smashed=noise.smashed * factor, labels=labels))
-
     low, high = 1.0, 1.0
-    if epsilon(mechanism) > target:
-        while epsilon(scaled(high)) > target:
+    if epsilon(scaled(mechanism, 1.0)) > target:
+        while epsilon(scaled(mechanism, high)) > target:
             low, high = high, 2 * high
             if high > _LARGEST:
                 raise ValueError(
                     f"no noise reaches epsilon={target:g}: something else than the noised releases costs more"
                 )
     else:
-        while low > 1 / _LARGEST and epsilon(scaled(low)) <= target:
+        while low > 1 / _LARGEST and epsilon(scaled(mechanism, low)) <= target:
             low, high = low / 2, low
     while high / low > 1 + (_NUMERICAL_TOLERANCE if tight and not _closed(mechanism) else _TOLERANCE / 1e4):
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if epsilon(scaled(middle)) > target else (low, middle)
-    return mechanism.noise.smashed * high, scaled(high)
+        low, high = (middle, high) if epsilon(scaled(mechanism, middle)) > target else (low, middle)
+    return mechanism.noise.smashed * high, scaled(mechanism, high)
 
 
 def _rounds(

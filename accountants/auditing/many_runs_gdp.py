@@ -7,10 +7,9 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from privkit.accountants import validate
+from privkit.accountants.auditing.families import GAUSSIAN, LARGEST
 from privkit.accountants.auditing.many_runs import tried
-from privkit.accountants.auditing.one_run_gdp import LARGEST_MU
 from privkit.accountants.auditing.score_cuts import scores, upper
-from privkit.accountants.bounds import gaussian
 from privkit.empirical_bound import EmpiricalBound
 
 
@@ -56,9 +55,9 @@ def mu_many_runs(
     cuts, for_missed, for_alarms, chosen, method = tried(members, others, error, threshold)
     mu = -ndtri(upper(cuts.alarms, others.size, for_alarms)) - ndtri(upper(cuts.missed, members.size, for_missed))
     best = int(np.argmax(mu))
-    largest = min(max(0.0, float(mu[best])), LARGEST_MU)
+    largest = min(max(0.0, float(mu[best])), LARGEST)
     return EmpiricalBound(
-        epsilon=float(gaussian.epsilon(d, largest)) if largest > 0 else 0.0,
+        epsilon=GAUSSIAN.epsilon(largest, d),
         delta=d,
         confidence=float(confidence),
         canaries=members.size + others.size,
@@ -67,9 +66,9 @@ def mu_many_runs(
         mu=largest,
         method=f"{method}, on a Gaussian trade-off curve: μ >= {largest:.4g}",
         assumptions=(
-            "the mechanism's trade-off curve is Gaussian for some μ, or the claim that is tested is such a curve",
+            GAUSSIAN.assumption,
             "the scores with the canary are independent draws of one law, and so are those without: one run of the "
-            "mechanism each; canaries of one run are not independent (use epsilon_one_run_gdp)",
+            "mechanism each; canaries of one run are not independent (use epsilon_one_run_curve)",
             "runs with and without the canary start from neighboring data sets of the relation that is claimed",
             chosen,
         ),

@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
+
 from privkit.array import Array
 
 
@@ -48,6 +50,10 @@ class Bound(ABC):
     def log_delta(self, epsilon: float) -> Limit:
         """Smallest ln δ that the theorem proves at ε ≥ 0."""
 
+    def log_deltas(self, epsilons: Array) -> Array:
+        """[J] ln δ at many ε."""
+        return np.array([self.log_delta(epsilon).value for epsilon in epsilons.tolist()])
+
     @property
     def batch(self) -> Hashable:
         """Bounds with equal keys are computed in one pass over arrays."""
@@ -87,7 +93,6 @@ class ClosedForm(Bound):
 def epsilons(bounds: Sequence[Bound], deltas: Array) -> list[Limit]:
     """ε of many bounds, each at its own δ: those of one batch in one pass.
 
-    >>> import numpy as np
     >>> epsilons([], np.array([]))
     []
     """

@@ -43,6 +43,9 @@ class GaussianBound(Bound):
     def log_delta(self, epsilon: float) -> Limit:
         return Limit(value=float(gaussian.log_delta(epsilon, self.mu)))
 
+    def log_deltas(self, epsilons: Array) -> Array:
+        return gaussian.log_delta(epsilons, self.mu)
+
 
 def gaussian_bound(steps: Steps) -> GaussianBound | None:
     """The Gaussian of all steps together; None if one of them is worse than any Gaussian.

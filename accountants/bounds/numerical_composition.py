@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, log
 
+import numpy as np
+
 from privkit.accountants.bounds import pld
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.loss_distribution import GridTooLarge
 from privkit.accountants.bounds.step import Pairs, Steps
+from privkit.array import Array
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,6 +47,14 @@ class ComposedBound(Bound):
         except GridTooLarge:
             return Limit(value=0.0)
         return Limit(value=log(value) if value > 0 else -inf)
+
+    def log_deltas(self, epsilons: Array) -> Array:
+        try:
+            values = pld.history_deltas(self.pairs, epsilons)
+        except GridTooLarge:
+            return np.zeros(len(epsilons))
+        with np.errstate(divide="ignore"):
+            return np.log(values)
 
 
 def composed_bound(steps: Steps) -> ComposedBound | None:

@@ -84,6 +84,10 @@ class RenyiBound(Bound):
     def log_delta(self, epsilon: float) -> Limit:
         return _best([self], lambda orders, rdp, rows: renyi.log_delta(orders, rdp, epsilon), least=-inf)[0]
 
+    def log_deltas(self, epsilons: Array) -> Array:
+        curve = curves([self.steps], self.orders)
+        return np.asarray(renyi.log_delta(self.orders, curve, epsilons[:, None]).min(1))
+
 
 def renyi_bound(steps: Steps) -> RenyiBound:
     """Rényi composition at the orders that suit all steps: the fewest that one of them asks for.

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from privkit.accountants import validate
+from privkit.accountants.auditing.families import GAUSSIAN, Approximate, Family, Gaussian, ScaledNoise
+from privkit.accountants.auditing.independent import ceiling_independent, epsilon_independent
 from privkit.accountants.auditing.one_run import ceiling_one_run, epsilon_one_run
-from privkit.accountants.auditing.one_run_gdp import ceiling_one_run_gdp, epsilon_one_run_gdp
+from privkit.accountants.auditing.one_run_curve import (
+    ceiling_one_run_curve,
+    epsilon_one_run_curve,
+    planned_guesses,
+)
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.array import Array
 from privkit.certificate import Certificate
 from privkit.empirical_bound import EmpiricalBound
 
 EXACT_GAUSSIAN = "exact Gaussian profile"
 """How the method of a certificate begins whose ε(δ) is that of a Gaussian of known μ: the whole curve is claimed."""
+
+
+_CURVE_BELOW = 1e3
+"""Claimed ε from which on no curve is tested: nothing could refute it, and numerical composition takes seconds."""
 
 
 def audit_one_run(
@@ -27,7 +38,8 @@ def audit_one_run(
     confidence: float = 0.95,
     guesses: tuple[int, int] | None = None,
     delta: float | None = None,
-    curve: Literal["none", "gaussian", "both"] = "none",
+    family: Family | None = None,
+    independent: bool = False,
 ) -> EmpiricalBound:
     """Hold the scores of canaries of one run against the run's certificate.
 
@@ -36,21 +48,21 @@ def audit_one_run(
         inserted: bool [K], the fair coins by which canaries were in. Under a replace-one claim a canary that is not in
             has a counterpart in its place; a claim of add-or-remove needs that its place is empty.
         certificate: of the same run and release, for the unit that one canary is.
-        confidence: of the bound, in (0, 1).
-        guesses: numbers of "in" and "out" guesses fixed beforehand; None tries several and pays for it.
+        confidence: of the bound, in (0, 1); at least 1/2 if canaries are independent.
+        guesses: numbers of "in" and "out" guesses fixed beforehand, for canaries that are not independent. None plans
+            them from the number of canaries and the claimed curve; without a curve it tries several and pays for it.
         delta: where the certificate claims nothing, the δ of the bound; otherwise the certificate's is taken.
-        curve: "gaussian" where a whole Gaussian trade-off curve is claimed (`claims_a_curve`), as that of Gaussian
-            noise on clipped data is, and not one (ε, δ) alone: a tighter bound, which needs `guesses`; it refutes that
-            curve. "both" takes the larger of this and the one without a curve, each at half the significance; without
-            `guesses` the curve is asked for a quarter of the canaries on either side, and scores that tie are ordered
-            by the canaries' numbers.
+        family: of the whole trade-off curve that is claimed (`claimed_family`), and not one (ε, δ) alone: a tighter
+            bound, which refutes that curve. Scores that tie are ordered by the canaries' numbers.
+        independent: whether canaries are independent trials: a score depends on its own coin and on noise of its own
+            alone. The bound is then far closer to the truth; scores ≥ 0 are guessed "in".
 
     Raises:
-        ValueError: if shapes differ, all canaries are on one side, a δ is given that is not the certificate's, guesses
-            are missing, or a curve is to be tested where none is claimed.
+        ValueError: if shapes differ, all canaries are on one side, a δ is given that is not the certificate's, or a
+            Gaussian curve is to be tested where none is claimed.
 
-    Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2; Mahloujifar, Melis and Chaudhuri 2025. Their proofs flip one
-    coin at a time, so that they hold for any pair of inputs that the claim calls neighbors.
+    Source: `epsilon_independent`; else Steinke, Nasr and Jagielski 2023, Theorem 5.2; Mahloujifar, Melis and Chaudhuri
+    2025. Their proofs flip one coin at a time, so that they hold for any pair of inputs that the claim calls neighbors.
 
     >>> claim = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
     >>> coins = np.arange(200) % 2 == 0
@@ -65,40 +77,62 @@ def audit_one_run(
         )
     if certificate.delta is not None and delta not in (None, certificate.delta):
         raise ValueError(f"the certificate is for delta={certificate.delta:g}, so that delta={delta} compares nothing")
-    if curve == "gaussian" and guesses is None:
-        raise ValueError('curve="gaussian" needs numbers of guesses that were fixed beforehand')
-    if curve != "none" and not claims_a_curve(certificate):
+    if isinstance(family, Gaussian) and not claims_a_curve(certificate):
         method = certificate.method or "none"
         raise ValueError(
-            f'curve="{curve}" tests a whole Gaussian trade-off curve of known μ, and this certificate claims none (its '
-            f'method: {method}); use curve="none"'
+            "a whole Gaussian trade-off curve of known μ is tested where one is claimed, and this certificate claims "
+            f"none (its method: {method}); leave family out"
         )
     at = certificate.delta if certificate.delta is not None else delta if delta is not None else 0.0
-    sure = validate.real("confidence", confidence, above=0, below=1)
-    side = 1 - (1 - sure) / 2 if curve == "both" else sure
-    given: dict[str, Any] = {"confidence": side, "delta": at}
-    numbers = (int(coins.sum()), int((~coins).sum()))
-    tried: list[tuple[EmpiricalBound, float]] = []
-    if curve != "gaussian":
+    if family is not None and not independent and guesses is None:
+        guesses = planned_guesses(
+            len(coins), family.strength(certificate.epsilon, at), confidence=confidence, family=family
+        )
+    bound, ceiling = (
+        _independent(values, coins, confidence, at, family)
+        if independent
+        else _dependent(values, coins, confidence, at, guesses, family)
+    )
+    found = replace(bound, claimed=certificate.epsilon, ceiling=ceiling)
+    return replace(found, statement=_statement(found, family))
+
+
+def _independent(
+    values: Array, coins: NDArray[np.bool_], confidence: float, delta: float, family: Family | None
+) -> tuple[EmpiricalBound, float]:
+    """The bound of independent canaries, and the largest that it could be."""
+    given: dict[str, Any] = {"confidence": confidence, "delta": delta, "family": family or Approximate(delta=delta)}
+    bound = epsilon_independent(values[coins], values[~coins], threshold=0.0, **given)
+    return bound, ceiling_independent(len(coins), **given)
+
+
+def _dependent(
+    values: Array,
+    coins: NDArray[np.bool_],
+    confidence: float,
+    delta: float,
+    guesses: tuple[int, int] | None,
+    family: Family | None,
+) -> tuple[EmpiricalBound, float]:
+    """The bound of one run with canaries that may depend on each other, and the largest that it could be."""
+    numbers, given = (int(coins.sum()), int((~coins).sum())), {"confidence": confidence, "delta": delta}
+    if family is None or guesses is None:
         bound = epsilon_one_run(values[coins], values[~coins], guesses=guesses, **given)
-        tried.append((bound, ceiling_one_run(*numbers, guesses=guesses, **given)))
-    if curve != "none":
-        fixed = guesses or (max(1, len(coins) // 4),) * 2
-        if curve == "both":
-            values = np.argsort(np.argsort(values, kind="stable")).astype(np.float64)
-        bound = epsilon_one_run_gdp(values[coins], values[~coins], guesses=fixed, **given)
-        tried.append((bound, ceiling_one_run_gdp(*numbers, guesses=fixed, **given)))
-    best = max((bound for bound, _ in tried), key=lambda bound: bound.epsilon)
-    ceiling = max(most for _, most in tried)
-    found = replace(best, confidence=sure, claimed=certificate.epsilon, ceiling=ceiling)
-    return replace(found, statement=_statement(found))
+        return bound, ceiling_one_run(*numbers, guesses=guesses, **given)
+    ranks = np.argsort(np.argsort(values, kind="stable")).astype(np.float64)
+    bound = epsilon_one_run_curve(ranks[coins], ranks[~coins], guesses=guesses, family=family, **given)
+    return bound, ceiling_one_run_curve(*numbers, guesses=guesses, family=family, **given)
 
 
-def _statement(bound: EmpiricalBound) -> str:
+def _statement(bound: EmpiricalBound, family: Family | None) -> str:
     """The outcome in words. A bound below a claim proves nothing in its favor."""
     delta, sure = bound.delta, f"({100 * bound.confidence:g} % confidence, for this row alone)"
     found = f"ε >= {bound.epsilon:.4g}"
-    of = "" if bound.mu is None else ", as a Gaussian trade-off curve like the claimed one,"
+    of = ""
+    if isinstance(family, Gaussian):
+        of = ", as a Gaussian trade-off curve like the claimed one,"
+    elif family is not None:
+        of = ", as the claimed mechanism with less noise,"
     most = f"at most ε >= {bound.ceiling:.4g} could have been shown with {bound.canaries} canaries"
     if bound.claimed == inf:
         return f"nothing is claimed; this attack shows {found} at δ = {delta:g}; {most} {sure}"
@@ -108,6 +142,25 @@ def _statement(bound: EmpiricalBound) -> str:
     if bound.idle:
         return f"{found}{of} does not refute {claim}; {most}: this audit cannot refute so large a claim {sure}"
     return f"{found}{of} does not refute {claim}; {most} {sure}"
+
+
+def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -> Family | None:
+    """The trade-off curves among which the claimed one is; None if no whole curve is claimed.
+
+    Args:
+        certificate: of the run.
+        mechanism: that it claims the ε of; None if it claims none.
+
+    >>> from privkit.accountants.base import no_protection
+    >>> claimed_family(no_protection(), None) is None
+    True
+    """
+    if claims_a_curve(certificate):
+        return GAUSSIAN
+    proven = certificate.kind == "differential_privacy" and certificate.sound and certificate.epsilon < _CURVE_BELOW
+    if not proven or mechanism is None or mechanism.noise.law == "randomized_response":
+        return None
+    return ScaledNoise(mechanism=mechanism)
 
 
 def claims_a_curve(certificate: Certificate) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt, Lt
 from torch import Generator, Tensor, nn
 
+from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.certificate import Certificate
 from privkit.constraints import Checked, Count, Whole
@@ -85,6 +86,16 @@ class Receipt(ABC):
     @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """What these realised parameters prove, over as many releases as the run made."""
+
+    def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
+        """The mechanism whose ε the certificate claims; None if it claims none."""
+        return None
+
+    @property
+    def shared(self) -> str:
+        """Why a row of the release may depend on other rows; empty if it is made of its own image and of fresh noise
+        of its own."""
+        return "nothing is known of how the rows of this release depend on each other"
 
     @property
     def order(self) -> Tensor | None:

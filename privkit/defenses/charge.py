@@ -72,6 +72,24 @@ class Noised(Receipt):
         """What is proven over the whole run, against the server."""
         return (charge if self.covers == "release" else _charge_labels)(self, release_count)
 
+    def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
+        """What is charged, for the release or for the labels."""
+        if self.clip is None:
+            return None
+        if self.covers == "labels":
+            return _of_labels(self.clip, self.noise, release_count)
+        try:
+            return _charged(self, release_count)[0]
+        except ValueError:
+            return None
+
+    @property
+    def shared(self) -> str:
+        """That clients are mixed, or that gradients meet in the server's weights."""
+        if self.covers == "labels":
+            return "gradients of several rows meet in the server's weights"
+        return "" if isinstance(self.mixing, NoMixing) else "a row mixes the data of several clients"
+
 
 def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     """Certificate of a run whose rounds were all made as the receipt says.
@@ -95,29 +113,8 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     >>> round(charge(made, ReleaseCount()).epsilon, 4), charge(made, ReleaseCount(lower_model="averaged")).kind
     (4.3772, 'nothing')
     """
-    if receipt.clip is None:
-        return nothing("the smashed data have no bound, so that no noise hides one of them; give clip= or bound=")
-    if receipt.added_by == "server":
-        return nothing("the server adds the noise to smashed data that it already holds")
-    mixing, said = _credited(receipt, release_count)
-    client = release_count.lower_model in ("trained", "averaged")
-    if not client and release_count.copies > 1 and _drawn_every_round(mixing):
-        return nothing(
-            f"a client has fewer records than a batch, so that one record is in a message up to {release_count.copies} "
-            "times, under the same random ratios: no bound was derived; use smaller batches, or fixed ratios "
-            "(concentration=inf)"
-        )
     try:
-        mechanism = SplitMechanism(
-            smashed=receipt.clip,
-            noise=receipt.noise,
-            lower_model=release_count.lower_model,
-            unit="client" if client else "record",
-            labels=receipt.labels,
-            mixing=mixing,
-            rounds=release_count.rounds if client else release_count.epochs,
-            releases=release_count.batch_size if client else 1,
-        )
+        mechanism, said = _charged(receipt, release_count)
         certificate = answer.epsilon(mechanism, release_count.delta, tight=False)
         if certificate.epsilon < WORTH_COMPOSING:
             certificate = answer.epsilon(mechanism, release_count.delta)
@@ -125,9 +122,46 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
         return nothing(str(reason))
     if certificate.kind == "nothing":
         return certificate
-    if receipt.added_by == "mixer" and isinstance(mixing, NoMixing):
+    if receipt.added_by == "mixer" and isinstance(mechanism.mixing, NoMixing):
         said.append(_TRUSTED)
     return _told(certificate, receipt, release_count, said)
+
+
+def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechanism, list[str]]:
+    """The mechanism that a release is charged as, and what is to be said of its mixing.
+
+    Raises:
+        ValueError: with the reason why nothing is proven.
+    """
+    if receipt.clip is None:
+        raise ValueError("the smashed data have no bound, so that no noise hides one of them; give clip= or bound=")
+    if receipt.added_by == "server":
+        raise ValueError("the server adds the noise to smashed data that it already holds")
+    mixing, said = _credited(receipt, release_count)
+    client = release_count.lower_model in ("trained", "averaged")
+    if not client and release_count.copies > 1 and _drawn_every_round(mixing):
+        raise ValueError(
+            f"a client has fewer records than a batch, so that one record is in a message up to {release_count.copies} "
+            "times, under the same random ratios: no bound was derived; use smaller batches, or fixed ratios "
+            "(concentration=inf)"
+        )
+    mechanism = SplitMechanism(
+        smashed=receipt.clip,
+        noise=receipt.noise,
+        lower_model=release_count.lower_model,
+        unit="client" if client else "record",
+        labels=receipt.labels,
+        mixing=mixing,
+        rounds=release_count.rounds if client else release_count.epochs,
+        releases=release_count.batch_size if client else 1,
+    )
+    return mechanism, said
+
+
+def _of_labels(clip: ClipSet, noise: Noise, release_count: ReleaseCount) -> SplitMechanism:
+    """All gradients of the run; what carries over is the server's state, and the sensitivity allows for any."""
+    released = release_count.rounds * release_count.batch_size * release_count.clients
+    return SplitMechanism(smashed=clip, noise=noise, lower_model="frozen", rounds=released)
 
 
 def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
@@ -142,13 +176,8 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     """
     if receipt.clip is None:
         return nothing(f"no clip= bounds a gradient; {_NOT_COVERED}", ends="")
-    released = release_count.rounds * release_count.batch_size * release_count.clients
-    mechanism = SplitMechanism(
-        smashed=receipt.clip,
-        noise=receipt.noise,
-        lower_model="frozen",  # what carries over is the server's state, and the sensitivity allows for any
-        rounds=released,
-    )
+    mechanism = _of_labels(receipt.clip, receipt.noise, release_count)
+    released = mechanism.rounds
     certificate = answer.epsilon(mechanism, release_count.delta, tight=False)
     if certificate.kind == "nothing":
         reason = f"no ε follows from {released} gradients with this noise; {_NOT_COVERED}"

@@ -8,12 +8,16 @@ from typing import Literal
 
 from torch import Tensor
 
+from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import NoMixing, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp, ClipSet
 from privkit.certificate import Certificate
-from privkit.defenses.base import ONE_RELEASE, Defense, Receipt, ReleaseCount
+from privkit.defenses.base import ONE_RELEASE, Defense, Effect, Receipt, ReleaseCount
 from privkit.defenses.charge import Noised, nothing
 from privkit.defenses.receipts import Mixed, Nothing
+
+_ROW_BY_ROW: frozenset[Effect] = frozenset({"trains", "maps", "clips"})
+"""Effects by which no row of a release comes to depend on another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,19 @@ class ChainReceipt(Receipt):
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """The claim of the whole chain."""
         return compiled(self.steps, release_count)
+
+    def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
+        """That of the stage whose claim is the chain's: what other stages do is post-processing, or earns nothing."""
+        first = _ranked([_own(self.steps, number, release_count) for number in range(len(self.steps))])[0]
+        return _bounded(self.steps, first).mechanism(release_count)
+
+    @property
+    def shared(self) -> str:
+        """That of the first stage that lets rows meet."""
+        for step in self.steps:
+            if not (step.stage.effects or {"unknown"}) <= _ROW_BY_ROW and step.receipt.shared:
+                return f"{step.stage.name}: {step.receipt.shared}"
+        return ""
 
     @property
     def order(self) -> Tensor | None:
@@ -65,8 +82,7 @@ def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
     Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """
     earlier = [_own(steps, number, release_count) for number in range(len(steps))]
-    ranked = sorted(range(len(steps)), key=lambda number: (_rank(earlier[number]), number))
-    first = ranked[0]
+    first = _ranked(earlier)[0]
     main = earlier[first]
     if main.kind == "nothing":
         reasons = [
@@ -94,6 +110,11 @@ def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
     same = all(stage.effects == frozenset({"trains"}) or stage.place == "server" for stage in others)
     lower = main.lower if same else None  # attained by what the noise releases, but maybe not by what leaves the chain
     return replace(main, lower=lower, assumptions=tuple(filter(None, said)), quantities=quantities)
+
+
+def _ranked(made: Sequence[Certificate]) -> list[int]:
+    """The stages, the one that claims most first."""
+    return sorted(range(len(made)), key=lambda number: (_rank(made[number]), number))
 
 
 def _parts(step: Step) -> dict[str, int]:
@@ -130,9 +151,8 @@ def _of_parts(steps: Sequence[Step], noise: int, split: int, release_count: Rele
 
 def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Certificate:
     """What one stage claims, with the bound that the stages before it give."""
-    receipt = steps[number].receipt
-    if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
-        receipt = replace(receipt, clip=_tighter(receipt, _bound(steps[:number])))
+    receipt = _bounded(steps, number)
+    if receipt is not steps[number].receipt:
         mixing = [step.stage for step in steps[:number] if step.stage.group > 1]
         if mixing and _teaches_others(mixing[0], release_count):
             return nothing(
@@ -145,6 +165,14 @@ def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Cer
         reason = "the server does this to what it already holds, which earns nothing"
         return replace(made, statement=f"nothing is proven: {reason}", assumptions=(), quantities={})
     return made
+
+
+def _bounded(steps: Sequence[Step], number: int) -> Receipt:
+    """A stage's receipt with the clip set that the stages before it leave, if it adds noise to what is not mixed."""
+    receipt = steps[number].receipt
+    if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
+        return replace(receipt, clip=_tighter(receipt, _bound(steps[:number])))
+    return receipt
 
 
 def _teaches_others(mixing: Defense, release_count: ReleaseCount) -> bool:

@@ -38,8 +38,16 @@ def gradients(context: AttackContext, coins: Tensor, draws: Generator) -> Sendin
     times = context.release_count.epochs
     views, sides = _returned(context, torch.where(coins.to(pair.device), pair[0], pair[1]), pair, times, draws)
     rows = torch.arange(times * len(victims)).view(times, -1)
-    claim = context.certificate if context.certificate.covers == "labels" else no_protection()
-    return Sending(views=views, rows=rows, present=sides[:, 0], absent=sides[:, 1], claim=claim)
+    covered = context.certificate.covers == "labels"
+    return Sending(
+        views=views,
+        rows=rows,
+        present=sides[:, 0],
+        absent=sides[:, 1],
+        claim=context.certificate if covered else no_protection(),
+        mechanism=context.recording.receipts[0].mechanism(context.release_count) if covered else None,
+        shared="the lower segment learns, and with it what comes back for every row",
+    )
 
 
 def _returned(

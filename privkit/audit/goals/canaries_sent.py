@@ -10,10 +10,12 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.accountants.base import no_protection
+from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.attacks.base import Query, View
 from privkit.attacks.inversion.known_lower import mix
 from privkit.audit.goals.context import AttackContext
 from privkit.certificate import Certificate
+from privkit.defenses.base import Receipt, ReleaseCount
 from privkit.defenses.split_parts import held_parts
 from privkit.seeds import derive
 from privkit.training import Clients
@@ -38,6 +40,8 @@ class Sending:
         present: [K, ...] or [R, K, ...], what that row is expected to hold with the canary.
         absent: likewise with its counterpart.
         claim: that such canaries test.
+        mechanism: that is claimed; None if none is.
+        shared: why canaries depend on each other; empty if they are independent trials.
     """
 
     views: list[View]
@@ -45,6 +49,8 @@ class Sending:
     present: Tensor
     absent: Tensor
     claim: Certificate
+    mechanism: SplitMechanism | None
+    shared: str
 
 
 def smashed(context: AttackContext, coins: Tensor, draws: Generator) -> Sending:
@@ -64,20 +70,54 @@ def smashed(context: AttackContext, coins: Tensor, draws: Generator) -> Sending:
     candidates = torch.cat([victims.domain.extremes(draws).to(others.device), others])
     counterparts = candidates[farthest(look, present, candidates, clients, size // clients)]
     absent = look(counterparts)
-    in_front = coins.view(-1, *[1] * (victims.x.ndim - 1))
+    images = chosen(coins, victims.x, counterparts)
     sent = record(
         edge,
-        replace(victims, x=torch.where(in_front.to(victims.x.device), victims.x, counterparts)),
+        replace(victims, x=images),
         batch_size=context.config.training.batch_size,
         seed=derive(context.cell.seed, "canaries", "sent"),
         passes=passes,
     )
     members = sent.members.view(passes, -1)
+    why = shared(sent.receipts[0], context.release_count)
+    if not why and not same_alone(look(images), chosen(coins, present, absent)):
+        why = "the lower segment lets the images of a batch meet"
     if located:
         present, absent = in_their_rows(sent.views, members, present, absent)
-    claim = context.certificate if context.certificate.covers == "release" else no_protection()
-    rows = rows_of(members, len(victims), sent.views[0].mixed)
-    return Sending(views=sent.views, rows=rows, present=present, absent=absent, claim=claim)
+    covered = context.certificate.covers == "release"
+    return Sending(
+        views=sent.views,
+        rows=rows_of(members, len(victims), sent.views[0].mixed),
+        present=present,
+        absent=absent,
+        claim=context.certificate if covered else no_protection(),
+        mechanism=sent.receipts[0].mechanism(context.release_count) if covered else None,
+        shared=why,
+    )
+
+
+def shared(receipt: Receipt, release_count: ReleaseCount) -> str:
+    """Why canaries that are images depend on each other, by what the receipt knows; empty if they do not.
+
+    >>> from privkit.defenses.base import ONE_RELEASE
+    >>> from privkit.defenses.receipts import Nothing
+    >>> shared(Nothing(reason="it is a test"), ONE_RELEASE)
+    'nothing is known of how the rows of this release depend on each other'
+    """
+    if receipt.shared:
+        return receipt.shared
+    return "" if release_count.lower_model == "frozen" else "the lower segment learns from the canaries"
+
+
+def chosen(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
+    """[K, ...]: of each canary the one or the other, by its coin."""
+    return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
+
+
+def same_alone(together: Tensor, alone: Tensor) -> bool:
+    """Whether rows of a batch of canaries and counterparts are what each image gives in any other batch."""
+    together, alone = together.flatten(1).double(), alone.flatten(1).double()
+    return bool(torch.allclose(together, alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max())))
 
 
 def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:

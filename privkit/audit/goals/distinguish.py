@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import torch
 from torch import Generator
 
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.distinguish import CanaryAttack, CanaryObservation, controls
-from privkit.audit.claims import audit_one_run, claims_a_curve
+from privkit.audit.claims import audit_one_run, claimed_family
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import smashed
 from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send
@@ -52,8 +53,10 @@ def ask(context: AttackContext) -> Row:
         coins.numpy(),
         claim,
         delta=context.config.delta if claim.delta is None else None,
-        curve="both" if claims_a_curve(claim) else "none",
+        family=claimed_family(claim, sending.mechanism),
+        independent=not sending.shared,
     )
+    audit = because(audit, sending.shared)
     return context.row.model_copy(
         update={
             "answers": context.told(scores, coins),
@@ -65,10 +68,18 @@ def ask(context: AttackContext) -> Row:
 
 def judged(audit: EmpiricalBound) -> tuple[Check, ...]:
     """The check that fails the run if the bound exceeds the claim; open if it never could; none without a claim."""
-    if audit.claimed == float("inf"):
+    if audit.claimed == inf:
         return ()
     passed = None if audit.idle else not audit.refuted
     return (Check(name="claim_stands", passed=passed, detail=audit.statement, decisive=not audit.idle),)
+
+
+def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
+    """The bound, which says beside a claim why it is one of dependent canaries, if it is."""
+    if not shared or found.claimed == inf:
+        return found
+    weaker = f"; canaries are not independent trials ({shared}), so that this is the weaker bound of one run"
+    return replace(found, statement=found.statement + weaker)
 
 
 def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest, norm
 from sklearn.metrics import roc_auc_score
 
+from privkit.accountants.auditing.families import GAUSSIAN
 from privkit.accountants.base import no_protection
 from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, roc_points, threshold_at, tpr_at
 from privkit.audit.claims import audit_one_run
@@ -199,8 +200,8 @@ def test_an_audit_at_another_delta_is_refused() -> None:
     scores, coins = canaries()
     with pytest.raises(ValueError, match="compares nothing"):
         audit_one_run(scores, coins, claim(1.0), delta=1e-3)
-    with pytest.raises(ValueError, match="fixed beforehand"):
-        audit_one_run(scores, coins, claim(1.0), curve="gaussian")
+    with pytest.raises(ValueError, match="leave family out"):
+        audit_one_run(scores, coins, claim(1.0), family=GAUSSIAN)
     with pytest.raises(ValueError, match="bool"):
         audit_one_run(scores, coins[:10], claim(1.0))
     with pytest.raises(ValueError, match="bool"):

@@ -5,8 +5,13 @@ import pytest
 from scipy.optimize import linprog
 from scipy.stats import norm
 
+from privkit.accountants.auditing.families import GAUSSIAN
 from privkit.accountants.auditing.one_run import epsilon_one_run
-from privkit.accountants.auditing.one_run_gdp import ceiling_one_run_gdp, epsilon_one_run_gdp, rejected
+from privkit.accountants.auditing.one_run_curve import (
+    ceiling_one_run_curve,
+    epsilon_one_run_curve,
+    rejected,
+)
 from privkit.accountants.bounds import gaussian
 
 
@@ -36,15 +41,15 @@ def most_likely(mu: float, right: int, asked: int, canaries: int) -> float:
 def test_the_greedy_filling_is_the_worst_case(mu: float, right: int, asked: int, canaries: int) -> None:
     worst = most_likely(mu, right, asked, canaries)
     assert worst < 0.99
-    assert rejected(mu, right, asked, canaries, worst + 1e-3)
-    assert not rejected(mu, right, asked, canaries, worst - 1e-3)
+    assert rejected(GAUSSIAN.at(mu), right, asked, canaries, worst + 1e-3)
+    assert not rejected(GAUSSIAN.at(mu), right, asked, canaries, worst - 1e-3)
 
 
 def test_a_curve_that_protects_perfectly_leaves_a_fair_coin() -> None:
     """One guess is right with probability Φ(μ/2) at most, and with 1/2 at μ = 0."""
     for mu in (0.0, 0.7, 2.0):
-        assert not rejected(mu, 1, 1, 1, norm.cdf(mu / 2) - 1e-6)
-        assert rejected(mu, 1, 1, 1, norm.cdf(mu / 2) + 1e-6)
+        assert not rejected(GAUSSIAN.at(mu), 1, 1, 1, norm.cdf(mu / 2) - 1e-6)
+        assert rejected(GAUSSIAN.at(mu), 1, 1, 1, norm.cdf(mu / 2) + 1e-6)
 
 
 @pytest.mark.parametrize("guesses", [(60, 60), (20, 0), (0, 40)])
@@ -56,7 +61,7 @@ def test_bounds_hold_and_beat_those_of_one_epsilon(guesses: tuple[int, int]) -> 
         coins = generator.random(400) < 0.5
         scores = generator.normal(size=400) + mu * coins
         given = {"confidence": 0.95, "delta": 1e-5, "guesses": guesses}
-        ours.append(epsilon_one_run_gdp(scores[coins], scores[~coins], **given).epsilon)  # type: ignore[arg-type]
+        ours.append(epsilon_one_run_curve(scores[coins], scores[~coins], **given).epsilon)  # type: ignore[arg-type]
         theirs.append(epsilon_one_run(scores[coins], scores[~coins], **given).epsilon)  # type: ignore[arg-type]
     assert sum(found > truth for found in ours) <= 5
     assert np.mean(ours) > np.mean(theirs)
@@ -66,13 +71,13 @@ def test_scores_that_tell_nothing_bound_nothing() -> None:
     generator = np.random.default_rng(1)
     coins = generator.random(400) < 0.5
     scores = generator.normal(size=400)
-    found = epsilon_one_run_gdp(scores[coins], scores[~coins], confidence=0.999, delta=1e-5, guesses=(100, 100))
+    found = epsilon_one_run_curve(scores[coins], scores[~coins], confidence=0.999, delta=1e-5, guesses=(100, 100))
     assert (found.epsilon, found.threshold, found.guesses) == (0.0, None, None)
 
 
 def test_everything_right_is_a_finite_bound_and_more_canaries_say_more() -> None:
     found = [
-        epsilon_one_run_gdp(np.arange(m, 2 * m), np.arange(m), confidence=0.95, delta=1e-5, guesses=(m, m)).epsilon
+        epsilon_one_run_curve(np.arange(m, 2 * m), np.arange(m), confidence=0.95, delta=1e-5, guesses=(m, m)).epsilon
         for m in (20, 200, 2_000)
     ]
     assert 0 < found[0] < found[1] < found[2] < np.inf
@@ -93,7 +98,7 @@ def test_bad_input_is_refused(
     members: list[float], others: list[float], guesses: tuple[int, int], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        epsilon_one_run_gdp(members, others, confidence=0.95, delta=1e-5, guesses=guesses)
+        epsilon_one_run_curve(members, others, confidence=0.95, delta=1e-5, guesses=guesses)
 
 
 @pytest.mark.parametrize("guesses", [(10, 10), (50, 50), (0, 30)])
@@ -102,8 +107,10 @@ def test_no_scores_show_more_of_a_curve_than_the_ceiling(guesses: tuple[int, int
     for trial in range(10):
         coins = draws.random(100) < 0.5
         scores = 4 * coins + draws.normal(size=100) * trial / 4 + 1e-6 * draws.random(100)
-        found = epsilon_one_run_gdp(scores[coins], scores[~coins], confidence=0.95, delta=1e-5, guesses=guesses)
-        most = ceiling_one_run_gdp(int(coins.sum()), int((~coins).sum()), confidence=0.95, delta=1e-5, guesses=guesses)
+        found = epsilon_one_run_curve(scores[coins], scores[~coins], confidence=0.95, delta=1e-5, guesses=guesses)
+        most = ceiling_one_run_curve(
+            int(coins.sum()), int((~coins).sum()), confidence=0.95, delta=1e-5, guesses=guesses
+        )
         assert found.epsilon <= most
         if trial == 0:
             assert found.epsilon == most

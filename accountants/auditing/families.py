@@ -1,0 +1,198 @@
+"""Trade-off curves by one number, their strength: what an auditor inverts to turn errors of an attack into an ε."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtr, ndtri
+
+from privkit.accountants import answer
+from privkit.accountants.bounds import gaussian
+from privkit.accountants.calibration import scaled
+from privkit.accountants.region import Region, region
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.array import Array
+
+LARGEST = 64.0
+"""A bound beyond this strength is given as this: e^(μ²/2) has no meaning left."""
+
+
+class Rates(Protocol):
+    """Which rates of true and false positives an attack can have; `Region` is one."""
+
+    @property
+    def advantage(self) -> float:
+        """The largest TPR − FPR."""
+
+    def true_positives(self, false_positives: ArrayLike) -> Array:
+        """The largest true positive rate at each false positive rate."""
+
+    def false_positives(self, true_positives: ArrayLike) -> Array:
+        """The smallest false positive rate at each true positive rate."""
+
+
+class Family(ABC):
+    """Trade-off curves that let more through the stronger they are; nothing at strength 0.
+
+    Attributes:
+        assumption: what a bound takes for granted if it inverts this family, in a sentence.
+        precision: relative width at which the search for a strength stops.
+    """
+
+    assumption: str
+    precision: float = 1e-9
+
+    @abstractmethod
+    def at(self, strength: float) -> Rates:
+        """What the curve of a strength ≥ 0 leaves to an attack."""
+
+    @abstractmethod
+    def epsilon(self, strength: float, delta: float) -> float:
+        """The ε at δ of the curve of a strength ≥ 0."""
+
+    @abstractmethod
+    def said(self, strength: float) -> str:
+        """The lower limit on the strength, in words."""
+
+    def strength(self, epsilon: float, delta: float) -> float:
+        """The largest strength whose ε at δ is at most this one."""
+        return largest_rejected(lambda strength: self.epsilon(strength, delta) <= epsilon, self.precision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianRates:
+    """The rates that a Gaussian release of shift μ ≥ 0 leaves.
+
+    Source: Dong, Roth and Su 2022, Definition 4.
+
+    >>> round(GaussianRates(mu=1.0).advantage, 4)
+    0.3829
+    """
+
+    mu: float
+
+    @property
+    def advantage(self) -> float:
+        return float(2 * ndtr(self.mu / 2) - 1)
+
+    def true_positives(self, false_positives: ArrayLike) -> Array:
+        return np.asarray(ndtr(ndtri(false_positives) + self.mu))
+
+    def false_positives(self, true_positives: ArrayLike) -> Array:
+        return np.asarray(ndtr(ndtri(true_positives) - self.mu))
+
+
+class Gaussian(Family):
+    """Gaussian curves; the strength is μ, the shift over the noise's standard deviation.
+
+    >>> round(Gaussian().epsilon(1.0, 1e-5), 4)
+    4.3772
+    """
+
+    assumption = "the mechanism's trade-off curve is Gaussian for some μ, or the claim that is tested is such a curve"
+
+    def at(self, strength: float) -> GaussianRates:
+        return GaussianRates(mu=strength)
+
+    def epsilon(self, strength: float, delta: float) -> float:
+        return float(gaussian.epsilon(delta, strength)) if strength > 0 else 0.0
+
+    def said(self, strength: float) -> str:
+        return f"Gaussian with μ >= {strength:.4g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Approximate(Family):
+    """Curves of (ε, δ)-DP at one δ and nothing more; the strength is ε.
+
+    Attributes:
+        delta: in [0, 1).
+
+    >>> round(Approximate(delta=0.0).at(1.0).advantage, 4)
+    0.4621
+    """
+
+    delta: float
+    assumption = "nothing is assumed of the mechanism beyond (ε, δ)-DP"
+
+    def at(self, strength: float) -> Region:
+        return Region(epsilons=np.array([strength]), deltas=np.array([self.delta]))
+
+    def epsilon(self, strength: float, delta: float) -> float:
+        assert delta == self.delta
+        return strength
+
+    def said(self, strength: float) -> str:
+        return f"ε >= {strength:.4g}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScaledNoise(Family):
+    """Curves of one mechanism with more or less noise; the strength is the factor by which its noise is divided.
+
+    Attributes:
+        mechanism: that is claimed, at strength 1: Laplace noise, sampled clients, random ratios, many rounds.
+        tight: whether to compose numerically where no closed form is exact.
+
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Known
+    >>> one = Known(value=1, relation="replace_one", norm="l1")
+    >>> laplace = SplitMechanism(smashed=one, noise=Noise(law="laplace", smashed=1), lower_model="frozen")
+    >>> family = ScaledNoise(mechanism=laplace)
+    >>> round(family.at(2.0).advantage, 4), round(family.epsilon(2.0, 1e-5), 3)
+    (0.6321, 2.0)
+    """
+
+    mechanism: SplitMechanism
+    tight: bool = True
+    assumption = (
+        "the mechanism is the claimed one with more or less noise; its ε and its trade-off curve are the accountant's"
+    )
+    precision = 1e-4
+
+    def strength(self, epsilon: float, delta: float) -> float:
+        return 1.0
+
+    def at(self, strength: float) -> Region:
+        if strength == 0:
+            return Region(epsilons=np.zeros(1), deltas=np.zeros(1))
+        return region(scaled(self.mechanism, 1 / strength), tight=self.tight)
+
+    def epsilon(self, strength: float, delta: float) -> float:
+        if strength == 0:
+            return 0.0
+        return answer.epsilon(scaled(self.mechanism, 1 / strength), delta, tight=self.tight).epsilon
+
+    def said(self, strength: float) -> str:
+        return f"the claimed mechanism with at most {1 / strength:.4g} times its noise" if strength else "nothing"
+
+
+GAUSSIAN = Gaussian()
+
+
+def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9) -> float:
+    """The largest strength that is rejected, 0 if not even 0 is, at most `LARGEST`.
+
+    Args:
+        rejected: whether the curve of a strength is rejected; true up to some strength and false beyond it.
+        precision: relative width at which the bisection stops, on the rejected side.
+
+    >>> round(largest_rejected(lambda strength: strength <= 1.5), 6)
+    1.5
+    """
+    if not rejected(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while rejected(high):
+        low, high = high, 2 * high
+        if low >= LARGEST:
+            return LARGEST
+    while high - low > precision * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return low

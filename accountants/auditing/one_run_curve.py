@@ -1,0 +1,186 @@
+"""One-run auditing of a whole trade-off curve: a lower bound on its strength from the guesses of one run."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import floor, sqrt
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from privkit.accountants import validate
+from privkit.accountants.auditing.families import GAUSSIAN, Family, Gaussian, Rates, largest_rejected
+from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, fairly_split, numbers
+from privkit.accountants.auditing.score_cuts import scores
+from privkit.empirical_bound import EmpiricalBound
+
+_SHARES, _PLANNED = 16, 1e-2
+"""Shares of guesses that a plan compares, and how closely."""
+
+
+def epsilon_one_run_curve(
+    in_scores: ArrayLike,
+    out_scores: ArrayLike,
+    *,
+    confidence: float,
+    delta: float,
+    guesses: tuple[int, int],
+    family: Family = GAUSSIAN,
+) -> EmpiricalBound:
+    """Lower bound on the ε(δ) of a mechanism with a trade-off curve of a known family, from one run with many canaries.
+
+    The highest scores are guessed "member", the lowest "non-member". Let p_i be the probability that i of the c guesses
+    are right, m the number of canaries, and f̄(x) the largest true positive rate that the curve allows at the false
+    positive rate x; of a Gaussian curve it is Φ(Φ⁻¹(x) + μ). Turning one coin makes a right guess wrong and leaves
+    the others, so that Σ_{j≥i} j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i: f̄ bounds the event for every
+    canary, and is concave. For given P[at least v right] = τ the least total probability that these allow puts τ on v
+    itself and then as little as possible on v − 1, v − 2, …; where even that exceeds 1 for τ = 1 − confidence, the
+    curve is rejected. Unlike ε at one δ, this uses the whole curve.
+
+    Args:
+        in_scores: [n] scores of the canaries that were members, finite.
+        out_scores: [k] scores of the canaries that were not, finite.
+        confidence: in (0, 1).
+        delta: in (0, 1), at which the strength of the curve is said as an ε.
+        guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
+            finds good ones.
+        family: of the curve.
+
+    Raises:
+        ValueError: if an argument is out of range, scores are empty, NaN, infinite or booleans, scores tie at a border
+            of the guesses, or the split is one that fair coins give with probability below 1e-9.
+
+    Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run"; that the greedy filling
+    is the worst case is derived.
+
+    >>> leak = epsilon_one_run_curve(range(100, 200), range(100), confidence=0.95, delta=1e-5, guesses=(50, 50))
+    >>> round(leak.epsilon, 3)
+    7.147
+    """
+    members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
+    error = 1 - validate.real("confidence", confidence, above=0, below=1)
+    d = validate.delta(delta)
+    canaries = fairly_split(members.size, others.size)
+    top, bottom = numbers(guesses, canaries)
+    ranked = sorted([(float(s), True) for s in members] + [(float(s), False) for s in others])
+    for cut in {bottom, canaries - top} - {0, canaries}:
+        if ranked[cut - 1][0] == ranked[cut][0]:
+            raise ValueError(
+                f"scores tie at {ranked[cut][0]:g}, a border of the guesses, so that what is guessed depends on more "
+                "than the scores; add a little noise to all of them, or choose other numbers of guesses"
+            )
+    right = sum(coin for _, coin in ranked[canaries - top :]) + sum(not coin for _, coin in ranked[:bottom])
+    found = _largest(family, right, top + bottom, canaries, error)
+    return EmpiricalBound(
+        epsilon=family.epsilon(found, d),
+        delta=d,
+        confidence=float(confidence),
+        canaries=canaries,
+        inserted=members.size,
+        threshold=ranked[canaries - top][0] if top and found > 0 else None,
+        guesses=(top, bottom) if found > 0 else None,
+        mu=found if isinstance(family, Gaussian) else None,
+        method=f"worst case of a trade-off curve over the guesses of one run: {family.said(found)}",
+        assumptions=(
+            family.assumption,
+            "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack "
+            "did not see; every canary is scored, those on which the attack abstains included",
+            NEIGHBORS,
+            "the numbers of guesses were fixed before the coins were known",
+            ALONE,
+        ),
+        source="Mahloujifar, Melis and Chaudhuri 2025; worst case: derived",
+    )
+
+
+def ceiling_one_run_curve(
+    members: int,
+    others: int,
+    *,
+    confidence: float,
+    delta: float,
+    guesses: tuple[int, int],
+    family: Family = GAUSSIAN,
+) -> float:
+    """The largest bound that `epsilon_one_run_curve` can give with so many canaries, whatever they score.
+
+    Args:
+        members: canaries that were members, ≥ 1.
+        others: canaries that were not, ≥ 1.
+        confidence: in (0, 1).
+        delta: in (0, 1).
+        guesses: as there.
+        family: as there.
+
+    >>> round(ceiling_one_run_curve(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50)), 3)
+    7.147
+    """
+    a, b = validate.whole("members", members), validate.whole("others", others)
+    error, d = 1 - validate.real("confidence", confidence, above=0, below=1), validate.delta(delta)
+    top, bottom = guesses
+    return family.epsilon(_largest(family, min(top, a) + min(bottom, b), top + bottom, a + b, error), d)
+
+
+def _largest(
+    family: Family, right: int, asked: int, canaries: int, error: float, precision: float | None = None
+) -> float:
+    """Largest rejected strength, 0 where not even 0 is rejected."""
+    return largest_rejected(
+        lambda strength: rejected(family.at(strength), right, asked, canaries, error), precision or family.precision
+    )
+
+
+def rejected(rates: Rates, right: int, asked: int, canaries: int, error: float) -> bool:
+    """Whether a curve gives so many right guesses with at most this probability.
+
+    Args:
+        rates: that the curve leaves.
+        right: v of the guesses.
+        asked: c guesses.
+        canaries: m ≥ c.
+        error: in (0, 1).
+
+    >>> rejected(GAUSSIAN.at(0.0), 9, 10, 10, 0.05), rejected(GAUSSIAN.at(0.0), 7, 10, 10, 0.05)
+    (True, False)
+    """
+    total = asked / canaries
+    hits, missed = error * right / canaries, error * (asked - right) / canaries  # tails of j·p_j/m and (c − j)·p_j/m
+    for i in range(right, 0, -1):
+        least = max(missed, float(rates.false_positives(hits)))
+        hits, missed = hits + (i - 1) / (asked - i + 1) * (least - missed), least
+        if hits + missed > total * (1 + 1e-12):
+            return True
+    return False
+
+
+@cache
+def planned_guesses(canaries: int, strength: float, *, confidence: float, family: Family = GAUSSIAN) -> tuple[int, int]:
+    """Numbers of "member" and "non-member" guesses, equal, that promise the largest bound if the claim just holds.
+
+    They depend on the number of canaries and on the claim alone, so that nothing is paid for the choice. Of guesses
+    that a threshold at the false positive rate x makes, m·(x + f̄(x))/2 on each side, one standard deviation fewer are
+    taken to be right than the curve allows.
+
+    Args:
+        canaries: m ≥ 2.
+        strength: of the claimed curve.
+        confidence: in (0, 1).
+        family: of the curve.
+
+    >>> planned_guesses(2_000, 1.666, confidence=0.95)
+    (146, 146)
+    """
+    m, sure = validate.whole("canaries", canaries, least=2), validate.real("confidence", confidence, above=0, below=1)
+    alarms = np.geomspace(0.5 / m, 0.5, _SHARES)
+    caught = family.at(strength).true_positives(alarms)
+    plans = [(0.0, m // 2)]
+    for sides, hits in zip(m * (alarms + caught) / 2, m * caught / 2, strict=True):
+        asked = min(round(sides), m // 2)
+        if asked < 1:
+            continue
+        share = min(hits / sides, 1.0)
+        right = floor(2 * asked * share - sqrt(2 * asked * share * (1 - share)))
+        promised = _largest(family, right, 2 * asked, m, 1 - sure, precision=_PLANNED)
+        plans.append((promised, asked))
+    asked = max(plans, key=lambda plan: plan[0])[1]
+    return asked, asked
