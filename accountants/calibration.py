@@ -1,4 +1,4 @@
-"""The other way round: how much noise, how many rounds or how large a group reaches a target ε."""
+"""The other way round: how much noise, how many rounds or how large a group reaches a target."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from privkit.accountants import answer, validate
+from privkit.accountants.region import region
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing, WithoutReplacement
@@ -36,10 +37,30 @@ class Calibrated:
     certificate: Certificate
 
 
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What a mechanism has to reach.
+
+    Attributes:
+        name: of the quantity.
+        value: the most that it may be.
+        cost: the quantity of a mechanism; it falls with noise and grows with rounds.
+        certified: the certificate of a mechanism that reaches the target.
+    """
+
+    name: str
+    value: float
+    cost: Callable[[SplitMechanism], float]
+    certified: Callable[[SplitMechanism], Certificate]
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value:g}"
+
+
 def calibrate(
     mechanism: SplitMechanism, parameter: Parameter, *, epsilon: float, delta: float, tight: bool = True
 ) -> Calibrated:
-    """Find σ, rounds or group size for a target; the answer lies on the safe side of the target.
+    """Find σ, rounds or group size for a target ε; the answer lies on the safe side of the target.
 
     Args:
         mechanism: everything but the parameter; its own value of the parameter is where the search starts.
@@ -60,14 +81,108 @@ def calibrate(
     >>> round(calibrate(start, "sigma", epsilon=1, delta=1e-5).value, 4)
     3.7306
     """
-    target = validate.real("epsilon", epsilon, above=0)
-    validate.delta(delta)
+    value, at = validate.real("epsilon", epsilon, above=0), validate.delta(delta)
+
+    def certified(candidate: SplitMechanism) -> Certificate:
+        return answer.epsilon(candidate, at, tight=tight)
+
+    target = Target(name="epsilon", value=value, cost=lambda one: certified(one).epsilon, certified=certified)
+    return _reached(mechanism, parameter, target, tight)
+
+
+def calibrate_advantage(
+    mechanism: SplitMechanism, parameter: Parameter, *, advantage: float, tight: bool = True
+) -> Calibrated:
+    """Find σ, rounds or group size so that no attack has a larger advantage, its TPR − FPR.
+
+    Args:
+        mechanism: as in `calibrate`.
+        parameter: "sigma", "rounds" or "group".
+        advantage: target in (0, 1).
+        tight: as in `calibrate`.
+
+    Returns:
+        The mechanism, with its certificate at ε = 0, whose δ is the advantage.
+
+    Raises:
+        ValueError: as `calibrate`.
+
+    Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
+
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Known
+    >>> one = Known(value=1, relation="replace_one", norm="l2")
+    >>> start = SplitMechanism(smashed=one, noise=Noise(smashed=1), lower_model="frozen")
+    >>> round(calibrate_advantage(start, "sigma", advantage=0.1).value, 4)
+    3.9789
+    """
+    value = validate.real("advantage", advantage, above=0, below=1)
+
+    def certified(candidate: SplitMechanism) -> Certificate:
+        return answer.delta(candidate, 0.0, tight=tight)
+
+    def cost(candidate: SplitMechanism) -> float:
+        found = certified(candidate).delta
+        return 1.0 if found is None else found
+
+    target = Target(name="advantage", value=value, cost=cost, certified=certified)
+    return _reached(mechanism, parameter, target, tight)
+
+
+def calibrate_rates(
+    mechanism: SplitMechanism,
+    parameter: Parameter,
+    *,
+    true_positives: float,
+    false_positives: float,
+    tight: bool = True,
+) -> Calibrated:
+    """Find σ, rounds or group size so that no attack finds more true positives at a false positive rate.
+
+    Args:
+        mechanism: as in `calibrate`.
+        parameter: "sigma", "rounds" or "group".
+        true_positives: target, above the false positive rate and below 1.
+        false_positives: in (0, 1).
+        tight: as in `calibrate`.
+
+    Returns:
+        The mechanism, with its certificate at ε = 0.
+
+    Raises:
+        ValueError: as `calibrate`.
+
+    Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
+
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Known
+    >>> one = Known(value=1, relation="replace_one", norm="l2")
+    >>> start = SplitMechanism(smashed=one, noise=Noise(smashed=1), lower_model="frozen")
+    >>> round(calibrate_rates(start, "sigma", true_positives=0.05, false_positives=0.01).value, 3)
+    1.467
+    """
+    false = validate.real("false positive rate", false_positives, above=0, below=1)
+    value = validate.real("true positive rate", true_positives, above=0, below=1)
+    if value <= false:
+        raise ValueError(
+            f"a true positive rate of {value:g} at a false positive rate of {false:g} is less than guessing gives; the "
+            "target must be above the false positive rate"
+        )
+    target = Target(
+        name=f"TPR at FPR {false:g}",
+        value=value,
+        cost=lambda candidate: float(region(candidate, tight=tight).true_positives(false)),
+        certified=lambda candidate: answer.delta(candidate, 0.0, tight=tight),
+    )
+    return _reached(mechanism, parameter, target, tight)
+
+
+def _reached(mechanism: SplitMechanism, parameter: Parameter, target: Target, tight: bool) -> Calibrated:
+    """Search for a parameter that reaches a target."""
     validate.choice("parameter", parameter, ("sigma", "rounds", "group"))
     search = {"sigma": _sigma, "rounds": _rounds, "group": _group}[parameter]
-    value, reached = search(mechanism, target, lambda m: answer.epsilon(m, delta, tight=tight).epsilon, tight)
-    return Calibrated(
-        parameter=parameter, value=value, mechanism=reached, certificate=answer.epsilon(reached, delta, tight=tight)
-    )
+    value, reached = search(mechanism, target, tight)
+    return Calibrated(parameter=parameter, value=value, mechanism=reached, certificate=target.certified(reached))
 
 
 def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
@@ -85,48 +200,44 @@ def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
     return replace(mechanism, noise=replace(noise, smashed=noise.smashed * factor, labels=labels))
 
 
-def _sigma(
-    mechanism: SplitMechanism, target: float, epsilon: Callable[[SplitMechanism], float], tight: bool
-) -> tuple[float, SplitMechanism]:
+def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
     """Smallest factor on the noise that reaches the target."""
     low, high = 1.0, 1.0
-    if epsilon(scaled(mechanism, 1.0)) > target:
-        while epsilon(scaled(mechanism, high)) > target:
+    if target.cost(scaled(mechanism, 1.0)) > target.value:
+        while target.cost(scaled(mechanism, high)) > target.value:
             low, high = high, 2 * high
             if high > _LARGEST:
-                raise ValueError(
-                    f"no noise reaches epsilon={target:g}: something else than the noised releases costs more"
-                )
+                raise ValueError(f"no noise reaches {target}: something else than the noised releases costs more")
     else:
-        while low > 1 / _LARGEST and epsilon(scaled(mechanism, low)) <= target:
+        while low > 1 / _LARGEST and target.cost(scaled(mechanism, low)) <= target.value:
             low, high = low / 2, low
     while high / low > 1 + (_NUMERICAL_TOLERANCE if tight and not _closed(mechanism) else _TOLERANCE / 1e4):
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if epsilon(scaled(mechanism, middle)) > target else (low, middle)
+        low, high = (middle, high) if target.cost(scaled(mechanism, middle)) > target.value else (low, middle)
     return mechanism.noise.smashed * high, scaled(mechanism, high)
 
 
-def _rounds(
-    mechanism: SplitMechanism, target: float, epsilon: Callable[[SplitMechanism], float], tight: bool
-) -> tuple[float, SplitMechanism]:
+def _rounds(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
     """Largest number of rounds within the target."""
     part = mechanism.participation
     unit = part.epoch_rounds if isinstance(part, RandomAllocation) else 1  # whole epochs
-    if (one := epsilon(replace(mechanism, rounds=unit))) > target:
+    if (one := target.cost(replace(mechanism, rounds=unit))) > target.value:
         first = "a single round" if unit == 1 else f"a single epoch of {unit:,} rounds"
-        raise ValueError(f"{first} already costs epsilon={one:.4g}, more than the target {target:g}: add noise")
+        raise ValueError(
+            f"{first} already costs {target.name}={one:.4g}, more than the target {target.value:g}: add noise"
+        )
     low, high = 1, 2
-    while high <= _LARGEST and epsilon(replace(mechanism, rounds=high * unit)) <= target:
+    while high <= _LARGEST and target.cost(replace(mechanism, rounds=high * unit)) <= target.value:
         low, high = high, 2 * high
     while high - low > 1 and high <= _LARGEST:
         middle = (low + high) // 2
-        low, high = (middle, high) if epsilon(replace(mechanism, rounds=middle * unit)) <= target else (low, middle)
+        low, high = (
+            (middle, high) if target.cost(replace(mechanism, rounds=middle * unit)) <= target.value else (low, middle)
+        )
     return float(low * unit), replace(mechanism, rounds=low * unit)
 
 
-def _group(
-    mechanism: SplitMechanism, target: float, epsilon: Callable[[SplitMechanism], float], tight: bool
-) -> tuple[float, SplitMechanism]:
+def _group(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
     """Smallest group; ε need not fall with it under sampling, so every size is tried."""
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):
         raise ValueError("group needs mixing: without it a larger group hides nobody (use dp_mixsl or dp_cutmixsl)")
@@ -136,11 +247,11 @@ def _group(
     for group in range(1, most + 1):
         participation = replace(sampled, chosen=group) if sampled else mechanism.participation
         candidate = replace(mechanism, mixing=_regrouped(mechanism.mixing, group), participation=participation)
-        if (cost := epsilon(candidate)) <= target:
+        if (cost := target.cost(candidate)) <= target.value:
             return float(group), candidate
         best = min(best or (cost, group), (cost, group))
     assert best is not None
-    raise ValueError(f"no group of up to {most} clients reaches epsilon={target:g}; {best[1]} give {best[0]:.4g}")
+    raise ValueError(f"no group of up to {most} clients reaches {target}; {best[1]} give {best[0]:.4g}")
 
 
 def _regrouped(mixing: Mixup | CutMix, group: int) -> Mixup | CutMix:

@@ -11,6 +11,7 @@ from privkit.accountants import compile as compiled
 from privkit.accountants.bounds.truncated_renyi import TruncatedRenyiBound
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.array import Array
+from privkit.limits import PRIORS, Limits
 
 NODES = 257
 """Values of ε behind a region."""
@@ -56,6 +57,15 @@ class Region:
     def advantage(self) -> float:
         """The largest TPR − FPR, in [0, 1]: the total variation, if ε = 0 is among the nodes."""
         return float(np.min(np.tanh(self.epsilons / 2) * (1 - self.deltas) + self.deltas))
+
+    def limits(self) -> Limits:
+        """The same on a grid of false positive rates, as rows and figures show it."""
+        rates = np.union1d([0.0, *PRIORS], np.concatenate([np.geomspace(1e-4, 0.1, 22), np.linspace(0.1, 1.0, 28)]))
+        return Limits(
+            advantage=self.advantage,
+            false_positives=tuple(rates.tolist()),
+            true_positives=tuple(self.true_positives(rates).tolist()),
+        )
 
 
 def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:

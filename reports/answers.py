@@ -15,13 +15,17 @@ HEADERS = (
     "AUC → .5",
     "AUC, mean of rounds",
     "TPR at 1 % FPR ↓",
+    "advantage ↓",
+    "proven: TPR, advantage at most",
     "ε at least ↓",
     "ε claimed",
 )
 NOTE = (
     "AUC .5 is chance, and an AUC below it leaks as one above it does. Brackets are 95 % intervals: DeLong's of the "
-    "pooled AUC, Student's over rounds, Clopper–Pearson's of the true positive rate. ε at least: lower bound from one "
-    "run of canaries; above the claimed ε it refutes the claim, and the run exits with 1."
+    "pooled AUC, Student's over rounds, Clopper–Pearson's of the true positive rate. Of the advantage (the largest "
+    "TPR − FPR) they are bands of both kinds of scores. Proven: no attack exceeds this, by the claim's whole trade-off "
+    "curve. ε at least: lower bound from one run of canaries; above the claimed ε it refutes the claim, and the run "
+    "exits with 1."
 )
 ORDER_HEADERS = ("defense", "attack", "seed", "places ↓", "neighbors ↓", "membership ↓", "bits of the order left ↑")
 ORDER_NOTE = (
@@ -40,6 +44,8 @@ def answers_table(rows: Sequence[Row]) -> Table | None:
             interval(row.answers.get("auc")),
             interval(row.answers.get("auc_per_batch")),
             interval(row.answers.get("tpr_at_1_percent")),
+            interval(row.answers.get("advantage")),
+            _proven(row),
             *_shown(row.empirical_bound),
         )
         for row in rows
@@ -70,6 +76,13 @@ def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
         return UNKNOWN, UNKNOWN
     claimed = "nothing" if bound.claimed == float("inf") else f"{bound.claimed:.3g}"
     return f"{bound.epsilon:.3g} at δ={bound.delta:.0e}", claimed
+
+
+def _proven(row: Row) -> str:
+    """What no attack can exceed, beside what canaries measure."""
+    if row.limits is None or row.empirical_bound is None:
+        return UNKNOWN
+    return f"{row.limits.at(0.01):.3g}, {row.limits.advantage:.3g}"
 
 
 def _bits(row: Row) -> str:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from privkit.certificate import Certificate
 from privkit.empirical_bound import EmpiricalBound
 from privkit.interval import Interval
+from privkit.limits import Limits
 
 SCHEMA_VERSION = 6
 """Raised whenever a record changes its fields: 5 gave records checksums and provenance, 6 gave fields plainer names and
@@ -121,6 +122,9 @@ class Row(Frozen):
         Field(description="MCC and AUC, on the test records, and accuracies of the last and the best epoch"),
     ] = {}
     certificate: Annotated[Certificate | None, Field(description="what is proven")] = None
+    limits: Annotated[
+        Limits | None, Field(description="what the proven trade-off curve leaves to any attack on what is covered")
+    ] = None
     recovered: Annotated[dict[str, Metrics], Field(description="alignment -> metric -> value")] = {}
     floors: Annotated[dict[str, dict[str, Metrics]], Field(description="guess -> alignment -> metric -> value")] = {}
     answers: dict[str, Interval] = {}

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from privkit.interval import Interval
+from privkit.limits import Limits
 from privkit.reports import escape
 from privkit.reports.figures import COLORS, MUTED
 
@@ -30,6 +32,7 @@ class Told:
         false: [K], false positive rates along the ROC curve.
         true: [K], true positive rates.
         auc: the area under it.
+        limits: what is proven of any attack's rates; None where nothing is.
     """
 
     positive: NDArray[np.float64]
@@ -37,6 +40,7 @@ class Told:
     false: NDArray[np.float64]
     true: NDArray[np.float64]
     auc: float
+    limits: Limits | None = None
 
 
 def score_figure(told: Mapping[str, Told]) -> Figure:
@@ -52,6 +56,8 @@ def score_figure(told: Mapping[str, Told]) -> Figure:
     axes = figure.subplots(len(told), 2, squeeze=False, gridspec_kw={"width_ratios": (1, 2)})
     for (curve, histogram), (label, outcome) in zip(axes, told.items(), strict=True):
         curve.plot([0, 1], [0, 1], color=MUTED, lw=0.8, ls="--")
+        if outcome.limits is not None:
+            _shade(curve, outcome.limits)
         curve.plot(outcome.false, outcome.true, color=COLORS[0], lw=1.6)
         curve.set(xlim=(0, 1), ylim=(0, 1.01), aspect="equal", xlabel="false positive rate")
         curve.set_ylabel("true positive rate", fontsize=8)
@@ -70,6 +76,15 @@ def score_figure(told: Mapping[str, Told]) -> Figure:
             axis.tick_params(labelsize=7.5)
             axis.xaxis.label.set_size(8)
     return figure
+
+
+def _shade(axis: Axes, limits: Limits) -> None:
+    """The rates that the proof rules out: above the proven curve, and below its mirror image."""
+    false, true = np.array(limits.false_positives), np.array(limits.true_positives)
+    axis.fill_between(false, true, 1.01, color=MUTED, alpha=0.25, lw=0)
+    axis.fill_between(1 - false, 0, 1 - true, color=MUTED, alpha=0.25, lw=0)
+    axis.plot(false, true, color=COLORS[2], lw=1.2)
+    axis.text(0.97, 0.06, "gray: proven\nimpossible", ha="right", fontsize=6.5)
 
 
 def auc_figure(by_epoch: Mapping[str, Sequence[Interval]]) -> Figure:

@@ -76,7 +76,8 @@ CORE = {"training", "defenses", "models", "domains", "metrics"}
 
 
 SHARED = tuple(
-    f"privkit.{name}" for name in ("lazy", "array", "constraints", "certificate", "empirical_bound", "interval")
+    f"privkit.{name}"
+    for name in ("lazy", "array", "constraints", "certificate", "empirical_bound", "interval", "limits")
 )
 """Modules on the ground that every library may import."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import floor
+from math import floor, log, sqrt
 from typing import Literal
 
 import numpy as np
@@ -173,6 +173,39 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
         raise ValueError("tpr_at needs examples of both kinds, positive and negative")
     hits = values[truth] >= threshold_at(values[~truth], false_positive_rate)
     return clopper_pearson(int(hits.sum()), hits.size, confidence)
+
+
+def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Interval:
+    """The largest true positive rate minus false positive rate of any threshold; higher leaks more.
+
+    Both distribution functions lie in their bands at once, so that the limits hold for the best threshold, too.
+
+    Args:
+        scores: [N], finite; higher means positive.
+        positive: bool or 0/1 [N].
+        confidence: in (0, 1).
+
+    Raises:
+        ValueError: as `pooled_auc`.
+
+    Source: Yeom et al. 2018, Definition 4; the bands: Dvoretzky, Kiefer and Wolfowitz 1956, Massart 1990.
+
+    >>> advantage([1, 2, 3, 4], [0, 0, 1, 1]).value
+    1.0
+    """
+    values, truth = _checked(scores, positive, confidence)
+    false, true, _ = roc_points(values, truth)
+    found = float(np.max(true - false))
+    members = int(truth.sum())
+    half = sum(sqrt(log(4 / (1 - confidence)) / (2 * count)) for count in (members, truth.size - members))
+    return Interval(
+        value=found,
+        low=max(0.0, found - half),
+        high=min(1.0, found + half),
+        n=truth.size,
+        confidence=confidence,
+        method="Dvoretzky–Kiefer–Wolfowitz bands of both kinds",
+    )
 
 
 def threshold_at(negatives: Array, false_positive_rate: float) -> float:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from privkit.attacks.base import AnyAttack, AttackDiverged, NotApplicable, known_to
-from privkit.audit.claims import uncovered
+from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.defended import defended_model
 from privkit.audit.findings import at_chance
 from privkit.audit.goals import GOALS
@@ -179,6 +179,7 @@ def _context(
     known = {
         "accuracy": Interval(**model.known["accuracy"]),
         "certificate": certificate,
+        "limits": limits_of(certificate, recording.receipts[0].mechanism(often)),
         "costs": Costs(**model.known["costs"]),
         "training_curve": tuple(model.known["curve"]),
         "task": {name: Interval(**score) for name, score in model.known["task"].items()},

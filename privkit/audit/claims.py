@@ -17,10 +17,12 @@ from privkit.accountants.auditing.one_run_curve import (
     epsilon_one_run_curve,
     planned_guesses,
 )
+from privkit.accountants.region import region
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.array import Array
 from privkit.certificate import Certificate
 from privkit.empirical_bound import EmpiricalBound
+from privkit.limits import Limits
 
 EXACT_GAUSSIAN = "exact Gaussian profile"
 """How the method of a certificate begins whose ε(δ) is that of a Gaussian of known μ: the whole curve is claimed."""
@@ -161,6 +163,21 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
     if not proven or mechanism is None or mechanism.noise.law == "randomized_response":
         return None
     return ScaledNoise(mechanism=mechanism)
+
+
+def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Limits | None:
+    """What the claimed trade-off curve leaves to any attack; None if there is no claim, or none worth a curve.
+
+    Args:
+        certificate: of the run.
+        mechanism: that it claims the ε of.
+
+    >>> from privkit.accountants.base import no_protection
+    >>> limits_of(no_protection(), None) is None
+    True
+    """
+    proven = certificate.kind == "differential_privacy" and certificate.sound and certificate.epsilon < _CURVE_BELOW
+    return region(mechanism).limits() if proven and mechanism is not None else None
 
 
 def claims_a_curve(certificate: Certificate) -> bool:

@@ -99,7 +99,8 @@ def _told(cell: Path, row: Row):  # type: ignore[no-untyped-def]
     values, positive = arrays["values"], arrays["positive"]
     false, true, _ = roc_points(values, positive)
     auc = pooled_auc(values, positive).auc.value
-    return Told(positive=values[positive], negative=values[~positive], false=false, true=true, auc=auc)
+    limits = row.limits if row.empirical_bound is not None else None
+    return Told(positive=values[positive], negative=values[~positive], false=false, true=true, auc=auc, limits=limits)
 
 
 def _arrays(path: Path, row: Row, wanted: dict[str, tuple[str, int]]) -> dict[str, Any] | None:

@@ -132,33 +132,52 @@ def epsilon(
 @_with_columns
 def calibrate(
     parameter: Annotated[str, typer.Argument(help="sigma, rounds, group or delta.")],
-    epsilon: Annotated[float, typer.Option(help="Target ε.")],
-    delta: Annotated[float | None, typer.Option(help="δ in (0, 1); leave it out if δ itself is searched.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Target ε.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="δ in (0, 1), with --epsilon; not if δ itself is searched.")
+    ] = None,
+    advantage: Annotated[float | None, typer.Option(help="Target instead: largest TPR − FPR of any attack.")] = None,
+    tpr: Annotated[str | None, typer.Option(help="Target instead: TPR@FPR of any attack, such as .05@.01.")] = None,
     fast: Fast = False,
     as_json: Json = False,
     **columns: str | None,
 ) -> None:
-    """The smallest σ, the largest number of rounds, the smallest group or the smallest δ that reaches a target ε.
+    """The smallest σ, the largest number of rounds, the smallest group or the smallest δ that reaches a target: an ε,
+    an advantage of any attack, or a true positive rate at a false positive rate.
 
     The flags describe the mechanism; its own value of the parameter is where the search starts.
     """
-    from privkit.accountants import answer
-    from privkit.accountants.calibration import calibrate as solve
+    from privkit.accountants import answer, calibration
     from privkit.accountants.table import mechanism_of
 
     given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
-    if parameter == "sigma" and "sigma_labels" in given and "sigma" not in given:
-        raise UsageError("sigma_labels keeps its proportion to sigma: give --sigma, too, as the start of the search")
-    if (delta is None) != (parameter == "delta"):
-        asked = "leave --delta out: δ is what is searched" if parameter == "delta" else "give --delta, in (0, 1)"
-        raise UsageError(f"calibrate {parameter}: {asked}")
     if parameter not in ("sigma", "rounds", "group", "delta"):
         raise unknown("parameter", parameter, ["sigma", "rounds", "group", "delta"])
+    if parameter == "sigma" and "sigma_labels" in given and "sigma" not in given:
+        raise UsageError("sigma_labels keeps its proportion to sigma: give --sigma, too, as the start of the search")
+    if sum(target is not None for target in (epsilon, advantage, tpr)) != 1:
+        raise UsageError(f"calibrate {parameter}: give one target, --epsilon, --advantage or --tpr")
+    if epsilon is None:
+        if parameter == "delta" or delta is not None:
+            raise UsageError(
+                f"calibrate {parameter}: --advantage and --tpr have no δ; leave --delta out, or give --epsilon"
+            )
+    elif (delta is None) != (parameter == "delta"):
+        asked = "leave --delta out: δ is what is searched" if parameter == "delta" else "give --delta, in (0, 1)"
+        raise UsageError(f"calibrate {parameter}: {asked}")
+    how: dict[str, Any] = {"tight": not fast}
     try:
         if parameter == "delta":
-            least = answer.delta(mechanism_of(given), epsilon, tight=not fast)
+            least = answer.delta(mechanism_of(given), epsilon, **how)  # type: ignore[arg-type]
             return _print_found("delta", least.delta, least, as_json)
-        solved = solve(mechanism_of({parameter: 1, **given}), parameter, epsilon=epsilon, delta=delta, tight=not fast)  # type: ignore[arg-type]
+        start: Any = (mechanism_of({parameter: 1, **given}), parameter)
+        if tpr is not None:
+            true, false = _rates(tpr)
+            solved = calibration.calibrate_rates(*start, true_positives=true, false_positives=false, **how)
+        elif advantage is not None:
+            solved = calibration.calibrate_advantage(*start, advantage=advantage, **how)
+        else:
+            solved = calibration.calibrate(*start, epsilon=epsilon, delta=delta, **how)  # type: ignore[arg-type]
     except ValueError as error:
         raise UsageError(str(error)) from error
     labels = solved.mechanism.noise.labels if parameter == "sigma" else None
@@ -214,6 +233,19 @@ def doctor(
 
 
 COMMANDS = (epsilon, calibrate, permutations, doctor)
+
+
+def _rates(text: str) -> tuple[float, float]:
+    """A true positive rate and the false positive rate at which it holds.
+
+    >>> _rates(".05@.01")
+    (0.05, 0.01)
+    """
+    true, _, false = text.partition("@")
+    try:
+        return float(true), float(false)
+    except ValueError:
+        raise UsageError(f"--tpr is TPR@FPR, such as .05@.01, got {text!r}") from None
 
 
 def _check_keep(keep: float | None, tokens: int, batch: int) -> None:

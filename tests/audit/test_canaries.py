@@ -18,7 +18,7 @@ from privkit.audit.claims import audit_one_run
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import Sending, farthest, in_their_rows, seen_alone, smashed, tells_where
 from privkit.audit.goals.context import must_get_gradients
-from privkit.audit.goals.distinguish import judged, of_one_record
+from privkit.audit.goals.distinguish import because, judged, of_one_record
 from privkit.audit.run import run_audit
 from privkit.certificate import Certificate
 from privkit.defenses.base import ReleaseCount
@@ -227,6 +227,39 @@ def test_a_claimed_curve_is_put_to_a_test_of_curves() -> None:
     assert 5.5 < found.epsilon <= found.ceiling < 7
     assert found.confidence == 0.95
     assert not audited(5.0, right=0.0, method=CLAIMED_BY).refuted
+
+
+@pytest.mark.parametrize(
+    ("defense", "clients", "why"),
+    [
+        (GaussianNoise(sigma=0.5), 1, ""),
+        (DpCutMixSl(group=2, sigma=0.5, sigma_labels=None), 2, "mixes the data of several clients"),
+        (PatchShuffle(), 1, "nothing is known"),
+    ],
+    ids=["noise", "mixed", "shuffled"],
+)
+def test_the_receipt_knows_whether_canaries_are_independent(defense: Any, clients: int, why: str) -> None:
+    found = smashed(scene_of(defense, clients, 2, 4 * clients), coins_of(4 * clients), Generator()).shared
+    assert why in found
+    assert bool(found) == bool(why)
+
+
+def test_canaries_are_dependent_if_the_lower_segment_learns_or_lets_images_meet() -> None:
+    noise = GaussianNoise(sigma=0.5)
+    context = scene_of(noise, 1, 2, 4)
+    context.release_count = ReleaseCount(lower_model="trained")
+    assert "learns from the canaries" in smashed(context, coins_of(4), Generator()).shared
+    context = scene_of(noise, 1, 4, 4)
+    plain = context.model.edge.lowers.forward
+    context.model.edge.lowers.forward = lambda x: plain(x) + plain(x).mean(1, keepdim=True)
+    assert "images of a batch meet" in smashed(context, coins_of(4), Generator()).shared
+
+
+def test_a_dependent_canary_says_why_beside_a_claim_alone() -> None:
+    claimed, free = audited(3.0), audited(inf)
+    assert "not independent trials (rows meet), so that" in because(claimed, "rows meet").statement
+    assert because(free, "rows meet") == free
+    assert because(claimed, "") == claimed
 
 
 def test_one_record_of_a_client_is_said_to_be_one() -> None:

@@ -240,6 +240,24 @@ def test_calibrating_delta_gives_the_smallest(privkit_cli: CLI) -> None:
     assert (done.returncode, "give --delta" in one_line(done.stderr)) == (2, True)
 
 
+def test_calibrating_to_an_attacks_rates(privkit_cli: CLI) -> None:
+    flags = ("--mechanism", "gaussian", "--sensitivity", "1", "--json")
+    done = privkit_cli("calibrate", "sigma", "--advantage", ".1", *flags)
+    assert json.loads(done.stdout)["value"] == pytest.approx(3.97895, rel=1e-5)
+    done = privkit_cli("calibrate", "sigma", "--tpr", ".05@.01", *flags)
+    assert json.loads(done.stdout)["value"] == pytest.approx(1.46741, rel=1e-4)
+    refused = {
+        ("--tpr", ".05"): "--tpr is TPR@FPR",
+        ("--tpr", ".01@.05"): "less than guessing gives",
+        ("--advantage", "2"): "advantage must",
+        ("--advantage", ".1", "--epsilon", "1", "--delta", "1e-5"): "give one target",
+        ("--advantage", ".1", "--delta", "1e-5"): "have no δ",
+    }
+    for given, sentence in refused.items():
+        done = privkit_cli("calibrate", "sigma", *given, *flags)
+        assert (done.returncode, sentence in one_line(done.stderr)) == (2, True), done.stderr
+
+
 def test_the_noise_that_is_printed_reaches_the_target(privkit_cli: CLI) -> None:
     """3.73063 was printed where 3.7306316 is needed: rounded down, below the noise of the claim."""
     done = privkit_cli(

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import AnyAttack, NotApplicable, Scores
 from privkit.attacks.goals.control import Control
-from privkit.attacks.scores.leak import per_batch_auc, pooled_auc, tpr_at
+from privkit.attacks.scores.leak import advantage, per_batch_auc, pooled_auc, tpr_at
 from privkit.audit.defended import DefendedModel
 from privkit.audit.seed_data import SeedData
 from privkit.certificate import Certificate
@@ -182,7 +182,11 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
         batches: int [N], the round of each, for the area of every round apart; None where there are no rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
-    metrics = {"auc": pooled_auc(values, truth).auc, "tpr_at_1_percent": tpr_at(values, truth, FALSE_POSITIVES)}
+    metrics = {
+        "auc": pooled_auc(values, truth).auc,
+        "tpr_at_1_percent": tpr_at(values, truth, FALSE_POSITIVES),
+        "advantage": advantage(values, truth),
+    }
     if batches is not None:
         with suppress(ValueError):  # where no round holds both kinds
             metrics["auc_per_batch"] = per_batch_auc(values, truth, batches.cpu().numpy()).auc

@@ -10,7 +10,7 @@ from torch import Generator
 
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.distinguish import CanaryAttack, CanaryObservation, controls
-from privkit.audit.claims import audit_one_run, claimed_family
+from privkit.audit.claims import audit_one_run, claimed_family, limits_of
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import smashed
 from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send
@@ -60,6 +60,7 @@ def ask(context: AttackContext) -> Row:
     return context.row.model_copy(
         update={
             "answers": context.told(scores, coins),
+            "limits": limits_of(claim, sending.mechanism),
             "empirical_bound": of_one_record(audit, claim),
             "checks": (*checks, *judged(audit)),
         }

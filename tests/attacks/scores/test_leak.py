@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from privkit.accountants.auditing.families import GAUSSIAN
 from privkit.accountants.base import no_protection
-from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, roc_points, threshold_at, tpr_at
+from privkit.attacks.scores.leak import Leak, advantage, per_batch_auc, pooled_auc, roc_points, threshold_at, tpr_at
 from privkit.audit.claims import audit_one_run
 from privkit.certificate import Certificate
 
@@ -206,3 +206,13 @@ def test_an_audit_at_another_delta_is_refused() -> None:
         audit_one_run(scores, coins[:10], claim(1.0))
     with pytest.raises(ValueError, match="bool"):
         audit_one_run(scores, coins.astype(int), claim(1.0))
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_the_advantage_is_that_of_the_best_threshold_and_its_bands_cover(shift: float) -> None:
+    rng, truth = np.random.default_rng(0), 2 * norm.cdf(shift / 2) - 1
+    positive = np.arange(200) % 2 == 0
+    found = [advantage(rng.normal(size=200) + shift * positive, positive) for _ in range(100)]
+    assert sum(not one.low <= truth <= one.high for one in found) <= 5
+    one = advantage([3, 1, 2, 0], [1, 1, 0, 0])
+    assert one.value == 0.5

@@ -1,0 +1,46 @@
+"""What a certificate leaves to any attack: rates of true and false positives, on the axis of a measured ROC."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+PRIORS = (0.001, 0.01, 0.1)
+"""False positive rates, and chances of a blind guess, at which limits are said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The proven region of any test of "this record" against "another record", by a whole trade-off curve.
+
+    The same curve bounds reconstruction: what a blind guess gets right with probability κ, an attack gets right with a
+    probability of at most the true positive rate at the false positive rate κ.
+
+    Attributes:
+        advantage: the largest true positive rate minus false positive rate, in [0, 1].
+        false_positives: [A] rates, increasing from 0 to 1.
+        true_positives: [A] the largest true positive rate at each of them.
+
+    Source: Dong, Roth and Su 2022 (trade-off curves); Kaissis et al. 2023, "Bounding data reconstruction attacks with
+    the hypothesis testing interpretation of differential privacy" (reconstruction).
+
+    >>> Limits(advantage=0.2, false_positives=(0.0, 0.01, 1.0), true_positives=(0.0, 0.05, 1.0)).at(0.01)
+    0.05
+    """
+
+    advantage: float
+    false_positives: tuple[float, ...]
+    true_positives: tuple[float, ...]
+
+    def at(self, false_positive_rate: float) -> float:
+        """The largest true positive rate at a false positive rate in [0, 1]; between two rates, that of the larger."""
+        return self.true_positives[bisect_left(self.false_positives, false_positive_rate)]
+
+    @property
+    def sentence(self) -> str:
+        """What no attack can exceed, in words."""
+        found = ", ".join(f"{self.at(rate):.3g} at {rate:g}" for rate in PRIORS)
+        return (
+            f"no attack has an advantage above {self.advantage:.3g}, or a true positive rate above {found}; and what a "
+            "blind guess reconstructs with these chances, no attack reconstructs more often"
+        )
