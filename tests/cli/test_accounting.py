@@ -253,8 +253,8 @@ def test_calibrating_to_an_attacks_rates(privkit_cli: CLI) -> None:
         ("--advantage", ".1", "--epsilon", "1", "--delta", "1e-5"): "give one target",
         ("--advantage", ".1", "--delta", "1e-5"): "have no δ",
     }
-    for given, sentence in refused.items():
-        done = privkit_cli("calibrate", "sigma", *given, *flags)
+    for target, sentence in refused.items():
+        done = privkit_cli("calibrate", "sigma", *target, *flags)
         assert (done.returncode, sentence in one_line(done.stderr)) == (2, True), done.stderr
 
 
