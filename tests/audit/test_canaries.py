@@ -251,7 +251,12 @@ def test_canaries_are_dependent_if_the_lower_segment_learns_or_lets_images_meet(
     assert "learns from the canaries" in smashed(context, coins_of(4), Generator()).shared
     context = scene_of(noise, 1, 4, 4)
     plain = context.model.edge.lowers.forward
-    context.model.edge.lowers.forward = lambda x: plain(x) + plain(x).mean(1, keepdim=True)
+
+    def meeting(*given: Any, **more: Any) -> Tensor:
+        made: Tensor = plain(*given, **more)
+        return made + made.mean(1, keepdim=True)
+
+    context.model.edge.lowers.forward = meeting
     assert "images of a batch meet" in smashed(context, coins_of(4), Generator()).shared
 
 
