@@ -121,7 +121,8 @@ def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, re
     once, again = asker.round(images[:whole]), asker.round(images[:whole])
     size, patches = asker.rows, patchify(images, geometry.patch)
     same = bool(same_tokens(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (once, again))).all())
-    if torch.equal(once, again) if same else keeps_places(once, again):
+    each = same and bool(same_tokens(*(x.flatten(0, 1).unsqueeze(1) for x in (once, again))).all())
+    if each or (not same and keeps_places(once, again)):
         released = torch.cat([once, asker.images(images[whole:], asker.left)])
         compared = (x.unflatten(0, (-1, size)) for x in (released, patches[: len(released)]))
         own, share, placed = match_own_tokens(*compared)

@@ -125,7 +125,8 @@ def same_tokens(first: Tensor, second: Tensor) -> Tensor:
     scale = _scale(first)
     along = _directions(first, _DIRECTIONS)
     one, two = (((x / scale) @ along).sort(1).values for x in (first, second))
-    return (one - two).abs().amax((1, 2)) < _CLOSE * first.shape[2] ** 0.5
+    alike: Tensor = (one - two).abs().amax((1, 2)) < _CLOSE * first.shape[2] ** 0.5
+    return alike
 
 
 def multiplicities(tokens: int) -> list[int]:
@@ -255,7 +256,8 @@ def _scale(tokens: Tensor) -> Tensor:
 
 def _close(apart: Tensor) -> Tensor:
     """Whether scaled differences [..., D] are those of copies, bool [...]."""
-    return apart.square().mean(-1) < _CLOSE**2
+    near: Tensor = apart.square().mean(-1) < _CLOSE**2
+    return near
 
 
 def _directions(tokens: Tensor, number: int) -> Tensor:
