@@ -42,7 +42,8 @@ class Jigsaw(Checked):
 
     Attributes:
         pairs: "learned" (border pixels of the decoded patches, and a network on each token), "joint" (the same, but a
-            transformer over all tokens of an image says where each lies; where images are mixed, it is "learned") or
+            transformer over all tokens of an image says where each lies: it needs a thousand own images or more, and is
+            weaker than "learned" with a hundred; where images are mixed, it is "learned") or
             "edges" (border pixels alone, nothing else: the classical solver).
         keep: share of tokens that stay in their image's row for certain, in [0, 1], 1 where images are not mixed. None
             estimates it from query answers, and takes 1 where there is no query.

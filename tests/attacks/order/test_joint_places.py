@@ -1,12 +1,15 @@
 """Places of all tokens of an image at once."""
 
 import torch
+from torch import Generator
 
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.order.piece_network import JointPlaces
 from privkit.attacks.order.piece_solver import TokenDecoder
-from privkit.attacks.patches import Geometry
-from tests.attacks.order.puzzles import AUXILIARY, guess, pixels, run, scene
+from privkit.attacks.patches import Geometry, patchify
+from privkit.attacks.scores.order import direct_accuracy
+from tests.attacks.order.puzzles import AUXILIARY, BATCH, guess, pixels, run, scene
+from tests.attacks.order.test_position_predictor import VICTIMS, seen
 
 
 def test_tokens_share_no_place_and_their_order_does_not_matter() -> None:
@@ -20,6 +23,12 @@ def test_tokens_share_no_place_and_their_order_does_not_matter() -> None:
     other = pieces.clone()
     other[:, 0] += 1  # one token moves, and with it the places of all others
     assert (network(other).exp() - places)[:, 1:].abs().max() > 1e-4
+
+
+def test_wins_where_a_token_tells_its_place() -> None:
+    observation, truth = seen(patchify(VICTIMS, 4))
+    found = Jigsaw(pairs="joint", epochs=10, kicks=5).run(observation, Generator().manual_seed(0))
+    assert direct_accuracy(guess(found), truth, batch=BATCH).mean() > 0.95
 
 
 def test_tokens_that_look_alike_share_their_targets() -> None:
