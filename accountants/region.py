@@ -44,14 +44,14 @@ class Region:
         rate = _rates("a false positive rate", false_positives)[..., None]
         rest = 1 - self.deltas - rate
         most = np.minimum(self.deltas + np.exp(self.epsilons) * rate, 1 - rest * np.exp(-self.epsilons))
-        return np.clip(most.min(-1), rate[..., 0], 1)
+        return np.asarray(np.clip(most.min(-1), rate[..., 0], 1))
 
     def false_positives(self, true_positives: ArrayLike) -> Array:
         """[A] the smallest false positive rate at each true positive rate in [0, 1]."""
         rate = _rates("a true positive rate", true_positives)[..., None]
         above, missed = rate - self.deltas, 1 - rate
         least = np.maximum(above * np.exp(-self.epsilons), above - np.expm1(self.epsilons) * missed)
-        return np.clip(least.max(-1), 0, rate[..., 0])
+        return np.asarray(np.clip(least.max(-1), 0, rate[..., 0]))
 
     @property
     def advantage(self) -> float:

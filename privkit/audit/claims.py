@@ -117,7 +117,8 @@ def _dependent(
     family: Family | None,
 ) -> tuple[EmpiricalBound, float]:
     """The bound of one run with canaries that may depend on each other, and the largest that it could be."""
-    numbers, given = (int(coins.sum()), int((~coins).sum())), {"confidence": confidence, "delta": delta}
+    numbers = (int(coins.sum()), int((~coins).sum()))
+    given: dict[str, Any] = {"confidence": confidence, "delta": delta}
     if family is None or guesses is None:
         bound = epsilon_one_run(values[coins], values[~coins], guesses=guesses, **given)
         return bound, ceiling_one_run(*numbers, guesses=guesses, **given)

@@ -124,7 +124,7 @@ def bounds(mu: float, canaries: int, draws: int, **options: Any) -> Array:
     rng, found = np.random.default_rng(3), []
     for _ in range(draws):
         coins = rng.random(canaries) < 0.5
-        scores = shifted(mu)(rng, coins)
+        scores = shifted(mu)(rng, coins.astype(float))
         given = {"threshold": 0.0, "confidence": 0.95, "delta": DELTA} | options
         found.append(epsilon_independent(scores[coins], scores[~coins], **given).epsilon)
     return np.array(found)
@@ -179,7 +179,7 @@ def test_a_planned_number_of_guesses_beats_a_quarter() -> None:
     ours, quarter = [], []
     for _ in range(5):
         coins = rng.random(2_000) < 0.5
-        scores = shifted(strength)(rng, coins)
+        scores = shifted(strength)(rng, coins.astype(float))
         given: dict[str, Any] = {"confidence": 0.95, "delta": DELTA}
         ours.append(epsilon_one_run_curve(scores[coins], scores[~coins], guesses=planned, **given).epsilon)
         quarter.append(epsilon_one_run_curve(scores[coins], scores[~coins], guesses=(500, 500), **given).epsilon)
@@ -207,6 +207,7 @@ def test_perfect_guesses_reach_the_ceiling_and_more_canaries_raise_it() -> None:
     perfect = epsilon_independent(np.ones(100), -np.ones(100), threshold=0, confidence=0.95, delta=DELTA)
     assert perfect.epsilon == most[1]
     assert most[1] > epsilon_one_run(np.arange(100, 200), np.arange(100), confidence=0.95, delta=DELTA).epsilon
+    assert perfect.mu is not None
     error = 1 - norm.cdf(perfect.mu / 2)
     assert (1 - error) ** 200 == pytest.approx(0.05, rel=1e-6)
     assert perfect.epsilon == gaussian.epsilon(DELTA, perfect.mu)

@@ -265,7 +265,9 @@ def test_the_bound_with_a_planned_number_of_guesses_stays_below_the_truth(mu: fl
     """100 runs of the very Gaussian, of which five may exceed it."""
     draws, truth = np.random.default_rng(0), gaussian_epsilon(1e-5, mu)
     claim = replace(spec(mu).apply(*one_release())[1].certificate(RUN), epsilon=truth)
-    above, both, one = 0, [], []
+    above = 0
+    both: list[float] = []
+    one: list[float] = []
     for _ in range(100):
         coins = draws.random(200) < 0.5
         scores = np.round(draws.normal(size=200) + mu * coins, 2)  # some tie
