@@ -1,0 +1,90 @@
+"""Shuffles against a jigsaw that reads own tokens by chosen queries: one line a setting and seed, appended to a file.
+
+    python benchmarks/run.py own_tokens --folder DIR --seeds 0 1 2
+
+Each line is one audit of the embedded digits with 100 victims, the rest as `privkit audit` has it. Settings: the share
+that batch shuffling keeps, the images of a message, fewer rounds of queries, no copies of an image in a round. Audits
+lie in the folder and go on after a kill. A line that is in `results/tokens/runs.jsonl` already is not measured again.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from run import machine
+
+from privkit.audit.run import run_audit
+
+RUNS = Path(__file__).parent / "results" / "tokens" / "runs.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags."""
+
+    folder: Path
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is measured once a seed."""
+
+    defense: str
+    attack: str = "jigsaw"
+    batch: int = 50
+    rounds: int | None = None
+    copies: bool = True
+
+
+def settings() -> list[Setting]:
+    """In the order of their worth."""
+    batch = "batch_shuffle:keep={}"
+    found = [Setting(defense=batch.format(0.4)), Setting(defense="patch_shuffle")]
+    found += [Setting(defense=batch.format(0.4), rounds=rounds) for rounds in (100, 300)]
+    found += [Setting(defense=batch.format(0.4), copies=False)]
+    found += [Setting(defense=batch.format(keep)) for keep in (0.2, 0.8)]
+    found += [Setting(defense=batch.format(keep), batch=10) for keep in (0.2, 0.4, 0.8)]
+    return [*found, Setting(defense="patch_shuffle", rounds=5)]
+
+
+def measured(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
+    """The defended row of one audit."""
+    rules = {"copies": setting.copies, **({} if setting.rounds is None else {"rounds": setting.rounds})}
+    name = "-".join(str(value).replace(":", "_").replace("=", "_") for value in asdict(setting).values())
+    row = run_audit(
+        defense=setting.defense,
+        attack=setting.attack,
+        seed=seed,
+        budget="small:victims=100",
+        training={"batch_size": setting.batch},
+        queries=rules,
+        threads=torch.get_num_threads(),
+        out=folder / f"{name}-{seed}",
+    ).rows[-1]
+    if row.status != "done":
+        return {"refusal": row.reason}
+    found, floor = row.recovered["unaligned"], row.floors["mean_image"]["unaligned"]
+    return {
+        **{name: found[name].value for name in ("ssim", "mse")},
+        **{f"floor_{name}": floor[name].value for name in ("ssim", "mse")},
+        "queries": row.queries,
+    }
+
+
+def main(options: Options) -> None:
+    """Measure what is not there yet."""
+    there = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()] if RUNS.exists() else []
+    for seed, setting in product(options.seeds, settings()):  # a run that is stopped has measured everything once
+        told = {**asdict(setting), "rounds": setting.rounds or "any number", "seed": seed}
+        if any(told.items() <= line.items() for line in there):
+            continue
+        result = measured(setting, seed, options.folder)
+        print(told, result)
+        if "refusal" in result:
+            continue
+        with RUNS.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps({**told, **result, **machine(torch.get_num_threads())}) + "\n")
