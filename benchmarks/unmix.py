@@ -89,7 +89,7 @@ def attacked(defense: str, name: str, seed: int) -> dict[str, float]:
 
 
 def tables() -> None:
-    """Write results/mixing/ssim.csv and mse.csv: a row for each defense, a column for each number of passes."""
+    """Write results/mixing/ssim.csv and mse.csv: a row for each defense and length, a column for each attack."""
     lines = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()]
     columns = [
         "black_box",
@@ -98,14 +98,14 @@ def tables() -> None:
     for metric in ("ssim", "mse"):
         with (RUNS.parent / f"{metric}.csv").open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file, lineterminator="\n")
-            table.writerow(["defense", "seeds", "mean image", *(f"`{name}`" for name in columns)])
-            for defense in dict.fromkeys(line["defense"] for line in lines):
-                own = [line for line in lines if line["defense"] == defense]
+            table.writerow(["defense", "epochs", "seeds", "mean image", *(f"`{name}`" for name in columns)])
+            for defense, epochs in dict.fromkeys((line["defense"], line["epochs"]) for line in lines):
+                own = [line for line in lines if (line["defense"], line["epochs"]) == (defense, epochs)]
                 seeds = sorted({line["seed"] for line in own})
                 cells = [[line[metric] for line in own if line["attack"] == name] for name in columns]
                 floor = f"{mean(line[f'floor_{metric}'] for line in own):.3f}"
                 shown = (over_seeds(values) if values else "–" for values in cells)
-                table.writerow([f"`{defense}`", " ".join(map(str, seeds)), floor, *shown])
+                table.writerow([f"`{defense}`", str(epochs), " ".join(map(str, seeds)), floor, *shown])
 
 
 def main(options: Options) -> None:

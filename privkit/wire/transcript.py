@@ -161,7 +161,7 @@ def _kept(value: Tensor) -> Tensor:
 
 def _home(view: View) -> View:
     """The view without its graph, on the CPU."""
-    beside = {
-        name: _kept(held) for name in ("weights", "clients", "labels") if (held := getattr(view, name)) is not None
-    }
-    return replace(view, smashed=_kept(view.smashed), **beside)
+    weights, clients, labels = (
+        None if held is None else _kept(held) for held in (view.weights, view.clients, view.labels)
+    )
+    return replace(view, smashed=_kept(view.smashed), weights=weights, clients=clients, labels=labels)
