@@ -96,7 +96,7 @@ def noise_bounds() -> str:
 
 
 def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str, int]) -> str:
-    """Lines of a JSONL file as a Markdown table: means over seeds, with Student intervals from two seeds on.
+    """Lines of a JSONL file as a Markdown table: means over seeds, with Student intervals around fractions from two seeds on.
 
     Args:
         folder: of the file.
@@ -110,10 +110,10 @@ def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str,
         rows.setdefault(tuple(str(line[key]) for key in keys), []).append(line)
     made = []
     for key, runs in rows.items():
-        cells = [f"`{cell}`" for cell in key] + [", ".join(str(run["seed"]) for run in runs)]
+        cells = [f"`{cell}`" for cell in key] + [", ".join(str(seed) for seed in sorted(run["seed"] for run in runs))]
         for value, places in digits.items():
             several = [run[value] for run in runs]
-            one = f"{several[0]:.{places}f}"
+            one = f"{sum(several) / len(several):.{places}f}"
             cells.append(interval(over_values(several, 0.95), places) if len(runs) > 1 and places else one)
         made.append(cells)
     return table([*keys, "seeds", *(value.replace("_", " ") for value in digits)], made)
