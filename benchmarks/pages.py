@@ -96,7 +96,7 @@ def noise_bounds() -> str:
 
 
 def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str, int]) -> str:
-    """Lines of a JSONL file as a Markdown table: means over seeds, with Student intervals around fractions from two seeds on.
+    """Lines of a JSONL file as a Markdown table: means over seeds, with Student intervals where there are several.
 
     Args:
         folder: of the file.
@@ -110,7 +110,8 @@ def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str,
         rows.setdefault(tuple(str(line[key]) for key in keys), []).append(line)
     made = []
     for key, runs in rows.items():
-        cells = [f"`{cell}`" for cell in key] + [", ".join(str(seed) for seed in sorted(run["seed"] for run in runs))]
+        seeds = sorted(run["seed"] for run in runs)
+        cells = [*(f"`{cell}`" for cell in key), ", ".join(map(str, seeds))]
         for value, places in digits.items():
             several = [run[value] for run in runs]
             one = f"{sum(several) / len(several):.{places}f}"
