@@ -296,7 +296,8 @@ def test_whatever_a_table_holds_no_traceback_reaches_a_user(
     with suppress(UsageError):  # one sentence and exit code 2
         app(["epsilon", str(table), "--delta", "1e-5", "--fast"], standalone_mode=False)
     said = capsys.readouterr()
-    assert "nan" not in said.out.lower().replace("name", "")
+    shown = said.out.lower().replace(cells.get("name", "").strip().lower(), "")  # a row may be called "NaN"
+    assert "nan" not in shown.replace("name", "")
     for line in said.err.splitlines():
         assert line.startswith("privkit: row 1")
 
