@@ -125,8 +125,7 @@ def same_tokens(first: Tensor, second: Tensor) -> Tensor:
     scale = _scale(first)
     along = _directions(first, _DIRECTIONS)
     one, two = (((x / scale) @ along).sort(1).values for x in (first, second))
-    alike: Tensor = (one - two).abs().amax((1, 2)) < _CLOSE * first.shape[2] ** 0.5
-    return alike
+    return (one - two).abs().amax((1, 2)).lt(_CLOSE * first.shape[2] ** 0.5)
 
 
 def multiplicities(tokens: int) -> list[int]:
@@ -256,11 +255,11 @@ def _scale(tokens: Tensor) -> Tensor:
 
 def _close(apart: Tensor) -> Tensor:
     """Whether scaled differences [..., D] are those of copies, bool [...]."""
-    near: Tensor = apart.square().mean(-1) < _CLOSE**2
-    return near
+    return apart.square().mean(-1).lt(_CLOSE**2)
 
 
 def _directions(tokens: Tensor, number: int) -> Tensor:
     """Unit vectors [D, number] that depend on nothing."""
     drawn = torch.randn(tokens.shape[-1], number, generator=Generator().manual_seed(0))
-    return (drawn / drawn.norm(dim=0)).to(tokens.device)
+    unit: Tensor = drawn / drawn.norm(dim=0)
+    return unit.to(tokens.device)
