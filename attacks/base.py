@@ -35,6 +35,8 @@ class View:
         messages: M ≥ 1, messages of N/M rows each, one after another; a batch-level shuffle mixes within one.
         labels: what travels with the rows: int64 [N], or float [N, L] where they were mixed or noised; None where the
             protocol does not send it.
+        whole: whether each patch of an image (or token of a sequence) has its token, in its place or in another; False
+            if tokens were dropped or merged.
         parts: names of the parts that `smashed` consists of, where a release lies in several storages and the adversary
             holds these; none where it was not split.
     """
@@ -47,6 +49,7 @@ class View:
     cut_gradient: Tensor | None = None
     messages: int = 1
     labels: Tensor | None = None
+    whole: bool = True
     parts: tuple[str, ...] = ()
 
 
@@ -156,6 +159,7 @@ class Mounting(Generic[Held, Output]):
         control_side: pixels a side that are enough for its controls; None for the images as they are.
         ignores_views: whether it is a constant guess, which needs no controls.
         domains: kinds of records that it reconstructs, of "images", "tokens" and "tables".
+        any_tokens: whether it reads releases that are not `View.whole`.
         returns_auxiliary: whether its guesses are records of the adversary's own: its controls hide the attacked
             records among them.
         shadow_models: models of the attacked one's kind that it has trained.
@@ -169,6 +173,7 @@ class Mounting(Generic[Held, Output]):
     control_side: int | None = None
     ignores_views: bool = False
     domains: tuple[str, ...] = ("images",)
+    any_tokens: bool = False
     returns_auxiliary: bool = False
     shadow_models: int = 0
     short_of_published: str = ""

@@ -89,8 +89,9 @@ def check(attack: AnyAttack, observation: ImageObservation) -> None:
     """Refuse an observation that no attack on images could use.
 
     Raises:
-        NotApplicable: if something that the attack needs is missing, nothing was released, the release or the
-            auxiliary images are not finite, or they do not fit the private images or their labels.
+        NotApplicable: if something that the attack needs is missing, nothing was released, tokens are missing that the
+            attack needs, the release or the auxiliary images are not finite, or they do not fit the private images or
+            their labels.
     """
     require(attack, observation)
     views, auxiliary, labels = observation.views, observation.auxiliary, observation.auxiliary_labels
@@ -98,6 +99,11 @@ def check(attack: AnyAttack, observation: ImageObservation) -> None:
         raise NotApplicable("there is nothing to attack: no view was recorded, or a release is empty")
     if not all(bool(view.smashed.isfinite().all()) for view in views):
         raise NotApplicable("the release holds NaN or infinity: the client's training diverged, and nothing is shown")
+    if not attack.mounting.any_tokens and not all(view.whole for view in views):
+        raise NotApplicable(
+            f"tokens were dropped or merged, and {attack.name} needs a token for each patch of an image: take black_box, "
+            "which reads any number of tokens"
+        )
     if auxiliary is None:
         return
     if tuple(auxiliary.shape[1:]) != observation.image_shape:

@@ -80,9 +80,9 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
         auxiliary_labels=own_labels,
     )
 
-    def answer(smashed: Tensor) -> QueryResult:
+    def answer(smashed: Tensor, whole: bool = True) -> QueryResult:
         members = torch.arange(len(smashed), device=smashed.device).unsqueeze(1)
-        return QueryResult(view=View(round=0, smashed=smashed), members=members)
+        return QueryResult(view=View(round=0, smashed=smashed, whole=whole), members=members)
 
     def identity(images: Tensor, draws: Generator) -> QueryResult:
         return answer(image(images))
@@ -90,7 +90,7 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
     def noise(images: Tensor, draws: Generator) -> QueryResult:
         real = "lower" not in attack.needs and auxiliary.shape == whole
         shape = (len(images), *release.shape[1:]) if real else image(images).shape
-        return answer(torch.randn(shape, generator=draws, device=images.device))
+        return answer(torch.randn(shape, generator=draws, device=images.device), not real or observation.views[0].whole)
 
     errors = []
     for name, query in (("identity", identity), ("noise", noise)):

@@ -31,7 +31,7 @@ class BlackBox(Checked):
     """Decoder network trained on auxiliary images pushed through the client's defended lower segment.
 
     Attributes:
-        decoder: "mae" (the true MAE decoder), "released" (the variant in the authors' repository), "set" (which cares
+        decoder: "mae" (the true MAE decoder; with mask tokens where tokens were dropped or merged), "released" (the variant in the authors' repository), "set" (which cares
             about no order of tokens), "message" (likewise, over all tokens of a round), "convolutions", "autoencoder",
             "unet" or "pix2pix"; what each is stands in its class.
         epochs: passes over the auxiliary images, ≥ 0 (0 is the zero-training floor); None takes the budget's.
@@ -78,6 +78,7 @@ class BlackBox(Checked):
         """Short training in its controls; a share of the budget unless it has epochs of its own."""
         return Mounting(
             domains=("images", "tables"),
+            any_tokens=True,
             budget_share=1.0 if self.epochs is None else 0.0,
             start=None if self.epochs == 0 else replace(self, epochs=0),
             control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
@@ -145,8 +146,9 @@ class BlackBox(Checked):
     def _decoder(self, own: Tensor, observation: ImageObservation, seed: int) -> Decoder:
         """The network that is trained, with torch's global generator for its weights."""
         if not observation.columns:
-            released = per_member(observation.views[0])
-            return build(self.decoder, released, observation.image_shape, width=self.width, depth=self.depth)
+            view = observation.views[0]
+            size = {"width": self.width, "depth": self.depth}
+            return build(self.decoder, per_member(view), observation.image_shape, **size, whole=view.whole)
         if given := [name for name in ("decoder", "augment") if getattr(self, name) != getattr(BlackBox, name)]:
             raise NotApplicable(f"{' and '.join(given)} of black_box are for images: leave them out for table rows")
         released = _released(own[:_SCALED], observation, Generator(own.device).manual_seed(seed))

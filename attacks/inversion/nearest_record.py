@@ -34,7 +34,9 @@ class NearestRecord(Checked):
     goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
     uses: ClassVar[frozenset[str]] = frozenset()
-    mounting: ClassVar[ImageMounting] = Mounting(domains=("images", "tokens", "tables"), returns_auxiliary=True)
+    mounting: ClassVar[ImageMounting] = Mounting(
+        domains=("images", "tokens", "tables"), any_tokens=True, returns_auxiliary=True
+    )
 
     repeats: Count = 4
 

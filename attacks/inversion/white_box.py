@@ -94,6 +94,7 @@ class WhiteBox(Checked):
     def mounting(self) -> ImageMounting:
         """A hundred steps are enough for its controls."""
         return Mounting(
+            any_tokens=True,
             start=None if self.epochs == 0 else replace(self, epochs=0),
             control=lambda steps: replace(self, epochs=1),
         )

@@ -19,10 +19,11 @@ from privkit.defenses.chain import stages_of
 from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
-from privkit.errors import DamagedFile
+from privkit.errors import DamagedFile, UsageError, one_line
 from privkit.interval import Interval
 from privkit.models.base import check_class_token
 from privkit.models.tokens import first_block
+from privkit.out_of_memory import ran_out
 from privkit.reports.schema import Costs
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell
@@ -279,12 +280,17 @@ def assemble(
     model = config.model.spec.build(domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
     if model.class_token == "client" and any("permutes" in (stage.effects or ()) for stage in stages_of(defense)):
         check_class_token(False, "leave the class token to the server")
+    short = next((stage.name for stage in stages_of(defense) if "shortens" in (stage.effects or ())), "")
+    if short and model.class_token == "client":
+        raise UsageError(f"{short} may drop or merge the class token that the client sends; leave it to the server")
     block = first_block(model.upper) if defense.frozen_block == "first" else None
     edge = Clients.build(
         model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol, block=block
     )
     edge.held = config.held if defense.storages else ()
     upper = edge.fitted(model.upper, domain, derive(seed, "adapter"))
+    if short:
+        _check_fewer_tokens(edge, upper, domain, short)
     if protocol.stacked:
         upper = Stacked(upper, protocol.uppers)
         records = domain.zeros(protocol.clients * (each := defense.smallest_batch)).unflatten(0, (-1, each))
@@ -293,3 +299,32 @@ def assemble(
             messages = edge.eval().infer(records, labels, Generator())
             upper.eval().settle(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2))
     return edge, upper, model.hides_places
+
+
+@torch.no_grad()
+def _check_fewer_tokens(edge: Clients, upper: nn.Module, domain: Domain, defense: str) -> None:
+    """Refuse a server's segment that reads all tokens of a record or none.
+
+    Raises:
+        UsageError: with the models that work.
+    """
+    each = max(2, edge.defense.smallest_batch)
+    records = domain.zeros(edge.lowers.copies * each).unflatten(0, (-1, each))
+    labels = torch.zeros(records.shape[:2], dtype=torch.int64)
+    training = edge.training, upper.training
+    with seeded(torch.device("cpu"), 0):
+        try:
+            sent = edge.eval().release(records, labels, Generator().manual_seed(0)).release.smashed
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        try:
+            upper.eval()(sent.flatten(0, 1))
+        except Exception as error:
+            if ran_out(error):
+                raise
+            raise UsageError(
+                f"{defense} sends fewer tokens, and this model's server needs all of them ({one_line(error)}); take a "
+                "model whose upper segment is blocks of attention, such as vit_micro, t2t_vit or transformer_micro"
+            ) from None
+    edge.train(training[0])
+    upper.train(training[1])

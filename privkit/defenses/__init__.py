@@ -29,6 +29,8 @@ DEFENSES: dict[str, str] = {
     "shuffled_cutmix": "privkit.defenses.shuffled_cutmix:ShuffledCutMix",
     "spectral_shuffle": "privkit.defenses.spectral_shuffle:SpectralShuffle",
     "split_parts": "privkit.defenses.split_parts:SplitParts",
+    "token_dropping": "privkit.defenses.token_dropping:TokenDropping",
+    "token_merging": "privkit.defenses.token_merging:TokenMerging",
     "vanilla_cutmix": "privkit.defenses.vanilla_cutmix:VanillaCutMix",
     "vanilla_cutout": "privkit.defenses.vanilla_cutout:VanillaCutout",
 }

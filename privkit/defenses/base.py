@@ -24,7 +24,7 @@ Level = Literal["smashed", "input"]
 Drawn = Literal["every_round", "once"]
 """When a mixing defense draws its ratios: afresh in every round, or once for the whole run."""
 
-Effect = Literal["trains", "maps", "clips", "masks", "permutes", "mixes", "noises", "answers", "splits"]
+Effect = Literal["trains", "maps", "clips", "masks", "permutes", "mixes", "noises", "answers", "splits", "shortens"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +125,8 @@ class Defense(Checked, ABC):
         place: who runs it. A server earns no credit for what it does to itself.
         effects: what it does, for the claims of a chain: "trains" (a term of the clients' loss; the release stays),
             "maps" (a fixed function of each image that marks no position), "clips", "masks", "permutes" (tokens),
-            "mixes" (clients), "noises" (smashed data), "answers" (the gradient that goes back), "splits" (into parts).
-            None, undeclared, can be no part of a chain.
+            "mixes" (clients), "noises" (smashed data), "answers" (the gradient that goes back), "splits" (into parts),
+            "shortens" (leaves fewer tokens of each image). None, undeclared, can be no part of a chain.
         over_batch: whether tokens of one image may come to lie in another.
         position_embedding: whether tokens may carry a position embedding when they reach it; where order is the secret,
             no.

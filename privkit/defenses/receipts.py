@@ -35,7 +35,7 @@ class Nothing(Receipt):
         assumptions: what else a reader should know, one sentence each.
         source: paper and equation.
         bound: where each image's smashed data lie for sure; None if nothing bounds them.
-        masks: bool [M, T], the positions that each message kept; None without masks.
+        masks: bool [M, T], the positions that each message kept, or [M·B, T] of each image; None without masks.
         stationary: whether every round has these masks.
 
     >>> Nothing(reason="it is a test").certificate().statement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 
 from privkit.defenses.base import Defense, Effect
 
@@ -94,16 +94,22 @@ def _claims(stages: Sequence[Defense]) -> Iterator[str]:
     """Orders in which what a stage claims by itself would be false."""
     trusted = [stage for stage in stages if _trusted(stage)]
     for shuffle in _with(trusted, "permutes"):
-        for other in _with(trusted, "masks"):
+        for other in _with(trusted, "masks", "shortens"):
+            remedy = "" if _with([other], "shortens") else f"mask at the server ({other.name}@server), or "
             yield (
                 f"{shuffle.name} counts the orders of all tokens of an image, but {other.name} drops some: the count "
-                f"would be false; mask at the server ({other.name}@server), or use one of them"
+                f"would be false; {remedy}use one of them"
             )
         for other in _with(trusted, "mixes"):
             yield (
                 f"{shuffle.name} counts the orders of one image's tokens, but {other.name} mixes several clients' into "
                 "a message: nobody counted those; use shuffled_cutmix, which counts none"
             )
+    for short, mixing in product(_with(stages, "shortens"), _with(stages, "mixes")):
+        yield (
+            f"{short.name} leaves each image tokens of other places, which {mixing.name} would mix with one another; mask "
+            "positions with random_cutout, or use one of them"
+        )
     for split in _with(trusted, "splits"):
         for late in trusted[trusted.index(split) + 1 :]:
             yield f"{late.name} would act on parts that lie in storages already; put {split.name} behind it"

@@ -6,6 +6,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from privkit.attacks.base import NotApplicable
+from privkit.attacks.inversion.decoders.any_tokens import AnyTokensDecoder
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.convolutional import Autoencoder, Convolutions
 from privkit.attacks.inversion.decoders.mae import MaeDecoder, checked_width
@@ -36,6 +38,7 @@ def build(
     *,
     width: int | None = None,
     depth: int | None = None,
+    whole: bool = True,
 ) -> Decoder:
     """A decoder for releases like this one, with torch's global generator for its weights.
 
@@ -45,6 +48,7 @@ def build(
         image_shape: (C, H, W) of the images to be drawn.
         width: channels; None for a size scaled to the model.
         depth: blocks or halvings; None likewise.
+        whole: as `View.whole`; of tokens that were dropped or merged, "mae" is `AnyTokensDecoder`.
 
     Raises:
         NotApplicable: if the decoder cannot read such a release.
@@ -53,7 +57,12 @@ def build(
     >>> build("set", torch.zeros(2, 16, 96), (1, 28, 28))(torch.zeros(2, 16, 96)).shape
     torch.Size([2, 1, 28, 28])
     """
-    return DECODERS[name].of(release, image_shape, width=width, depth=depth)
+    if not whole and name != "mae":
+        raise NotApplicable(
+            f"tokens were dropped or merged, and decoder={name} reads one for each patch: take decoder=mae, which then "
+            "reads any number of tokens"
+        )
+    return (DECODERS[name] if whole else AnyTokensDecoder).of(release, image_shape, width=width, depth=depth)
 
 
 __all__ = ["DECODERS", "Decoder", "DecoderName", "Geometry", "MaeDecoder", "build", "checked_width"]
