@@ -101,8 +101,8 @@ def check(attack: AnyAttack, observation: ImageObservation) -> None:
         raise NotApplicable("the release holds NaN or infinity: the client's training diverged, and nothing is shown")
     if not attack.mounting.any_tokens and not all(view.whole for view in views):
         raise NotApplicable(
-            f"tokens were dropped or merged, and {attack.name} needs a token for each patch of an image: take black_box, "
-            "which reads any number of tokens"
+            f"tokens were dropped or merged, and {attack.name} needs a token for each patch of an image: take "
+            "black_box, which reads any number of tokens"
         )
     if auxiliary is None:
         return

@@ -12,6 +12,7 @@ DEFENSES: dict[str, str] = {
     "bounded": "privkit.defenses.bounded:Bounded",
     "clip": "privkit.defenses.clip:Clip",
     "cutsmashed": "privkit.defenses.cutsmashed:CutSmashed",
+    "disco": "privkit.defenses.disco:Disco",
     "dp_cutmixsl": "privkit.defenses.dp_cutmixsl:DpCutMixSl",
     "dp_mixsl": "privkit.defenses.dp_mixsl:DpMixSl",
     "dp_sl": "privkit.defenses.dp_sl:DpSl",

@@ -225,6 +225,17 @@ class Defense(Checked, ABC):
         """
         return None
 
+    def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
+        """A network that ends each client's lower segment and keeps its shape, or None.
+
+        The task's gradient passes it; that of `penalty` trains it and goes no further.
+
+        Args:
+            smashed_shape: of one image's smashed data, without the batch.
+            seed: of its weights; the global generator stays as it is.
+        """
+        return None
+
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor | None:
         """A term that the clients add to the task's loss, or None.
 

@@ -136,6 +136,11 @@ class Chain(Defense):
         made = (stage.companion(smashed_shape, image_shape, seed) for stage in self.stages)
         return next((network for network in made if network is not None), None)
 
+    def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
+        """The one stage's that has one."""
+        made = (stage.lower_filter(smashed_shape, seed) for stage in self.stages)
+        return next((network for network in made if network is not None), None)
+
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor | None:
         """Sum of the stages' terms."""
         terms = [stage.penalty(images, smashed, companion) for stage in self.stages]

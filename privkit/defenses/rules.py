@@ -83,7 +83,8 @@ def _once(stages: Sequence[Defense]) -> Iterator[str]:
         )
     companions = [stage for stage in stages if type(stage).companion is not Defense.companion]
     if len(companions) > 1:
-        yield f"{companions[0].name} appears twice, but a client trains one simulated attacker; use it once"
+        names = " and ".join(stage.name for stage in companions)
+        yield f"{names}: a client trains one simulated attacker beside the task; use one of them"
     levels = {stage.level for stage in _with(stages, "masks", "mixes")}
     if len(levels) > 1:
         names = " and ".join(stage.name for stage in _with(stages, "masks", "mixes"))
@@ -107,9 +108,12 @@ def _claims(stages: Sequence[Defense]) -> Iterator[str]:
             )
     for short, mixing in product(_with(stages, "shortens"), _with(stages, "mixes")):
         yield (
-            f"{short.name} leaves each image tokens of other places, which {mixing.name} would mix with one another; mask "
-            "positions with random_cutout, or use one of them"
+            f"{short.name} leaves each image tokens of other places, which {mixing.name} would mix with one another; "
+            "mask positions with random_cutout, or use one of them"
         )
+    for short, other in product(_with(stages, "shortens"), _with(stages, "masks")):
+        if hasattr(other, "payload"):
+            yield f"{short.name} and {other.name} both leave out positions, and places would no longer agree; use one"
     for split in _with(trusted, "splits"):
         for late in trusted[trusted.index(split) + 1 :]:
             yield f"{late.name} would act on parts that lie in storages already; put {split.name} behind it"

@@ -18,6 +18,7 @@ from privkit.errors import UsageError, one_line
 from privkit.out_of_memory import ran_out
 from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
+from privkit.training.filtered import Filtered
 from privkit.training.losses import own_loss
 from privkit.training.protocol import SplitProtocol
 from privkit.training.spec import Precision
@@ -156,7 +157,9 @@ class Clients(nn.Module):
         with torch.no_grad():  # in eval mode, so that a look at the shape draws nothing and moves no running mean
             shape = tuple(lower.eval()(domain.zeros(1)).shape[1:])
         lower.train(training)
-        lowers = Stacked(lower, protocol.active)
+        filter = defense.lower_filter(shape, seed)
+        copies = protocol.active
+        lowers = Stacked(lower, copies) if filter is None else Filtered(lower, filter, copies)
         companion = None
         if defense.frozen_block == "first" and block is None:
             raise ValueError("frozen_block=first needs the model's first block as `block`")
@@ -230,7 +233,10 @@ class Clients(nn.Module):
                 "private; use level=smashed, or leave out private=true"
             )
         smashed = self.lowers(made.smashed, groups[:, 0] if mixing else None)
-        penalty = self.defense.penalty(images, smashed, None if self.companion is None else self._companion)
+        learned = smashed
+        if isinstance(self.lowers, Filtered) and self.lowers.by_record is None:
+            learned = self.lowers.filter_alone()
+        penalty = self.defense.penalty(images, learned, None if self.companion is None else self._companion)
         if penalty is not None and self.lowers.by_record is not None:
             raise UsageError(
                 f"{self.defense.name} adds a loss over whole batches, of which no record's part is known, so that "

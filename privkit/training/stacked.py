@@ -77,6 +77,14 @@ class Stacked(nn.Module):
         with _batched_attention(inputs):
             return cast(Tensor, call(state, inputs))
 
+    def part(self, name: str) -> Stacked:
+        """The stacked copies of a part of the module, which share its weights."""
+        view = Stacked.__new__(Stacked)
+        nn.Module.__init__(view)
+        view.copies, view.batched, view.by_record = self.copies, self.batched, None
+        view.module = self.module.get_submodule(name)
+        return view
+
     @torch.no_grad()
     def settle(self, inputs: Tensor) -> None:
         """Find out whether the copies can be evaluated together; if not, they run one after another from now on.

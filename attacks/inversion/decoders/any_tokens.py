@@ -57,9 +57,7 @@ class AnyTokensDecoder(Decoder):
         _, height, w = image_shape
         sides = [p for p in range(1, min(height, w) + 1) if height % p == 0 == w % p]
         patch = max((p for p in sides if (height // p) * (w // p) >= release.shape[1]), default=1)
-        geometry = Geometry(
-            token_dim=release.shape[2], tokens=release.shape[1], patch=patch, image_shape=image_shape
-        )
+        geometry = Geometry(token_dim=release.shape[2], tokens=release.shape[1], patch=patch, image_shape=image_shape)
         return cls(geometry, width=width, depth=depth)
 
     def forward(self, release: Tensor) -> Tensor:
