@@ -55,6 +55,11 @@ def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int
             "images themselves, with whatever prepares them as its first layer"
         ) from error
     if given != view.smashed.shape[1:]:
+        if not view.whole:
+            raise NotApplicable(
+                f"the lower segment gives {given[0]} tokens an image, of which {view.smashed.shape[1]} were released, "
+                "and nobody knows which: take black_box, which reads any number of tokens"
+            )
         raise NotApplicable(
             f"the lower segment gives {list(given)} an image, but {list(view.smashed.shape[1:])} was released: "
             "a defense that changes the form of the release must be part of the lower segment that is handed over"

@@ -32,7 +32,7 @@ def test_the_ratio_is_exact_and_what_is_kept_is_unchanged(shape: tuple[int, ...]
     assert (zero.sum(1) == pruned).all()
     assert torch.equal(got[~zero], of_channels(z)[~zero])
     tied = ChannelFilter(10, ratio, 4)
-    nn.init.zeros_(tied.score[-1].weight)
+    nn.init.zeros_(tied.score.get_parameter("3.weight"))
     assert ((of_channels(tied(z.new_ones(2, *shape))) == 0).all(2).sum(1) == pruned).all()
 
 
@@ -92,7 +92,7 @@ def test_each_client_has_its_own_filter_and_a_white_box_holds_it() -> None:
     assert isinstance(edge.lowers, Filtered)
     part = edge.lowers.part("1")
     assert isinstance(part, Stacked)
-    assert part.module is edge.lowers.module[1]
+    assert part.module is edge.lowers.module.get_submodule("1")
     x = digits(4).x
     known = shared_lower(edge)
     assert known is not None

@@ -5,12 +5,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.adaptive import Adaptive
 from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.known_lower import check_release
 from privkit.audit.defended import assemble
 from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.token_dropping import TokenDropping
@@ -151,6 +152,9 @@ def test_a_decoder_reads_any_number_of_tokens_and_others_refuse() -> None:
     assert (guess.images - private).square().mean() < 0.1 * (own.mean(0) - private).square().mean()
     with pytest.raises(NotApplicable, match="decoder=set reads one for each patch: take decoder=mae"):
         BlackBox(decoder="set", epochs=1).run(observation, generator())
+    lower = nn.Sequential(nn.Flatten(1), nn.Unflatten(1, (4, 4)))
+    with pytest.raises(NotApplicable, match="gives 4 tokens an image, of which 3 were released, and nobody knows"):
+        check_release(lower, observation.views[0], (1, 4, 4))
     with pytest.raises(NotApplicable, match="adaptive needs a token for each patch of an image: take black_box"):
         Adaptive(epochs=1).run(observation, generator())
 
