@@ -35,7 +35,7 @@ class TokenDropping(Defense):
         at_inference: whether test images drop tokens, too; PatchDropout drops in training alone.
 
     Source: Liu et al. 2023, "PatchDropout: Economizing vision transformers using patch dropout", §3, behind the cut.
-    Their keep rates are 0.5 and 0.25; their class token stays with the server here.
+    The default share is privkit's.
 
     >>> z = torch.arange(8.0).view(1, 2, 4, 1)
     >>> release, receipt = TokenDropping(keep=0.5).apply(z, torch.zeros(1, 2), torch.Generator().manual_seed(0))

@@ -79,7 +79,7 @@ def merge_step(tokens: Tensor, sizes: Tensor, pairs: int) -> tuple[Tensor, Tenso
     Returns:
         Tokens [N, T − r, D], those at even places that stay before those at odd places, and their sizes.
 
-    Source: Bolya et al. 2023, §3, "Bipartite soft matching" and "Tracking token size"; appendix D.
+    Source: Bolya et al. 2023, §3, "Bipartite soft matching" and "Tracking token size".
     """
     with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
         directions = normalize(tokens if tokens.dtype == torch.float64 else tokens.float(), dim=2)
