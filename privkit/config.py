@@ -53,7 +53,7 @@ class Budget(Checked):
 BUDGETS = {
     "smoke": Budget(private=200, auxiliary=200, test=100, victims=50, epochs=1, attack_epochs=2),
     "small": Budget(
-        private=2500, auxiliary=2000, test=500, victims=500, epochs=8, attack_epochs=10, attack_doublings=2
+        private=2500, auxiliary=2000, test=500, victims=500, epochs=8, attack_epochs=10, attack_doublings=1
     ),
     "medium": Budget(private=20_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=30, attack_epochs=30),
     "large": Budget(private=40_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=60, attack_epochs=50),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -261,7 +261,7 @@ def _budgeted(attack: Component, budget: Budget) -> Component:
     share = spec.mounting.budget_share
     if not share:
         return attack
-    own = {field.name for field in fields(spec)}
+    own = {field.name for field in fields(spec)} if is_dataclass(spec) else set[str]()
     doublings = {"doublings": budget.attack_doublings} if "doublings" in own else {}
     return attack.replace(epochs=ceil(share * budget.attack_epochs), **doublings)
 

@@ -89,8 +89,8 @@ def piece_losses(
     """
     for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_step(twins is not None)):
         shown = pieces(rows)
-        targets = None if twins is None else twins(shown)
-        yield piece_loss(*network(shown, edges(rows)), targets=targets)
+        places, pairs = network(shown, edges(rows))
+        yield piece_loss(places, pairs, None if twins is None else twins(shown))
 
 
 def piece_steps(count: int, joint: bool) -> int:

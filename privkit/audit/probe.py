@@ -150,7 +150,8 @@ def _step(config: AuditConfig, model: Untrained, pools: Pools, batch: int, devic
 
 def _smallest(defense: Component) -> int:
     """The smallest batch that a defense works on, and that has batch statistics."""
-    return max(2, defense.spec.smallest_batch)
+    smallest: int = defense.spec.smallest_batch
+    return max(2, smallest)
 
 
 def attack_on_images(

@@ -83,13 +83,13 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
     larger = max(sizes["auxiliary"] / (ROUNDS * a_round), victims / a_round)
     cells, trained = [], set()
     for cell in plan(replace(config, also=())):
-        step, timed = steps[cell.defense.label].seconds, probed.get(cell.attack.label, Timed())
+        a_step, timed = steps[cell.defense.label].seconds, probed.get(cell.attack.label, Timed())
         hijack = "clients" in cell.attack.spec.needs  # its probe has one round of images
         took = timed.seconds * (max(sizes["private"], sizes["auxiliary"]) / a_round if hijack else larger)
-        took += _replays(cell.attack.spec, config.budget.epochs, victims / (protocol.active * batch), rounds) * step
+        took += _replays(cell.attack.spec, config.budget.epochs, victims / (protocol.active * batch), rounds) * a_step
         if cell.model_id not in trained:
             trained.add(cell.model_id)
-            took += rounds * step
+            took += rounds * a_step
         cells.append((cell, replace(timed, seconds=took)))
     controls = sum(2 * CONTROL_STEPS * timed.seconds / timed.steps for timed in probed.values() if timed.steps)
     return cells, controls, any(timed.reason.startswith("at least") for timed in probed.values())

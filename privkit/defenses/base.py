@@ -152,7 +152,7 @@ class Defense(Checked, ABC):
     place: Place = "client"
     effects: ClassVar[frozenset[Effect] | None] = None
     over_batch: ClassVar[bool] = False
-    position_embedding: bool = True
+    position_embedding: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 1
     group: Count = 1
     level: Level = "smashed"
