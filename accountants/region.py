@@ -32,7 +32,7 @@ class Region:
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 
     >>> one = Region(epsilons=np.array([1.0]), deltas=np.array([0.0]))
-    >>> one.true_positives(0.1).round(4), round(one.advantage, 4)
+    >>> one.true_positives(0.1).round(4).tolist(), round(one.advantage, 4)
     (0.2718, 0.4621)
     """
 

@@ -94,7 +94,7 @@ def fit_doubling(
     epochs: int,
     session: Session | None = None,
     *,
-    doublings: int = 0,
+    doublings: int | None = 0,
     objective: str = "the objective",
 ) -> tuple[tuple[float, ...], bool | None]:
     """Train for half of the epochs, then double the training, and tell whether that still gained something.
@@ -107,7 +107,8 @@ def fit_doubling(
             network, each from where the one before left it.
         epochs: ≥ 0, of the first doubling's end; with fewer than 4 there is one cycle, and nothing is judged.
         session: where to save and to report; None keeps nothing.
-        doublings: of `epochs`, at most, for as long as each gains more than `TOLERATED_GAIN`.
+        doublings: of `epochs`, at most, for as long as each gains more than `TOLERATED_GAIN`; None trains in one cycle
+            and judges nothing.
         objective: as in `fit`.
 
     Returns:
@@ -128,8 +129,9 @@ def fit_doubling(
     """
     session = session or NoSession()
     state: dict[str, Any] = session.load() or {}
-    planned = [epochs] if epochs < _JUDGED_FROM else [epochs // 2, epochs - epochs // 2]
-    planned += [epochs << doubling for doubling in range(doublings)] if len(planned) > 1 else []
+    planned = [epochs]
+    if doublings is not None and epochs >= _JUDGED_FROM:
+        planned = [epochs // 2, epochs - epochs // 2, *(epochs << doubling for doubling in range(doublings))]
     curve: tuple[float, ...] = ()
     converged: bool | None = None
     for number, length in enumerate(planned):

@@ -93,7 +93,7 @@ def history_deltas(steps: Steps, epsilons: Array) -> Array:
 
     >>> from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
     >>> history_deltas([(without_replacement_gaussian(0.2, 1.0), 100)], np.array([0.0, 16.0])).round(6).tolist()
-    [0.890857, 1.1e-05]
+    [0.823625, 1.1e-05]
     """
     composed = [each for _, each in _compositions(_checked(steps), 1e-20, None, epsilon=0.0)]
     return np.array([max(each.delta(epsilon) for each in composed) for epsilon in epsilons.tolist()])

@@ -74,7 +74,7 @@ class Adaptive(Checked):
     combine: Combine = "auto"
     decoder: DecoderName | None = None
     epochs: Whole | None = None
-    doublings: Whole = 0
+    doublings: Whole | None = 0
     augment: Literal["none", "crop", "crop_flip"] = "none"
     align: bool | None = None
 
@@ -90,7 +90,7 @@ class Adaptive(Checked):
             passes=self.passes,
             budget_share=1.0 if self.epochs is None else 0.0,
             start=None if self.epochs == 0 else replace(self, epochs=0),
-            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
+            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps), doublings=None),
         )
 
     def run(

@@ -37,7 +37,7 @@ class BlackBox(Checked):
             stands in its class.
         epochs: passes over the auxiliary images, ≥ 0 (0 is the zero-training floor); None takes the budget's.
         doublings: of these epochs, at most, as long as each lowers the held-out error by more than 5 %; see
-            `privkit.attacks.fit.fit_doubling`. With `epochs` of None, the budget's.
+            `privkit.attacks.fit.fit_doubling`. With `epochs` of None, the budget's. None trains in one cycle.
         augment: "none", or "crop" for random shifts by an eighth of the side (the release's padding 28 of 224),
             or "crop_flip" for horizontal flips as well.
         learning_rate: peak of AdamW's cosine schedule; None for the decoder's own (for "mae" 0.4/width, where the
@@ -62,7 +62,7 @@ class BlackBox(Checked):
 
     decoder: DecoderName = "mae"
     epochs: Whole | None = None
-    doublings: Whole = 0
+    doublings: Whole | None = 0
     augment: Augment = "none"
     learning_rate: Positive | None = None
     width: Count | None = None
@@ -82,7 +82,7 @@ class BlackBox(Checked):
             any_tokens=True,
             budget_share=1.0 if self.epochs is None else 0.0,
             start=None if self.epochs == 0 else replace(self, epochs=0),
-            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
+            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps), doublings=None),
         )
 
     def run(

@@ -56,7 +56,7 @@ class Unmix(Checked):
     passes: Count = 8
     decoder: DecoderName = "mae"
     epochs: Whole | None = None
-    doublings: Whole = 0
+    doublings: Whole | None = 0
 
     @property
     def mounting(self) -> ImageMounting:
@@ -65,7 +65,7 @@ class Unmix(Checked):
             passes=self.passes,
             budget_share=1.0 if self.epochs is None else 0.0,
             start=None if self.epochs == 0 else replace(self, epochs=0),
-            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
+            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps), doublings=None),
         )
 
     def run(

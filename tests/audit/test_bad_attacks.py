@@ -7,7 +7,7 @@ import pytest
 
 from privkit.audit.run import AuditRun, run_audit
 
-pytestmark = pytest.mark.usefixtures("no_report", "no_controls")
+pytestmark = pytest.mark.usefixtures("no_report")
 SETTINGS: dict[str, Any] = {
     "dataset": "tiny_digits",
     "budget": "smoke:private=200,auxiliary=200,test=100,victims=50,epochs=1,attack_epochs=1",
@@ -20,6 +20,7 @@ def rows(run: AuditRun) -> dict[str, tuple[str, str]]:
     return {row.attack: (row.status, row.reason) for row in run.rows}
 
 
+@pytest.mark.usefixtures("no_controls")
 def test_a_gan_that_diverges_is_an_error_and_the_others_go_on(tmp_path: Path) -> None:
     attacks = ["fsha:learning_rate=1e30,epochs=1", "unsplit:epochs=1", "mean_image"]
     run = run_audit(defense="none", attack=attacks, out=tmp_path / "run", **SETTINGS)
@@ -32,6 +33,7 @@ def test_a_gan_that_diverges_is_an_error_and_the_others_go_on(tmp_path: Path) ->
     assert "Traceback" not in reason
 
 
+@pytest.mark.usefixtures("no_controls")
 def test_clients_whose_segments_differ_leave_no_white_box(tmp_path: Path) -> None:
     attacks = ["white_box", "unsplit", "jigsaw_white_box", "sdar:simulator=known", "black_box"]
     settings = {**SETTINGS, "training": "batch_size=12"}
@@ -52,6 +54,7 @@ def test_too_few_images_for_one_attack_are_no_matter_of_the_others(tmp_path: Pat
     assert "need at least 100 auxiliary images, got 60" in found["black_box"][1]
 
 
+@pytest.mark.usefixtures("no_controls")
 def test_segments_without_weights_are_attacked_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -58,7 +58,7 @@ def test_the_adversary_learns_the_members_of_its_own_images_only() -> None:
     mixed = (share.view(-1, 2, 1, 1) * Cells()(data.x)[answer.members]).sum(1)
     torch.testing.assert_close(answer.view.smashed, mixed)
     view = record(edge, data, batch_size=6, seed=0).views[0]
-    fields = {"round", "smashed", "mixed", "weights", "cut_gradient", "messages", "labels", "parts"}
+    fields = {"round", "smashed", "mixed", "weights", "cut_gradient", "messages", "labels", "parts", "clients", "whole"}
     assert set(vars(view)) == fields
 
 

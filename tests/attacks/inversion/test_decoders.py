@@ -142,7 +142,7 @@ def test_tokens_lie_row_by_row_on_a_map() -> None:
 
 
 def test_releases_that_no_map_decoder_can_read() -> None:
-    for release in (torch.zeros(2, 5, 4), torch.zeros(2, 1, 4, 4, 4)):
+    for release in (torch.zeros(2, 6, 4), torch.zeros(2, 1, 4, 4, 4)):
         with pytest.raises(NotApplicable, match="decoder of maps needs"):
             build("unet", release, (1, 8, 8))
     with pytest.raises(NotApplicable, match="needs tokens"):
