@@ -182,6 +182,17 @@ def test_the_networks_of_many_clients_run_as_one_call() -> None:
     torch.testing.assert_close(stack(images)[1], stack.copy(1).eval()(images[1]), rtol=1e-4, atol=1e-5)
 
 
+def test_clients_that_drop_patches_still_run_as_one_call() -> None:
+    """Each client's images lose patches of their own, as one after the other would."""
+    stack = Stacked(Patches(16, 8, 0.5), 3)
+    images = torch.rand(1, 4, 3, 32, 32).repeat(3, 1, 1, 1, 1)
+    stack.settle(images)
+    assert stack.batched
+    dropped = stack(images).unflatten(2, (9, 3)).abs().sum((3, 4, 5)) == 0
+    assert (dropped.sum(2) == 4).all()
+    assert len(dropped.flatten(0, 1).unique(dim=0)) > 4
+
+
 @pytest.mark.parametrize(
     ("spec", "domain", "sentence"),
     [
