@@ -19,6 +19,8 @@ from privkit.errors import DataError
 
 TEST_ID_OFFSET = 1 << 32
 """Ids of official test images start here, so that no test record shares an id with a training record."""
+VALIDATION_ID_OFFSET = 1 << 33
+"""Likewise, of official validation images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class Batch:
             float32 [N, columns].
         y: int64 [N], labels from 0; or [N, L] of 0 and 1, several labels a record, which become int64.
         ids: int64 [N], the record's index in its official training set, or `TEST_ID_OFFSET` plus its index in the
-            official test set; stable over runs and machines.
+            official test set (validation set likewise); stable over runs and machines.
         domain: what a record is; without it, an image of the shape of `x`.
 
     Raises:
@@ -101,12 +103,14 @@ class Pools:
         test: test records; None where the dataset has none.
         classes: number of classes, or of labels that each record has.
         notes: what a reader of the results must know, one sentence each: records that were left out, for example.
+        validation: official validation records; None where the dataset has none, so that they are drawn from `train`.
     """
 
     train: Pool
     test: Pool | None
     classes: int
     notes: tuple[str, ...] = ()
+    validation: Pool | None = None
 
 
 class DatasetSpec(Protocol):

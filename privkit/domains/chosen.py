@@ -65,8 +65,10 @@ def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
     for label, count in zip(classes, np.bincount(train.labels, minlength=len(classes)), strict=True):
         if not count:
             raise DataError(f"{name} has no record of class {label}, which classes= names; name classes with records")
-    test = None if pools.test is None else _chosen(name, pools.test, classes)
-    return replace(pools, train=train, test=test, classes=len(classes))
+    test, validation = (
+        None if pool is None else _chosen(name, pool, classes) for pool in (pools.test, pools.validation)
+    )
+    return replace(pools, train=train, test=test, validation=validation, classes=len(classes))
 
 
 def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:

@@ -59,7 +59,7 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validat
     """
     wished = {"private": private, "auxiliary": auxiliary}
     wished |= {"test": test} if pools.test is None else {}
-    wished |= {"validation": validation} if validation else {}
+    wished |= {"validation": validation} if validation and pools.validation is None else {}
     available, total = len(pools.train), sum(wished.values())
     sizes = {part: count * min(available, total) // total for part, count in wished.items()}  # 50 * 0.58 is below 29
     if min(sizes.values()) < 1:
@@ -69,6 +69,8 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validat
         if not len(pools.test):
             raise DataError("the official test set has no image; bring its files")
         sizes["test"] = min(test, len(pools.test))
+    if validation and pools.validation is not None:
+        sizes["validation"] = min(validation, len(pools.validation))
     return sizes
 
 
@@ -77,7 +79,8 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
 
     Rows are shuffled by `numpy.random.default_rng(seed).permutation`. Private images are taken from its front,
     validation ones from behind them, auxiliary ones from its end. Test images come from the official test set or, where
-    there is none, from just before the auxiliary ones. A pool that is too small is shared out in the asked proportions.
+    there is none, from just before the auxiliary ones. An official validation set, if any, gives the validation images.
+    A pool that is too small is shared out in the asked proportions.
 
     Args:
         pools: the opened dataset.
@@ -99,12 +102,16 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
         test_order = np.random.default_rng(seed).permutation(len(pools.test))
         test_batch = pools.test.take(test_order[: sizes["test"]])
     front, behind = sizes["private"], sizes["private"] + sizes.get("validation", 0)
+    held_out = pools.train.take(order[front:behind]) if validation and pools.validation is None else None
+    if validation and pools.validation is not None:
+        chosen = np.random.default_rng(seed).permutation(len(pools.validation))[: sizes["validation"]]
+        held_out = pools.validation.take(chosen)
     parts = Splits(
         private=pools.train.take(order[:front]),
         auxiliary=pools.train.take(order[end:]),
         test=test_batch,
         classes=pools.classes,
-        validation=pools.train.take(order[front:behind]) if validation else None,
+        validation=held_out,
     )
     for part in parts.parts.values():
         if several(part.y):

@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from privkit.domains.base import TEST_ID_OFFSET, Batch, Pools
+from privkit.domains.base import TEST_ID_OFFSET, VALIDATION_ID_OFFSET, Batch, Pools
 from privkit.domains.images.modes import NotOnScale, unit_pixels
 from privkit.domains.official import reason
 from privkit.errors import DataError
@@ -100,6 +100,7 @@ def decoded_pools(
     classes: int,
     file: Callable[[Any, int], object],
     labels: Callable[[Any], object] = lambda dataset: dataset.targets,
+    validation: Any = None,
 ) -> Pools:
     """Pools of a dataset that torchvision decodes picture by picture.
 
@@ -109,7 +110,8 @@ def decoded_pools(
         size: side in pixels.
         classes: number of labels.
         file: names the file of a row of the dataset, for errors.
-        labels: the labels of `train` or `test`, [N], or [N, L] of 0 and 1.
+        labels: the labels of `train`, `test` or `validation`, [N], or [N, L] of 0 and 1.
+        validation: like `test`.
 
     Raises:
         ValueError: if there is not one label a picture.
@@ -121,4 +123,9 @@ def decoded_pools(
             raise ValueError(f"{len(dataset)} pictures but {len(labelled)} labels")
         return DecodedPool(dataset=dataset, labels=labelled, size=size, file=file, first_id=first_id)
 
-    return Pools(train=pool(train, 0), test=None if test is None else pool(test, TEST_ID_OFFSET), classes=classes)
+    return Pools(
+        train=pool(train, 0),
+        test=None if test is None else pool(test, TEST_ID_OFFSET),
+        validation=None if validation is None else pool(validation, VALIDATION_ID_OFFSET),
+        classes=classes,
+    )

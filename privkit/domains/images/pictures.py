@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -114,6 +115,8 @@ class LfwPeople(Checked):
 class Pcam(Checked):
     """PatchCamelyon: 262,144 + 32,768 histology patches, 96×96 colour, 2 classes. Needs h5py.
 
+    Its official validation part, another 32,768, is used where it lies beside them.
+
     Attributes:
         size: side in pixels.
 
@@ -134,23 +137,39 @@ class Pcam(Checked):
         with one_sentence(self.name, root, advice):
             import h5py
 
+            def file(part: str, kind: str) -> str:
+                return f"camelyonpatch_level_2_split_{_PCAM_PARTS[part]}_{kind}.h5"
+
             def labels(dataset: Any) -> NDArray[np.int64]:
                 """All at once; torchvision reads them patch by patch."""
-                with h5py.File(folder / f"camelyonpatch_level_2_split_{dataset._split}_y.h5") as content:
+                with h5py.File(folder / file(dataset._split, "y")) as content:
                     return np.asarray(content["y"]).reshape(-1).astype(np.int64)
 
             if download:
-                for part in ("train", "test"):
+                for part in _PCAM_PARTS:
                     datasets.PCAM(str(root), split=part, download=True)
-            for part, kind in (("train", "x"), ("train", "y"), ("test", "x"), ("test", "y")):
-                file = f"camelyonpatch_level_2_split_{part}_{kind}.h5"
-                check_files(self.name, folder, [(file, None)], advice)  # only the packed files have an official MD5
-                with one_sentence(self.name, folder / file, advice), h5py.File(folder / file) as content:
+            there = [part for part in _PCAM_PARTS if part != "val" or (folder / file("val", "x")).exists()]
+            for part, kind in product(there, ("x", "y")):
+                name = file(part, kind)
+                check_files(self.name, folder, [(name, None)], advice)  # only the packed files have an official MD5
+                with one_sentence(self.name, folder / name, advice), h5py.File(folder / name) as content:
                     values: Any = content[kind]
                     len(values)
-            train, test = (datasets.PCAM(str(root), split=part) for part in ("train", "test"))
+            train, test, *rest = (datasets.PCAM(str(root), split=part) for part in there)
             with one_sentence(self.name, folder, advice):
-                return decoded_pools(train, test, size=self.size, classes=2, file=lambda _, row: folder, labels=labels)
+                return decoded_pools(
+                    train,
+                    test,
+                    size=self.size,
+                    classes=2,
+                    file=lambda _, row: folder,
+                    labels=labels,
+                    validation=rest[0] if rest else None,
+                )
+
+
+_PCAM_PARTS = {"train": "train", "test": "test", "val": "valid"}
+"""Parts as torchvision calls them, and as their files do."""
 
 
 @dataclass(frozen=True, kw_only=True)

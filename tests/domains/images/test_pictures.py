@@ -1,8 +1,9 @@
 """Loaders of pictures: CelebA, LFW, PatchCamelyon and the user's own."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
-from privkit.domains.base import TEST_ID_OFFSET, Batch, DatasetSpec
+from privkit.domains.base import TEST_ID_OFFSET, VALIDATION_ID_OFFSET, Batch, DatasetSpec
+from privkit.domains.chosen import only_classes
 from privkit.domains.images.pictures import CelebA, ImageFolder, LfwPeople, Pcam
 from privkit.domains.splits import split
 from tests.domains.images.official import complaint, cut, everything, flip_byte, md5, noise, open_, pixels
@@ -182,11 +184,11 @@ def test_lfw_people_needs_the_pictures(tmp_path: Path, monkeypatch: pytest.Monke
     assert f"{pictures} is missing" in complaint(lambda: open_(LfwPeople(), tmp_path))
 
 
-def write_pcam(root: Path) -> Path:
+def write_pcam(root: Path, parts: Mapping[str, int] = MappingProxyType({"train": 6, "test": 4})) -> Path:
     h5py = pytest.importorskip("h5py")
     folder = root / "pcam"
-    folder.mkdir()
-    for part, count in (("train", 6), ("test", 4)):
+    folder.mkdir(exist_ok=True)
+    for part, count in parts.items():
         with h5py.File(folder / f"camelyonpatch_level_2_split_{part}_x.h5", "w") as content:
             content["x"] = noise(count, 96, 96, 3, seed=count)
         with h5py.File(folder / f"camelyonpatch_level_2_split_{part}_y.h5", "w") as content:
@@ -204,6 +206,27 @@ def test_pcam(tmp_path: Path) -> None:
         assert torch.equal(batch.y, torch.arange(count) % 2)
         assert torch.equal(batch.ids, torch.arange(count) + first_id)
     assert everything(open_(Pcam(size=32), tmp_path).train).x.shape == (6, 3, 32, 32)
+
+
+def test_pcam_has_an_official_validation_part(tmp_path: Path) -> None:
+    write_pcam(tmp_path)
+    drawn = split(open_(Pcam(size=32), tmp_path), private=2, auxiliary=2, test=4, seed=0, validation=1)
+    assert drawn.validation is not None
+    assert set(drawn.validation.ids.tolist()) < set(range(6))  # without the official part
+    folder = write_pcam(tmp_path, {"valid": 5})
+    pools = open_(Pcam(), tmp_path)
+    assert pools.validation is not None
+    assert torch.equal(everything(pools.validation).x, pixels(noise(5, 96, 96, 3, seed=5)))
+    official = split(pools, private=4, auxiliary=2, test=4, seed=0, validation=3).validation
+    assert official is not None
+    ids = official.ids - VALIDATION_ID_OFFSET
+    assert len(set(ids.tolist())) == 3
+    assert set(ids.tolist()) < set(range(5))
+    two = only_classes("pcam", pools, [1, 0])
+    assert two.validation is not None
+    assert two.validation.targets().tolist() == [1, 0, 1, 0, 1]
+    cut(folder / "camelyonpatch_level_2_split_valid_y.h5", 0.0)
+    assert "split_valid_y.h5" in complaint(lambda: open_(Pcam(), tmp_path))
 
 
 @pytest.mark.parametrize("file", ["train_x", "train_y", "test_x", "test_y"])
