@@ -28,7 +28,7 @@ class Calibrated:
         parameter: what was found.
         value: smallest σ (on smashed data; labels keep their proportion), largest number of rounds, or smallest group.
         mechanism: with that value.
-        certificate: what it proves; its ε is at most the target.
+        certificate: what it proves; its ε is at most the target, if the target is an ε.
     """
 
     parameter: Parameter

@@ -6,15 +6,16 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 PRIORS = (0.001, 0.01, 0.1)
-"""False positive rates, and chances of a blind guess, at which limits are said."""
+"""False positive rates, and chances of a guess without the release, at which limits are said."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """The proven region of any test of "this record" against "another record", by a whole trade-off curve.
 
-    The same curve bounds reconstruction: what a blind guess gets right with probability κ, an attack gets right with a
-    probability of at most the true positive rate at the false positive rate κ.
+    The same curve bounds reconstruction: what a guess without the release gets right with probability κ, an attack gets
+    right with a probability of at most the true positive rate at the false positive rate κ. That guess knows everything
+    that the certificate does not cover, such as labels in the clear and all other records.
 
     Attributes:
         advantage: the largest true positive rate minus false positive rate, in [0, 1].
@@ -42,5 +43,6 @@ class Limits:
         found = ", ".join(f"{self.at(rate):.3g} at {rate:g}" for rate in PRIORS)
         return (
             f"no attack has an advantage above {self.advantage:.3g}, or a true positive rate above {found}; and what a "
-            "blind guess reconstructs with these chances, no attack reconstructs more often"
+            "guess without the release, by someone who knows clear labels and all other records, reconstructs with "
+            "these chances, no attack reconstructs more often"
         )

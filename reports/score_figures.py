@@ -79,11 +79,14 @@ def score_figure(told: Mapping[str, Told]) -> Figure:
 
 
 def _shade(axis: Axes, limits: Limits) -> None:
-    """The rates that the proof rules out: above the proven curve, and below its mirror image."""
+    """The rates that the proof rules out: above the proven curve, and below its mirror image.
+
+    Between two rates the larger one counts, since a chord of the curve would rule out too much.
+    """
     false, true = np.array(limits.false_positives), np.array(limits.true_positives)
-    axis.fill_between(false, true, 1.01, color=MUTED, alpha=0.25, lw=0)
-    axis.fill_between(1 - false, 0, 1 - true, color=MUTED, alpha=0.25, lw=0)
-    axis.plot(false, true, color=COLORS[2], lw=1.2)
+    axis.fill_between(false, true, 1.01, step="pre", color=MUTED, alpha=0.25, lw=0)
+    axis.fill_between(1 - false, 0, 1 - true, step="pre", color=MUTED, alpha=0.25, lw=0)
+    axis.plot(false, true, drawstyle="steps-pre", color=COLORS[2], lw=1.2)
     axis.text(0.97, 0.06, "gray: proven\nimpossible", ha="right", fontsize=6.5)
 
 

@@ -175,15 +175,19 @@ class ScaledNoise(Family):
 GAUSSIAN = Gaussian()
 
 
+_NOTHING = 1e-6
+"""Strengths below are taken for none: what does not scale, such as private updates, keeps its share at all of them."""
+
+
 def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9) -> float:
-    """The largest strength that is rejected, 0 if not even 0 is, at most `LARGEST`.
+    """The largest strength that is rejected, 0 if none above `_NOTHING` is, at most `LARGEST`.
 
     Args:
         rejected: whether the curve of a strength is rejected; true up to some strength and false beyond it.
         precision: relative width at which the bisection stops, on the rejected side.
 
-    >>> round(largest_rejected(lambda strength: strength <= 1.5), 6)
-    1.5
+    >>> round(largest_rejected(lambda strength: strength <= 1.5), 6), largest_rejected(lambda strength: strength == 0)
+    (1.5, 0.0)
     """
     if not rejected(0.0):
         return 0.0
@@ -192,7 +196,7 @@ def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9)
         low, high = high, 2 * high
         if low >= LARGEST:
             return LARGEST
-    while high - low > precision * high:
+    while high - low > precision * high and high > _NOTHING:
         middle = (low + high) / 2
         low, high = (middle, high) if rejected(middle) else (low, middle)
     return low

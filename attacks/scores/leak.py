@@ -178,7 +178,8 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
 def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Interval:
     """The largest true positive rate minus false positive rate of any threshold; higher leaks more.
 
-    Both distribution functions lie in their bands at once, so that the limits hold for the best threshold, too.
+    Both distribution functions lie in their bands at once, so that the limits hold for the best threshold, too. The
+    bands take the examples of each kind to be independent draws, which canaries of one batch are only roughly.
 
     Args:
         scores: [N], finite; higher means positive.

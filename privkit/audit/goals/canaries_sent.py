@@ -80,7 +80,7 @@ def smashed(context: AttackContext, coins: Tensor, draws: Generator) -> Sending:
     )
     members = sent.members.view(passes, -1)
     why = shared(sent.receipts[0], context.release_count)
-    if not why and not same_alone(look(images), chosen(coins, present, absent)):
+    if not why and not same_alone(look(images), chosen(coins, present, absent), float((present - absent).abs().max())):
         why = "the lower segment lets the images of a batch meet"
     if located:
         present, absent = in_their_rows(sent.views, members, present, absent)
@@ -114,10 +114,15 @@ def chosen(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
 
-def same_alone(together: Tensor, alone: Tensor) -> bool:
-    """Whether rows of a batch of canaries and counterparts are what each image gives in any other batch."""
-    together, alone = together.flatten(1).double(), alone.flatten(1).double()
-    return bool(torch.allclose(together, alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max())))
+def same_alone(together: Tensor, alone: Tensor, apart: float) -> bool:
+    """Whether rows of a batch of canaries and counterparts are what each image gives in any other batch.
+
+    Args:
+        together: [K, ...], rows of the batch.
+        alone: the same images' rows of another batch.
+        apart: the largest difference of a canary and its counterpart, beside which a difference must be small.
+    """
+    return bool(torch.allclose(together.double(), alone.double(), rtol=1e-5, atol=1e-3 * apart))
 
 
 def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:
