@@ -58,7 +58,9 @@ BUDGETS = {
     "medium": Budget(private=20_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=30, attack_epochs=30),
     "large": Budget(private=40_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=60, attack_epochs=50),
 }
-"""smoke: seconds, for tests. small: a minute or two on two CPU cores. medium: minutes on a GPU. large: the papers' epochs."""
+"""smoke: seconds, for tests. small: a minute or two on two CPU cores. medium: minutes on a GPU.
+
+large: the papers' epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
