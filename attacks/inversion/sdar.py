@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Lt
-from torch import Generator, Tensor, nn
+from torch import Generator
 
-from privkit.attacks.base import Mounting, NotApplicable, Session, View
+from privkit.attacks.base import Mounting, Session
 from privkit.attacks.fit import fit
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
-from privkit.attacks.inversion.known_lower import check_release, frozen
-from privkit.attacks.inversion.sdar_training import AttackData, SDARTraining
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
+from privkit.attacks.inversion.sdar_training import SDARTraining
+from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
-_SMALLEST = 10
 _CONTROL_EPOCHS = 10
 _PUBLISHED_STEPS, _PUBLISHED_BATCH = 20_000, 128  # of the authors' released script
 
@@ -90,10 +88,11 @@ class SDAR(Checked):
     ) -> Reconstruction:
         """Learn from every view and decode it.
 
+        >>> from privkit.attacks.base import View
         >>> views = [View(round=0, smashed=torch.rand(6, 16), labels=torch.tensor([0, 1, 2] * 2))]
         >>> observation = ImageObservation(
         ...     views=views, image_shape=(1, 8, 8), batch_size=6, auxiliary=torch.rand(40, 1, 8, 8),
-        ...     auxiliary_labels=torch.arange(40) % 3, upper=nn.Linear(16, 3),
+        ...     auxiliary_labels=torch.arange(40) % 3, upper=torch.nn.Linear(16, 3),
         ... )
         >>> SDAR(epochs=1, batch=6).run(observation, torch.Generator().manual_seed(0)).images.shape
         torch.Size([6, 1, 8, 8])
@@ -101,64 +100,7 @@ class SDAR(Checked):
         if self.epochs is None:
             raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
         root = int(torch.randint(2**48, (1,), generator=generator))
-        training = SDARTraining(self, self._data(observation), root)
+        data = AttackData.of(self, observation, observation.lower if self.simulator == "known" else None)
+        training = SDARTraining(self, data, root)
         curve = fit(training, self.epochs, session, objective="sdar: the held-out error")
         return Reconstruction(images=training.guess(), curve=curve)
-
-    def _data(self, observation: ImageObservation) -> AttackData:
-        """What the training works on, checked."""
-        check_rows(self, observation)
-        assert observation.auxiliary is not None
-        assert observation.auxiliary_labels is not None
-        assert observation.upper is not None
-        views = observation.views
-        rows, labels = _recorded(views)
-        own, own_labels = observation.auxiliary.to(rows.device), observation.auxiliary_labels.to(rows.device)
-        if own_labels.shape != own.shape[:1] or own_labels.is_floating_point():
-            raise NotApplicable(f"sdar needs a whole-number label for each of the {len(own)} auxiliary images")
-        if len(own) < _SMALLEST:
-            raise NotApplicable(f"sdar holds a tenth of the auxiliary images out: it needs {_SMALLEST}, got {len(own)}")
-        upper = frozen(observation.upper, rows.device)
-        classes = _classes(upper, rows, own_labels, labels)
-        lower = None
-        if self.simulator == "known" and observation.lower is not None:
-            lower = observation.lower
-            check_release(frozen(lower, rows.device), views[0], observation.image_shape)
-        return AttackData(
-            rows=rows,
-            labels=labels,
-            images=own,
-            own_labels=own_labels,
-            upper=upper,
-            classes=classes,
-            lower=lower,
-            imitate=observation.imitate,
-            round_size=observation.batch_size,
-        )
-
-
-def _recorded(views: Sequence[View]) -> tuple[Tensor, Tensor | None]:
-    """Rows of all views, and their labels where they travel as whole numbers."""
-    labels = [v.labels for v in views if v.labels is not None and not v.labels.is_floating_point()]
-    return torch.cat([v.smashed for v in views]).float(), torch.cat(labels) if len(labels) == len(views) else None
-
-
-def _classes(upper: nn.Module, rows: Tensor, *labels: Tensor | None) -> int:
-    """Number of classes of the server's segment, which must read the rows and know the labels."""
-    try:
-        with torch.no_grad():
-            logits: Tensor = upper(rows[:2])
-    except (RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise NotApplicable(f"the server's segment does not read rows of {list(rows.shape[1:])}: {reason}") from None
-    if logits.ndim != 2 or logits.shape[1] < 2:
-        raise NotApplicable(
-            f"sdar needs a classifier of two or more classes, but it gives {list(logits.shape[1:])} a row"
-        )
-    for known in labels:
-        if known is not None and len(known) and not 0 <= int(known.min()) <= int(known.max()) < logits.shape[1]:
-            raise NotApplicable(
-                f"labels run from {int(known.min())} to {int(known.max())}, but the server's segment has "
-                f"{logits.shape[1]} classes"
-            )
-    return logits.shape[1]

@@ -17,7 +17,7 @@ from privkit.attacks.inversion.decoders import DECODERS, DecoderName, build
 from privkit.attacks.inversion.jigsaw_white_box import JigsawWhiteBox
 from privkit.attacks.inversion.sara import Sara
 from privkit.attacks.inversion.sdar import SDAR
-from privkit.attacks.inversion.sdar_networks import Simulator
+from privkit.attacks.inversion.simulator_networks import Simulator
 from privkit.attacks.inversion.unsplit import UnSplit
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.drag_reorder import DragReorder

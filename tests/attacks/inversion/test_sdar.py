@@ -13,6 +13,7 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.sdar_training import SDARTraining
+from privkit.attacks.inversion.simulator_data import AttackData
 from tests.attacks.sessions import Killed, Session
 from tests.small import digits
 
@@ -204,7 +205,9 @@ def test_a_step_gives_every_part_the_gradient_of_its_own_loss_at_the_weights_bef
     """One pass through a discriminator serves it and its opponent; here each loss is written out and differentiated."""
     views, knowledge = case("tokens")
     views = views if told else [replace(v, labels=None) for v in views]
-    training = SDARTraining(SDAR(width=4, lambda1=0.3, lambda2=0.5), SDAR()._data(replace(knowledge, views=views)), 0)
+    training = SDARTraining(
+        SDAR(width=4, lambda1=0.3, lambda2=0.5), AttackData.of(SDAR(), replace(knowledge, views=views)), 0
+    )
     images, labels, rows = knowledge.auxiliary, knowledge.auxiliary_labels, views[0].smashed[:8]
     assert images is not None
     assert labels is not None

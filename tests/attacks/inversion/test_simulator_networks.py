@@ -1,10 +1,10 @@
-"""SDAR's networks take and give every form of release."""
+"""A simulator, its decoder and a discriminator take and give every form of release."""
 
 import pytest
 import torch
 from torch import Generator
 
-from privkit.attacks.inversion.sdar_networks import Decoder, Discriminator, Simulator
+from privkit.attacks.inversion.simulator_networks import Decoder, Discriminator, Simulator
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""SDAR's networks: a stand-in for a client of unknown architecture, a decoder, and a discriminator."""
+"""Networks of attacks that simulate a client: a simulator of unknown architecture, a decoder, and a discriminator."""
 
 from __future__ import annotations
 

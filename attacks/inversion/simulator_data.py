@@ -1,0 +1,114 @@
+"""What an adversary who simulates the client recorded and owns, read from an observation and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, check_rows
+from privkit.attacks.inversion.known_lower import check_release, frozen
+
+_SMALLEST = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackData:
+    """What the adversary recorded and owns.
+
+    Attributes:
+        rows: recorded releases [N, ...].
+        images: auxiliary images [M, C, H, W] in [0, 1].
+        labels: int64 [N], of the rows, or None where they do not travel or are not used.
+        own_labels: int64 [M], of the images, or None likewise.
+        upper: the server's segment, frozen; None for attacks that do not use it.
+        classes: number of its logits.
+        lower: the client's segment where its architecture is known.
+        imitate: what the clients' defense makes of a round of smashed data, or None.
+        round_size: rows of that round.
+    """
+
+    rows: Tensor
+    images: Tensor
+    labels: Tensor | None = None
+    own_labels: Tensor | None = None
+    upper: nn.Module | None = None
+    classes: int = 0
+    lower: nn.Module | None = None
+    imitate: Callable[[Tensor, Generator], Tensor] | None = None
+    round_size: int = 1
+
+    @classmethod
+    def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
+        """All of it that the attack declares.
+
+        Args:
+            attack: its labels and the server's segment are read if it needs them.
+            observation: of the adversary.
+            lower: the client's segment, of which the architecture alone may be used.
+
+        Raises:
+            NotApplicable: if something is missing, a row holds several images, there are too few images, labels are no
+                whole numbers, or the server's segment does not classify such rows.
+        """
+        check_rows(attack, observation)
+        assert observation.auxiliary is not None
+        views, device = observation.views, observation.views[0].smashed.device
+        rows, own = torch.cat([view.smashed for view in views]).float(), observation.auxiliary.to(device)
+        labels, own_labels, upper, classes = None, None, None, 0
+        if "auxiliary_labels" in attack.needs and observation.auxiliary_labels is not None:
+            labels, own_labels = labels_of(views), observation.auxiliary_labels.to(device)
+            if own_labels.shape != own.shape[:1] or own_labels.is_floating_point():
+                raise NotApplicable(
+                    f"{attack.name} needs a whole-number label for each of the {len(own)} auxiliary images"
+                )
+        if len(own) < _SMALLEST:
+            raise NotApplicable(
+                f"{attack.name} holds a tenth of the auxiliary images out: it needs {_SMALLEST}, got {len(own)}"
+            )
+        if "upper" in attack.needs and observation.upper is not None:
+            upper = frozen(observation.upper, device)
+            classes = _classes(attack.name, upper, rows, own_labels, labels)
+        if lower is not None:
+            check_release(frozen(lower, device), views[0], observation.image_shape)
+        return cls(
+            rows=rows,
+            images=own,
+            labels=labels,
+            own_labels=own_labels,
+            upper=upper,
+            classes=classes,
+            lower=lower,
+            imitate=observation.imitate,
+            round_size=observation.batch_size,
+        )
+
+
+def labels_of(views: Sequence[View]) -> Tensor | None:
+    """Labels int64 [N] of all rows, if they travel as whole numbers."""
+    labels = [v.labels for v in views if v.labels is not None and not v.labels.is_floating_point()]
+    return torch.cat(labels) if len(labels) == len(views) else None
+
+
+def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None) -> int:
+    """Number of classes of the server's segment, which must read the rows and know the labels."""
+    try:
+        with torch.no_grad():
+            logits: Tensor = upper(rows[:2])
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise NotApplicable(f"the server's segment does not read rows of {list(rows.shape[1:])}: {reason}") from None
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        raise NotApplicable(
+            f"{attack} needs a classifier of two or more classes, but it gives {list(logits.shape[1:])} a row"
+        )
+    for known in labels:
+        if known is not None and len(known) and not 0 <= int(known.min()) <= int(known.max()) < logits.shape[1]:
+            raise NotApplicable(
+                f"labels run from {int(known.min())} to {int(known.max())}, but the server's segment has "
+                f"{logits.shape[1]} classes"
+            )
+    return logits.shape[1]
