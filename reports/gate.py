@@ -6,16 +6,15 @@ import operator
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import isfinite
 
-from privkit.reports.schema import Row
+from privkit.interval import Interval
+from privkit.reports.columns import GATED, SHORT, ends, numbers
+from privkit.reports.schema import Metric, Row
 
 COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-PATTERN = re.compile(r"^\s*([a-z_]+)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
-METRICS = (
-    *("accuracy", "mse", "psnr", "ssim", "f_sim", "identified", "lpips", "auc", "epsilon"),
-    *("token_accuracy", "rouge_l", "exact", "cells", "dense_error", "dense_mse", "categories"),
-)
+PATTERN = re.compile(r"^\s*([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
 CONSTANT_FLOORS = {
     "mid_grey": "the mid-grey image",
     "mean_image": "the mean auxiliary image",
@@ -31,23 +30,26 @@ class GateError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """One condition that every defended row with such a number must meet by its mean; NaN never meets it.
+    """One condition that every defended row with such a number must meet; a missing number or NaN never meets it.
+
+    A number with an interval is judged at the end that is worse for the defense: `ssim<=0.4` at the upper limit,
+    `accuracy>=0.9` at the lower one. An AUC counts by its distance from 1/2, on either side.
 
     A condition that bounds what may be recovered (ssim <= x, psnr <= x, mse >= x) must also hold for the constant
     guesses, which anybody can make without the release: an attack that does worse than they do has failed, and its
     failure is no merit of the defense.
 
     Attributes:
-        metric: "accuracy"; a metric of reconstructions, which is taken unaligned; "auc", the larger of an AUC and one
-            less it; or "epsilon", the lower bound of canaries.
+        column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "empirical_epsilon" the lower bound of
+            canaries, "tpr" the true positive rate at 1 % false positives; metrics of guesses are taken unaligned.
         comparison: one of <=, >=, <, >.
         bound: a number.
 
     >>> Gate.parse("ssim <= 0.4")
-    Gate(metric='ssim', comparison='<=', bound=0.4)
+    Gate(column='ssim', comparison='<=', bound=0.4)
     """
 
-    metric: str
+    column: str
     comparison: str
     bound: float
 
@@ -56,23 +58,23 @@ class Gate:
         """Read a condition.
 
         Raises:
-            ConditionError: with what is allowed.
+            GateError: with what is allowed, and the nearest column that exists.
         """
         match = PATTERN.match(text)
         try:
             bound = float(match[3]) if match else None
         except ValueError:
             bound = None
-        if match is None or bound is None or not isfinite(bound) or match[1] not in METRICS:
+        if match is None or bound is None or not isfinite(bound):
             raise GateError(
-                f"cannot read the gate {text!r}; write metric, comparison and number, such as ssim<=0.4 "
-                f"(metrics: {', '.join(METRICS)}; comparisons: {', '.join(COMPARISONS)})"
+                f"cannot read the gate {text!r}; write column, comparison and number, such as ssim<=0.4 "
+                f"(comparisons: {', '.join(COMPARISONS)})"
             )
-        return cls(metric=match[1], comparison=match[2], bound=bound)
+        return cls(column=_known(text, match[1]), comparison=match[2], bound=bound)
 
     def __str__(self) -> str:
         """As the user may write it."""
-        return f"{self.metric}{self.comparison}{self.bound!r}"
+        return f"{self.column}{self.comparison}{self.bound!r}"
 
     def failures(self, rows: Sequence[Row]) -> list[str]:
         """The sentences of those findings that do not meet the condition."""
@@ -97,34 +99,64 @@ class Gate:
             values = self._values(row)
             if (row.defense, row.seed) in measured and row.status != "error" and values[""] is None:
                 continue  # this attack asks another question, or is not applicable
-            held = {guess: v is not None and COMPARISONS[self.comparison](v, self.bound) for guess, v in values.items()}
-            guess = next((guess for guess, met in held.items() if not met), "")
-            shown = "no number" if values[guess] is None else f"{values[guess]:.4f}"
+            guess, met = next(((guess, met) for guess, v in values.items() if not (met := self._met(v))), ("", True))
             waits = values[guess] is None and row.status != "error" and (row.defense, row.seed) in pending
             sentence = (
-                f"{row.defense} / {row.attack}, seed {row.seed}: {self.metric} is {shown}{guess}, "
+                f"{row.defense} / {row.attack}, seed {row.seed}: {self.column} is {self._shown(values[guess])}{guess}, "
                 f"the gate wants {self.comparison} {self.bound:g}"
             )
-            results.append((row, None if waits else all(held.values()), sentence))
+            results.append((row, None if waits else met, sentence))
         return results
 
-    def _values(self, row: Row) -> dict[str, float | None]:
+    def _met(self, value: Interval | float | None) -> bool:
+        """Whether a number meets the condition at its worse end."""
+        return value is not None and bool(COMPARISONS[self.comparison](self._judged(value), self.bound))
+
+    def _judged(self, value: Interval | float) -> float:
+        """The end of an interval at which the condition is harder to meet."""
+        _, low, high = ends(self.column, value)
+        return high if self.comparison.startswith("<") else low
+
+    def _shown(self, value: Interval | float | None) -> str:
+        """A number in words, with the end that is judged."""
+        if value is None:
+            return "no number"
+        middle, judged = ends(self.column, value)[0], self._judged(value)
+        if not isinstance(value, Interval) or middle == judged:
+            return f"{middle:.4f}"
+        most = "most" if self.comparison.startswith("<") else "least"
+        return f"{middle:.4f} and at {most} {judged:.4f} ({100 * value.confidence:g} % interval)"
+
+    def _values(self, row: Row) -> dict[str, Interval | float | None]:
         """The numbers that must meet the condition, the row's own first; None where it has none."""
-        if self.metric == "accuracy":
-            return {"": row.accuracy.value if row.accuracy else None}
-        if self.metric == "auc":
-            auc = row.answers.get("auc")
-            return {"": None if auc is None else max(auc.value, 1 - auc.value)}
-        if self.metric == "epsilon":
-            return {"": None if row.empirical_bound is None else row.empirical_bound.epsilon}
-        estimate = row.recovered.get("unaligned", {}).get(self.metric)
-        if estimate is None:
-            return {"": None}
-        values: dict[str, float | None] = {"": estimate.value}
-        if self.comparison.startswith("<" if estimate.higher_is_closer else ">"):
+        found, column = numbers(row), SHORT.get(self.column, self.column)
+        own = found.get(column)
+        values: dict[str, Interval | float | None] = {"": own}
+        metric = found.get(column.removesuffix("_worst"))
+        if isinstance(metric, Metric) and self.comparison.startswith("<" if metric.higher_is_closer else ">"):
             for name, what in CONSTANT_FLOORS.items():
-                floor = row.floors.get(name, {}).get("unaligned", {}).get(self.metric)
-                if floor is not None:
-                    guess = f" for {what}, a guess that needs no release (the attack has {estimate.value:.4f})"
-                    values[guess] = floor.value
+                if (floor := found.get(f"floor_{name}_{column}")) is not None:
+                    guess = f" for {what}, a guess that needs no release (the attack has {metric.value:.4f})"
+                    values[guess] = floor
         return values
+
+
+def _known(gate: str, column: str) -> str:
+    """A column's name, if gates may name it.
+
+    Raises:
+        GateError: with the nearest one that exists.
+    """
+    if column in GATED or column in SHORT:
+        return column
+    if column.startswith("tpr@"):
+        if float(f"0{column[4:]}") == 0.01:
+            return "tpr"
+        raise GateError(f"gate {gate!r}: rows hold the true positive rate at 1 % false positives alone; write tpr")
+    near = get_close_matches(column, GATED, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise GateError(f"cannot read the gate {gate!r}: no column is {column!r}; {hint}(columns: {', '.join(_NAMED)})")
+
+
+_NAMED = (*GATED[: GATED.index("unaligned_mse")], "unaligned_…", "matched_…", *GATED[GATED.index("auc") :])
+"""Columns as an error lists them."""

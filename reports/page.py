@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from privkit.reports import answers, escape, figures, tables
+from privkit.reports import answers, columns, escape, figures, tables
 from privkit.reports.figures import Pictures
 from privkit.reports.origins import mixture
 from privkit.reports.schema import Manifest, Provenance, Row, Summary
@@ -51,7 +51,7 @@ def render(
     judged = " ".join(" ".join((f"Verdict: {verdict.sentence}.", *verdict.failures, mixed)).split())
     summary = tables.summary_table(summaries) if summaries else None
     summary_note = tables.summary_note(summaries) if summaries else ""
-    write(folder / "tables" / "audit.csv", tables.to_csv(rows, verdict).encode())
+    write(folder / "tables" / "audit.csv", columns.to_csv(rows, verdict).encode())
     others: dict[str, tuple[Table | None, str]] = {
         "answers": (answers.answers_table(rows), answers.NOTE),
         "orders": (answers.orders_table(rows), answers.ORDER_NOTE),

@@ -1,22 +1,19 @@
-"""Tables of the rows: for a terminal, Markdown, LaTeX and, with every number, CSV."""
+"""Tables of the rows: for a terminal, Markdown and LaTeX."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privkit.interval import Interval
 from privkit.reports import escape
+from privkit.reports.columns import START
 from privkit.reports.origins import origins
 from privkit.reports.schema import Metrics, Row, Summary
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
-
-    from privkit.reports.verdict import Verdict
 
 FLOOR_NAMES = {
     "mid_grey": "mid-grey",
@@ -25,8 +22,6 @@ FLOOR_NAMES = {
     "most_frequent_by_place": "most frequent token of each place",
     "column_mean": "mean or most frequent of each column",
 }
-START = "zero_steps"
-"""Key of the attack's start among a row's floors."""
 UNKNOWN = "–"
 
 
@@ -213,27 +208,6 @@ def rich_table(shown: Table) -> RichTable:
     return result
 
 
-def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
-    """Every number of every row, one column each, unrounded; floors and the start are columns of their row.
-
-    With a verdict, the user's gates are columns, too, and cells without a result are lines.
-    """
-    lines = [_flat(row) for row in rows]
-    if verdict is not None:
-        places = {row.cell: line for row, line in zip(rows, lines, strict=True)}
-        for check in verdict.checks:
-            if check.kind == "gate" and check.cell in places:
-                places[check.cell][f"gate_{check.name}"] = check.met
-        lines += [cell.model_dump() for cell in verdict.cells if cell.status == "missing"]
-    flat = [{str(escape.csv_cell(key)): escape.csv_cell(value) for key, value in line.items()} for line in lines]
-    columns = list(dict.fromkeys(key for line in flat for key in line))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return out.getvalue()
-
-
 def record_metrics(rows: Sequence[Row]) -> list[str]:
     """Metrics of the rows' records if these are no images; otherwise nothing."""
     held = {
@@ -290,11 +264,6 @@ def _kind(name: str) -> str:
     return "start" if name == START else "floor"
 
 
-def _column(name: str) -> str:
-    """A floor's or a start's column in the CSV."""
-    return "start" if name == START else f"floor_{name}"
-
-
 def proven(row: Row) -> str:
     """What is proven, in a table cell."""
     found = row.certificate
@@ -330,58 +299,3 @@ def interval(found: Interval | None, digits: int = 3) -> str:
     if found is None:
         return UNKNOWN
     return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
-
-
-BOUND = ("claimed", "epsilon", "delta", "confidence", "canaries", "inserted", "ceiling", "statement")
-"""Fields of an empirical bound that are columns of the CSV."""
-
-
-def _limits(name: str, found: Interval) -> dict[str, object]:
-    """A value and its limits as columns of the CSV."""
-    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
-
-
-def _flat(row: Row) -> dict[str, object]:
-    """A row as one flat record."""
-    flat: dict[str, object] = row.model_dump(
-        include={
-            "cell",
-            "status",
-            "reason",
-            "defense",
-            "attack",
-            "dataset",
-            "model",
-            "seed",
-            "auxiliary",
-            "attacked",
-            "batch_size",
-        }
-    )
-    if row.parts:
-        flat |= {"parts": " ".join(row.parts)}
-    flat |= {f"{name}_images": count for name, count in row.counts.items()}
-    if row.accuracy:
-        flat |= _limits("accuracy", row.accuracy)
-    for name, score in row.task.items():
-        flat |= _limits(f"task_{name}", score)
-    if row.best_epoch:
-        flat |= {"kept": row.kept, "best_epoch": row.best_epoch}
-    named = {"": row.recovered, **{f"{_column(name)}_": metrics for name, metrics in row.floors.items()}}
-    for prefix, alignments in named.items():
-        for alignment, metrics in alignments.items():
-            for name, metric in metrics.items():
-                key = f"{prefix}{alignment}_{name}"
-                flat |= {**_limits(key, metric), f"{key}_worst": metric.worst}
-    for name, answer in row.answers.items():
-        flat |= _limits(name, answer)
-    if (bound := row.empirical_bound) is not None:
-        flat |= {f"empirical_{name}": getattr(bound, name) for name in BOUND}
-    if (proof := row.certificate) is not None:
-        flat |= {"proven": proof.statement, "epsilon": proof.epsilon, **proof.quantities}
-    if row.costs:
-        flat |= row.costs.model_dump()
-    flat |= {f"check_{check.name}": check.passed for check in row.checks}
-    for section, parts in row.provenance.model_dump().items():
-        flat |= {f"made_of_{section}_{key}": value for key, value in parts.items()}
-    return flat

@@ -147,10 +147,11 @@ def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) 
     """A condition, row by row."""
     results = condition.findings(rows, pending)
     if not results:
-        sentence = f"{condition}: no defended cell has a number yet"
+        sentence = f"{condition}: no defended cell has a number" + (" yet" if pending else "")
+        met = None if pending else False
         return [
             Judgement(
-                kind="gate", name=str(condition), defense="", attack="", seed=None, cell="", met=None, sentence=sentence
+                kind="gate", name=str(condition), defense="", attack="", seed=None, cell="", met=met, sentence=sentence
             )
         ]
     return [

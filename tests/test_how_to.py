@@ -76,7 +76,7 @@ def test_the_network_of_the_page_on_models_is_audited(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "mynets", raising=False)
     command = re.findall(r"^privkit (audit .*?) --attack", page, flags=re.MULTILINE)[0]
-    small = "--attack mid_grey --training batch_size=20 --threads 1 --json --budget"
+    small = "--attack mid_grey --training batch_size=20 --threads 1 --json --quiet --budget"
     budget = "smoke:private=40,auxiliary=80,test=40,victims=20,epochs=1"
     result = CliRunner().invoke(app, [*shlex.split(f"{command} {small}"), budget])
     assert result.exit_code == 0, result.output

@@ -26,6 +26,7 @@ from privkit.run.ingredients import ingredients
 from privkit.run.plan import Cell, plan
 from privkit.run.progress import Progress, Silent
 from privkit.run.provenance import circumstances, default_threads, manifest
+from privkit.run.stopping import finished_cells
 from privkit.run.verdict import verdict_of, write_verdict
 from privkit.settings import resolve
 from privkit.torch_utils.freed_memory import keep_freed_memory
@@ -110,6 +111,10 @@ def run_audit(
         try:
             rows = _run_cells(config, folder, device, threads, progress, again)
             page = build(folder.path, rows, config.gates)
+        except KeyboardInterrupt as stopped:
+            kept = finished_cells(folder.path, len(plan(config)))
+            stopped.add_note(f"{kept}; go on with the same call and out={str(folder.path)!r}")
+            raise
         finally:
             torch.set_num_threads(torch_threads)
         verdict = verdict_of(folder.manifest, rows, config.gates)
@@ -166,11 +171,13 @@ def _run_cells(
         for warning in seed_data.warnings:
             progress.note(f"seed {seed}: {warning}")
         for cell in pending:
+            progress.cell(len(rows) + 1, len(cells), f"{cell.defense.label} / {cell.attack.label}, seed {cell.seed}")
             row = run_cell(part, cell, seed_data, folder, progress, made_of[cell.id].on(seed_data.hashes))
             rows[cell.id] = folder.finish(row)
             write_verdict(folder.path, verdict_of(folder.manifest, _ordered(cells, rows), config.gates))
             if row.status != "done":
                 progress.note(f"{row.defense} / {row.attack}, seed {row.seed}: {row.status}: {row.reason}")
+            progress.ended(row.status)
     return _ordered(cells, rows)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from privkit.cli.accounting import COMMANDS, Json
+from privkit.cli.accounting import COMMANDS
 from privkit.cli.ledger import ledger
 from privkit.cli.papers import papers
-from privkit.errors import tell, unknown
+from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
+from privkit.errors import unknown
 from privkit.registry import TABLES, as_written, describe
 from privkit.reports.escape import terminal
 from privkit.run.stopping import finished_cells, keeping
@@ -141,12 +141,16 @@ def audit(
         bool,
         typer.Option("--dry-run", help="Print the cells and an estimate; train nothing. Your own --model is imported."),
     ] = False,
-    as_json: Json = False,
+    junit: Junit = None,
+    annotations: Annotations = None,
+    quiet: Quiet = False,
+    as_json: Events = False,
 ) -> None:
     """Train the defended models, attack them, account for them and write a report.
 
     The undefended baseline is always a row of the table. Run the same command again to resume.
     """
+    shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
     flags: dict[str, Any] = {
         "defense": defense,
         "attack": attack,
@@ -184,24 +188,30 @@ def audit(
         return
     from privkit.audit.run import default_folder, run_audit
     from privkit.run.plan import plan
-    from privkit.run.progress import shown
 
     folder = out or default_folder(resolved)
-    with keeping(lambda: finished_cells(folder, len(plan(resolved)))), shown() as progress:
+    with keeping(lambda: finished_cells(folder, len(plan(resolved)))), shown.progress() as progress:
         run = run_audit(resolved, out=out, progress=progress, again=again)
-    _show(run.rows, run.report, run.verdict, as_json)
+    shown.show(run.rows, run.report, run.verdict)
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: Json = False) -> None:
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    junit: Junit = None,
+    annotations: Annotations = None,
+    quiet: Quiet = False,
+    as_json: Events = False,
+) -> None:
     """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate failed, 3 if cells
     errored or are missing."""
     from privkit.audit.report import build
     from privkit.run.records import read_rows
     from privkit.run.verdict import last_verdict
 
+    shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
     page = build(run)
-    _show(read_rows(run), page, last_verdict(run), as_json)
+    shown.show(read_rows(run), page, last_verdict(run))
 
 
 @app.command()
@@ -248,68 +258,6 @@ def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
 
 for command in (*COMMANDS, ledger, papers):
     app.command()(command)
-
-
-def _show(rows: Sequence[Any], page: Path, verdict: Any, as_json: bool) -> NoReturn:
-    """Print rows and verdict of a run, for people or for programs, and exit with the verdict's code."""
-    if as_json:
-        fields = {"report": str(page), "verdict": verdict, "rows": list(rows)}
-        typer.echo(json.dumps(fields, indent=2, default=lambda model: json.loads(model.model_dump_json())))
-    else:
-        _print_run(list(rows), page)
-        typer.echo(f"verdict: {terminal(verdict.sentence)}")
-    for failure in verdict.failures:
-        tell(f"gate failed: {failure}")
-    if verdict.exit_code == 3:
-        tell(verdict.sentence)
-    raise typer.Exit(verdict.exit_code)
-
-
-def _print_run(rows: list[Any], page: Path) -> None:
-    """The table, the strongest attacks, what is proven, the caveats, and where the page lies."""
-    from privkit.audit.scoring import over_seeds
-    from privkit.reports import escape
-    from privkit.reports.answers import NOTE as ANSWERS_NOTE
-    from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table
-    from privkit.reports.origins import mixture
-    from privkit.reports.strongest import strongest
-    from privkit.reports.tables import note_of, rich_table, summary_note, summary_table, table
-
-    console = escape.console(width=None if sys.stdout.isatty() else 160)
-    summaries = over_seeds(rows)
-    console.print(rich_table(summary_table(summaries) if summaries else table(rows)))
-    if mixed := mixture(rows):
-        console.print(mixed, highlight=False, markup=False)
-    note = note_of(rows)
-    if summaries:
-        note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}"
-    console.print(note, style="dim", highlight=False, markup=False)
-    for other, text in ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE)):
-        if other is not None:
-            console.print(rich_table(other))
-            console.print(text, style="dim", highlight=False, markup=False)
-    for best in strongest(rows):
-        if best.attacks > 1:
-            text = f"{best.row.defense}, seed {best.row.seed}: {best.sentence}"
-            console.print(text, highlight=False, markup=False)
-    proofs = {f"{row.defense}: {row.certificate.statement}": None for row in rows if row.certificate}
-    for proof in proofs:
-        console.print(proof, highlight=False, markup=False)
-    for row in rows:
-        bound = row.empirical_bound
-        if row.notes or bound or row.caveats:
-            console.print(f"{row.defense} / {row.attack}, seed {row.seed}", highlight=False, markup=False)
-        if bound:
-            console.print(f"  {bound.statement}", highlight=False, markup=False)
-        for sentence in row.notes:
-            console.print(f"  {sentence}", highlight=False, markup=False)
-        if row.status != "done":
-            text = f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}"
-            console.print(text, highlight=False, markup=False)
-        told = bound.statement if bound else ""
-        for caveat in (text for text in row.caveats if not told.startswith(text)):
-            console.print(f"  note: {caveat}", style="dim", highlight=False, markup=False)
-    console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
 def main() -> NoReturn:

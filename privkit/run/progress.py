@@ -1,14 +1,19 @@
-"""Progress on standard error: a live bar in a terminal, one line a stage elsewhere."""
+"""Progress: a live line in a terminal, plain lines elsewhere, or events for programs."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isfinite
 from time import perf_counter
 from typing import Protocol
 
 from privkit.reports.escape import terminal
+
+SILENCE = 30.0
+"""Seconds after which a log hears of a stage that is still running."""
 
 
 class Progress(Protocol):
@@ -18,8 +23,16 @@ class Progress(Protocol):
         """One line that stays."""
         return
 
+    def cell(self, number: int, total: int, name: str) -> None:
+        """A cell begins, the `number`-th of `total`, counted from 1; finished ones of an earlier command count."""
+        return
+
+    def ended(self, status: str) -> None:
+        """The cell ends: "done", "not_applicable" or "error"."""
+        return
+
     def stage(self, name: str, unit: str = "epochs") -> None:
-        """A stage begins; its steps are counted in `unit`."""
+        """A stage of the cell begins; its steps are counted in `unit`."""
         return
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
@@ -31,48 +44,135 @@ class Silent(Progress):
     """Tells nothing: the default of the Python interface."""
 
 
-class Lines:
-    """One line a stage, for logs and CI."""
+class Cells:
+    """How far a run is: which cell it is at, and how long the remaining ones may take."""
 
     def __init__(self) -> None:
-        self._name, self._unit, self._start = "", "", perf_counter()
+        self._begun = self._start = perf_counter()
+        self._first, self._number, self._total, self._name = 0, 0, 0, ""
+
+    def begin(self, number: int, total: int, name: str) -> str:
+        """The cell that begins, in words."""
+        self._start, self._number, self._total, self._name = perf_counter(), number, total, name
+        self._first = self._first or number
+        return f"cell {number} of {total}: {name}"
+
+    def end(self, status: str) -> str:
+        """The cell that ends, in words, with the time that the others may take if they take as long on average."""
+        now, finished = perf_counter(), self._number - self._first + 1
+        left = (now - self._begun) / finished * (self._total - self._number)
+        rest = f", about {duration(left)} left" if self._number < self._total else ""
+        status = status.replace("_", " ")
+        return f"cell {self._number} of {self._total}: {self._name}: {status} in {duration(now - self._start)}{rest}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a reader says them.
+
+    >>> duration(4.2), duration(75), duration(7300)
+    ('4 s', '1 min 15 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class Lines:
+    """Plain lines for logs and CI: one a stage and one a cell, and one every `SILENCE` seconds of a long stage."""
+
+    def __init__(self) -> None:
+        self._name, self._unit, self._start, self._heard = "", "", perf_counter(), perf_counter()
+        self._cells = Cells()
 
     def note(self, text: str) -> None:
         """Print it."""
         print(terminal(text), file=sys.stderr, flush=True)
+        self._heard = perf_counter()
+
+    def cell(self, number: int, total: int, name: str) -> None:
+        """Print that it begins."""
+        self.note(self._cells.begin(number, total, name))
+
+    def ended(self, status: str) -> None:
+        """Print how long it took, and the time left."""
+        self.note(self._cells.end(status))
 
     def stage(self, name: str, unit: str = "epochs") -> None:
         """Remember the stage and its start."""
         self._name, self._unit, self._start = name, unit, perf_counter()
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
-        """Print the stage when it is done."""
-        if done == total:
+        """Print the stage when it is done, and now and then before."""
+        now = perf_counter()
+        if done == total or now - self._heard > SILENCE:
+            steps = f"{total}" if done == total else f"{done} of {total}"
             shown = "" if value is None else f"{value:.4f}, "
-            self.note(f"{self._name}: {total} {self._unit}, {shown}{perf_counter() - self._start:.1f} s")
+            self.note(f"{self._name}: {steps} {self._unit}, {shown}{now - self._start:.1f} s")
+
+
+class Events:
+    """One JSON object a line on standard output: {"event": "cell", …}; NaN and infinity are strings."""
+
+    def note(self, text: str) -> None:
+        """{"event": "note", "text": …}."""
+        event("note", text=text)
+
+    def cell(self, number: int, total: int, name: str) -> None:
+        """{"event": "cell", "number": …, "total": …, "name": …}."""
+        event("cell", number=number, total=total, name=name)
+
+    def ended(self, status: str) -> None:
+        """{"event": "cell_end", "status": …}."""
+        event("cell_end", status=status)
+
+    def stage(self, name: str, unit: str = "epochs") -> None:
+        """{"event": "stage", "name": …, "unit": …}."""
+        event("stage", name=name, unit=unit)
+
+    def step(self, done: int, total: int, value: float | None = None) -> None:
+        """{"event": "step", "done": …, "total": …, "value": …}."""
+        event("step", done=done, total=total, value=value if value is None or isfinite(value) else str(value))
+
+
+def event(kind: str, **fields: object) -> None:
+    """Print an event."""
+    print(json.dumps({"event": kind, **fields}), flush=True)
 
 
 class _Bar:
-    """A live bar in a terminal."""
+    """A live line in a terminal: the cell, its stage and the stage's steps; finished cells stay as lines above it."""
 
     def __init__(self, live: object) -> None:
         self._live: object = live
-        self._task: object = None
-        self._name = ""
+        self._task: object = live.add_task("", total=None)  # type: ignore[attr-defined]
+        self._where, self._name = "", ""
+        self._cells = Cells()
 
     def note(self, text: str) -> None:
-        """Print above the bar."""
+        """Print above the line."""
         self._live.console.print(terminal(text), highlight=False, markup=False)  # type: ignore[attr-defined]
 
+    def cell(self, number: int, total: int, name: str) -> None:
+        """Show which cell is computed."""
+        self._cells.begin(number, total, name)
+        self._where = f"cell {number} of {total}: "
+
+    def ended(self, status: str) -> None:
+        """Leave a line, with the time left."""
+        self.note(self._cells.end(status))
+
     def stage(self, name: str, unit: str = "epochs") -> None:
-        """Start a new bar."""
+        """Start the line anew."""
         from rich.markup import escape
 
-        self._name = name = escape(terminal(name))  # a column reads markup
-        self._task = self._live.add_task(name, total=None)  # type: ignore[attr-defined]
+        self._name = self._where + escape(terminal(name))  # a column reads markup
+        self._live.reset(self._task, total=None, description=self._name)  # type: ignore[attr-defined]
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
-        """Move it."""
+        """Move the bar."""
         text = self._name if value is None else f"{self._name}  {value:.4f}"
         self._live.update(self._task, completed=done, total=total, description=text)  # type: ignore[attr-defined]
 
@@ -88,5 +188,5 @@ def shown() -> Iterator[Progress]:
     from rich.progress import Progress as RichProgress
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with RichProgress(*columns, console=Console(stderr=True)) as live:
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as live:
         yield _Bar(live)

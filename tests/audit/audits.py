@@ -10,10 +10,11 @@ from privkit.attacks.base import Mounting
 from privkit.attacks.goals.reconstruct import ImageMounting
 from privkit.audit.run import AuditRun, run_audit
 from privkit.registry import Component, parse
+from privkit.run.progress import Silent
 from tests.small import SMALL
 
 
-class Notes:
+class Notes(Silent):
     """Progress that remembers."""
 
     def __init__(self) -> None:
@@ -25,9 +26,6 @@ class Notes:
 
     def stage(self, name: str, unit: str = "epochs") -> None:
         self.stages.append(name)
-
-    def step(self, done: int, total: int, value: float | None = None) -> None:
-        pass
 
 
 def again(folder: Path, **changes: Any) -> tuple[AuditRun, Notes]:

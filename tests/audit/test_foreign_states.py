@@ -18,6 +18,7 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.domains.images.pictures import ImageFolder
 from privkit.errors import DamagedFile, DataError
 from privkit.run.arrays import read_arrays
+from privkit.run.progress import Silent
 from privkit.sealed import opened, sealed
 from privkit.storage import load_state, save_state
 
@@ -38,7 +39,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
     return run_audit(out=tmp_path_factory.mktemp("trained") / "run", **QUICK)
 
 
-class Notes:
+class Notes(Silent):
     """Remembers what is told."""
 
     def __init__(self) -> None:
@@ -46,10 +47,6 @@ class Notes:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-
-    def stage(self, name: str, unit: str = "epochs") -> None: ...
-
-    def step(self, done: int, total: int, value: float | None = None) -> None: ...
 
 
 STATES: dict[str, dict[str, Any]] = {

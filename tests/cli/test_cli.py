@@ -34,6 +34,8 @@ MISTAKES = [
     (("audit", "--defense", "none", "--gate", "ssim<=0.0", *SMALL), "a gate judges defenses"),
     (("audit", "--dataset", "image_folder:size=1000000", "--dry-run"), ">= 1 and <= 1024"),
     (("audit", "--dataset", "digits", "--auxiliary", "digits"), "private dataset itself"),
+    (("audit", "--junit", "absent/unit.xml"), "must be a file in a folder that exists"),
+    (("report", "absent", "--annotations", "gitlab"), "unknown kind of annotations 'gitlab'"),
     (("list", "defences"), "did you mean 'defenses'?"),
 ]
 
@@ -95,7 +97,11 @@ def test_a_reader_that_stops_early_is_no_traceback(loaded: None, tmp_path: Path)
 def test_a_run_and_its_report_are_readable_by_machines(privkit_cli: Cli, tmp_path: Path) -> None:
     flags = ("--defense", "none", "--attack", "mean_image", "--out", "run", "--json")
     done = privkit_cli("audit", *flags, *SMALL)
-    found = json.loads(done.stdout)
+    *events, found = map(json.loads, done.stdout.splitlines())
+    kinds = [event["event"] for event in events]
+    assert (kinds[0], kinds[-1], found["event"]) == ("cell", "cell_end", "result")
+    assert events[0] == {"event": "cell", "number": 1, "total": 1, "name": "none / mean_image, seed 0"}
+    assert {"stage", "step"} < set(kinds)
     assert (done.returncode, found["verdict"]["outcome"], len(found["rows"])) == (0, "clean", 1)
     assert found["rows"][0]["recovered"]["unaligned"]["mse"]["value"] > 0
     assert json.loads(privkit_cli("report", "run", "--json").stdout)["rows"] == found["rows"]
@@ -149,9 +155,15 @@ def test_a_run_from_the_command_line(privkit_cli: Cli, tmp_path: Path) -> None:
     assert [json.loads(line)["dataset"] for line in results.splitlines()] == ["tiny_digits"] * 2
     assert [p.name for p in tmp_path.iterdir() if p.name not in ("audit.toml", "run")] == []
 
-    gated = privkit_cli(*arguments, "--gate", "accuracy>=0.99")
+    gated = privkit_cli(
+        *arguments, "--gate", "accuracy>=0.99", "--quiet", "--junit", "unit.xml", "--annotations", "github"
+    )
     assert gated.returncode == 1
     assert "gate failed: batch_shuffle:keep=0.25 / mean_image, seed 0: accuracy is" in gated.stderr
+    assert gated.stdout == ""
+    failure, annotation = gated.stderr.splitlines()
+    assert annotation == f"::error title=privkit::{failure.removeprefix('privkit: gate failed: ').replace('%', '%25')}"
+    assert 'failures="1"' in (tmp_path / "unit.xml").read_text()
     again = privkit_cli("report", "run")
     assert again.returncode == 1  # as the run did
     assert (tmp_path / "run" / "results.jsonl").read_text() == results

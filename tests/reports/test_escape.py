@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from privkit.audit.run import AuditRun
 from privkit.errors import tell
-from privkit.reports import budget_curves, budgets, escape, figures, page, tables
+from privkit.reports import budget_curves, budgets, columns, escape, figures, page, tables
 from privkit.reports.budgets import BudgetRow
 from privkit.reports.schema import Row
 from privkit.run.progress import Lines
@@ -61,7 +61,7 @@ def test_names_in_every_writer(small_run: AuditRun, capsys: pytest.CaptureFixtur
     Lines().note(name)
     printed = "".join(capsys.readouterr())
     assert not set(printed) & {chr(code) for code in escape.CONTROLS} - {"\n", "\t"}
-    for text in (tables.to_csv(rows), "".join(budgets.csv_text(budget))):
+    for text in (columns.to_csv(rows), "".join(budgets.csv_text(budget))):
         for record in csv.reader(io.StringIO(text, newline="")):
             assert not [cell for cell in record if cell.startswith(("=", "+", "@", "\t", "\r", "-1"))]
     for text in (tables.latex(shown), budgets.latex(budget)):

@@ -18,36 +18,11 @@ from privkit.audit.report import build
 from privkit.audit.run import AuditRun
 from privkit.audit.scoring import over_seeds
 from privkit.interval import Interval
-from privkit.reports import figures, tables
-from privkit.reports.gate import Gate, GateError
-from privkit.reports.schema import Metric, Row
+from privkit.reports import columns, figures, tables
+from privkit.reports.schema import Row
 from privkit.reports.strongest import strongest
 from privkit.run.records import read_rows
-
-
-def metric(value: float, low: float, high: float, *, worst: float, closer: bool) -> Metric:
-    return Metric(value=value, low=low, high=high, worst=worst, higher_is_closer=closer, n=50, method="bootstrap")
-
-
-def made(**changes: object) -> Row:
-    ssim = metric(0.3, 0.2, 0.4, worst=0.8, closer=True)
-    fields: dict[str, object] = {
-        "cell": "c",
-        "status": "done",
-        "defense": "batch_shuffle",
-        "attack": "black_box",
-        "dataset": "digits",
-        "protocol": "sl",
-        "partition": "iid",
-        "model": "vit_micro",
-        "seed": 0,
-        "auxiliary": "disjoint",
-        "attacked": "private",
-        "batch_size": 50,
-        "accuracy": Interval(value=0.9, low=0.8, high=0.95, n=100, method="m"),
-        "recovered": {"unaligned": {"ssim": ssim}, "matched": {}},
-    }
-    return Row.model_validate({**fields, **changes})
+from tests.reports.made import made, metric
 
 
 def test_rows_survive_json_and_refuse_unknown_keys(small_run: AuditRun) -> None:
@@ -75,7 +50,7 @@ def test_the_same_numbers_in_every_format(small_run: AuditRun) -> None:
     assert shown.floor == (False, False, True, True, True, True)
     ssim = rows[1].recovered["unaligned"]["ssim"]
     assert f"{ssim.value:.3f} [{ssim.low:.3f}, {ssim.high:.3f}]" in shown.rows[1]
-    records = list(csv.DictReader(io.StringIO(tables.to_csv(rows))))
+    records = list(csv.DictReader(io.StringIO(columns.to_csv(rows))))
     assert [float(record["unaligned_ssim"]) for record in records] == [
         row.recovered["unaligned"]["ssim"].value for row in rows
     ]
@@ -91,7 +66,7 @@ def test_a_start_is_no_floor() -> None:
     firsts = {line[1]: line[0] for line in tables.table(rows).rows[1:3]}
     assert firsts == {"white_box on batch_shuffle before its first step": "start", "mean image": "floor"}
     assert {line[0] for line in tables.summary_table(over_seeds(rows)).rows} == {"batch_shuffle", "start", "floor"}
-    header = tables.to_csv(rows).splitlines()[0]
+    header = columns.to_csv(rows).splitlines()[0]
     assert "start_unaligned_ssim" in header
     assert "zero_steps" not in header
 
@@ -120,7 +95,7 @@ def test_rows_without_numbers_say_why() -> None:
     (line,) = tables.table([failed]).rows
     assert line[3:5] == (tables.UNKNOWN, "error")
     assert len(line) == len(tables.HEADERS)
-    assert tables.to_csv([failed]).splitlines()[1].count("RuntimeError: no") == 1
+    assert columns.to_csv([failed]).splitlines()[1].count("RuntimeError: no") == 1
 
 
 def test_a_defense_is_judged_by_its_strongest_attack() -> None:
@@ -164,67 +139,6 @@ def test_seeds_are_told_apart() -> None:
     assert [row[:3] for row in shown.rows] == [("batch_shuffle", "black_box", seed) for seed in ("0", "1")]
     summary = tables.summary_table(over_seeds([made(seed=0), made(seed=1)]))
     assert summary.rows[0][:4] == ("batch_shuffle", "black_box", "2", "0.900 [0.900, 0.900]")
-
-
-@pytest.mark.parametrize(
-    ("text", "met"),
-    [
-        ("ssim<=0.3", True),
-        ("ssim<0.3", False),
-        ("ssim >= 0.29", True),
-        ("accuracy>0.9", False),
-        ("accuracy>=0.9", True),
-    ],
-)
-def test_conditions(text: str, met: bool) -> None:
-    assert (Gate.parse(text).failures([made()]) == []) is met
-
-
-def test_a_missing_number_or_nan_never_meets_a_condition() -> None:
-    nan = metric(float("nan"), 0, 0, worst=0, closer=True)
-    empty, unknown = made(recovered={}), made(recovered={"unaligned": {"ssim": nan}})
-    for row in (empty, unknown):
-        for comparison in ("<=", ">=", "<", ">"):
-            assert Gate.parse(f"ssim{comparison}0.5").failures([row])
-
-
-def test_the_undefended_baseline_is_exempt() -> None:
-    rows = [made(defense="none"), made(defense="none:frozen_block=true")]
-    assert Gate.parse("ssim<=0.01").failures(rows) == []
-
-
-def with_floors(**floors: float) -> Row:
-    """SSIM .3 recovered, MSE .05, beside constant guesses with the given metrics."""
-
-    def metrics(ssim: float, mse: float) -> dict[str, Metric]:
-        values = {"ssim": (ssim, True), "mse": (mse, False)}
-        return {
-            name: metric(value, value, value, worst=value, closer=closer) for name, (value, closer) in values.items()
-        }
-
-    return made(
-        recovered={"unaligned": metrics(0.3, 0.05), "matched": {}},
-        floors={"mean_image": {"unaligned": metrics(floors["ssim"], floors["mse"]), "matched": {}}},
-    )
-
-
-def test_an_attack_that_does_worse_than_a_constant_guess_meets_no_gate_for_it() -> None:
-    row = with_floors(ssim=0.6, mse=0.02)
-    (failure,) = Gate.parse("ssim<=0.4").failures([row])
-    assert "ssim is 0.6000 for the mean auxiliary image, a guess that needs no release" in failure
-    assert "the attack has 0.3000" in failure
-    assert Gate.parse("mse>=0.04").failures([row])
-    assert not Gate.parse("ssim<=0.6").failures([row])
-    assert not Gate.parse("ssim>=0.2").failures([row])  # asks that the attack works: floors have no say
-    assert not Gate.parse("ssim<=0.4").failures([with_floors(ssim=0.2, mse=0.02)])
-
-
-@pytest.mark.parametrize(
-    "text", ["", "ssim", "ssim=0.4", "ssim<=", "ssim<=x", "ssim<=1e", "ssim<=1e999", "psnr!=3", "SSIM<=1", "loss<1"]
-)
-def test_conditions_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(GateError, match="write metric, comparison and number"):
-        Gate.parse(text)
 
 
 def test_figures_show_the_pixels(small_run: AuditRun) -> None:

@@ -14,6 +14,7 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import PrivkitError, RunFolderError, StorageError
 from privkit.paths import read_bytes
 from privkit.run.folder import RunFolder
+from privkit.run.progress import Silent
 from privkit.run.provenance import manifest
 from privkit.run.records import read_rows
 from privkit.run.verify import examine
@@ -200,18 +201,14 @@ def test_a_folder_that_is_removed_does_not_come_back_half(tmp_path: Path) -> Non
 
 
 def test_a_run_whose_folder_is_removed_ends_with_a_sentence(tmp_path: Path) -> None:
-    class Removes:
+    class Removes(Silent):
         """Removes the run as soon as its first stage begins."""
-
-        def note(self, text: str) -> None: ...
 
         def stage(self, name: str, unit: str = "epochs") -> None:
             shutil.rmtree(tmp_path / "run")
 
-        def step(self, done: int, total: int, value: float | None = None) -> None: ...
-
     with pytest.raises(StorageError, match="removed while the run was under way"):
-        run_audit(out=tmp_path / "run", progress=Removes(), **QUICK)  # type: ignore[arg-type]
+        run_audit(out=tmp_path / "run", progress=Removes(), **QUICK)
     assert not (tmp_path / "run").exists()
 
 

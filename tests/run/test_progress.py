@@ -1,8 +1,12 @@
 """What progress prints where there is no terminal."""
 
+import json
+from math import nan
+
 import pytest
 
-from privkit.run.progress import Lines
+from privkit.run import progress as module
+from privkit.run.progress import Cells, Events, Lines
 
 
 def test_a_stage_is_counted_in_its_own_unit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,3 +19,43 @@ def test_a_stage_is_counted_in_its_own_unit(capsys: pytest.CaptureFixture[str]) 
     controls, training = capsys.readouterr().err.splitlines()
     assert controls.startswith("controls of black_box: 2 experiments, ")
     assert training.startswith("train none: 3 epochs, 0.5000, ")
+
+
+def test_a_cell_is_counted_and_the_time_left_is_that_of_the_average_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module, "perf_counter", lambda: now[0])
+    cells = Cells()
+    assert cells.begin(3, 6, "none / black_box, seed 0") == "cell 3 of 6: none / black_box, seed 0"
+    now[0] += 10
+    assert cells.end("done").endswith("seed 0: done in 10 s, about 30 s left")  # two cells are of an earlier command
+    cells.begin(4, 6, "b")
+    now[0] += 90
+    assert cells.end("not_applicable") == "cell 4 of 6: b: not applicable in 1 min 30 s, about 1 min 40 s left"
+    cells.begin(6, 6, "c")
+    assert cells.end("done") == "cell 6 of 6: c: done in 0 s"
+
+
+def test_a_long_stage_is_heard_of_before_it_ends(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(module, "perf_counter", lambda: now[0])
+    progress = Lines()
+    progress.stage("train none")
+    for epoch in range(1, 6):
+        now[0] += 20
+        progress.step(epoch, 9, 0.5)
+    assert capsys.readouterr().err.splitlines() == [
+        "train none: 2 of 9 epochs, 0.5000, 40.0 s",
+        "train none: 4 of 9 epochs, 0.5000, 80.0 s",
+    ]
+
+
+def test_events_are_json_whatever_the_curve_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    events = Events()
+    events.note("a\nb")
+    events.step(1, 2, nan)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"event": "note", "text": "a\nb"},
+        {"event": "step", "done": 1, "total": 2, "value": "nan"},
+    ]

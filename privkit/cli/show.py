@@ -1,0 +1,131 @@
+"""A run on standard output, for people, for programs or for CI."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from privkit.errors import UsageError, tell, unknown
+from privkit.reports.escape import terminal
+
+Events = Annotated[bool, typer.Option("--json", help="JSON on standard output: an event a line, the result last.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no tables: failures and the exit code alone.")]
+Junit = Annotated[Path | None, typer.Option(help="Write cells, checks and gates as JUnit XML.")]
+Annotations = Annotated[
+    str | None, typer.Option(help="Failures as annotations: github or none. [github inside GitHub Actions]")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """How a command shows a run.
+
+    Attributes:
+        as_json: events and the result as JSON, one object a line; with `quiet` the result alone.
+        quiet: nothing but failures.
+        junit: file of the JUnit XML, None for none.
+        annotations: whether failures are printed as annotations of GitHub Actions; None where it runs there.
+    """
+
+    as_json: bool = False
+    quiet: bool = False
+    junit: Path | None = None
+    annotations: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.junit is not None and (self.junit.is_dir() or not self.junit.absolute().parent.is_dir()):
+            raise UsageError(f"--junit {self.junit} must be a file in a folder that exists; name another one")
+        if self.annotations not in (None, "github", "none"):
+            raise unknown("kind of annotations", self.annotations, ("github", "none"))
+
+    @contextmanager
+    def progress(self) -> Iterator[Any]:
+        """What a run tells while it works."""
+        from privkit.run.progress import Events, Silent, shown
+
+        if self.quiet or self.as_json:
+            yield Silent() if self.quiet else Events()
+            return
+        with shown() as progress:
+            yield progress
+
+    def show(self, rows: Sequence[Any], page: Path, verdict: Any) -> NoReturn:
+        """Print rows and verdict of a run, and exit with the verdict's code."""
+        if self.as_json:
+            fields = {"event": "result", "report": str(page), "verdict": verdict, "rows": list(rows)}
+            typer.echo(json.dumps(fields, default=lambda model: json.loads(model.model_dump_json())))
+        elif not self.quiet:
+            _print_run(list(rows), page)
+            typer.echo(f"verdict: {terminal(verdict.sentence)}")
+        for failure in verdict.failures:
+            tell(f"gate failed: {failure}")
+        if verdict.exit_code == 3:
+            tell(verdict.sentence)
+        self._for_ci(verdict)
+        raise typer.Exit(verdict.exit_code)
+
+    def _for_ci(self, verdict: Any) -> None:
+        """The JUnit file, and annotations on standard error, which GitHub Actions reads as well."""
+        from privkit.reports import ci
+        from privkit.storage import write_text
+
+        if self.junit is not None:
+            write_text(self.junit.absolute(), ci.junit(verdict))
+        actions = os.environ.get("GITHUB_ACTIONS") == "true"
+        if self.annotations == "github" or (self.annotations is None and actions):
+            print(*ci.github(verdict), sep="\n", file=sys.stderr, flush=True)
+
+
+def _print_run(rows: list[Any], page: Path) -> None:
+    """The table, the strongest attacks, what is proven, the caveats, and where the page lies."""
+    from privkit.audit.scoring import over_seeds
+    from privkit.reports import escape
+    from privkit.reports.answers import NOTE as ANSWERS_NOTE
+    from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table
+    from privkit.reports.origins import mixture
+    from privkit.reports.strongest import strongest
+    from privkit.reports.tables import note_of, rich_table, summary_note, summary_table, table
+
+    console = escape.console(width=None if sys.stdout.isatty() else 160)
+    summaries = over_seeds(rows)
+    console.print(rich_table(summary_table(summaries) if summaries else table(rows)))
+    if mixed := mixture(rows):
+        console.print(mixed, highlight=False, markup=False)
+    note = note_of(rows)
+    if summaries:
+        note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}"
+    console.print(note, style="dim", highlight=False, markup=False)
+    for other, text in ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE)):
+        if other is not None:
+            console.print(rich_table(other))
+            console.print(text, style="dim", highlight=False, markup=False)
+    for best in strongest(rows):
+        if best.attacks > 1:
+            text = f"{best.row.defense}, seed {best.row.seed}: {best.sentence}"
+            console.print(text, highlight=False, markup=False)
+    proofs = {f"{row.defense}: {row.certificate.statement}": None for row in rows if row.certificate}
+    for proof in proofs:
+        console.print(proof, highlight=False, markup=False)
+    for row in rows:
+        bound = row.empirical_bound
+        if row.notes or bound or row.caveats:
+            console.print(f"{row.defense} / {row.attack}, seed {row.seed}", highlight=False, markup=False)
+        if bound:
+            console.print(f"  {bound.statement}", highlight=False, markup=False)
+        for sentence in row.notes:
+            console.print(f"  {sentence}", highlight=False, markup=False)
+        if row.status != "done":
+            text = f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}"
+            console.print(text, highlight=False, markup=False)
+        told = bound.statement if bound else ""
+        for caveat in (text for text in row.caveats if not told.startswith(text)):
+            console.print(f"  note: {caveat}", style="dim", highlight=False, markup=False)
+    console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)

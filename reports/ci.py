@@ -1,0 +1,70 @@
+"""A verdict as CI systems read it: JUnit XML, and annotations of GitHub Actions."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from privkit.reports import escape
+from privkit.reports.verdict import CellState, Judgement, Verdict
+
+
+def junit(verdict: Verdict) -> str:
+    """The verdict as JUnit XML: one test case for each cell, check and gate.
+
+    A gate or check that is not met is a failure. A cell that failed or is missing is an error. What is open, or not
+    applicable, is skipped.
+
+    >>> made = Verdict(run="r", outcome="clean", exit_code=0, sentence="", failures=(), cells=(), gates=(), checks=())
+    >>> junit(made).splitlines()[1]
+    '<testsuite name="privkit" tests="0" failures="0" errors="0" skipped="0" />'
+    """
+    cases = [_cell(cell) for cell in verdict.cells] + [_check(check) for check in verdict.checks]
+    suite = ElementTree.Element("testsuite", name="privkit", tests=str(len(cases)))
+    for tag, counted in {"failure": "failures", "error": "errors", "skipped": "skipped"}.items():
+        suite.set(counted, str(sum(case.find(tag) is not None for case in cases)))
+    suite.extend(cases)
+    ElementTree.indent(suite)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
+
+
+def _cell(cell: CellState) -> ElementTree.Element:
+    """A cell, which errs if it has no result."""
+    tag = {"error": "error", "missing": "error", "not_applicable": "skipped"}.get(cell.status, "")
+    name = f"{cell.attack}, seed {cell.seed}"
+    return _case(cell.defense, f"cell: {name}", tag, cell.reason or "it has no result; repeat the run's command")
+
+
+def _check(check: Judgement) -> ElementTree.Element:
+    """A check or a gate; an open one is skipped."""
+    tag = {True: "", False: "failure", None: "skipped"}[check.met]
+    where = ", ".join(filter(None, [check.attack, "" if check.seed is None else f"seed {check.seed}"]))
+    return _case(check.defense or "all defenses", f"{check.kind} {check.name}: {where}", tag, check.sentence)
+
+
+def _case(defense: str, name: str, tag: str, message: str) -> ElementTree.Element:
+    """One test case; XML holds no control characters, so they are spelled out."""
+    case = ElementTree.Element("testcase", classname=escape.terminal(defense), name=escape.terminal(name))
+    if tag:
+        ElementTree.SubElement(case, tag, message=escape.terminal(message))
+    return case
+
+
+def github(verdict: Verdict) -> list[str]:
+    """Workflow commands that GitHub Actions shows as annotations: what failed, and what has no result.
+
+    >>> made = Verdict(run="r", outcome="failed", exit_code=1, sentence="", failures=("ssim is .5,\\n100 %",),
+    ...     cells=(), gates=(), checks=())
+    >>> github(made)
+    ['::error title=privkit::ssim is .5,%0A100 %25']
+    """
+    without = [cell for cell in verdict.cells if cell.status in ("error", "missing")]
+    told = [
+        *verdict.failures,
+        *(f"{cell.defense} / {cell.attack}, seed {cell.seed}: {cell.reason or cell.status}" for cell in without),
+    ]
+    return [f"::error title=privkit::{_data(text)}" for text in told]
+
+
+def _data(text: str) -> str:
+    """A message as a workflow command holds it."""
+    return escape.terminal(text).replace("%", "%25").replace("\n", "%0A")

@@ -1,0 +1,159 @@
+"""Every number of a row by the name of its column: what the CSV, gates and data frames hold."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from math import isnan, nan
+from typing import TYPE_CHECKING
+
+from privkit.interval import Interval
+from privkit.reports import escape
+from privkit.reports.schema import Costs, Row
+
+if TYPE_CHECKING:
+    from privkit.reports.verdict import Verdict
+
+START = "zero_steps"
+"""Key of the attack's start among a row's floors."""
+_METRICS = (
+    *("mse", "psnr", "ssim", "f_sim", "identified", "lpips"),
+    *("token_accuracy", "rouge_l", "exact", "cells", "dense_error", "dense_mse", "categories"),
+)
+_ANSWERS = (
+    *("auc", "auc_per_batch", "tpr_at_1_percent", "advantage"),
+    *("direct", "neighbor", "membership", "bits_before", "bits_left"),
+)
+_PROVEN = (
+    *("epsilon", "epsilon_of_labels", "updates_epsilon", "proven_advantage", "proven_tpr_at_1_percent"),
+    *("log10_permutations", "log10_target_permutations", "log10_target_share", "log10_outcomes"),
+    *("payload_share", "positions_seen", "own_share", "own_image_share", "same_image_meets", "other_image_meets"),
+    *("kept_in_place", "tokens_left", "largest_ratio", "largest_ratio_drawn", "most_positions_drawn"),
+    *("noise_smashed", "noise_labels", "sensitivity_smashed", "sensitivity", "coordinates", "height", "width"),
+)
+_TASK = ("accuracy", "task_mcc", "task_auc")
+SHORT = {**{name: f"unaligned_{name}" for name in _METRICS}, "tpr": "tpr_at_1_percent"}
+"""Short name -> column; a metric of guesses is taken unaligned, as an adversary has them."""
+GATED = (
+    *_TASK,
+    *_METRICS,
+    *(f"{how}_{name}{of}" for how in ("unaligned", "matched") for name in _METRICS for of in ("", "_worst")),
+    *_ANSWERS,
+    "tpr",
+    *_PROVEN,
+    "empirical_epsilon",
+    *Costs.model_fields,
+)
+"""Columns that a gate may name."""
+_BOUND = ("claimed", "epsilon", "delta", "confidence", "canaries", "inserted", "ceiling", "statement")
+"""Fields of an empirical bound that are columns."""
+_OF_ROW = {
+    *("cell", "status", "reason", "defense", "attack", "dataset", "model", "seed", "auxiliary", "attacked"),
+    "batch_size",
+}
+
+
+def numbers(row: Row) -> dict[str, Interval | float]:
+    """What a row measures and proves: column -> value, with its interval if it has one.
+
+    `epsilon` is proven of the release, and infinite if nothing is. A certificate of the labels alone has
+    `epsilon_of_labels`. A formula that is no proof has neither. `empirical_epsilon` is the lower bound of canaries.
+    """
+    found: dict[str, Interval | float] = {}
+    if row.accuracy:
+        found["accuracy"] = row.accuracy
+    found |= {f"task_{name}": score for name, score in row.task.items()}
+    named = {"": row.recovered, **{f"{_floor(name)}_": metrics for name, metrics in row.floors.items()}}
+    for prefix, alignments in named.items():
+        for alignment, metrics in alignments.items():
+            for name, metric in metrics.items():
+                found[f"{prefix}{alignment}_{name}"] = metric
+                found[f"{prefix}{alignment}_{name}_worst"] = metric.worst
+    found |= row.answers
+    if row.empirical_bound is not None:
+        found["empirical_epsilon"] = row.empirical_bound.epsilon
+    if (proof := row.certificate) is not None:
+        if proof.sound:
+            found["epsilon" if proof.covers == "release" else "epsilon_of_labels"] = proof.epsilon
+        found |= proof.quantities
+    if row.limits is not None:
+        found["proven_advantage"] = row.limits.advantage
+        found["proven_tpr_at_1_percent"] = row.limits.at(0.01)
+    return found | (row.costs.model_dump() if row.costs else {})
+
+
+def record(row: Row) -> dict[str, object]:
+    """A row as one flat record: its names, its numbers with their limits, its checks and what it is made of."""
+    flat: dict[str, object] = row.model_dump(include=_OF_ROW)
+    if row.parts:
+        flat |= {"parts": " ".join(row.parts)}
+    flat |= {f"{name}_images": count for name, count in row.counts.items()}
+    if row.best_epoch:
+        flat |= {"kept": row.kept, "best_epoch": row.best_epoch}
+    for name, value in numbers(row).items():
+        if isinstance(value, Interval):
+            flat |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+        else:
+            flat[name] = value
+    if (bound := row.empirical_bound) is not None:
+        flat |= {f"empirical_{name}": getattr(bound, name) for name in _BOUND}
+    if row.certificate is not None:
+        flat["proven"] = row.certificate.statement
+    flat |= {f"check_{check.name}": check.passed for check in row.checks}
+    for section, parts in row.provenance.model_dump().items():
+        flat |= {f"made_of_{section}_{key}": value for key, value in parts.items()}
+    return flat
+
+
+def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
+    """Every number of every row, one column each, unrounded; floors and the start are columns of their row.
+
+    With a verdict, the user's gates are columns, too, and cells without a result are lines.
+    """
+    lines = [record(row) for row in rows]
+    if verdict is not None:
+        places = {row.cell: line for row, line in zip(rows, lines, strict=True)}
+        for check in verdict.checks:
+            if check.kind == "gate" and check.cell in places:
+                places[check.cell][f"gate_{check.name}"] = check.met
+        lines += [cell.model_dump() for cell in verdict.cells if cell.status == "missing"]
+    return csv_text(lines)
+
+
+def csv_text(lines: Sequence[dict[str, object]]) -> str:
+    """Flat records as CSV; text that a spreadsheet would compute is escaped.
+
+    >>> print(csv_text([{"defense": "none", "ssim": 0.5}, {"defense": "=1+1"}]), end="")
+    defense,ssim
+    none,0.5
+    '=1+1,
+    """
+    flat = [{str(escape.csv_cell(key)): escape.csv_cell(value) for key, value in line.items()} for line in lines]
+    columns = list(dict.fromkeys(key for line in flat for key in line))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return out.getvalue()
+
+
+def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
+    """Value, low and high of a column as a gate judges it: of an AUC its distance to the other side of 1/2 counts.
+
+    >>> ends("auc", Interval(value=0.25, low=0.125, high=0.5, n=9, method="m"))
+    (0.75, 0.5, 0.875)
+    """
+    if not isinstance(value, Interval):
+        return float(value), float(value), float(value)
+    middle, low, high = value.value, value.low, value.high
+    if isnan(middle) or isnan(low) or isnan(high):
+        return nan, nan, nan
+    if name.startswith("auc"):
+        return max(middle, 1 - middle), max(low, 1 - high, 0.5), max(high, 1 - low)
+    return middle, low, high
+
+
+def _floor(name: str) -> str:
+    """A floor's or a start's column."""
+    return "start" if name == START else f"floor_{name}"

@@ -1,0 +1,161 @@
+"""Gates: what a condition may name, at which end of an interval it is judged, and what never passes."""
+
+import re
+from math import inf
+
+import pytest
+
+from privkit.audit.run import AuditRun
+from privkit.certificate import Certificate
+from privkit.empirical_bound import EmpiricalBound
+from privkit.interval import Interval
+from privkit.limits import Limits
+from privkit.reports.columns import GATED, SHORT, numbers
+from privkit.reports.gate import Gate, GateError
+from privkit.reports.schema import Metric, Row
+from privkit.reports.verdict import judge
+from tests.reports.made import made, metric
+
+
+@pytest.mark.parametrize(
+    ("text", "met"),
+    [
+        ("ssim<=0.4", True),  # the whole interval [0.2, 0.4] meets it
+        ("ssim<=0.39", False),
+        ("unaligned_ssim<0.4", False),
+        ("ssim >= 0.2", True),
+        ("accuracy>0.8", False),
+        ("accuracy>=0.8", True),
+        ("unaligned_ssim_worst<=0.8", True),
+        ("unaligned_ssim_worst<0.8", False),
+    ],
+)
+def test_conditions_hold_at_the_end_that_is_worse_for_the_defense(text: str, met: bool) -> None:
+    assert (Gate.parse(text).failures([made()]) == []) is met
+
+
+def test_a_missing_number_or_nan_never_meets_a_condition() -> None:
+    nan = metric(float("nan"), 0, 0, worst=0, closer=True)
+    empty, unknown = made(recovered={}), made(recovered={"unaligned": {"ssim": nan}})
+    for row in (empty, unknown):
+        for comparison in ("<=", ">=", "<", ">"):
+            assert Gate.parse(f"ssim{comparison}0.5").failures([row])
+
+
+def test_the_undefended_baseline_is_exempt() -> None:
+    rows = [made(defense="none"), made(defense="none:frozen_block=true")]
+    assert Gate.parse("ssim<=0.01").failures(rows) == []
+
+
+def with_floors(**floors: float) -> Row:
+    """SSIM .3 recovered, MSE .05, beside constant guesses with the given metrics."""
+
+    def metrics(ssim: float, mse: float) -> dict[str, Metric]:
+        values = {"ssim": (ssim, True), "mse": (mse, False)}
+        return {
+            name: metric(value, value, value, worst=value, closer=closer) for name, (value, closer) in values.items()
+        }
+
+    return made(
+        recovered={"unaligned": metrics(0.3, 0.05), "matched": {}},
+        floors={"mean_image": {"unaligned": metrics(floors["ssim"], floors["mse"]), "matched": {}}},
+    )
+
+
+def test_an_attack_that_does_worse_than_a_constant_guess_meets_no_gate_for_it() -> None:
+    row = with_floors(ssim=0.6, mse=0.02)
+    (failure,) = Gate.parse("ssim<=0.4").failures([row])
+    assert "ssim is 0.6000 for the mean auxiliary image, a guess that needs no release" in failure
+    assert "the attack has 0.3000" in failure
+    assert Gate.parse("mse>=0.04").failures([row])
+    assert not Gate.parse("ssim<=0.6").failures([row])
+    assert not Gate.parse("ssim>=0.2").failures([row])  # asks that the attack works: floors have no say
+    assert not Gate.parse("ssim<=0.4").failures([with_floors(ssim=0.2, mse=0.02)])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ssim", "ssim=0.4", "ssim<=", "ssim<=x", "ssim<=1e", "ssim<=1e999", "psnr!=3", "SSIM<=1"]
+)
+def test_conditions_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(GateError, match="write column, comparison and number"):
+        Gate.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("loss<1", "no column is 'loss'"),
+        ("sim<=0.4", "did you mean 'ssim'?"),
+        ("epsilom<=8", "did you mean 'epsilon'?"),
+        ("tpr@.05<=.1", "at 1 % false positives alone; write tpr"),
+    ],
+)
+def test_unknown_columns_are_refused_with_the_nearest_one(text: str, hint: str) -> None:
+    with pytest.raises(GateError, match=re.escape(hint)):
+        Gate.parse(text)
+
+
+def canaries(**changes: object) -> Row:
+    """A row of canaries: AUC below 1/2, a rate of true positives, a proven ε of 8 and a lower bound of 2."""
+    bound = EmpiricalBound(
+        **{"epsilon": 2.0, "delta": 1e-5, "confidence": 0.95, "canaries": 9, "inserted": 4, "threshold": None},
+        **{"method": "m", "assumptions": (), "source": "s"},
+    )
+    fields: dict[str, object] = {
+        "recovered": {},
+        "answers": {
+            "auc": Interval(value=0.3, low=0.2, high=0.45, n=9, method="m"),
+            "tpr_at_1_percent": Interval(value=0.02, low=0.01, high=0.07, n=9, method="m"),
+        },
+        "certificate": Certificate(kind="differential_privacy", statement="", epsilon=8.0, delta=1e-5),
+        "limits": Limits(advantage=0.5, false_positives=(0.0, 0.01, 1.0), true_positives=(0.0, 0.25, 1.0)),
+        "empirical_bound": bound,
+    }
+    return made(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("text", "met"),
+    [
+        ("epsilon<=8", True),
+        ("epsilon<8", False),
+        ("empirical_epsilon<=2", True),
+        ("empirical_epsilon<=1.9", False),
+        ("auc<=0.8", True),  # 1 - 0.2: an AUC below 1/2 leaks as one above it does
+        ("auc<=0.75", False),
+        ("tpr<=.07", True),
+        ("tpr@.01<=.06", False),
+        ("proven_tpr_at_1_percent<=.25", True),
+        ("proven_advantage<.5", False),
+    ],
+)
+def test_what_is_proven_and_told_has_gates(text: str, met: bool) -> None:
+    assert (Gate.parse(text).failures([canaries()]) == []) is met
+
+
+def test_what_is_not_proven_of_the_release_meets_no_gate_on_epsilon() -> None:
+    claimed = {"kind": "differential_privacy", "statement": "", "epsilon": 1.0, "delta": 1e-5}
+    for certificate in (
+        None,
+        Certificate(kind="nothing", statement=""),
+        Certificate(**claimed, covers="labels"),
+        Certificate(**claimed, sound=False, objection="a formula that is no bound"),
+    ):
+        assert Gate.parse("epsilon<=8").failures([canaries(certificate=certificate)])
+    labels = canaries(certificate=Certificate(**claimed, covers="labels"))
+    assert not Gate.parse("epsilon_of_labels<=1").failures([labels])
+
+
+def test_a_run_without_a_defended_number_fails_its_gate() -> None:
+    verdict = judge([], [made(defense="none")], [Gate.parse("ssim<=0.9")], run="r")
+    assert verdict.exit_code == 1
+    assert verdict.failures == ("ssim<=0.9: no defended cell has a number",)
+
+
+def test_every_measured_number_of_a_run_has_a_gate(small_run: AuditRun) -> None:
+    gated = {SHORT.get(name, name) for name in GATED}
+    for row in (*small_run.rows, canaries()):
+        own = {name for name in numbers(row) if not name.startswith(("floor_", "start_"))}
+        assert own <= gated
+        assert numbers(row)["accuracy"]
+    assert numbers(small_run.rows[0])["epsilon"] == inf
