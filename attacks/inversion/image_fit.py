@@ -28,13 +28,14 @@ class Problem:
 
     Attributes:
         smashed: [N, ...], as in `View`.
-        start: [N·k, C, H, W] in [0, 1].
+        start: [R, C, H, W] in [0, 1], a guess for each record; R = N·k unless `records` says more.
         unit: variance of the whole release: a matching error is given in it.
         mixed: k.
         weights: public weights [N, k, T], or None.
+        records: int64 [N, k], the guess on each seat of each row; None if row n holds guesses n·k to n·k + k − 1.
         anchor: like `start`: images that the guess is kept near; None for the start.
         places: [N, T, T] nats of released token t at place s, or None.
-        group: rows over which tokens were shuffled; 1 if inside each row.
+        group: rows that share guesses or tokens, and so stand or fall together; 1 if each row stands alone.
     """
 
     smashed: Tensor
@@ -42,9 +43,15 @@ class Problem:
     unit: Tensor
     mixed: int = 1
     weights: Tensor | None = None
+    records: Tensor | None = None
     anchor: Tensor | None = None
     places: Tensor | None = None
     group: int = 1
+
+    @property
+    def seats(self) -> Tensor | slice:
+        """The guess on each seat, int64 [N·k], or all of them in turn."""
+        return slice(None) if self.records is None else self.records.flatten()
 
     def repeated(self, times: int) -> Problem:
         """The same rows several times over."""
@@ -52,11 +59,13 @@ class Problem:
         def again(x: Tensor) -> Tensor:
             return x.repeat(times, *[1] * (x.ndim - 1))
 
+        first = torch.arange(times, device=self.start.device).repeat_interleave(len(self.smashed)) * len(self.start)
         return replace(
             self,
             smashed=again(self.smashed),
             start=again(self.start),
             weights=None if self.weights is None else again(self.weights),
+            records=None if self.records is None else again(self.records) + first.unsqueeze(1),
             anchor=None if self.anchor is None else again(self.anchor),
             places=None if self.places is None else again(self.places),
         )
@@ -134,7 +143,7 @@ class ImageFit:
         return max(value, _EXPLAINED) if free.isfinite().all() else nan
 
     def guess(self) -> tuple[Tensor, Tensor]:
-        """Images [N·k, C, H, W] in [0, 1], and the objective of each row [N]."""
+        """Images [R, C, H, W] in [0, 1], and the objective of each row [N]."""
         with torch.no_grad(), seeded(self._free.device, self._seed):
             images = self._problem.start if self._method.epochs == 0 else self._images().clamp(0, 1)
             return images.detach().clone(), self._final_objective()
@@ -155,10 +164,11 @@ class ImageFit:
     def _objective(self) -> Tensor:
         """Of each row, [N]."""
         problem, x = self._problem, self._images()
-        gap = mix(self._lower(x), problem.mixed, problem.weights) - self._target
+        seats = problem.seats
+        gap = mix(self._lower(x)[seats], problem.mixed, problem.weights) - self._target
         unexplained = gap.square().flatten(1).mean(1) / problem.unit
         away = (x - self._anchor).square().flatten(1).mean(1)
-        smooth, near = (term.view(-1, problem.mixed).mean(1) for term in (total_variation(x), away))
+        smooth, near = (term[seats].view(-1, problem.mixed).mean(1) for term in (total_variation(x), away))
         return unexplained + self._priors[0] * smooth + self._priors[1] * near
 
     @torch.no_grad()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.inversion.linked_rows import records
 from privkit.attacks.inversion.mixed_releases import by_cell
 from privkit.attacks.patches import as_tokens
 
@@ -123,14 +124,8 @@ def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float,
 def _seats(view: View) -> Tensor:
     """The client on each seat of each message, [M, k]; without groups, each message is a client's own."""
     batch = len(view.smashed) // view.messages
-    if view.clients is not None:
-        return view.clients[::batch]
-    if view.mixed > 1:
-        raise NotApplicable(
-            f"each row holds {view.mixed} images, and the adversary does not know whose, because the coins of mixing "
-            "are hidden from it; use a defense with published=true"
-        )
-    return torch.arange(view.messages, device=view.smashed.device).unsqueeze(1)
+    held = records(view)[::batch]
+    return torch.where(held >= 0, held // batch, -1)
 
 
 def _weights(view: View) -> Tensor:

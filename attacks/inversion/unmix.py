@@ -16,6 +16,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.decoders import DecoderName
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
+from privkit.attacks.inversion.linked_rows import records
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.inversion.secret_ratios import with_ratios
 from privkit.constraints import Checked, Count, Whole
@@ -120,31 +121,22 @@ class Unmix(Checked):
         attack = BlackBox(decoder=self.decoder, epochs=self.epochs, doublings=self.doublings)
         guess = attack.run(replace(observation, views=views, query=asked), generator, session)
         decoded = guess.images.split([len(view.smashed) for view in views])
-        images = [part[_records(same[0]).clamp_min(0)] for part, same in zip(decoded, rounds, strict=True)]
+        images = [part[records(same[0]).flatten().clamp_min(0)] for part, same in zip(decoded, rounds, strict=True)]
         return replace(guess, images=torch.cat(images))
 
 
-def _records(view: View) -> Tensor:
-    """The record on each seat of each row, [N·k], as client · B + place in the batch; negative on an empty seat."""
-    batch = len(view.smashed) // view.messages
-    if view.clients is None:
-        return torch.arange(len(view.smashed), device=view.smashed.device)
-    place = torch.arange(len(view.smashed), device=view.clients.device).unsqueeze(1) % batch
-    return torch.where(view.clients >= 0, view.clients * batch + place, -1).flatten()
-
-
 def _images(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
-    """The own image that each record is, in the order of `_records`.
+    """The own image that each record is, in the order of `records`.
 
     Clients whose ratios were secret are numbered in any order. An image is the record that shares most rows with it.
     """
-    records = torch.stack([_records(view) for view in same])
+    seated = torch.stack([records(view).flatten() for view in same])
     members = torch.stack([answer.members for answer in answers])
     count = int(members.max()) + 1
     alone = torch.arange(count, device=members.device)
-    if torch.equal(records, members.flatten(1)):
+    if torch.equal(seated, members.flatten(1)):
         return alone
-    seats = records.unflatten(1, members.shape[1:])
+    seats = seated.unflatten(1, members.shape[1:])
     pairs = seats.unsqueeze(3) * count + members.unsqueeze(2)
     pairs = pairs[(seats.unsqueeze(3) >= 0) & (members.unsqueeze(2) >= 0)]
     together = torch.bincount(pairs.flatten(), minlength=count * count).view(count, count)

@@ -16,8 +16,9 @@ from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
 from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, Problem
 from privkit.attacks.inversion.known_lower import check_release, frozen
+from privkit.attacks.inversion.linked_rows import LinkedRows, by_place, check_public
 from privkit.attacks.inversion.own_images import divided, mixes_images, regressed, released_by
-from privkit.attacks.inversion.rounds import averaged, chunks_of
+from privkit.attacks.inversion.rounds import averaged, by_round, chunks_of
 from privkit.attacks.order.place_model import PlaceModel
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
@@ -32,6 +33,7 @@ _VARIATIONS = (0.003, 0.03, 0.1, 0.3, 1.0, 3.0)  # small for exact releases, lar
 _DISTANCES = (0.0, 0.3)  # more than none where a release leaves pixels open
 
 Order = Literal["auto", "known", "shuffled", "batch", "guessed"]
+_Rows = View | LinkedRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +59,9 @@ class WhiteBox(Checked):
             most 1,024 of them ("known" where it cannot query or tokens are mixed).
         temperature: of the final order, in nats, ≥ 0. 0 is one token a place (Hungarian), more a blend of likely tokens
             (Sinkhorn): smaller squared errors, blurred structure.
-        same_victims: whether all views hold the same victims, row by row: they are then averaged first, each cell over
-            the views that show it where masks are public.
+        passes: R ≥ 1, how often the same victims crossed; views come pass after pass. Rows of one image are averaged
+            first, each cell over the passes that show it where masks are public. Mixed rows are linked: one guess at an
+            image has to explain all rows that hold it.
         parallel: images optimized at a time, ≥ 1.
 
     The curve is no error of images, which this attack cannot know: it is what the attack minimizes, after each hundred
@@ -87,13 +90,14 @@ class WhiteBox(Checked):
     restarts: Count = 1
     order: Order = "auto"
     temperature: NonNegative = 0.0
-    same_victims: bool = False
+    passes: Count = 1
     parallel: Count = 256
 
     @property
     def mounting(self) -> ImageMounting:
-        """A hundred steps are enough for its controls."""
+        """The passes that it puts together; a hundred steps are enough for its controls."""
         return Mounting(
+            passes=self.passes,
             any_tokens=True,
             start=None if self.epochs == 0 else replace(self, epochs=0),
             control=lambda steps: replace(self, epochs=1),
@@ -128,8 +132,9 @@ class WhiteBox(Checked):
             state["chosen"] = self._chosen(lower, views, observation, learned, tried, root)
         order, *priors = state["chosen"]
         method = self._method(order)
-        attacked = [averaged(views, align=order == "shuffled")] if self.same_victims else list(views)
-        chunks = attacked if order == "batch" else chunks_of(attacked, max(1, self.parallel // views[0].mixed))
+        rounds = by_round(views, self.passes, mixed=True) if self.passes > 1 else [[view] for view in views]
+        attacked = [_together(same, order) for same in rounds]
+        chunks = _chunks(attacked, order, self.parallel)
         total = len(chunks) * method.epochs
         unit = _variance(attacked)
         for index in range(len(state["images"]), len(chunks)):
@@ -142,19 +147,14 @@ class WhiteBox(Checked):
         sizes = [len(chunk.smashed) for chunk in chunks]
         epochs = zip(*state["curves"], strict=True)
         curve = tuple(sum(n * x for n, x in zip(sizes, each, strict=True)) / sum(sizes) for each in epochs)
-        guesses = torch.cat(state["images"])
-        guesses = guesses.repeat(len(views), 1, 1, 1) if self.same_victims else guesses
-        return Reconstruction(images=guesses, curve=curve)
+        return Reconstruction(images=_seated(torch.cat(state["images"]), attacked, rounds), curve=curve)
 
     def _check(self, views: Sequence[View]) -> None:
         """Refuse what no choice of fields could attack."""
         first = views[0]
         check_one_form(self, views)
-        if first.mixed > 1 and any(v.weights is None for v in views):
-            raise NotApplicable(
-                f"each released row holds {first.mixed} images with hidden weights: the white box can only tell them "
-                "apart where the coins of mixing are public"
-            )
+        if first.mixed > 1:
+            check_public(views)
         if self.order not in ("auto", "known") and (first.smashed.ndim != 3 or first.mixed > 1):
             raise NotApplicable(
                 f"order={self.order} is for tokens of single images, but the release is {list(first.smashed.shape)}"
@@ -174,23 +174,34 @@ class WhiteBox(Checked):
             order=order,
         )
 
-    def _problem(self, view: View, observation: ImageObservation, learned: _Own, order: str, unit: Tensor) -> Problem:
+    def _problem(self, rows: _Rows, observation: ImageObservation, learned: _Own, order: str, unit: Tensor) -> Problem:
         """Rows to be attacked, with their starts and the likely places of their tokens."""
-        k, smashed = view.mixed, view.smashed
-        start = torch.full((len(smashed) * k, *observation.image_shape), 0.5, device=smashed.device)
+        smashed, group, records = rows.smashed, 1, None
+        if isinstance(rows, LinkedRows):
+            group, records = len(smashed) // rows.places, rows.records
+        elif order == "batch":
+            group = rows_a_message(rows)
+        count = len(smashed) * rows.mixed if records is None else int(records.max()) + 1
+        start = torch.full((count, *observation.image_shape), 0.5, device=smashed.device)
         wish = self.start or ("learned" if self.recipe == "strong" else "grey")
         places = None
         if wish == "zero":
             start = torch.zeros_like(start)
         elif wish in ("learned", "mean") and learned.images is not None:
             start = learned.images.mean(0).expand_as(start)
-            if wish == "learned" and order == "known" and k == 1 and view.weights is None:
+            if wish == "learned" and order == "known" and rows.mixed == 1 and rows.weights is None:
                 start = learned.regressed(smashed)
         if order in ("shuffled", "batch") and learned.images is not None and self.recipe == "strong":
             places = learned.places.costs(smashed)
-        group = rows_a_message(view) if order == "batch" else 1
         return Problem(
-            smashed=smashed, start=start, unit=unit, mixed=k, weights=view.weights, places=places, group=group
+            smashed=smashed,
+            start=start,
+            unit=unit,
+            mixed=rows.mixed,
+            weights=rows.weights,
+            records=records,
+            places=places,
+            group=group,
         )
 
     def _best(
@@ -202,7 +213,7 @@ class WhiteBox(Checked):
         seed: int,
         session: Session,
     ) -> tuple[Tensor, tuple[float, ...]]:
-        """All restarts in one batch; of each row the one with the smallest objective."""
+        """All restarts in one batch; of each row, or group of rows, the one with the smallest objective."""
         if self.restarts > 1:
             many = problem.repeated(self.restarts)
             draws = Generator().manual_seed(seed)
@@ -214,11 +225,9 @@ class WhiteBox(Checked):
         images, objective = training.guess()
         if self.restarts == 1:
             return images, curve
-        # tokens shuffled over a group stand or fall together
-        objective = objective.view(self.restarts, -1, problem.group).mean(2)
-        winner = objective.argmin(0).repeat_interleave(problem.group)
-        rows = torch.arange(len(winner), device=winner.device)
-        images = images.unflatten(0, (self.restarts, -1, problem.mixed))[winner, rows]
+        winner = objective.view(self.restarts, -1, problem.group).mean(2).argmin(0)
+        groups = torch.arange(len(winner), device=winner.device)
+        images = images.unflatten(0, (self.restarts, len(winner), -1))[winner, groups]
         return images.flatten(0, 1), curve
 
     def _chosen(
@@ -248,24 +257,27 @@ class WhiteBox(Checked):
         candidates = [(order, *pair) for order in orders for pair in weights]
         draws = Generator(tried.device).manual_seed(root)
         with torch.no_grad():
-            answers = [observation.query(tried, draws) for _ in (views if self.same_victims else views[:1])]
-        members, errors = answers[0].members, []
+            answers = [observation.query(tried, draws) for _ in range(self.passes)]
+        errors: list[float] = []
 
         def tried_on(order: str, weights: list[tuple[float, float]]) -> list[float]:
-            view = (
-                averaged([a.view for a in answers], align=order == "shuffled") if self.same_victims else answers[0].view
-            )
-            view = view if order == "batch" else chunks_of([view], _CALIBRATION_ROWS)[0]
-            self._check([view])
-            problem = self._problem(view, observation, learned, order, _variance([view])).repeated(len(weights))
-            pairs = torch.tensor(weights, device=tried.device).repeat_interleave(len(view.smashed), 0)
+            whole = _together([answer.view for answer in answers], order)
+            rows = _chunks([whole], order, _CALIBRATION_ROWS * whole.mixed)[0]
+            if isinstance(rows, LinkedRows):
+                batch = len(tried) // rows.clients
+                seat = by_place([answer.members for answer in answers], batch)[: len(rows.smashed)].flatten()
+                counted = seat >= 0
+            else:
+                self._check([rows])
+                seat = answers[0].members[: len(rows.smashed)].flatten()
+                counted = (seat >= 0) & (torch.arange(len(seat), device=seat.device) < _CALIBRATION_ROWS * rows.mixed)
+            problem = self._problem(rows, observation, learned, order, _variance([rows]))
+            pairs = torch.tensor(weights, device=tried.device).repeat_interleave(len(rows.smashed), 0)
             short = replace(self._method(order), epochs=min(method.epochs, _CALIBRATION_EPOCHS))
-            seat = members[: len(view.smashed)].flatten()
-            training = ImageFit(lower, problem, short, (pairs[:, 0], pairs[:, 1]), root)
+            training = ImageFit(lower, problem.repeated(len(weights)), short, (pairs[:, 0], pairs[:, 1]), root)
             fit(training, short.epochs, objective=_OBJECTIVE)
-            guess = training.guess()[0].unflatten(0, (len(weights), -1))
+            guess = training.guess()[0].unflatten(0, (len(weights), -1))[:, problem.seats]
             wrong = (guess - tried[seat.clamp_min(0)]).square().flatten(2).mean(2)
-            counted = (seat >= 0) & (torch.arange(len(seat), device=seat.device) < _CALIBRATION_ROWS * view.mixed)
             return wrong[:, counted].mean(1).tolist()  # type: ignore[no-any-return]
 
         for order in orders:
@@ -297,6 +309,30 @@ class _Own:
         return regressed(self.lower, self.images, smashed)
 
 
-def _variance(views: Sequence[View]) -> Tensor:
+def _together(same: Sequence[View], order: str) -> _Rows:
+    """The passes of one round of victims."""
+    if len(same) == 1:
+        return same[0]
+    return LinkedRows.of(same) if same[0].mixed > 1 else averaged(same, align=order == "shuffled")
+
+
+def _chunks(attacked: Sequence[_Rows], order: str, images: int) -> Sequence[_Rows]:
+    """What is optimized at a time."""
+    if isinstance(attacked[0], LinkedRows):
+        return [part for one in attacked if isinstance(one, LinkedRows) for part in one.parts(images)]
+    views = [one for one in attacked if isinstance(one, View)]
+    return views if order == "batch" else chunks_of(views, max(1, images // views[0].mixed))
+
+
+def _seated(images: Tensor, attacked: Sequence[_Rows], rounds: Sequence[Sequence[View]]) -> Tensor:
+    """Guesses at all records, one after another, as guesses at the seats of the first passes."""
+    if not isinstance(attacked[0], LinkedRows):
+        return images
+    linked = [one for one in attacked if isinstance(one, LinkedRows)]
+    parts = images.split([one.places * one.clients for one in linked])
+    return torch.cat([one.seated(part, same[0]) for one, part, same in zip(linked, parts, rounds, strict=True)])
+
+
+def _variance(attacked: Sequence[_Rows]) -> Tensor:
     """Over all that was released; not 0 where all is the same."""
-    return torch.cat([view.smashed for view in views]).var(correction=0).clamp_min(1e-12)
+    return torch.cat([rows.smashed for rows in attacked]).var(correction=0).clamp_min(1e-12)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 
-from privkit.attacks.base import NotApplicable, View
-from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
+from privkit.attacks.base import NotApplicable
+from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
 from privkit.attacks.inversion.secret_ratios import with_ratios
@@ -25,37 +25,9 @@ from privkit.defenses.vanilla_cutmix import VanillaCutMix
 from privkit.models.lenet import LENET5
 from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import black_box_query, record
+from tests.attacks.inversion.mixing import BATCH, CLIENTS, FLOOR, OWN, VICTIMS, clients, passes, seen, smashed
 from tests.attacks.sessions import Killed, Session
-from tests.small import IMAGES, digits, fitted
-
-CLIENTS, BATCH = 5, 4  # an odd number: one group has an empty seat
-DIGITS = digits(220)
-VICTIMS, OWN = DIGITS[:40], DIGITS[40:]
-FLOOR = (OWN.x.mean(0) - VICTIMS.x).square().mean().item()
-
-
-def clients(defense: Defense) -> Clients:
-    return fitted(defense, SplitProtocol(clients=CLIENTS))[0]
-
-
-def passes(edge: Clients, count: int) -> list[View]:
-    return record(edge, VICTIMS, batch_size=BATCH, seed=1, passes=count).views
-
-
-def smashed(edge: Clients) -> Tensor:
-    """What the first round's records release before they are mixed."""
-    with torch.no_grad():
-        return edge.eval().lowers.copy(0)(VICTIMS.x[: CLIENTS * BATCH])
-
-
-def seen(edge: Clients, views: list[View]) -> ImageObservation:
-    return ImageObservation(
-        image_shape=(1, 8, 8),
-        batch_size=CLIENTS * BATCH,
-        views=views,
-        auxiliary=OWN.x,
-        query=black_box_query(edge),
-    )
+from tests.small import IMAGES
 
 
 def run(defense: Defense, attack: Unmix | BlackBox, session: Any = None) -> Reconstruction:
