@@ -134,6 +134,7 @@ def test_scores_know_no_attack() -> None:
 
 LIGHT = [
     ("privkit", ("torch", "numpy", "pydantic", "typer")),
+    ("privkit.pytest_plugin", ("torch", "numpy", "pydantic")),
     ("privkit.cli.app", ("torch", "numpy", "pydantic", "rich", "scipy")),
     ("privkit.accountants", ("torch", "numpy", "opacus", "pydantic")),
     ("privkit.accountants.shuffles.permutations", ("torch", "opacus", "matplotlib")),

@@ -1,0 +1,122 @@
+"""Assertions for a user's own tests: a claimed ε stands against canaries, and an audit meets its gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from privkit.audit.run import AuditRun
+    from privkit.certificate import Certificate
+    from privkit.empirical_bound import EmpiricalBound
+
+_COORDINATES, _FAR = 16, 1e3
+
+
+def assert_claim_stands(
+    mechanism: Callable[[Tensor, Generator], Tensor],
+    certificate: Certificate,
+    *,
+    neighbors: tuple[Tensor, Tensor] | None = None,
+    canaries: int = 2_000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> EmpiricalBound:
+    """Fail if canaries show that a mechanism loses more than its certificate claims.
+
+    Each canary is one of two neighboring records, by a fair coin. A linear test, fitted on releases of its own, tells
+    which one was released. A claim that stands is not proven by that: a stronger test may still refute it.
+
+    Args:
+        mechanism: records [N, ...] and a generator -> releases [N, ...]. Row n depends on record n and on noise of its
+            own alone; it holds everything that is released of the record, over all rounds.
+        certificate: what is claimed of one record.
+        neighbors: two records [...] that the claim calls neighbors, as far apart as it allows. None takes two vectors
+            of 16 coordinates that are far apart in each, which a mechanism that clips or clamps brings to its bound.
+        canaries: how many records are released; more of them show more.
+        confidence: of the lower bound on ε, in [1/2, 1): a true claim fails with probability at most 1 − confidence.
+        seed: of coins and noise.
+
+    Returns:
+        The lower bound on ε that the canaries show.
+
+    Raises:
+        AssertionError: if the bound exceeds the claimed ε, or so many canaries could never refute it.
+        ValueError: if nothing is claimed, or a release is not finite or not one row a record.
+
+    >>> import torch
+    >>> from privkit.certificate import Certificate
+    >>> def noisy(records, generator):
+    ...     return records.clamp(0, 1)[:, :1] + 5 * torch.randn(len(records), 1, generator=generator)
+    >>> claim = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
+    >>> assert_claim_stands(noisy, claim).refuted
+    False
+    """
+    __tracebackhide__ = True
+    import torch
+
+    from privkit.audit.claims import audit_one_run, claimed_family
+
+    if certificate.epsilon == inf:
+        raise ValueError("the certificate claims no ε, so there is nothing to test; give one that does")
+    generator = torch.Generator().manual_seed(seed)
+    far = torch.full((_COORDINATES,), _FAR)
+    present, absent = neighbors if neighbors is not None else (far, -far)
+
+    def released(coins: Tensor) -> Tensor:
+        where = coins.view(-1, *[1] * present.dim())
+        rows = mechanism(torch.where(where, present, absent), generator)
+        if rows.shape[:1] != coins.shape or not bool(rows.isfinite().all()):
+            raise ValueError(
+                f"the mechanism must release one finite row for each of {len(coins)} records, got shape "
+                f"{list(rows.shape)}{'' if bool(rows.isfinite().all()) else ' with NaN or infinity'}"
+            )
+        return rows.flatten(1).double()
+
+    own = torch.arange(2 * canaries) % 2 == 0
+    rows = released(own)
+    sides = rows[own], rows[~own]
+    (mean, other), spread = [side.mean(0) for side in sides], sum(side.var(0) for side in sides) / 2
+    direction = (mean - other) / (spread + 1e-12 * (1 + rows.var(0)))
+    coins = torch.rand(canaries, generator=generator) < 0.5
+    scores = (released(coins) - (mean + other) / 2) @ direction
+    bound = audit_one_run(
+        scores.numpy(),
+        coins.numpy(),
+        certificate,
+        confidence=confidence,
+        family=claimed_family(certificate, None),
+        independent=True,
+    )
+    if bound.refuted:
+        raise AssertionError(bound.statement)
+    if bound.idle:
+        raise AssertionError(f"{bound.statement}; a test that cannot fail tells nothing: take more canaries")
+    return bound
+
+
+def assert_audit(out: Path | str | None = None, **settings: Any) -> AuditRun:
+    """Run an audit, and fail unless its verdict is clean: every cell has a result, every check and gate is met.
+
+    Args:
+        out: the run folder, as of `privkit.run_audit`.
+        **settings: of the audit, such as `defense="batch_shuffle"` and `gate=["ssim<=0.4"]`.
+
+    Returns:
+        The finished audit.
+
+    Raises:
+        AssertionError: with the verdict and a sentence for each failure.
+        PrivkitError: for settings that are not allowed.
+    """
+    __tracebackhide__ = True
+    from privkit.audit.run import run_audit
+
+    run = run_audit(out=out, **settings)
+    if run.exit_code:
+        raise AssertionError("\n".join([run.verdict.sentence, *run.failures, f"report: {run.report}"]))
+    return run
