@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Container, Iterable, Sequence
-from functools import cache
 from math import inf, isfinite, nan, nextafter
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -168,13 +167,22 @@ def _instance(name: str, value: object, classes: tuple[type, ...]) -> Any:
     return value
 
 
-@cache
-def _tests(cls: type) -> tuple[tuple[str, str, _Usual, _Test], ...]:
-    """The fields of a dataclass that have something to check: name, what users call it, values that pass, test."""
+_Tests = tuple[tuple[str, str, _Usual, _Test], ...]
+"""The fields of a dataclass that have something to check: name, what users call it, values that pass, test."""
+
+_KNOWN: dict[type, _Tests] = {}
+"""The tests of every class of which an object was made. torch.compile reads a dictionary, and no cached function."""
+
+
+def _tests(cls: type) -> _Tests:
+    """What is to be checked, read from the annotations once."""
+    if cls in _KNOWN:
+        return _KNOWN[cls]
     hints = get_type_hints(cls, include_extras=True)
     names = [field.name for field in dataclasses.fields(cls)]
     tests = ((name, _said(name, hints[name]), _usual(hints[name]), _test(hints[name])) for name in names)
-    return tuple((name, said, usual, test) for name, said, usual, test in tests if test is not None)
+    _KNOWN[cls] = found = tuple((name, said, usual, test) for name, said, usual, test in tests if test is not None)
+    return found
 
 
 def _usual(hint: Any) -> _Usual:

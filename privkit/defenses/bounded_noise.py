@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from torch import Generator, Tensor
 
-from privkit.accountants.spec.parts import Noise
+from privkit.accountants.spec.parts import UNMIXED, Noise
 from privkit.accountants.spec.sensitivity import Clamp, OneHot
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, Effect
@@ -75,6 +75,7 @@ class BoundedNoise(Defense):
         return Noised(
             clip=None if low_high is None else Clamp(low=low_high[0], high=low_high[1], dimensions=coordinates),
             noise=Noise(smashed=self.sigma, labels=self.sigma_labels, site=site),
+            mixing=UNMIXED,
             labels=None if self.sigma_labels is None else OneHot(),
             added_by=self.place,
             mixed_by=self.place,

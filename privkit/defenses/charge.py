@@ -58,8 +58,8 @@ class Noised(Receipt):
 
     clip: ClipSet | None
     noise: Noise
+    mixing: Mixing
     labels: ClipSet | None = None
-    mixing: Mixing = UNMIXED
     covers: Literal["release", "labels"] = "release"
     added_by: Place = "client"
     mixed_by: Place = "mixer"
@@ -109,7 +109,7 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     trained on raw data carries records from round to round, so that its unit is the client.
 
     >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> made = Noised(clip=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2.0))
+    >>> made = Noised(clip=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2.0), mixing=UNMIXED)
     >>> round(charge(made, ReleaseCount()).epsilon, 4), charge(made, ReleaseCount(lower_model="averaged")).kind
     (4.3772, 'nothing')
     """

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants.spec.parts import Noise
+from privkit.accountants.spec.parts import UNMIXED, Noise
 from privkit.accountants.spec.sensitivity import Known
 from privkit.constraints import Positive
 from privkit.defenses.base import Defense, Effect, FrozenBlock, Release
@@ -58,6 +58,7 @@ class GradPerturb(Defense):
         receipt = Noised(
             clip=None if self.clip is None else Known(value=2 * self.clip, relation="replace_one", norm=norm),
             noise=Noise(law=self.law, smashed=self.noise),
+            mixing=UNMIXED,
             covers="labels",
             added_by="server",
         )

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.accountants.spec.parts import Noise
+from privkit.accountants.spec.parts import UNMIXED, Noise
 from privkit.constraints import Positive
 from privkit.defenses import noise
 from privkit.defenses.base import Defense, Effect, Place, Release
@@ -64,6 +64,7 @@ class LaplaceNoise(Defense):
         receipt = Noised(
             clip=noise.clip_set(self.clip, "coordinate", coordinates),
             noise=Noise(law="laplace", smashed=self.scale),
+            mixing=UNMIXED,
             added_by=self.place,
             at_inference=self.at_inference,
         )

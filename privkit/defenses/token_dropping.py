@@ -60,8 +60,8 @@ class TokenDropping(Defense):
             kept = smashed.new_ones(m * b, t, dtype=torch.bool)
             released = smashed
         else:
-            kept = permutations(m * b, t, generator) < left
-            places = kept.nonzero()[:, 1].view(m, b, left, 1)
+            rank = permutations(m * b, t, generator)
+            kept, places = rank < left, rank.argsort(1)[:, :left].sort(1).values.view(m, b, left, 1)
             released = smashed.gather(2, places.expand(-1, -1, -1, d))
         receipt = Nothing(
             reason=f"the tokens that were not dropped are released as they are, {NOT_DP}",

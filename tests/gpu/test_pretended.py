@@ -1,0 +1,132 @@
+"""What can be shown of a GPU without one: a step never waits for the host, and compiles in one graph."""
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.nn.functional import cross_entropy
+
+from privkit.defenses import BatchShuffle, Defense, NoDefense
+from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.domains.images.domain import Images
+from privkit.registry import load, parse, table
+from privkit.training import Clients, SplitProtocol, split_round
+from tests.gpu.pretended import DefaultGenerator, emptied, pretended_gpu, without_numbers
+from tests.small import IMAGES, built, generator
+
+CLASSES, TOKENS, SIDE = 5, 16, 28
+QUICK = ("batch_shuffle", "gaussian_noise", "random_cutmix")
+"""Defenses of three kinds whose graphs are quickly traced."""
+
+
+def every(quick: tuple[str, ...]) -> list[Any]:
+    """All registered defenses; those that are not quick are slow tests."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in sorted(table("defenses"))]
+
+
+def defended(name: str) -> tuple[Defense, Tensor, Tensor]:
+    """A defense, and what it is given.
+
+    Mixing by equal ratios: torch's Gamma variates take no other than an explicit generator into a graph.
+    """
+    defense: Defense = load(table("defenses")[name])()
+    if hasattr(defense, "concentration"):
+        defense = replace(defense, concentration=inf)  # type: ignore[type-var]
+    lead = (2, defense.group, 3) if defense.group > 1 else (2, 3)
+    given = torch.rand(*lead, *((3, SIDE, SIDE) if defense.level == "input" else (TOKENS, 4)), generator=generator())
+    labels = torch.zeros(lead, dtype=torch.int64)
+    if defense.soft_labels:
+        labels = nn.functional.one_hot(labels, CLASSES).float()
+    return defense, given, labels
+
+
+@pytest.mark.parametrize("name", sorted(table("defenses")))
+def test_a_defense_never_waits_for_the_host(name: str) -> None:
+    defense, given, labels = defended(name)
+    with pretended_gpu() as gpu:
+        release, _ = defense.apply(gpu.from_tensor(given).cuda(), gpu.from_tensor(labels).cuda(), generator())
+        assert release.smashed.device.type == "cuda"
+        assert release.labels.device.type == "cuda"
+
+
+def test_the_pretended_gpu_notices_a_look_at_a_number() -> None:
+    with pretended_gpu() as gpu, pytest.raises(DataDependentOutputException):
+        bool(gpu.from_tensor(torch.ones(3)).cuda().sum() > 0)
+    with pretended_gpu() as gpu, pytest.raises(RuntimeError, match="device"):
+        torch.add(gpu.from_tensor(torch.ones(3)).cuda(), gpu.from_tensor(torch.ones(3)))
+
+
+@pytest.mark.parametrize("name", every(QUICK))
+def test_a_defense_compiles_in_one_graph(name: str) -> None:
+    defense, given, labels = defended(name)
+    draws = generator()
+    torch._dynamo.reset()
+    step = torch.compile(lambda z, y: defense.apply(z, y, draws)[0].smashed, backend="eager", fullgraph=True)
+    with DefaultGenerator():
+        torch.manual_seed(0)
+        compiled = step(given, labels)
+        torch.manual_seed(0)
+        assert torch.equal(compiled, defense.apply(given, labels, draws)[0].smashed)
+
+
+@pytest.mark.parametrize(
+    ("defense", "protocol"),
+    [
+        (NoDefense(), SplitProtocol()),
+        (BatchShuffle(), SplitProtocol(clients=3)),
+        (GaussianNoise(sigma=0.5), SplitProtocol(clients=3, gradient="average")),
+        (RandomCutMix(), SplitProtocol(clients=4)),
+        (RandomCutMix(), SplitProtocol(clients=4, gradient="broadcast", grouping="round_robin")),
+    ],
+    ids=lambda part: getattr(part, "name", None),
+)
+def test_a_round_of_training_never_waits_for_the_host(defense: Defense, protocol: SplitProtocol) -> None:
+    edge, upper = built(defense, protocol)
+    with without_numbers() as mode:
+        shape = (protocol.clients, 6)
+        images, labels = torch.rand(*shape, *IMAGES.shape), torch.zeros(shape, dtype=torch.int64)
+        emptied(mode, edge)
+        emptied(mode, upper)
+        found = split_round(edge, upper, images, labels, generator())
+        assert found.losses.shape == (len(found.sent.groups),)
+        assert all(p.grad is not None for side in (edge.lowers, upper) for p in side.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "clients"), [("vit_tiny6", 1), ("vit_tiny6", 3), ("pit_tiny", 3), ("vgg16", 3), ("resnet18", 3)]
+)
+def test_both_segments_compile_in_one_graph(model: str, clients: int) -> None:
+    domain = Images(shape=(3, 32, 32))
+    split = parse("models", model).spec.build(domain, 10, positions=True, seed=0)
+    protocol = SplitProtocol(clients=clients)
+    edge = Clients.build(split.lower, NoDefense(), domain, classes=10, seed=0, protocol=protocol)
+    images = torch.rand(clients, 2, 3, 32, 32, generator=generator())
+    torch._dynamo.reset()
+    lowers = torch.compile(edge.lowers, backend="eager", fullgraph=True)
+    upper = torch.compile(split.upper, backend="eager", fullgraph=True)
+    logits = upper(lowers(images).flatten(0, 1))
+    cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64)).backward()
+    assert all(p.grad is not None for side in (edge.lowers, split.upper) for p in side.parameters())
+
+
+def test_bfloat16_stays_near_float32() -> None:
+    """Losses within 1 %, gradients within 5 % of their length."""
+    losses, gradients = {}, {}
+    for precision in ("float32", "bfloat16"):
+        edge, upper = built(NoDefense(), SplitProtocol(clients=2))
+        edge.precision = precision
+        images = torch.rand(2, 8, *IMAGES.shape, generator=generator())
+        labels = torch.arange(16).view(2, 8) % 10
+        losses[precision] = split_round(edge, upper, images, labels, generator()).losses
+        grads = [p.grad for side in (edge, upper) for p in side.parameters()]
+        gradients[precision] = torch.cat([grad.flatten() for grad in grads if grad is not None])
+    assert torch.allclose(losses["bfloat16"], losses["float32"], rtol=0.01)
+    assert not torch.equal(losses["bfloat16"], losses["float32"])
+    away = (gradients["bfloat16"] - gradients["float32"]).norm() / gradients["float32"].norm()
+    assert away < 0.05
