@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING
 from privkit.lazy import lazy
 
 if TYPE_CHECKING:
+    from privkit.audit.compare import compare
     from privkit.audit.run import AuditRun, run_audit
     from privkit.config import AuditConfig
 
 __version__ = "0.1.0"
-__all__ = ["AuditConfig", "AuditRun", "__version__", "run_audit"]
+__all__ = ["AuditConfig", "AuditRun", "__version__", "compare", "run_audit"]
 
 __getattr__ = lazy(__name__)
+
+
+def __dir__() -> list[str]:
+    """The public names, imported or not."""
+    return __all__

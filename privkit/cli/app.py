@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from privkit.cli.accounting import COMMANDS
+from privkit.cli.compare import compare
 from privkit.cli.ledger import ledger
 from privkit.cli.papers import papers
 from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
@@ -256,7 +257,7 @@ def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
     return [f"options: {', '.join(written.values())}"] if written else []
 
 
-for command in (*COMMANDS, ledger, papers):
+for command in (*COMMANDS, ledger, papers, compare):
     app.command()(command)
 
 

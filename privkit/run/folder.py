@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ from privkit.errors import DamagedFile, RunFolderError
 from privkit.paths import inside, open_file
 from privkit.reports.origins import differences
 from privkit.reports.schema import Check, Manifest, Provenance, Row
+from privkit.run.differences import config_differences
 from privkit.run.plan import Cell, short_hash
 from privkit.run.records import MADE_OF, PICTURES, SCORES, holds, line, lines_of, parse_row, read_manifest, read_row
 from privkit.sealed import Broken, altered, digests
@@ -93,7 +93,7 @@ class RunFolder:
         elif earlier.fingerprint != self.manifest.fingerprint:
             if not self._begun():
                 return None  # refused over its data, batch size or model: the mended command goes on
-            differs = _difference(earlier.config, self.manifest.config)
+            differs = next(config_differences(earlier.config, self.manifest.config), "its order")
             raise RunFolderError(
                 f"{self.path} belongs to another configuration (it differs in {differs}); "
                 "name another folder with --out, or repeat that run's command to resume it"
@@ -262,26 +262,3 @@ def _lock(file: Any) -> str:
     except OSError as error:  # network file systems may have none
         return f"the run folder cannot be locked ({error.strerror}); start no second process on it"
     return ""
-
-
-def _difference(old: Any, new: Any, prefix: str = "") -> str:
-    """The first field in which two configurations differ, and both values."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            if old.get(key) != new.get(key):
-                return _difference(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else str(key))
-    if isinstance(old, list) and isinstance(new, list):
-        there, here = [part for part in old if part not in new], [part for part in new if part not in old]
-        if len(there) == len(here) == 1 and _short(there) == _short(here):
-            return _difference(there[0], here[0], prefix)
-        said = [f"{_short(parts)} only {where}" for where, parts in (("there", there), ("here", here)) if parts]
-        if said:
-            return f"{prefix}: {', '.join(said)}"
-    return f"{prefix}: {_short(old)} there, {_short(new)} here"
-
-
-def _short(value: Any) -> str:
-    """As JSON; of a list of specifications, their names."""
-    if isinstance(value, list) and all(isinstance(part, dict) and "name" in part for part in value):
-        value = [part["name"] for part in value]
-    return json.dumps(value)

@@ -1,0 +1,241 @@
+"""Compare two runs on the same data: rows by defense, attack and seed, records by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privkit.attacks.scores.image import Values
+from privkit.audit.paired import holm, paired, unpaired
+from privkit.errors import UsageError
+from privkit.interval import Interval
+from privkit.paths import inside
+from privkit.reports.columns import numbers
+from privkit.reports.comparison import Comparison, Difference
+from privkit.reports.origins import differences
+from privkit.reports.schema import Manifest, Metric, Row
+from privkit.run.arrays import read_arrays
+from privkit.run.differences import config_differences
+from privkit.run.records import PICTURES, read_manifest, read_rows
+from privkit.sealed import checked
+
+if TYPE_CHECKING:
+    from privkit.audit.run import AuditRun
+
+_DATA = ("private", "test")
+"""Parts of the data that two runs must share; other auxiliary records are another adversary."""
+_SCALARS = (
+    *("accuracy", "task_mcc", "task_auc", "auc", "tpr_at_1_percent", "advantage", "direct", "neighbor", "membership"),
+    *("bits_left", "epsilon", "epsilon_of_labels", "empirical_epsilon", "bytes_up"),
+)
+"""Columns of a row that are compared as they are."""
+_CALLED = ("in A", "in B")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """A run folder that was read."""
+
+    path: Path
+    manifest: Manifest
+    rows: Sequence[Row]
+
+    def groups(self) -> dict[tuple[str, str], dict[int, Row]]:
+        """(Defense, attack) -> seed -> row, of rows with numbers."""
+        found: dict[tuple[str, str], dict[int, Row]] = {}
+        for row in self.rows:
+            if row.status == "done":
+                found.setdefault((row.defense, row.attack), {})[row.seed] = row
+        return found
+
+    def values(self, row: Row, names: Sequence[str]) -> tuple[list[int], dict[str, Values]]:
+        """Ids of a row's records, and their metrics."""
+        path = inside(self.path, "cells", row.cell) / PICTURES
+        arrays = read_arrays(
+            path, checked(path, row.files.get(PICTURES)), {"ids": ("i", 1), **dict.fromkeys(names, ("f", 1))}
+        )
+        return arrays["ids"].tolist(), {name: arrays[name] for name in names}
+
+
+def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comparison:
+    """Compare run B with run A.
+
+    Rows are paired by defense, attack and seed. If one defense (or attack) of each run has no counterpart, these two
+    are paired. Metrics of guesses are paired record by record.
+
+    Args:
+        first: A, a finished run or its folder.
+        second: B, likewise.
+
+    Returns:
+        The differences B − A, and in what the runs differ.
+
+    Raises:
+        RunFolderError: if one is no run folder.
+        UsageError: if the runs have other private or test records, or no row in common.
+        DamagedFile: if a file is damaged.
+    """
+    a, b = _read(first), _read(second)
+    _same_data(a, b)
+    pairs, alone = _pairs(a.groups(), b.groups())
+    found = [difference for one, other in pairs for difference in _compared(a, b, one, other)]
+    if not found:
+        raise UsageError(
+            f"{a.path} and {b.path} have no defense and attack in common with numbers of one seed: {'; '.join(alone)}; "
+            "compare runs of the same attack and seeds"
+        )
+    tested = [number for number, difference in enumerate(found) if difference.p_value is not None]
+    adjusted = holm([found[number].p_value or 0.0 for number in tested])
+    for number, p_value in zip(tested, adjusted, strict=True):
+        found[number] = found[number].model_copy(update={"p_value": p_value})
+    made_of = dict.fromkeys(
+        change.replace(" there", " in A").replace(" here", " in B")
+        for one, other in pairs
+        for seed in one.keys() & other.keys()
+        for change in differences(one[seed].provenance, other[seed].provenance, seed=seed)
+    )
+    return Comparison(
+        first=str(a.path),
+        second=str(b.path),
+        differences=tuple(found),
+        configuration=tuple(config_differences(a.manifest.config, b.manifest.config, called=_CALLED)),
+        made_of=tuple(made_of),
+        unpaired=tuple(alone),
+    )
+
+
+def _read(given: Path | str | AuditRun) -> _Run:
+    """A run from its folder."""
+    path = Path(given) if isinstance(given, str | Path) else given.folder
+    rows = read_rows(path)
+    manifest = read_manifest(path)
+    assert manifest is not None  # read_rows refuses a folder without one
+    return _Run(path=path, manifest=manifest, rows=rows)
+
+
+def _same_data(a: _Run, b: _Run) -> None:
+    """Refuse runs on other data.
+
+    Raises:
+        UsageError: it names the records that differ.
+    """
+    hashes = [{(row.seed, part): row.provenance.data.get(part) for row in run.rows for part in _DATA} for run in (a, b)]
+    common = hashes[0].keys() & hashes[1].keys()
+    if not common:
+        seeds = [", ".join(map(str, sorted({row.seed for row in run.rows}))) or "none" for run in (a, b)]
+        raise UsageError(
+            f"the runs have no seed in common ({seeds[0]} in A, {seeds[1]} in B); compare runs of one seed"
+        )
+    other = sorted((seed, part) for seed, part in common if hashes[0][seed, part] != hashes[1][seed, part])
+    if other:
+        seed, part = other[0]
+        labels = " and ".join(dict.fromkeys(row.dataset for run in (a, b) for row in run.rows))
+        raise UsageError(
+            f"the runs have other {part} records with seed {seed} (datasets: {labels}), so that nothing can be paired; "
+            "compare runs with the same --dataset, --budget and --seed"
+        )
+
+
+Groups = dict[tuple[str, str], dict[int, Row]]
+
+
+def _pairs(first: Groups, second: Groups) -> tuple[list[tuple[dict[int, Row], dict[int, Row]]], list[str]]:
+    """Rows by seed that are to be compared, and what has no counterpart, in words."""
+    pairs = [(first[key], second[key]) for key in first if key in second]
+    left, right = [key for key in first if key not in second], [key for key in second if key not in first]
+    for place in (1, 0):  # the same attack on another defense; then another attack on the same defense
+        for shared in dict.fromkeys(key[place] for key in left):
+            ours, theirs = ([key for key in keys if key[place] == shared] for keys in (left, right))
+            if len(ours) == len(theirs) == 1:
+                pairs.append((first[ours[0]], second[theirs[0]]))
+                left.remove(ours[0])
+                right.remove(theirs[0])
+    named = [(keys, where) for keys, where in zip((left, right), _CALLED, strict=True)]
+    return pairs, [f"{defense} / {attack} only {where}" for keys, where in named for defense, attack in keys]
+
+
+def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> list[Difference]:
+    """Every quantity that both rows have in common seeds."""
+    seeds = tuple(seed for seed in one if seed in other)
+    if not seeds:
+        return []
+    names = [f"{row.defense} / {row.attack}" for row in (one[seeds[0]], other[seeds[0]])]
+    found = [
+        *_by_record(a, b, [one[seed] for seed in seeds], [other[seed] for seed in seeds]),
+        *_by_row([one[seed] for seed in seeds], [other[seed] for seed in seeds]),
+    ]
+    return [Difference(first_name=names[0], second_name=names[1], seeds=seeds, **fields) for fields in found]
+
+
+def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, object]]:
+    """Metrics of guesses, record by record; PSNR follows from the MSE and is infinite for copies."""
+    rows = [*ours, *theirs]
+    metrics = [
+        f"{alignment}_{name}"
+        for alignment in ("unaligned", "matched")
+        for name in ours[0].recovered.get(alignment, {})
+        if name != "psnr" and all(name in row.recovered.get(alignment, {}) for row in rows)
+    ]
+    metrics = [name for name in metrics if not name.startswith("matched_") or name == "matched_ssim"]
+    if not metrics or not all(PICTURES in row.files for row in rows):
+        return []
+    values: dict[str, tuple[list[Values], list[Values]]] = {name: ([], []) for name in metrics}
+    for mine, its in zip(ours, theirs, strict=True):
+        (ids, first), (others, second) = a.values(mine, metrics), b.values(its, metrics)
+        shared = sorted(set(ids) & set(others))
+        if not shared:
+            raise UsageError(
+                f"the runs attack other records with seed {mine.seed}; compare runs with the same --victims"
+            )
+        here, there = ([where.index(record) for record in shared] for where in (ids, others))
+        for name in metrics:
+            values[name][0].append(first[name][here])
+            values[name][1].append(second[name][there])
+    found = []
+    for name, (first, second) in values.items():
+        if not all(bool(np.isfinite(part).all()) for part in (*first, *second)):
+            continue
+        result = paired(first, second)
+        found.append(
+            {
+                "quantity": name.removeprefix("unaligned_"),
+                "first": float(np.mean([part.mean() for part in first])),
+                "second": float(np.mean([part.mean() for part in second])),
+                "difference": result.difference,
+                "records": sum(map(len, first)),
+                "p_value": result.p_value,
+                "effect": result.effect,
+            }
+        )
+    return found
+
+
+def _by_row(ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, object]]:
+    """Numbers of whole rows."""
+    first, second = [numbers(row) for row in ours], [numbers(row) for row in theirs]
+    found = []
+    for name in _SCALARS:
+        if all(name in row for row in (*first, *second)):
+            one, other = ([_as_interval(row[name]) for row in rows] for rows in (first, second))
+            if one == other and one[0].method == "exact":
+                continue  # what both prove or cost alike
+            found.append(
+                {
+                    "quantity": name,
+                    "first": float(np.mean([value.value for value in one])),
+                    "second": float(np.mean([value.value for value in other])),
+                    "difference": unpaired(one, other),
+                }
+            )
+    return found
+
+
+def _as_interval(value: Interval | float) -> Interval:
+    """A number as its own interval."""
+    if isinstance(value, Metric | Interval):
+        return value
+    return Interval(value=float(value), low=float(value), high=float(value), n=1, method="exact")

@@ -1,0 +1,39 @@
+"""Two runs on standard output."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from privkit.cli.accounting import Json
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A run folder.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another run folder, on the same data.")],
+    as_json: Json = False,
+) -> None:
+    """Compare run B with run A: differences with intervals, a paired test over records, and in what the runs differ."""
+    from privkit.audit.compare import compare as compared
+    from privkit.reports import escape
+    from privkit.reports.comparison import NOTE, comparison_table
+    from privkit.reports.tables import rich_table
+
+    found = compared(first, second)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+        return
+    console = escape.console(width=None if sys.stdout.isatty() else 160)
+    console.print(f"A: {found.first}\nB: {found.second}", highlight=False, markup=False)
+    console.print(rich_table(comparison_table(found)))
+    console.print(NOTE, style="dim", highlight=False, markup=False)
+    for title, lines in (
+        ("configuration", found.configuration),
+        ("made of", found.made_of),
+        ("not compared", found.unpaired),
+    ):
+        for line in lines or (("the same",) if title != "not compared" else ()):
+            console.print(f"{title}: {line}", highlight=False, markup=False)

@@ -1,0 +1,49 @@
+"""In what two configurations differ, as sentences name it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+
+def config_differences(
+    old: Any, new: Any, *, called: tuple[str, str] = ("there", "here"), prefix: str = ""
+) -> Iterator[str]:
+    """Each field in which two configurations differ, with both values.
+
+    Args:
+        old: fields of a configuration, as a manifest holds them.
+        new: those of the other.
+        called: how to call the one and the other.
+        prefix: the field that holds these.
+
+    >>> old = {"delta": 1e-5, "defenses": [{"name": "none"}, {"name": "mixup", "group": 2}]}
+    >>> new = {"delta": 1e-6, "defenses": [{"name": "none"}, {"name": "mixup", "group": 4}]}
+    >>> list(config_differences(old, new))
+    ['defenses.group: 2 there, 4 here', 'delta: 1e-05 there, 1e-06 here']
+    """
+    there, here = called
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            if old.get(key) != new.get(key):
+                inner = f"{prefix}.{key}" if prefix else str(key)
+                yield from config_differences(old.get(key), new.get(key), called=called, prefix=inner)
+        return
+    if isinstance(old, list) and isinstance(new, list):
+        gone, come = [part for part in old if part not in new], [part for part in new if part not in old]
+        if len(gone) == len(come) == 1 and _short(gone) == _short(come):
+            yield from config_differences(gone[0], come[0], called=called, prefix=prefix)
+            return
+        said = [f"{_short(parts)} only {where}" for where, parts in ((there, gone), (here, come)) if parts]
+        if said:
+            yield f"{prefix}: {', '.join(said)}"
+            return
+    yield f"{prefix}: {_short(old)} {there}, {_short(new)} {here}"
+
+
+def _short(value: Any) -> str:
+    """As JSON; of a list of specifications, their names."""
+    if isinstance(value, list) and all(isinstance(part, dict) and "name" in part for part in value):
+        value = [part["name"] for part in value]
+    return json.dumps(value)

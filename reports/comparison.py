@@ -1,0 +1,69 @@
+"""Two runs beside each other: what was compared, by how much it differs, and the table that shows it."""
+
+from __future__ import annotations
+
+from privkit.interval import Interval
+from privkit.reports.schema import Frozen
+from privkit.reports.tables import UNKNOWN, Table, interval
+
+
+class Difference(Frozen):
+    """One quantity of one defense under one attack, in both runs.
+
+    `first` and `second` are means over the common seeds, `difference` is second less first with its interval. Numbers
+    of records have `p_value` (Wilcoxon's signed-rank test, adjusted by Holm for all tests of the comparison) and
+    `effect` (rank-biserial correlation in [-1, 1]); others have None. `records` counts paired records over all seeds.
+    """
+
+    first_name: str
+    second_name: str
+    quantity: str
+    seeds: tuple[int, ...]
+    first: float
+    second: float
+    difference: Interval
+    records: int = 0
+    p_value: float | None = None
+    effect: float | None = None
+
+
+class Comparison(Frozen):
+    """Run B against run A.
+
+    `configuration` names the fields in which the configurations differ, `made_of` differences of code, files, versions
+    and machine, `unpaired` the rows that have no counterpart.
+    """
+
+    first: str
+    second: str
+    differences: tuple[Difference, ...]
+    configuration: tuple[str, ...]
+    made_of: tuple[str, ...]
+    unpaired: tuple[str, ...]
+
+
+HEADERS = ("defense / attack", "quantity", "seeds", "A", "B", "B − A", "p", "effect")
+NOTE = (
+    "B − A with its 95 % interval: over seeds if there are several; else over records, or from the limits of both runs "
+    "if no values of records are stored. p: Wilcoxon's signed-rank test of the paired records, two-sided, adjusted by "
+    "Holm for all lines. It speaks of these trained models; only an interval over seeds speaks of other trainings. "
+    "Effect: rank-biserial correlation, from -1 (B is smaller for every record) to 1 (B is larger)."
+)
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """One line a quantity."""
+    lines = [
+        (
+            found.first_name if found.first_name == found.second_name else f"{found.first_name} → {found.second_name}",
+            found.quantity,
+            str(len(found.seeds)),
+            f"{found.first:.4g}",
+            f"{found.second:.4g}",
+            interval(found.difference, 4),
+            UNKNOWN if found.p_value is None else f"{found.p_value:.2g}",
+            UNKNOWN if found.effect is None else f"{found.effect:.2f}",
+        )
+        for found in comparison.differences
+    ]
+    return Table(headers=HEADERS, rows=tuple(lines), floor=(False,) * len(lines))
