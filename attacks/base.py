@@ -112,10 +112,12 @@ class Scores:
     Attributes:
         values: float [N]; higher means "yes".
         examples: int64 [N], which released row (or queried example) each score is of.
+        of_labels: float [N, L], one score a label, higher for the likelier; None if the attack asks for one label only.
     """
 
     values: Tensor
     examples: Tensor
+    of_labels: Tensor | None = None
 
 
 class Session(Protocol):
@@ -163,6 +165,8 @@ class Mounting(Generic[Held, Output]):
         returns_auxiliary: whether its guesses are records of the adversary's own: its controls hide the attacked
             records among them.
         shadow_models: models of the attacked one's kind that it has trained.
+        labeled: records of each label whose label it knows; 0 for one positive record of each round, if it knows any.
+        gradients: whether it reads the gradients that come back, so that it needs a lower segment that learns.
         short_of_published: a sentence, if it is mounted below its published strength.
     """
 
@@ -176,6 +180,8 @@ class Mounting(Generic[Held, Output]):
     any_tokens: bool = False
     returns_auxiliary: bool = False
     shadow_models: int = 0
+    labeled: int = 0
+    gradients: bool = True
     short_of_published: str = ""
 
 

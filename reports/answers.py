@@ -16,6 +16,7 @@ HEADERS = (
     "AUC, mean of rounds",
     "TPR at 1 % FPR ↓",
     "advantage ↓",
+    "labels ↓",
     "proven: TPR, advantage at most",
     "ε at least ↓",
     "ε claimed",
@@ -23,9 +24,9 @@ HEADERS = (
 NOTE = (
     "AUC .5 is chance, and an AUC below it leaks as one above it does. Brackets are 95 % intervals: DeLong's of the "
     "pooled AUC, Student's over rounds, Clopper–Pearson's of the true positive rate. Of the advantage (the largest "
-    "TPR − FPR) they are bands of both kinds of scores. Proven: no attack exceeds this, by the claim's whole trade-off "
-    "curve. ε at least: lower bound from one run of canaries; above the claimed ε it refutes the claim, and the run "
-    "exits with 1."
+    "TPR − FPR) they are bands of both kinds of scores. Labels: share of records whose label the attack names. "
+    "Proven: no attack exceeds this, by the claim's whole trade-off curve. ε at least: lower bound from one run of "
+    "canaries; above the claimed ε it refutes the claim, and the run exits with 1."
 )
 ORDER_HEADERS = ("defense", "attack", "seed", "places ↓", "neighbors ↓", "membership ↓", "bits of the order left ↑")
 ORDER_NOTE = (
@@ -45,6 +46,7 @@ def answers_table(rows: Sequence[Row]) -> Table | None:
             interval(row.answers.get("auc_per_batch")),
             interval(row.answers.get("tpr_at_1_percent")),
             interval(row.answers.get("advantage")),
+            interval(row.answers.get("label_accuracy")),
             _proven(row),
             *_shown(row.empirical_bound),
         )

@@ -22,7 +22,7 @@ _METRICS = (
     *("token_accuracy", "rouge_l", "exact", "cells", "dense_error", "dense_mse", "categories"),
 )
 _ANSWERS = (
-    *("auc", "auc_per_batch", "tpr_at_1_percent", "advantage"),
+    *("auc", "auc_per_batch", "tpr_at_1_percent", "advantage", "label_accuracy", "cluster_accuracy"),
     *("direct", "neighbor", "membership", "bits_before", "bits_left"),
 )
 _PROVEN = (

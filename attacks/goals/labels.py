@@ -10,10 +10,12 @@ import torch
 from annotated_types import Ge, Le
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Attack, Observation, Scores, View
+from privkit.attacks.base import Attack, NotApplicable, Observation, Scores, View
 from privkit.attacks.goals.control import Control, planted
 
 _CONTROL_ROUNDS, _CONTROL_ROWS = 8, 100
+_APART = 2.0
+"""Standard deviations between the labels' means, in each of 16 coordinates."""
 
 _MOST = 1_000_000_000
 """Epochs; a budget allows as many."""
@@ -36,6 +38,7 @@ class LabelObservation(Observation):
         known_labels: int64 [K], those labels.
         own_labels: int64 [N], a client's own label of each row of its views. An attack that declares it is asked for
             the label of the one other record in the gradient.
+        label_shares: float [L], the share of each label among all records, which is public.
 
     Raises:
         ValueError: if known rows and labels do not go together.
@@ -48,6 +51,7 @@ class LabelObservation(Observation):
     known_rows: Tensor | None = None
     known_labels: Tensor | None = None
     own_labels: Tensor | None = None
+    label_shares: Tensor | None = None
 
     def __post_init__(self) -> None:
         if (self.known_rows is None) != (self.known_labels is None):
@@ -68,6 +72,41 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
     @property
     def epoch(self) -> Epoch:
         """The epoch of training whose rounds it reads; with "pooled" all of them, with "every" each apart."""
+
+
+def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scores:
+    """Scores of one label, from those of all: how far it is ahead of the likeliest other.
+
+    Args:
+        of_labels: float [N, L], L ≥ 2, higher for the likelier label.
+        positive: the label that is asked for.
+        examples: int64 [N], the rows.
+
+    Raises:
+        NotApplicable: if there is no such label.
+
+    >>> one_against_rest(torch.tensor([[0.5, 2.0, 1.0]]), 2, torch.arange(1)).values
+    tensor([-1.])
+    """
+    labels = of_labels.shape[1]
+    if positive >= labels:
+        raise NotApplicable(f"the attack tells labels 0..{labels - 1} apart, not positive={positive}")
+    others = torch.arange(labels, device=of_labels.device) != positive
+    values = of_labels[:, positive] - of_labels[:, others].amax(1)
+    return Scores(values=values, examples=examples, of_labels=of_labels)
+
+
+def first_of_each(labels: Tensor, count: int) -> Tensor:
+    """The first rows of each label, ascending.
+
+    Args:
+        labels: int64 [N].
+        count: rows of each label, at most.
+
+    >>> first_of_each(torch.tensor([1, 0, 1, 1, 0]), 2)
+    tensor([0, 1, 2, 4])
+    """
+    return torch.cat([(labels == label).nonzero().flatten()[:count] for label in labels.unique()]).sort().values
 
 
 def observe(
@@ -102,9 +141,10 @@ def observe(
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
     """A linear server that gave the gradients of two unequally likely labels; and gradients that are noise.
 
-    An attack on the other record's label gets gradients of the sum of both records' losses.
+    An attack on the other record's label gets gradients of the sum of both records' losses. An attack that reads no
+    gradients gets smashed data and images that lie apart by label; and such that do not depend on it.
     """
-    of_other = "own_labels" in attack.needs
+    of_other, mounting = "own_labels" in attack.needs, attack.mounting
     draws = Generator().manual_seed(seed)
     upper = nn.Linear(16, max(2, attack.positive + 1))
     with torch.no_grad():
@@ -124,25 +164,30 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
         loss = loss + nn.functional.cross_entropy(logits, own.flatten(), reduction="sum")
     loss.backward()
     assert given.grad is not None
-    images = 0.5 + 0.05 * smashed.view(-1, 1, 4, 4)
     known = torch.arange(len(positive)) * _CONTROL_ROWS + positive.int().argmax(1)
+    if mounting.labeled:
+        known = first_of_each(labels.flatten(), mounting.labeled)
     noise = torch.randn(given.grad.shape, generator=draws)
-    scores = []
-    for gradient in (given.grad / _CONTROL_ROWS, noise):
+    apart = smashed if mounting.gradients else smashed + _APART * positive.unsqueeze(2)
+    scores, truths = [], []
+    for rows, gradient in ((apart, given.grad / _CONTROL_ROWS), (smashed, noise)):
         observation = LabelObservation(
             image_shape=(1, 4, 4),
             batch_size=_CONTROL_ROWS,
             views=[
-                View(round=number, smashed=rows, cut_gradient=back)
-                for number, (rows, back) in enumerate(zip(smashed, gradient, strict=True))
+                View(round=number, smashed=sent, cut_gradient=back)
+                for number, (sent, back) in enumerate(zip(rows, gradient, strict=True))
             ],
             upper=upper,
             known_rows=known,
             known_labels=labels.flatten()[known],
             own_labels=None if own is None else own.flatten(),
             lower=nn.Sequential(nn.Flatten(), nn.Linear(16, 16)) if "lower" in attack.needs else None,
-            auxiliary=images if "auxiliary" in attack.needs else None,
+            auxiliary=0.5 + 0.05 * rows.reshape(-1, 1, 4, 4) if "auxiliary" in attack.needs else None,
+            label_shares=labels.flatten().bincount(minlength=upper.out_features) / labels.numel(),
         )
-        scores.append(attack.run(observation, Generator().manual_seed(seed)))
-    truth = positive.flatten()[scores[0].examples]
-    return planted(scores[0], truth, scores[1], truth)
+        found = attack.run(observation, Generator().manual_seed(seed))
+        asked = ~torch.isin(found.examples, known) if mounting.labeled else torch.ones_like(found.examples).bool()
+        scores.append(Scores(values=found.values[asked], examples=found.examples[asked]))
+        truths.append(positive.flatten()[found.examples[asked]])
+    return planted(scores[0], truths[0], scores[1], truths[1])

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
-from privkit.attacks.goals.labels import Epoch, LabelObservation
+from privkit.attacks.goals.labels import Epoch, LabelObservation, one_against_rest
 from privkit.attacks.returned import gradients
 from privkit.constraints import Checked, Count, Whole
 
@@ -47,10 +47,7 @@ class GradientMatching(Checked):
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
         """Score every row: how much nearer the positive label's gradient is than the nearest other's."""
         distances, examples = self.distances(observation)
-        if self.positive >= distances.shape[1]:
-            raise NotApplicable(f"the surrogate knows labels 0..{distances.shape[1] - 1}, not positive={self.positive}")
-        others = torch.arange(distances.shape[1], device=distances.device) != self.positive
-        return Scores(values=distances[:, others].amin(1) - distances[:, self.positive], examples=examples)
+        return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
         """Distance of every row's gradient to each candidate's; the smallest is the guessed label.

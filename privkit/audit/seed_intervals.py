@@ -17,6 +17,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "auc": UNIT,
     "auc_per_batch": UNIT,
     "tpr_at_1_percent": UNIT,
+    "label_accuracy": UNIT,
+    "cluster_accuracy": UNIT,
     "direct": UNIT,
     "neighbor": UNIT,
     "membership": UNIT,

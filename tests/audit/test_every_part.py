@@ -115,7 +115,7 @@ LONG = {"adaptive", "fsha", "jigsaw_white_box", "unmix", "white_box"}
 """Attacks that take five seconds or more here."""
 FLOORS = {"mean_image", "mid_grey"}
 OF_TABLES = {"field_order"}  # reads no image; tests/attacks/order/test_field_order.py has its controls
-CHEAP = sorted({"canaries", "gradient_matching", "label_leak", "member_inference", "unsplit"})
+CHEAP = sorted({"canaries", "gradient_matching", "label_leak", "member_inference", "release_clustering", "unsplit"})
 
 
 def attacked(attacks: list[str], folder: Path, **changes: Any) -> dict[str, Row]:

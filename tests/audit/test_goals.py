@@ -49,6 +49,41 @@ def test_a_records_scores_are_pooled_over_epochs_whatever_their_order_and_scale(
     assert labels._pooled(epochs[-1:], records[-1:])[0].values is epochs[-1][0].values
 
 
+def test_scores_of_all_labels_are_pooled_likewise() -> None:
+    """Each epoch alone names few labels; together they name most, whatever the order of the records."""
+    draws = Generator().manual_seed(0)
+    truth, rounds = torch.arange(300) % 3, torch.arange(300) // 50
+    epochs, records = [], []
+    for epoch in range(9):
+        order = torch.randperm(300, generator=draws)
+        of_labels = 10.0**-epoch * (torch.eye(3)[truth] + 1.5 * torch.randn(300, 3, generator=draws))[order]
+        scores = Scores(values=of_labels[:, 1], examples=torch.arange(300), of_labels=of_labels)
+        epochs.append((scores, truth[order], rounds))
+        records.append([str(row).encode() for row in order.tolist()])
+    pooled, of, _ = labels._pooled(epochs, records)
+    alone, together = labels.named(epochs[-1][0], truth[order]), labels.named(pooled, of)
+    assert alone["label_accuracy"].value < 0.6 < 0.75 < together["label_accuracy"].value
+
+
+@pytest.mark.usefixtures("no_report", "no_controls")
+def test_attacks_that_name_labels_know_some_and_one_needs_no_gradient(tmp_path: Path) -> None:
+    """A frozen lower segment gets no gradient; its owner still has its smashed data and some labels."""
+    settings = {**SETTINGS, "budget": "smoke:private=300,auxiliary=50,test=50,victims=50,epochs=1"}
+    attacks = ["release_clustering", "exploit:epochs=6", "model_completion:epochs=2"]
+    learned = run_audit(defense="none", attack=attacks, out=tmp_path / "learned", **settings).rows
+    frozen = {**settings, "training": "batch_size=25,freeze_lower=true"}
+    kept = run_audit(defense="none", attack=attacks, out=tmp_path / "frozen", **frozen).rows
+    assert [row.status for row in learned] == ["done"] * 3
+    assert [row.status for row in kept] == ["not_applicable", "not_applicable", "done"]
+    for row in learned:
+        assert row.answers["label_accuracy"].value > 0.3  # ten labels
+        assert row.answers["label_accuracy"].value <= row.answers["cluster_accuracy"].value
+        asked = 300 - 10 * (4 if row.attack.startswith("model") else 1)
+        assert row.answers["label_accuracy"].n == asked
+        assert "which needs no attack, is 0.1" in " ".join(row.notes)
+    assert "label_shares" in learned[1].knowledge
+
+
 def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
     attacks = ["label_leak", "gradient_matching", "member_inference", "canaries", "canaries:on=gradient"]
     run = run_audit(defense="none", attack=attacks, out=tmp_path / "run", **SETTINGS)

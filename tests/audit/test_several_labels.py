@@ -48,7 +48,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_report")
 def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
-    attacks = ["label_leak:positive=2", "member_inference", "nearest_record", "sdar"]
+    attacks = ["label_leak:positive=2", "member_inference", "nearest_record", "release_clustering", "sdar"]
     found = run_audit(
         **SMALL,
         defense="none",
@@ -61,6 +61,7 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
         "label_leak": "done",
         "member_inference": "not_applicable",
         "nearest_record": "done",
+        "release_clustering": "not_applicable",
         "sdar": "not_applicable",
     }
     assert (

@@ -8,18 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privkit.attacks.base import NotApplicable, Scores, known_to
-from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls
+from privkit.attacks.base import NotApplicable, Scores, Session, known_to
+from privkit.attacks.fit import Stage
+from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls, first_of_each
+from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from privkit.audit.defended import replay
-from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send, told_apart
+from privkit.audit.goals.context import AttackContext, must_get_gradients, must_have_one_label, must_send, told_apart
 from privkit.domains.labels import several
 from privkit.domains.partition import rounds_an_epoch
+from privkit.interval import Interval
 from privkit.reports.schema import Row
 from privkit.training import Round
 from privkit.wire.transcript import Recorder
 
 Asked = tuple[Scores, Tensor, Tensor]
-"""Scores of rows, counted client after client, whether each is of a positive, and the round of each."""
+"""Scores of rows, counted client after client, the label of each, and the round of each."""
+Stages = Callable[[str], Session]
+"""The session of one client's attack on some rounds, by its name."""
 
 
 def ask(context: AttackContext) -> Row:
@@ -31,23 +36,42 @@ def ask(context: AttackContext) -> Row:
     attack: LabelAttack = context.cell.attack.spec
     seed_data = context.seed_data
     must_send(context)
-    must_get_gradients(context)
+    if attack.mounting.gradients:
+        must_get_gradients(context)
+    if attack.mounting.labeled:
+        must_have_one_label(context)
     if attack.positive >= seed_data.splits.classes:
         raise NotApplicable(f"positive={attack.positive} is no label: there are {seed_data.splits.classes} classes")
     checks = context.controls(lambda: controls(attack, context.cell.seed))
     context.begin()
+    checkpoint = context.checkpoint()
+    saved = checkpoint.load() or {}
+
+    def stage(name: str) -> Session:
+        return Stage(checkpoint, saved, name)
+
     every, pooled = attack.epoch == "every", attack.epoch == "pooled"
     if every or pooled:
-        by_epoch, records = _each_epoch(attack, context)
+        by_epoch, records = _each_epoch(attack, context, stage)
         if not by_epoch:
             raise NotApplicable("the model was trained for no epoch, so that no gradient came back")
     else:
-        by_epoch, records = [asked(attack, _recorded(attack, context), context)], []
-    answers = context.told(*(_pooled(by_epoch, records) if pooled else by_epoch[-1]))
-    curve = tuple(told_apart(*one)["auc"] for one in by_epoch) if every else ()
+        by_epoch, records = [asked(attack, _recorded(attack, context), context, stage)], []
+    scores, truth, rounds = _pooled(by_epoch, records) if pooled else by_epoch[-1]
+    answers = context.told(scores, truth == attack.positive, rounds)
+    if not several(seed_data.victims.y):
+        answers |= named(scores, truth)
+    curve = tuple(told_apart(one, of == attack.positive, when)["auc"] for one, of, when in by_epoch) if every else ()
+    checkpoint.remove()
     many, notes = seed_data.splits.classes, []
     if several(seed_data.victims.y):
         notes.append(f"each record has {many} labels: the attack asked whether it has number {attack.positive}")
+    if attack.mounting.labeled:
+        known = f"the labels of {attack.mounting.labeled} records of each class, which it was not asked for"
+        notes.append(f"each client knows {known}")
+    if "label_accuracy" in answers:
+        most = truth.bincount().max().item() / len(truth)
+        notes.append(f"the most frequent label's share, which needs no attack, is {most:.3f}")
     if "own_labels" in known_to(attack):
         notes.append("each client knows its own labels, and asked for that of the other record that is mixed with it")
     if pooled and len(by_epoch) > 1:
@@ -58,28 +82,44 @@ def ask(context: AttackContext) -> Row:
     return context.row.model_copy(update=found)
 
 
-def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext) -> Asked:
-    """Scores, truth and round of every row of every client that the attack was asked about."""
+def named(scores: Scores, labels: Tensor) -> dict[str, Interval]:
+    """How many labels are right if the attack names one for each row; nothing if it asks for one label only."""
+    if scores.of_labels is None:
+        return {}
+    truth, guesses = labels.cpu().numpy(), scores.of_labels.argmax(1).cpu().numpy()
+    return {"label_accuracy": label_accuracy(truth, guesses), "cluster_accuracy": cluster_accuracy(truth, guesses)}
+
+
+def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext, stage: Stages) -> Asked:
+    """Scores, label and round of every row of every client that the attack was asked about."""
     parts: list[tuple[Tensor, ...]] = []
+    of_labels: list[Tensor] = []
     clients = len(recorder.rounds[0].received) if recorder.rounds else 0
-    if not clients or recorder.rounds[0].received[0].cut_gradient is None:
+    returned = clients and (recorder.rounds[0].received[0].cut_gradient is not None or not attack.mounting.gradients)
+    if not returned:
         raise NotApplicable("no gradient comes back to a client of its own: images are mixed before its lower segment")
     labels = [one_of(kept.labels, attack.positive).unflatten(0, (clients, -1)) for kept in recorder.rounds]
     owned, declared = torch.cat(labels, 1), known_to(attack)
     truths = _others(attack, recorder, context, clients) if "own_labels" in declared else owned
     rounds = torch.arange(len(labels)).repeat_interleave(labels[0].shape[1])
+    first = recorder.rounds[0].view.round
     for client, (own, truth) in enumerate(zip(owned, truths, strict=True)):
-        known = _first_positives(own == attack.positive, rounds) if "known_rows" in declared else own[:0]
-        scores = attack.run(_observed(attack, recorder, context, client, own, known), context.generator())
+        known = _known(attack, own, rounds) if "known_rows" in declared else own[:0]
+        observation = _observed(attack, recorder, context, client, own, known)
+        scores = attack.run(observation, context.generator(), stage(f"round {first}, client {client}"))
         # what is known is not asked, nor what nobody else is part of
         asked_for = ~torch.isin(scores.examples, known) & (truth[scores.examples] >= 0)
         judged, values = scores.examples[asked_for], scores.values[asked_for]
         batch = rounds[judged] * clients + client
-        parts.append((values, client * len(own) + judged, truth[judged] == attack.positive, batch))
-    values, examples, positive, batches = (torch.cat(column) for column in zip(*parts, strict=True))
+        parts.append((values, client * len(own) + judged, truth[judged], batch))
+        if scores.of_labels is not None:
+            of_labels.append(scores.of_labels[asked_for])
+    values, examples, true, batches = (torch.cat(column) for column in zip(*parts, strict=True))
+    positive = true == attack.positive
     if bool(positive.all()) or not bool(positive.any()):
         raise NotApplicable(f"all or none of the {len(positive)} rows have label {attack.positive}: ask for another")
-    return Scores(values=values, examples=examples), positive, batches
+    scored = Scores(values=values, examples=examples, of_labels=torch.cat(of_labels) if of_labels else None)
+    return scored, true, batches
 
 
 def _observed(
@@ -100,7 +140,14 @@ def _observed(
         known_rows=known if len(known) else None,
         known_labels=own[known] if len(known) else None,
         own_labels=own if "own_labels" in declared else None,
+        label_shares=_shares(context) if "label_shares" in declared else None,
     )
+
+
+def _shares(context: AttackContext) -> Tensor:
+    """Share of each label among the private records."""
+    splits = context.seed_data.splits
+    return splits.private.y.cpu().bincount(minlength=splits.classes) / len(splits.private)
 
 
 def _others(attack: LabelAttack, recorder: Recorder, context: AttackContext, clients: int) -> Tensor:
@@ -165,7 +212,7 @@ _KEPT: dict[tuple[str, str, int | str, bool], Recorder] = {}
 """One replayed epoch at most."""
 
 
-def _each_epoch(attack: LabelAttack, context: AttackContext) -> tuple[list[Asked], list[list[bytes]]]:
+def _each_epoch(attack: LabelAttack, context: AttackContext, stage: Stages) -> tuple[list[Asked], list[list[bytes]]]:
     """What the attack says in each epoch, and which record each score is of; one epoch's rounds are in memory."""
     recorder, steps = Recorder(inputs=True), _steps(context)
     found: list[Asked] = []
@@ -174,7 +221,7 @@ def _each_epoch(attack: LabelAttack, context: AttackContext) -> tuple[list[Asked
     def play(*given: Any, number: int = 0, **options: Any) -> Round:
         played = recorder(*given, number=number, **options)
         if (number + 1) % steps == 0:
-            found.append(asked(attack, recorder, context))
+            found.append(asked(attack, recorder, context, stage))
             records.append(_records(recorder, found[-1][0].examples))
             recorder.rounds.clear()
         return played
@@ -192,7 +239,7 @@ def _records(recorder: Recorder, examples: Tensor) -> list[bytes]:
 
 def _pooled(epochs: list[Asked], records: list[list[bytes]]) -> Asked:
     """The last epoch's records, each with its mean score over all epochs, in standard deviations of an epoch."""
-    last, positive, rounds = epochs[-1]
+    last, labels, rounds = epochs[-1]
     if len(epochs) == 1:
         return epochs[-1]
     sums: dict[bytes, list[float]] = {record: [] for record in records[-1]}
@@ -202,7 +249,21 @@ def _pooled(epochs: list[Asked], records: list[list[bytes]]) -> Asked:
         for name, value in zip(names, standard.tolist(), strict=True):
             sums.get(name, []).append(value)
     pooled = torch.tensor([sum(sums[record]) / len(sums[record]) for record in records[-1]], dtype=torch.float64)
-    return Scores(values=pooled, examples=last.examples), positive, rounds
+    of_labels = None if last.of_labels is None else _pooled_labels(epochs, records)
+    return Scores(values=pooled, examples=last.examples, of_labels=of_labels), labels, rounds
+
+
+def _pooled_labels(epochs: list[Asked], records: list[list[bytes]]) -> Tensor:
+    """Likewise of every label: the scores of one epoch have one scale, whatever the label."""
+    place = {record: number for number, record in enumerate(dict.fromkeys(records[-1]))}
+    sums: Tensor | float = 0.0
+    for (scores, *_), names in zip(epochs, records, strict=True):
+        assert scores.of_labels is not None
+        of = torch.tensor([place.get(name, len(place)) for name in names])
+        values = scores.of_labels.double()
+        values = (values - values.mean()) / values.std().clamp_min(1e-300)
+        sums = sums + values.new_zeros(len(place) + 1, values.shape[1]).index_add_(0, of, values)
+    return torch.as_tensor(sums)[[place[record] for record in records[-1]]]
 
 
 def _steps(context: AttackContext) -> int:
@@ -210,6 +271,13 @@ def _steps(context: AttackContext) -> int:
     protocol, config = context.model.edge.protocol, context.config
     rounds = rounds_an_epoch(len(context.seed_data.splits.private), protocol.clients, config.training.batch_size)
     return rounds * (protocol.clients // protocol.active)
+
+
+def _known(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
+    """Rows whose labels the adversary knows: some of each label, or the first positive one of each round."""
+    if not attack.mounting.labeled:
+        return _first_positives(own == attack.positive, rounds)
+    return first_of_each(own, attack.mounting.labeled)
 
 
 def _first_positives(positive: Tensor, rounds: Tensor) -> Tensor:

@@ -1,0 +1,200 @@
+"""Model completion: the client's own segment, completed by a head that few labeled records teach, names labels."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
+from privkit.attacks.fit import fit
+from privkit.attacks.goals.labels import Epoch, LabelObservation, one_against_rest
+from privkit.attacks.labels.release_clustering import seeds_among
+from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
+from privkit.torch_utils.seeded import seeded
+
+_STEPS = 50
+"""Training steps of an epoch."""
+_KEPT = 0.99
+"""Weight of the average over all former steps, against the newest; the released code keeps 0.999 of longer training."""
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCompletion(Checked):
+    """Trains a classifier behind the trained lower segment on few labeled and many unlabeled records of its own.
+
+    The adversary is a client without labels: it owns the lower segment and all of its records, and knows the labels of
+    a few. It is passive: it takes part in the training as agreed. A defense of the release does not stop it, since it
+    sees its own smashed data as they are. The published active variant, whose client inflates its own steps so that the
+    server leans on it rather than on other parties, is not mounted: here each record belongs to one client alone.
+
+    Attributes:
+        positive: the label that is asked for, ≥ 0.
+        labeled: records of each label whose label the adversary knows, ≥ 1; published are 4 of CIFAR-10.
+        tune: what is trained: the "head" alone, or "all", the copied lower segment as well.
+        epochs: of 50 steps of the attack's own training, ≥ 1.
+        batch: labeled records of a step, ≥ 1; it takes twice as many unlabeled ones.
+        rate: learning rate (Adam).
+        unlabeled: weight of the unlabeled records at the end, to which it grows from 0, ≥ 0.
+        temperature: of the guesses that stand for their labels, > 0.
+        mixing: both parameters of the beta distribution of the mixing ratio, > 0.
+        epoch: whose records are asked, as in `LabelLeak`; the lower segment is that after the training.
+
+    The head is batch normalization, a ReLU and a linear layer. MixMatch trains it: the guess for an unlabeled record is
+    sharpened, and all records are mixed in pairs, here at the cut, so that records of any domain mix.
+
+    Source: Fu et al. 2022, "Label inference attacks against vertical federated learning" (USENIX Security), §4, with
+    head, rate, temperature, mixing and weight of the authors' repository; Berthelot et al. 2019 for MixMatch.
+    """
+
+    name: ClassVar[str] = "model_completion"
+    goal: ClassVar[str] = "labels"
+    needs: ClassVar[frozenset[str]] = frozenset({"lower", "auxiliary", "known_rows", "known_labels", "label_shares"})
+    uses: ClassVar[frozenset[str]] = frozenset()
+
+    positive: Whole = 1
+    labeled: Count = 4
+    tune: Literal["head", "all"] = "head"
+    epochs: Count = 8
+    batch: Count = 16
+    rate: Positive = 2e-3
+    unlabeled: NonNegative = 50.0
+    temperature: Positive = 0.8
+    mixing: Positive = 0.75
+    epoch: Epoch = -1
+
+    @property
+    def mounting(self) -> Mounting[LabelObservation, Scores]:
+        """It knows some labels and reads no gradient."""
+        return Mounting(labeled=self.labeled, gradients=False)
+
+    def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
+        """Score every row for every label by the completed model's logits.
+
+        >>> from privkit.attacks.goals.labels import controls
+        >>> [control.passed for control in controls(ModelCompletion(epochs=4), seed=0)]
+        [True, True]
+        """
+        lower, records, shares = observation.lower, observation.auxiliary, observation.label_shares
+        if lower is None or records is None or shares is None:
+            raise NotApplicable("model_completion needs the lower segment, its records and the shares of the labels")
+        total = sum(len(view.smashed) for view in observation.views)
+        if len(records) != total:
+            raise NotApplicable(
+                f"model_completion needs the client's own {total} records, one a row, got {len(records)}"
+            )
+        examples = torch.arange(total, device=records.device)
+        seeds, labels = seeds_among(examples, observation, self.name)
+        if int(labels.max()) >= len(shares):
+            raise NotApplicable(f"model_completion tells labels 0..{len(shares) - 1} apart, not {int(labels.max())}")
+        training = _Completion(self, lower, records, (seeds, labels), len(shares), generator)
+        fit(training, self.epochs, session, objective="model_completion's loss")
+        return one_against_rest(training.logits(), self.positive, examples)
+
+
+class _Completed(nn.Module):
+    """The lower segment with a head, cut where both meet."""
+
+    def __init__(self, lower: nn.Module, features: int, labels: int) -> None:
+        super().__init__()
+        self.lower = lower
+        self.head = nn.Sequential(nn.BatchNorm1d(features), nn.ReLU(), nn.Linear(features, labels))
+
+    def forward(self, records: Tensor) -> Tensor:
+        """Records [N, ...] -> logits [N, L]."""
+        logits: Tensor = self.head(self.lower(records).flatten(1).float())
+        return logits
+
+
+class _Completion:
+    """The completed model in training."""
+
+    def __init__(
+        self,
+        spec: ModelCompletion,
+        lower: nn.Module,
+        records: Tensor,
+        known: tuple[Tensor, Tensor],
+        labels: int,
+        generator: Generator,
+    ) -> None:
+        self.spec, (self.seeds, self.labels), self.count = spec, known, labels
+        self.others = torch.ones(len(records), dtype=torch.bool, device=records.device)
+        self.others[self.seeds] = False
+        self.others = self.others.nonzero().flatten()
+        lower = deepcopy(lower).eval().to(records.device).requires_grad_(spec.tune == "all")
+        with torch.no_grad():
+            released = torch.cat([lower(part).flatten(1).float() for part in records.split(_AT_ONCE)])
+        frozen = spec.tune == "head"
+        self.records = released if frozen else records
+        self.seed = int(torch.randint(2**31, (1,), generator=generator))
+        with seeded(torch.device("cpu"), self.seed):
+            model = _Completed(nn.Flatten() if frozen else lower, released.shape[1], labels)
+        self.model = model.to(records.device)
+        self.averaged = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(_KEPT), use_buffers=True)
+        trained = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self.optimizer = torch.optim.Adam(trained, lr=spec.rate)
+
+    def epoch(self, number: int) -> float:
+        """Some steps; returns their mean loss."""
+        draws = Generator().manual_seed(self.seed + number)
+        ratios = np.random.default_rng(self.seed + number)
+        first = number * _STEPS
+        losses = [self._step(first + step, draws, ratios.beta(*[self.spec.mixing] * 2)) for step in range(_STEPS)]
+        return sum(losses) / len(losses)
+
+    def _step(self, step: int, draws: Generator, ratio: float) -> float:
+        """One step on labeled and unlabeled records, mixed in pairs."""
+        spec = self.spec
+        of = torch.randint(len(self.seeds), (spec.batch,), generator=draws).to(self.seeds.device)
+        targets = nn.functional.one_hot(self.labels[of], self.count).float()
+        records = [self.records[self.seeds[of]]]
+        self.model.head.train()
+        if len(self.others):
+            rows = torch.randint(len(self.others), (2 * spec.batch,), generator=draws).to(self.seeds.device)
+            records.append(self.records[self.others[rows]])
+            with torch.no_grad():
+                sharp = (self.model(records[1]).log_softmax(1) / spec.temperature).softmax(1)
+            targets = torch.cat([targets, sharp])
+        sent = self.model.lower(torch.cat(records)).flatten(1).float()
+        pairs = torch.randperm(len(sent), generator=draws).to(sent.device)
+        kept = max(ratio, 1 - ratio)
+        logits = self.model.head(kept * sent + (1 - kept) * sent[pairs])
+        targets = kept * targets + (1 - kept) * targets[pairs]
+        loss = -(targets * logits.log_softmax(1)).sum(1)[: spec.batch].mean()
+        if len(self.others):
+            weight = spec.unlabeled * step / (_STEPS * spec.epochs)
+            loss = loss + weight * (logits.softmax(1) - targets)[spec.batch :].square().mean()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.averaged.update_parameters(self.model)
+        return loss.item()
+
+    @torch.no_grad()
+    def logits(self) -> Tensor:
+        """Logits of all records by the average over the steps, [N, L]."""
+        self.averaged.eval()
+        return torch.cat([self.averaged(part) for part in self.records.split(_AT_ONCE)])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, their average and the optimizer."""
+        return {
+            "model": self.model.state_dict(),
+            "averaged": self.averaged.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "seed": self.seed,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.model.load_state_dict(state["model"])
+        self.averaged.load_state_dict(state["averaged"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.seed = int(state["seed"])

@@ -1,0 +1,129 @@
+"""Label inference by similarity: records of one label send alike and get alike gradients back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
+from privkit.attacks.goals.labels import Epoch, LabelObservation, one_against_rest
+from privkit.attacks.returned import gradients
+from privkit.constraints import Checked, Count, Whole
+
+_MOST_STEPS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseClustering(Checked):
+    """k-means clusters of gradients or smashed data, one a label, each started and named by a few labeled records.
+
+    The adversary is passive: a client without labels, or an eavesdropper on its link, who knows the labels of a few of
+    the records.
+
+    Attributes:
+        positive: the label that is asked for, ≥ 0.
+        on: "gradient" for the direction of the gradient that comes back (cosine similarity), or "smashed" for the
+            smashed data (Euclidean distance).
+        labeled: records of each label whose label the adversary knows, ≥ 1.
+        epoch: as in `LabelLeak`. Gradients tell labels best in the first epoch, before the server is sure of any;
+            smashed data in the last.
+
+    Source: Liu et al. 2024, "Similarity-based label inference attack against training and inference of split learning"
+    (arXiv 2203.05222), first published as Liu and Lyu 2022, "Clustering label inference attack against practical split
+    learning"; Basu et al. 2002 for k-means with seeds.
+    """
+
+    name: ClassVar[str] = "release_clustering"
+    goal: ClassVar[str] = "labels"
+    needs: ClassVar[frozenset[str]] = frozenset({"known_rows", "known_labels"})
+    uses: ClassVar[frozenset[str]] = frozenset({"label_shares"})
+
+    positive: Whole = 1
+    on: Literal["gradient", "smashed"] = "gradient"
+    labeled: Count = 1
+    epoch: Epoch = 0
+
+    @property
+    def mounting(self) -> Mounting[LabelObservation, Scores]:
+        """It knows some labels; smashed data cross also if no gradient comes back."""
+        return Mounting(labeled=self.labeled, gradients=self.on == "gradient")
+
+    def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
+        """Score every row for every label by its distance to the label's cluster.
+
+        >>> from privkit.attacks.base import View
+        >>> back = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 3.0]])
+        >>> views = [View(round=0, smashed=torch.zeros(4, 2), cut_gradient=back)]
+        >>> known = {"known_rows": torch.tensor([0, 1]), "known_labels": torch.tensor([0, 1])}
+        >>> seen = LabelObservation(views=views, image_shape=(1, 3, 3), batch_size=4, **known)
+        >>> ReleaseClustering().run(seen, Generator()).of_labels.argmax(1).tolist()
+        [0, 1, 0, 1]
+        """
+        rows, examples = self._rows(observation)
+        seeds, labels = seeds_among(examples, observation, self.name)
+        shares = observation.label_shares
+        count = int(labels.max()) + 1 if shares is None else len(shares)
+        found = distances(rows, seeds, labels, max(2, count), cosine=self.on == "gradient")
+        return one_against_rest(-found, self.positive, examples)
+
+    def _rows(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
+        """What is clustered, float [N, F], and the rows' numbers."""
+        if self.on == "gradient":
+            rows, _, examples = gradients(self.name, observation.views)
+            return rows, examples
+        rows = torch.cat([view.smashed.flatten(1).float() for view in observation.views])
+        return rows, torch.arange(len(rows), device=rows.device)
+
+
+def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) -> tuple[Tensor, Tensor]:
+    """Where the records with known labels lie among `examples`, int64 [K], and their labels.
+
+    Raises:
+        NotApplicable: if fewer than two labels are known.
+    """
+    known, labels = observation.known_rows, observation.known_labels
+    if known is None or labels is None:
+        raise NotApplicable(f"{attack} needs some rows with known labels (LabelObservation)")
+    row, seed = (examples.cpu().unsqueeze(1) == known.cpu()).nonzero(as_tuple=True)
+    labels = labels.cpu()[seed].to(examples.device)
+    if len(labels.unique()) < 2:
+        raise NotApplicable(f"{attack} needs a record with a known label of two labels or more, got {labels.tolist()}")
+    return row.to(examples.device), labels
+
+
+def distances(rows: Tensor, seeds: Tensor, labels: Tensor, count: int, *, cosine: bool) -> Tensor:
+    """Distance of each row to each label's cluster, by k-means in which the seeds keep their labels.
+
+    Args:
+        rows: float [N, F].
+        seeds: int64 [K], rows with known labels.
+        labels: int64 [K], those labels.
+        count: L, of all labels; one without a seed has no cluster and is as far as the farthest.
+        cosine: whether directions are compared (spherical k-means), not the rows themselves.
+
+    Returns:
+        float [N, L].
+    """
+    named, of = labels.unique(return_inverse=True)
+    rows = nn.functional.normalize(rows, dim=1) if cosine else rows
+    centers = _centers(rows[seeds], of, len(named), cosine)
+    nearest = torch.full_like(rows[:, 0], -1, dtype=torch.int64)
+    for _ in range(_MOST_STEPS):
+        before, nearest = nearest, torch.cdist(rows, centers).argmin(1)
+        nearest[seeds] = of
+        if nearest.equal(before):
+            break
+        centers = _centers(rows, nearest, len(named), cosine)
+    to_centers = torch.cdist(rows, centers)
+    found = to_centers.max().expand(len(rows), count).clone()
+    found[:, named] = to_centers
+    return found
+
+
+def _centers(rows: Tensor, groups: Tensor, count: int, cosine: bool) -> Tensor:
+    """Mean row of each group or its direction, [count, F]; each group has at least one row."""
+    sums = rows.new_zeros(count, rows.shape[1]).index_add_(0, groups, rows)
+    return nn.functional.normalize(sums, dim=1) if cosine else sums / groups.bincount(minlength=count).unsqueeze(1)

@@ -1,0 +1,48 @@
+"""Which of several labels: how many guesses are right, also after the best renaming of the labels."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.attacks.assign import cheapest
+from privkit.interval import Interval, clopper_pearson
+
+Labels = NDArray[np.int64]
+
+
+def label_accuracy(labels: Labels, guesses: Labels) -> Interval:
+    """Share of right guesses, with its exact interval over records.
+
+    Args:
+        labels: int64 [N].
+        guesses: int64 [N].
+
+    Source: Clopper and Pearson 1934.
+
+    >>> label_accuracy(np.array([0, 1, 1, 2]), np.array([0, 1, 1, 0])).value
+    0.75
+    """
+    return clopper_pearson(int((labels == guesses).sum()), len(labels))
+
+
+def cluster_accuracy(labels: Labels, guesses: Labels) -> Interval:
+    """Share of right guesses after the best one-to-one renaming of the guessed labels, which the truth chooses.
+
+    It says how well records of one label are told from others, whatever the labels are called. The renaming is fitted
+    to the same records, so that it is above chance also if nothing is learned.
+
+    Args:
+        labels: int64 [N].
+        guesses: int64 [N].
+
+    Source: Kuhn 1955 for the assignment; the measure is the clustering accuracy of Xie et al. 2016, "Unsupervised deep
+    embedding for clustering analysis", §5.2.
+
+    >>> cluster_accuracy(np.array([0, 0, 1, 2]), np.array([2, 2, 0, 1])).value
+    1.0
+    """
+    count = int(max(labels.max(), guesses.max())) + 1
+    pairs = np.bincount(guesses * count + labels, minlength=count**2).reshape(count, count)
+    renamed = cheapest(-pairs[None].astype(float))[0]
+    return clopper_pearson(int(pairs[np.arange(count), renamed].sum()), len(labels))

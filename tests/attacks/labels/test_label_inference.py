@@ -1,0 +1,177 @@
+"""Attacks that name every label: right where labels are planted, at chance on noise, the same again after a kill."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import NotApplicable, Scores, View
+from privkit.attacks.goals.labels import LabelAttack, LabelObservation, first_of_each
+from privkit.attacks.labels.exploit import ExPLoit
+from privkit.attacks.labels.gradient_matching import GradientMatching
+from privkit.attacks.labels.model_completion import ModelCompletion
+from privkit.attacks.labels.release_clustering import ReleaseClustering, distances
+from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
+from tests.attacks.sessions import Killed, Session
+
+LABELS, ROWS, ROUNDS = 4, 60, 4
+COMPLETION = ModelCompletion()
+ATTACKS = [ReleaseClustering(), ReleaseClustering(on="smashed"), ExPLoit(), ExPLoit(start="random"), COMPLETION]
+
+
+def world(*, noise: bool = False, seed: int = 0) -> tuple[LabelObservation, Tensor]:
+    """Images around a center of each label, a linear client, and a server that it has hardly trained yet."""
+    draws = Generator().manual_seed(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        lower = nn.Sequential(nn.Flatten(), nn.Linear(16, 24))
+        server = nn.Sequential(nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, LABELS))
+    labels = torch.randint(LABELS, (ROUNDS * ROWS,), generator=draws)
+    centers = 2 * torch.randn(LABELS, 1, 4, 4, generator=draws)
+    images = (0 if noise else 1) * centers[labels] + torch.randn(len(labels), 1, 4, 4, generator=draws)
+    views = []
+    for number, (part, truth) in enumerate(zip(images.split(ROWS), labels.split(ROWS), strict=True)):
+        smashed = lower(part).detach().requires_grad_()
+        (back,) = torch.autograd.grad(nn.functional.cross_entropy(server(smashed), truth), smashed)
+        back = torch.randn(back.shape, generator=draws) if noise else back
+        views.append(View(round=number, smashed=smashed.detach(), cut_gradient=back))
+    known = first_of_each(labels, 4)
+    observation = LabelObservation(
+        image_shape=(1, 4, 4),
+        batch_size=ROWS,
+        views=views,
+        upper=server,
+        lower=lower,
+        auxiliary=images,
+        known_rows=known,
+        known_labels=labels[known],
+        label_shares=labels.bincount() / len(labels),
+    )
+    return observation, labels
+
+
+def named(scores: Scores, labels: Tensor, known: Tensor | None) -> float:
+    """Share of right labels among those that are not known."""
+    assert scores.of_labels is not None
+    asked = ~torch.isin(scores.examples, torch.tensor([]) if known is None else known)
+    guesses = scores.of_labels.argmax(1)[asked]
+    return label_accuracy(labels[asked].numpy(), guesses.numpy()).value
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=repr)
+def test_planted_labels_are_named_and_noise_tells_none(attack: LabelAttack) -> None:
+    """Chance is a quarter; a random start need not find the best optimum."""
+    shares = []
+    for noise in (False, True):
+        observation, labels = world(noise=noise)
+        scores = attack.run(observation, Generator().manual_seed(0))
+        assert torch.equal(scores.examples, torch.arange(len(labels)))
+        shares.append(named(scores, labels, observation.known_rows))
+    assert shares[0] > (0.6 if attack == ExPLoit(start="random") else 0.95)
+    assert 0.15 < shares[1] < 0.37
+
+
+def test_exploit_is_better_than_its_start_and_needs_no_weights_of_the_server() -> None:
+    """The server with its own weights is exact: an attack that learns a stand-in for it comes near."""
+    observation, labels = world(seed=2)
+    exact = named(GradientMatching().run(observation, Generator()), labels, None)
+    blind = replace(observation, upper=None, lower=None, auxiliary=None)
+    found = [named(attack.run(blind, Generator()), labels, None) for attack in (ReleaseClustering(), ExPLoit())]
+    assert exact == 1.0
+    assert 0.9 < found[0] <= found[1]
+
+
+@pytest.mark.parametrize(
+    "attack", [ExPLoit(epochs=4), ModelCompletion(epochs=2), ModelCompletion(epochs=2, tune="all")]
+)
+def test_the_same_again_and_after_a_kill(attack: LabelAttack) -> None:
+    observation, _ = world()
+    straight = attack.run(observation, Generator().manual_seed(1))
+    killed = Session(dies_after=1)
+    with pytest.raises(Killed):
+        attack.run(observation, Generator().manual_seed(1), killed)
+    resumed = attack.run(observation, Generator().manual_seed(1), Session(state=killed.state))
+    again = attack.run(observation, Generator().manual_seed(1))
+    for other in (resumed, again):
+        assert torch.equal(straight.values, other.values)
+        assert straight.of_labels is not None
+        assert other.of_labels is not None
+        assert torch.equal(straight.of_labels, other.of_labels)
+
+
+def test_a_tuned_segment_is_a_copy() -> None:
+    observation, _ = world()
+    assert observation.lower is not None
+    before = [weight.clone() for weight in observation.lower.parameters()]
+    ModelCompletion(epochs=1, tune="all").run(observation, Generator())
+    assert all(torch.equal(was, now) for was, now in zip(before, observation.lower.parameters(), strict=True))
+
+
+def test_clusters_keep_their_seeds_and_a_label_without_one_is_farthest() -> None:
+    rows = torch.tensor([[0.0, 0.0], [0.0, 1.0], [9.0, 9.0], [9.0, 8.0], [9.0, 7.0]])
+    found = distances(rows, torch.tensor([0, 2]), torch.tensor([0, 2]), 4, cosine=False)
+    assert found.argmin(1).tolist() == [0, 0, 2, 2, 2]
+    assert torch.equal(found[:, 1], found[:, [0, 2]].max().expand(5))
+    assert torch.equal(found[:, 1], found[:, 3])
+
+
+def test_renamed_labels_are_right_in_clusters_alone() -> None:
+    labels = np.arange(30) % 3
+    assert label_accuracy(labels, (labels + 1) % 3).value == 0.0
+    assert cluster_accuracy(labels, (labels + 1) % 3).value == 1.0
+    assert cluster_accuracy(labels, np.zeros(30, dtype=np.int64)).value == pytest.approx(1 / 3)
+
+
+BAD: dict[str, tuple[LabelAttack, Callable[[LabelObservation], LabelObservation], str]] = {
+    "no known label": (
+        ReleaseClustering(),
+        lambda seen: replace(seen, known_rows=None, known_labels=None),
+        "release_clustering needs some rows with known labels",
+    ),
+    "one known label": (
+        ReleaseClustering(),
+        lambda seen: replace(seen, known_rows=torch.tensor([0]), known_labels=torch.tensor([1])),
+        "two labels or more, got \\[1\\]",
+    ),
+    "no such label": (ReleaseClustering(positive=4), lambda seen: seen, r"labels 0\.\.3 apart, not positive=4"),
+    "no gradient": (
+        ExPLoit(),
+        lambda seen: replace(seen, views=[replace(view, cut_gradient=None) for view in seen.views]),
+        "exploit reads the gradient that comes back",
+    ),
+    "no shares": (ExPLoit(), lambda seen: replace(seen, label_shares=None), "needs the shares of two labels or more"),
+    "too few shares": (
+        ExPLoit(),
+        lambda seen: replace(seen, label_shares=torch.tensor([0.5, 0.5])),
+        r"shares of labels 0\.\.1, not of 3",
+    ),
+    "no lower segment": (COMPLETION, lambda seen: replace(seen, lower=None), "needs the lower segment"),
+    "other records": (
+        COMPLETION,
+        lambda seen: replace(seen, auxiliary=torch.zeros(3, 1, 4, 4)),
+        "own 240 records, one a row, got 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_missing_is_said(case: str) -> None:
+    attack, change, says = BAD[case]
+    with pytest.raises(NotApplicable, match=says):
+        attack.run(change(world()[0]), Generator())
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: ReleaseClustering(on="weights"), "one of gradient, smashed"),  # type: ignore[arg-type]
+        (lambda: ExPLoit(epochs=0), "epochs must be a whole number >= 1"),
+        (lambda: ModelCompletion(temperature=0), "temperature must be a finite number > 0"),
+    ],
+)
+def test_bad_specifications_are_refused(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make()
