@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from privkit.attacks.assign import by_capacity
-from privkit.attacks.inversion.recurrence import tracked
+from privkit.attacks.base import NotApplicable
+from privkit.attacks.inversion.recurrence import copy_distance, tracked
 
 INTERSECTED_TOKENS = 10_240
 """Of a message: a table of all its pairs then takes 400 MiB, and two or three are held at a time."""
@@ -27,6 +29,31 @@ class Intersection:
     tokens: Tensor
     support: Tensor
     taken: Tensor
+
+    def released(self, source: Tensor, messages: int) -> Tensor:
+        """What is known of these tokens, [M·B, T], as known of the first pass's tokens where they were released."""
+        known, taken = (x.reshape(messages, -1) for x in (source, self.taken.to(source.device)))
+        return torch.zeros_like(known).scatter(1, taken, known).view_as(source)
+
+
+def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
+    """`intersected` for the tokens of several passes, each [N, T, D] in messages of some rows.
+
+    Args:
+        passes: two or more of the same images.
+        size: B, rows a message.
+
+    Raises:
+        NotApplicable: if messages are too large.
+    """
+    tokens = size * passes[0].shape[1]
+    if tokens > INTERSECTED_TOKENS:
+        raise NotApplicable(
+            f"intersect compares all pairs of a message's tokens, of which there may be {INTERSECTED_TOKENS:,}, "
+            f"but a message has {tokens:,}: take smaller messages, or one pass"
+        )
+    messages = torch.stack([x.reshape(-1, tokens, x.shape[2]) for x in passes])
+    return intersected(messages, size, copy_distance(messages[0], messages[1]))
 
 
 def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -11,16 +12,19 @@ import torch
 from annotated_types import Ge, MultipleOf
 from torch import Generator
 
-from privkit.attacks.base import Mounting, NoSession, Session
+from privkit.attacks.base import Mounting, NoSession, Session, View
 from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
+from privkit.attacks.inversion.intersection import Intersection, gathered
+from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork
 from privkit.attacks.order.piece_solver import Solver, TokenDecoder
 from privkit.attacks.order.piece_training import PieceTraining, member_losses, member_steps, piece_losses, piece_steps
 from privkit.attacks.order.token_reading import rows_a_message
+from privkit.attacks.patches import patch_tokens
 from privkit.constraints import Checked, Count, Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
@@ -51,6 +55,9 @@ class Jigsaw(Checked):
         kicks: rounds of ruin and recreate, ≥ 0.
         width: of the networks, a positive multiple of 4.
         read: own images at most whose tokens are read one message each, if a shuffle mixes a message's images.
+        passes: R ≥ 1, how often the same victims crossed; views come pass after pass. If a shuffle mixes the images of
+            a message, a token that comes back in one row is taken to be of its image (`gathered`); then the jigsaw has
+            fewer strangers to find. It needs messages of the same images in each pass.
 
     It holds the tokens and patches of as many auxiliary images as 2 GiB take (1,783 of 196 tokens and patches of 768
     numbers each), and leaves the others out.
@@ -70,11 +77,13 @@ class Jigsaw(Checked):
     kicks: Whole = 100
     width: Annotated[int, Ge(4), MultipleOf(4)] = 96
     read: Count = 1_000
+    passes: Count = 1
 
     @property
     def mounting(self) -> ImageMounting:
         """It starts with nothing learned and nothing searched."""
         return Mounting(
+            passes=self.passes,
             start=None if self.epochs == 0 else replace(self, epochs=0, kicks=0, read=min(self.read, _READ_AT_START)),
             control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
         )
@@ -94,10 +103,12 @@ class Jigsaw(Checked):
         >>> Jigsaw(epochs=1, kicks=2).run(observation, torch.Generator().manual_seed(0)).permutation.source.shape
         torch.Size([2, 4])
         """
-        views = observation.views
         session = session or NoSession()
         state = session.load() or {"sources": []}
         solver = self.learn(observation, generator, session, state)
+        rounds = by_round(observation.views, self.passes) if self.passes > 1 else [[one] for one in observation.views]
+        together = [self._together(same, solver) for same in rounds]
+        views = [view for view, _ in together]
         for number in range(len(state["sources"]), len(views)):
             state["sources"].append(solver.solve(views[number], 1 + number))
             session.save(state)
@@ -106,8 +117,19 @@ class Jigsaw(Checked):
             session.report(done, total, curve[-1] if curve else 0.0)
         device = views[0].smashed.device
         images = [solver.picture(view, source) for view, source in zip(views, state["sources"], strict=True)]
-        source = torch.cat(state["sources"]).to(device)
+        sources = [
+            source if met is None else met.released(source, view.messages)
+            for source, (view, met) in zip(state["sources"], together, strict=True)
+        ]
+        source = torch.cat(sources).to(device)
         return Reconstruction(images=torch.cat(images), permutation=Permutation(source=source))
+
+    def _together(self, same: Sequence[View], solver: Solver) -> tuple[View, Intersection | None]:
+        """The passes of one round as one view, and its tokens in the first pass; None if the view is that pass."""
+        if len(same) == 1 or solver.members is None:
+            return same[0], None
+        met = gathered([patch_tokens(view.smashed).float() for view in same], rows_a_message(same[0]))
+        return View(round=same[0].round, smashed=met.tokens, messages=same[0].messages), met
 
     def learn(
         self, observation: ImageObservation, generator: Generator, session: Session, state: dict[str, Any]
@@ -125,7 +147,8 @@ class Jigsaw(Checked):
         geometry = checked_geometry(observation)
         device, size = views[0].smashed.device, rows_a_message(views[0])
         seeds = torch.randint(2**48, (3,), generator=generator).tolist()
-        own = own_tokens(views[0], observation, geometry, Generator(device).manual_seed(seeds[1]), self.read)
+        draws = Generator(device).manual_seed(seeds[1])
+        own = own_tokens(views[0], observation, geometry, draws, self.read, self.passes)
         keep, in_order = own.keep if self.keep is None else self.keep, own.in_order
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order
         joint = self.pairs == "joint" and not mixes  # strangers in a row would mislead the others

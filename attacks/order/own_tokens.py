@@ -9,6 +9,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.inversion.intersection import gathered
 from privkit.attacks.inversion.recurrence import keeps_places
 from privkit.attacks.order.token_contents import match_own_tokens, nearest, own_share
 from privkit.attacks.order.token_reading import (
@@ -70,7 +71,9 @@ class OwnTokens:
 
 
 @torch.no_grad()
-def own_tokens(view: View, observation: ImageObservation, geometry: Geometry, draws: Generator, read: int) -> OwnTokens:
+def own_tokens(
+    view: View, observation: ImageObservation, geometry: Geometry, draws: Generator, read: int, passes: int = 1
+) -> OwnTokens:
     """Tokens of own images in order: from the lower segment, or read by chosen queries.
 
     Args:
@@ -79,6 +82,8 @@ def own_tokens(view: View, observation: ImageObservation, geometry: Geometry, dr
         geometry: of the view.
         draws: of queries.
         read: own images at most that are read from messages of their copies.
+        passes: of the same victims that are put together by `gathered` before they are solved; `keep` is what holds
+            behind that, as own images show that crossed as often.
 
     Raises:
         NotApplicable: if a message is too large, the lower segment does not fit, or tokens cannot be read.
@@ -95,7 +100,7 @@ def own_tokens(view: View, observation: ImageObservation, geometry: Geometry, dr
     images = observation.auxiliary[: min(held, len(observation.auxiliary)) // whole * whole].to(view.smashed.device)
     if observation.lower is None:
         assert query is not None
-        return _read(Asker(query, whole, draws, geometry, observation.rules), images, geometry, draws, read)
+        return _read(Asker(query, whole, draws, geometry, observation.rules), images, geometry, draws, read, passes)
     patches = patchify(images, geometry.patch)
     ordered = torch.cat([patch_tokens(observation.lower(part)).float() for part in images.split(size)])
     if ordered.shape[1:] != (geometry.tokens, geometry.token_dim):
@@ -106,12 +111,17 @@ def own_tokens(view: View, observation: ImageObservation, geometry: Geometry, dr
     if query is None:
         return OwnTokens(tokens=ordered, patches=patches, keep=1.0, in_order=False)
     asker = Asker(query, whole, draws, geometry, observation.rules)
-    released = asker.images(images[: 2 * whole])
+    some = images[: 2 * whole]
+    released = asker.images(some)
     keep, placed = shares_kept(ordered[: len(released)], released, asker.rows)
+    again = min(passes - 1, asker.left // -(-len(some) // whole))
+    if keep <= KEEPS_ALL and again:
+        crossed = gathered([released, *(asker.images(some) for _ in range(again))], asker.rows)
+        keep, _ = shares_kept(ordered[: len(released)], crossed.tokens, asker.rows)
     return OwnTokens(tokens=ordered, patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
 
 
-def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int) -> OwnTokens:
+def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, passes: int) -> OwnTokens:
     """Own tokens by queries alone.
 
     Raises:
@@ -145,7 +155,7 @@ def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, re
     label_rounds = max(1, min(-(-LABEL_IMAGES // messages), asker.left // _LABEL_SHARE))
     repeated, chosen = label_images(patches, geometry, label_rounds * messages, draws)
     read = min(max(size, read), (asker.left - label_rounds) * messages)
-    images, patches = images[:read], patches[:read]
+    first, images, patches = images[:whole], images[:read], patches[:read]
     rows, alike = asker.unmixed(images)
     if alike.double().mean() < COPIES_ALIKE:
         raise NotApplicable(
@@ -155,7 +165,11 @@ def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, re
     labels = labelled(chosen, asker.unmixed(repeated)[0])
     ordered = in_place(rows, patches, labels)
     known = min(whole, len(ordered) // size * size)
-    keep, _ = shares_kept(ordered[:known].repeat(2, 1, 1), torch.cat([once[:known], again[:known]]), size)
+    crossed = torch.cat([once[:known], again[:known]])
+    if passes > 1:
+        seen = [once, again, *(asker.round(first) for _ in range(min(passes, asker.left + 2) - 2))]
+        crossed = gathered([tokens[:known] for tokens in seen], size).tokens.repeat(2, 1, 1)
+    keep, _ = shares_kept(ordered[:known].repeat(2, 1, 1), crossed, size)
     return OwnTokens(tokens=ordered[alike], patches=patches[alike], keep=keep, in_order=False)
 
 

@@ -37,6 +37,13 @@ def projected(images: Tensor) -> Tensor:
     return pixels(images) @ WEIGHT
 
 
+class Projected(torch.nn.Module):
+    """`projected` as a lower segment."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return projected(images)
+
+
 def shuffled(images: Tensor, draws: Generator, lower: Any = pixels, keep: float = 1.0) -> tuple[Tensor, Tensor]:
     """One message under patch (keep=1) or batch shuffling, and where its tokens came from."""
     b, kept = len(images), int(keep * T)

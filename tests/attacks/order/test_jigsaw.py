@@ -22,7 +22,9 @@ from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, n
 from tests.attacks.order.puzzles import (
     AUXILIARY,
     BATCH,
+    VICTIMS,
     Pixels,
+    Projected,
     T,
     guess,
     pixels,
@@ -31,6 +33,7 @@ from tests.attacks.order.puzzles import (
     scene,
     score,
     score_over_seeds,
+    shuffled,
 )
 from tests.attacks.sessions import Killed, Session
 
@@ -72,6 +75,18 @@ def test_tokens_of_a_batch_go_home() -> None:
     attack = Jigsaw(epochs=8, kicks=40)
     assert score_over_seeds(membership_accuracy, attack, views, knowledge, truth) > released + 0.25
     assert score(neighbor_accuracy, run(attack, views, knowledge), truth) > 0.5
+
+
+@pytest.mark.parametrize("white", [False, True])
+def test_tokens_go_home_when_several_passes_crossed(white: bool) -> None:
+    (views, truth, knowledge), draws = scene(projected, keep=0.4), Generator().manual_seed(10)
+    for part in 7 * list(VICTIMS.split(BATCH)):
+        views.append(View(round=len(views), smashed=shuffled(part, draws, projected, 0.4)[0]))
+    knowledge = replace(knowledge, lower=Projected()) if white else knowledge
+    eight = run(Jigsaw(epochs=5, kicks=2, passes=8), views, knowledge)
+    one = run(Jigsaw(epochs=5, kicks=2), views[:2], knowledge)
+    assert score(membership_accuracy, eight, truth) > score(membership_accuracy, one, truth) + 0.1
+    assert len(eight.images) == len(VICTIMS)
 
 
 def test_is_at_chance_on_noise_and_refuses_noise_that_is_mixed() -> None:
