@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
 from privkit.constraints import Checked
@@ -50,6 +50,19 @@ class Budget(Checked):
     validation: Passes = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Checked):
+    """How the fields of attacks are chosen, on the adversary's own records alone.
+
+    Attributes:
+        trials: sets of values that are tried, the attack as given among them.
+        share: of the own records, those that play victims; at most as many as are attacked.
+    """
+
+    trials: Annotated[int, Ge(1), Le(_MOST), "to mount attacks as they are given, leave tune out"] = 20
+    share: Annotated[float, Gt(0), Lt(1)] = 0.25
+
+
 BUDGETS = {
     "smoke": Budget(private=200, auxiliary=200, test=100, victims=50, epochs=1, attack_epochs=2),
     "small": Budget(
@@ -85,6 +98,7 @@ class AuditConfig:
         victims: which images are attacked: "private" (the client's training images) or "test" (images that no model
             was trained on); None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
         queries: what the threat model allows to ask of the defended edge.
+        tune: how the fields of attacks are chosen; None mounts them as they are given.
         held: names of the parts of a split release that the adversary holds; none for all of them.
         features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), and for LPIPS.
         device: "auto", "cpu" or "cuda".
@@ -108,6 +122,7 @@ class AuditConfig:
     auxiliary: str = "disjoint"
     victims: Literal["private", "test"] | None = None
     queries: QueryRules = ANY_QUERIES
+    tune: Tuning | None = None
     held: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     device: str = "auto"
@@ -145,6 +160,7 @@ class AuditConfig:
             "features": list(self.features),
             **({"parts": list(self.held)} if self.held else {}),
             **({"queries": asdict(self.queries)} if self.queries != ANY_QUERIES else {}),
+            **({"tune": asdict(self.tune)} if self.tune else {}),
             **({"also": [part.answers() for part in self.also]} if self.also else {}),
         }
 

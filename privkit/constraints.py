@@ -349,6 +349,8 @@ def _words(hint: Any) -> str:
         return _real_words(**_limits(hint))
     if kind is Annotated and hint.__origin__ is int:
         return _whole_words(*_ends(_limits(hint)))
+    if kind is Annotated:
+        return _words(hint.__origin__)
     return _class_words((hint,)) if _is_class(hint) else ""
 
 

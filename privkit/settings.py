@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privkit import early
 from privkit.attacks.query_rules import QueryRules
-from privkit.config import BUDGETS, AuditConfig, Budget
+from privkit.config import BUDGETS, AuditConfig, Budget, Tuning
 from privkit.errors import LONGEST, UsageError, shortened, unknown
 from privkit.pairing import paired
 from privkit.registry import Component, load, parse, read_options, specify, table
@@ -39,6 +40,7 @@ KEYS = (
     "auxiliary",
     "victims",
     "queries",
+    "tune",
     "features",
     "parts",
     "device",
@@ -149,6 +151,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         auxiliary=_auxiliary(s["auxiliary"], dataset),
         victims=victims,
         queries=specify("queries", QueryRules, _table("queries", s["queries"])),
+        tune=_tuning(s.get("tune"), attacks),
         held=_held(s.get("parts", []), [defense for _, part in pairs for defense in part]),
         features=_features(s.get("features", [])),
         device=device,
@@ -203,6 +206,25 @@ def _features(given: Any) -> tuple[str, ...]:
         raise UsageError(f"features must be names of networks, got {shortened(given)}")
     check_names(names)
     return tuple(names)
+
+
+def _tuning(given: Any, attacks: Sequence[Component]) -> Tuning | None:
+    """How attacks are tuned, None if they are not.
+
+    Raises:
+        UsageError: if there is no attack that can be tuned, or optuna is not installed.
+    """
+    if given is None:
+        return None
+    from privkit.attacks.search_space import why_untuned
+
+    plan = specify("tune", Tuning, _table("tune", given))
+    reasons = [f"{attack.label}: {why_untuned(attack.spec)}" for attack in attacks if why_untuned(attack.spec)]
+    if len(reasons) == len(attacks):
+        raise UsageError(f"tune finds nothing to tune ({'; '.join(reasons)}); leave it out, or name another attack")
+    if find_spec("optuna") is None:
+        raise UsageError("tune needs the package optuna: pip install 'privkit[tune]', or leave tune out")
+    return plan
 
 
 def _many(value: Any) -> Sequence[Any]:

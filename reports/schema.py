@@ -82,6 +82,36 @@ class Provenance(Frozen):
     noted: dict[str, str] = {}
 
 
+class Tuned(Frozen):
+    """How the fields of an attack were chosen: on the adversary's own records, and on no attacked one.
+
+    `fields` were searched in `trials`, of which `failed` gave no number. In each, `played` own records stood for
+    victims and `own` others were the adversary's. `given` is the metric of the attack as given, `best` that of
+    `chosen`. `queries` are the rounds of own records that this took.
+    """
+
+    chosen: Annotated[str, Field(description="the attack that was mounted, as `--attack` takes it")]
+    fields: tuple[str, ...]
+    metric: str
+    given: float
+    best: float
+    trials: int
+    failed: int
+    played: int
+    own: int
+    queries: int
+
+    @property
+    def sentence(self) -> str:
+        """What was tuned, on what, and what came of it."""
+        failed = f", {self.failed} of them without a result" if self.failed else ""
+        return (
+            f"tuned {', '.join(self.fields)} in {self.trials} trials{failed} on own records alone: {self.played} "
+            f"played victims, {self.own} were the adversary's; {self.metric} {self.given:.4f} as given, "
+            f"{self.best:.4f} as {self.chosen}"
+        )
+
+
 class Row(Frozen):
     """One cell: one defense, one attack, one seed.
 
@@ -113,6 +143,7 @@ class Row(Frozen):
     counts: Annotated[dict[str, int], Field(description="number of private, auxiliary, test and victim records")] = {}
     batch_size: int
     data_range: Annotated[float, Field(description="largest minus smallest value of a pixel")] = 1.0
+    tuned: Annotated[Tuned | None, Field(description="how the attack's fields were chosen, if they were tuned")] = None
     feature_networks: Annotated[
         tuple[str, ...], Field(description="networks behind F-SIM, identification and LPIPS")
     ] = ()

@@ -23,6 +23,7 @@ from privkit.attacks.inversion.own_images import divided
 from privkit.attacks.inversion.recurrence import copy_distance, keeps_places, keeps_rows, pooled, tracked
 from privkit.attacks.inversion.rounds import by_round, masked, unmasked
 from privkit.attacks.patches import patch_tokens
+from privkit.attacks.search_space import Untuned
 from privkit.constraints import Checked, Whole
 from privkit.torch_utils.seeded import seeded
 
@@ -76,7 +77,7 @@ class Adaptive(Checked):
     epochs: Whole | None = None
     doublings: Whole | None = 0
     augment: Literal["none", "crop", "crop_flip"] = "none"
-    align: bool | None = None
+    align: Annotated[bool, Untuned()] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

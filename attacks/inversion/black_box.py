@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -19,6 +19,7 @@ from privkit.attacks.inversion.decoders import DecoderName, build, checked_width
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.cells import CellDecoder
 from privkit.attacks.inversion.mixed_releases import per_member
+from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Checked, Count, Fraction, Positive, Whole
 from privkit.torch_utils.seeded import seeded
 
@@ -64,10 +65,10 @@ class BlackBox(Checked):
     epochs: Whole | None = None
     doublings: Whole | None = 0
     augment: Augment = "none"
-    learning_rate: Positive | None = None
+    learning_rate: Annotated[Positive, Search(1e-4, 1e-2)] | None = None
     width: Count | None = None
     depth: Count | None = None
-    fraction: Fraction = 1.0
+    fraction: Annotated[Fraction, Untuned()] = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -13,10 +13,11 @@ from privkit.attacks.fit import Stage
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.known_lower import check_release, frozen
-from privkit.attacks.inversion.white_box import WhiteBox
+from privkit.attacks.inversion.white_box import Weight, WhiteBox
 from privkit.attacks.order.jigsaw import Compatibility, Jigsaw
 from privkit.attacks.order.piece_solver import restored
-from privkit.constraints import Checked, NonNegative, Probability, Whole
+from privkit.attacks.search_space import Untuned
+from privkit.constraints import Checked, Probability, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +45,12 @@ class JigsawWhiteBox(Checked):
     uses: ClassVar[frozenset[str]] = frozenset({"query"})
 
     pairs: Compatibility = "learned"
-    keep: Probability | None = None
+    keep: Annotated[Probability, Untuned()] | None = None
     kicks: Whole = 30
     pieces_epochs: Whole = 20
     epochs: Whole | None = None
-    total_variation: NonNegative | None = None
-    l2: NonNegative | None = None
+    total_variation: Weight | None = None
+    l2: Weight | None = None
 
     @property
     def mounting(self) -> ImageMounting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Generator, nn
@@ -16,6 +16,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.inversion.known_lower import check_release
 from privkit.attacks.inversion.rounds import chunks_of
 from privkit.attacks.inversion.unsplit_training import Alternation, Recipe, fresh
+from privkit.attacks.search_space import Untuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 from privkit.torch_utils.seeded import seeded
 
@@ -53,10 +54,11 @@ class UnSplit(Checked):
     needs: ClassVar[frozenset[str]] = frozenset({"lower"})
     uses: ClassVar[frozenset[str]] = frozenset()
 
-    recipe: Literal["reduced", "released"] = "reduced"
+    # Untuned: this adversary does not know the weights, so it has no release of its own images to try values on.
+    recipe: Annotated[Literal["reduced", "released"], Untuned()] = "reduced"
     epochs: Whole | None = None
     learning_rate: Positive | None = None
-    total_variation: NonNegative = 0.1
+    total_variation: Annotated[NonNegative, Untuned()] = 0.1
     l2: NonNegative | None = None
     parallel: Count = 256
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -21,6 +21,7 @@ from privkit.attacks.inversion.own_images import divided, mixes_images, regresse
 from privkit.attacks.inversion.rounds import averaged, by_round, chunks_of
 from privkit.attacks.order.place_model import PlaceModel
 from privkit.attacks.order.token_reading import rows_a_message
+from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
 _OBJECTIVE = "white_box: the objective"
@@ -34,6 +35,8 @@ _DISTANCES = (0.0, 0.3)  # more than none where a release leaves pixels open
 
 Order = Literal["auto", "known", "shuffled", "batch", "guessed"]
 _Rows = View | LinkedRows
+Weight = Annotated[NonNegative, Search(_VARIATIONS[0], _VARIATIONS[-1])]
+"""Of a prior beside the matching error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +87,11 @@ class WhiteBox(Checked):
     epochs: Whole | None = None
     start: Literal["learned", "mean", "grey", "zero"] | None = None
     bounds: Literal["sigmoid", "project", "none"] | None = None
-    learning_rate: Positive | None = None
-    total_variation: NonNegative | None = None
-    l2: NonNegative | None = None
+    learning_rate: Annotated[Positive, Search(1e-3, 1.0)] | None = None
+    total_variation: Weight | None = None
+    l2: Weight | None = None
     restarts: Count = 1
-    order: Order = "auto"
+    order: Annotated[Order, Untuned()] = "auto"
     temperature: NonNegative = 0.0
     passes: Count = 1
     parallel: Count = 256

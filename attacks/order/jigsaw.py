@@ -25,6 +25,7 @@ from privkit.attacks.order.piece_solver import Solver, TokenDecoder
 from privkit.attacks.order.piece_training import PieceTraining, member_losses, member_steps, piece_losses, piece_steps
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import patch_tokens
+from privkit.attacks.search_space import Untuned
 from privkit.constraints import Checked, Count, Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
@@ -72,7 +73,7 @@ class Jigsaw(Checked):
     uses: ClassVar[frozenset[str]] = frozenset({"query"})  # a lower segment, too, where a caller by hand gives one
 
     pairs: Compatibility = "learned"
-    keep: Probability | None = None
+    keep: Annotated[Probability, Untuned()] | None = None
     epochs: Whole = 20
     kicks: Whole = 100
     width: Annotated[int, Ge(4), MultipleOf(4)] = 96

@@ -14,6 +14,7 @@ from privkit.audit.findings import at_chance
 from privkit.audit.goals import GOALS
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
 from privkit.audit.seed_data import SeedData
+from privkit.audit.tuning import tuned
 from privkit.config import AuditConfig
 from privkit.domains.labels import several
 from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, UsageError
@@ -72,11 +73,13 @@ def run_cell(
     log = _Log(home / "log.txt")
     log("start")
     write_record(home / "spec.json", spec)
-    context: AttackContext | None = None
+    context, tuning = None, ""
     try:
         context = _context(config, cell, seed_data, folder, progress, made_of, base, log)
         base = context.row
         _can_read_the_server(context)
+        context, tuning = tuned(context)
+        base = context.row
         ask = load(GOALS[context.attack.goal])
         row: Row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
     except NotApplicable as error:
@@ -96,7 +99,7 @@ def run_cell(
         row = base.model_copy(update={"status": "error", "reason": reason})
     told: tuple[str, ...] = ()
     if context is not None:
-        told = (*context.model.known["notes"], *_uncovered(context))
+        told = (*filter(None, [tuning]), *context.model.known["notes"], *_uncovered(context))
         if context.row.accuracy is not None and not several(splits.test.y) and own_loss(context.model.upper) is None:
             told = (*told, *at_chance(context.row.accuracy, splits.test.y))
     storages = cell.defense.spec.storages

@@ -111,6 +111,13 @@ def audit(
         str | None,
         typer.Option(help="What the adversary may ask: rounds=100,copies=false, or rounds=0 for nothing. [any number]"),
     ] = None,
+    tune: Annotated[
+        str | None,
+        typer.Option(
+            help="Choose the fields of attacks on the adversary's own images, such as trials=20,share=.25; needs "
+            "privkit[tune]. [attacks as given]"
+        ),
+    ] = None,
     parts: Annotated[
         list[str] | None,
         typer.Option(help="Part of a split release that the adversary holds (part_1, …); repeatable. [all]"),
@@ -170,6 +177,7 @@ def audit(
         "auxiliary": auxiliary,
         "victims": victims,
         "queries": queries,
+        "tune": tune,
         "features": features,
         "parts": parts,
         "threads": threads,

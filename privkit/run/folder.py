@@ -14,7 +14,18 @@ from privkit.reports.origins import differences
 from privkit.reports.schema import Check, Manifest, Provenance, Row
 from privkit.run.differences import config_differences
 from privkit.run.plan import Cell, short_hash
-from privkit.run.records import MADE_OF, PICTURES, SCORES, holds, line, lines_of, parse_row, read_manifest, read_row
+from privkit.run.records import (
+    MADE_OF,
+    PICTURES,
+    SCORES,
+    TRIALS,
+    holds,
+    line,
+    lines_of,
+    parse_row,
+    read_manifest,
+    read_row,
+)
 from privkit.sealed import Broken, altered, digests
 from privkit.storage import append_line, make_folder, read_record, sweep, write_bytes, write_record, writing
 
@@ -27,7 +38,7 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 
-CELL_FILES = ("spec.json", PICTURES, SCORES)
+CELL_FILES = ("spec.json", PICTURES, SCORES, TRIALS)
 """Files that a cell's record lists, if they exist."""
 
 

@@ -70,6 +70,8 @@ def ingredients(
     looks = _joined(_code({metric.__module__ for metric in IMAGE_METRICS.values()}), _perceived(perception))
     if config.auxiliary not in ("disjoint", "training"):
         looks = _joined(looks, _part("datasets", parse("datasets", config.auxiliary)))
+    if config.tune is not None:
+        looks = _joined(looks, Provenance(packages=versions({"optuna"})))
     of_cells = {}
     for cell in cells:
         model, attack = _joined(base, defenses[cell.defense.label]), attacks[cell.attack.label]

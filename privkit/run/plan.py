@@ -72,6 +72,7 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
         "features": list(config.features),
         **({"parts": list(config.held)} if config.held and defense.spec.storages else {}),
         **({"queries": asdict(config.queries)} if config.queries != ANY_QUERIES else {}),
+        **({"tune": asdict(config.tune)} if config.tune else {}),
     }
     return Cell(
         id=f"{defense.name}-{attack.name}-s{seed}-{short_hash(attacked)}",

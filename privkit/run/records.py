@@ -21,6 +21,8 @@ SCORES = "scores.npz"
 """In a cell's folder: values float64 [N] and positive bool [N], of attacks that tell two kinds of examples apart."""
 PICTURES = "per_example.npz"
 """In a cell's folder: every image's metrics, and the first images with their guesses."""
+TRIALS = "trials.jsonl"
+"""In a cell's folder: the trials of its attack's tuning, one a line."""
 TRAINED = "trained.json"
 """In a model's folder: its record, which lists its weights."""
 Model = TypeVar("Model", bound=BaseModel)
@@ -59,7 +61,7 @@ def read_row(cell: Path) -> Row | None:
 
 def holds(home: Path) -> bool:
     """Whether the folder of a model or a cell holds something that a run would go on with."""
-    return any((home / name).exists() for name in (TRAINED, "training.ckpt", "attack.ckpt"))
+    return any((home / name).exists() for name in (TRAINED, TRIALS, "training.ckpt", "attack.ckpt"))
 
 
 def read_manifest(path: Path) -> Manifest | None:

@@ -50,15 +50,7 @@ def ask(context: AttackContext) -> Row:
     """
     attack: ImageAttack = context.cell.attack.spec
     seed_data, seed, size, mounting = context.seed_data, context.cell.seed, context.round_size, attack.mounting
-    must_read(attack, seed_data.splits.domain)
-    must_send(context)
-    if "query" in attack.needs and context.config.queries.rounds == 0:
-        raise NotApplicable(f"the threat model forbids queries, and {attack.name} learns from their answers")
-    if {"clients", "auxiliary_labels"} & attack.needs:
-        must_have_one_label(context)
-    views = context.recording.views
-    if not all(bool(view.smashed.isfinite().all()) for view in views):
-        raise NotApplicable("the release holds NaN or infinity: the model did not survive its training")
+    must_be_mountable(context)
     members = context.recording.members[: len(context.recording.members) // mounting.passes]
     seats = members >= 0
     victims = seed_data.victims[members[seats]]
@@ -98,6 +90,23 @@ def ask(context: AttackContext) -> Row:
             "notes": tuple(filter(None, (notes, mounting.short_of_published, caught, looks, columns))),
         }
     )
+
+
+def must_be_mountable(context: AttackContext) -> None:
+    """Refuse what no attack on these records, or not this one, can be mounted on.
+
+    Raises:
+        NotApplicable: it says why.
+    """
+    attack = context.attack
+    must_read(attack, context.seed_data.splits.domain)
+    must_send(context)
+    if "query" in attack.needs and context.config.queries.rounds == 0:
+        raise NotApplicable(f"the threat model forbids queries, and {attack.name} learns from their answers")
+    if {"clients", "auxiliary_labels"} & attack.needs:
+        must_have_one_label(context)
+    if not all(bool(view.smashed.isfinite().all()) for view in context.recording.views):
+        raise NotApplicable("the release holds NaN or infinity: the model did not survive its training")
 
 
 def by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
