@@ -77,7 +77,7 @@ def test_what_the_user_chose_is_held() -> None:
 
 @pytest.mark.parametrize("attack", ["black_box:fraction=.5", "white_box", "adaptive", "sdar"])
 def test_what_an_adversary_has_or_assumes_is_never_tuned(attack: str) -> None:
-    stated = {"fraction", "order", "same_victims", "passes", "simulator", "epochs", "doublings"}
+    stated = {"fraction", "order", "passes", "simulator", "epochs", "doublings"}
     assert not stated & search_space(parse("attacks", attack).spec).keys()
 
 
