@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from privkit.lazy import lazy
 
 if TYPE_CHECKING:
+    from privkit.audit.attack import Attacked, attack
     from privkit.audit.compare import compare
     from privkit.audit.run import AuditRun, run_audit
     from privkit.config import AuditConfig
 
 __version__ = "0.1.0"
-__all__ = ["AuditConfig", "AuditRun", "__version__", "compare", "run_audit"]
+__all__ = ["Attacked", "AuditConfig", "AuditRun", "__version__", "attack", "compare", "run_audit"]
 
 __getattr__ = lazy(__name__)
 

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args, get_type_hints
 
 from privkit.constraints import allowed
+from privkit.docstrings import meanings
 from privkit.errors import PrivkitError, UsageError, one_line, shortened, unknown
 from privkit.toml_text import TomlError, TooMuch, parse_toml
 
@@ -134,7 +135,7 @@ def describe(kind: str) -> list[dict[str, Any]]:
 
 def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
     """One line of `privkit list`."""
-    return {"name": name, "summary": summary, "options": {}, "allowed": {}} | more
+    return {"name": name, "summary": summary, "options": {}, "allowed": {}, "meaning": {}} | more
 
 
 def _described(name: str, target: Any) -> dict[str, Any]:
@@ -148,6 +149,7 @@ def _described(name: str, target: Any) -> dict[str, Any]:
     if spec:
         more["options"] = {f.name: getattr(target, f.name, None) for f in dataclasses.fields(target)}
         more["allowed"] = _allowed(target)
+        more["meaning"] = meanings(target if isinstance(target, type) else type(target))
     return _row(name, summary, **more)
 
 

@@ -121,7 +121,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     from privkit.training.spec import TrainingSpec
 
     pairs = paired(_many(s["defense"]), s.get("protocol"))
-    attacks = _unique(_budgeted(parse("attacks", given), budget) for given in _attacks(_many(s["attack"])))
+    attacks = _unique(budgeted(parse("attacks", given), budget) for given in _attacks(_many(s["attack"])))
     dataset = parse("datasets", s["dataset"])
     if s.get("skip_bad_rows"):
         dataset = _skipping(dataset)
@@ -267,7 +267,7 @@ def _auxiliary(given: Any, dataset: Component) -> str:
     return named.label
 
 
-def _budgeted(attack: Component, budget: Budget) -> Component:
+def budgeted(attack: Component, budget: Budget) -> Component:
     """Check what an attack declares, and give it its share of the budget's epochs, unless it named its own.
 
     Raises:

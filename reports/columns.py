@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
 from privkit.interval import Interval
 from privkit.reports import escape
-from privkit.reports.schema import Costs, Row
+from privkit.reports.schema import Costs, Row, Summary
 
 if TYPE_CHECKING:
     from privkit.reports.verdict import Verdict
@@ -91,13 +91,7 @@ def record(row: Row) -> dict[str, object]:
     flat |= {f"{name}_images": count for name, count in row.counts.items()}
     if row.best_epoch:
         flat |= {"kept": row.kept, "best_epoch": row.best_epoch}
-    for name, value in numbers(row).items():
-        if isinstance(value, Interval):
-            flat |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
-        else:
-            flat[name] = value
-    if (bound := row.empirical_bound) is not None:
-        flat |= {f"empirical_{name}": getattr(bound, name) for name in _BOUND}
+    flat |= _flat(numbers(row)) | _bound(row)
     if row.certificate is not None:
         flat["proven"] = row.certificate.statement
     flat |= {f"check_{check.name}": check.passed for check in row.checks}
@@ -118,6 +112,33 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
             if check.kind == "gate" and check.cell in places:
                 places[check.cell][f"gate_{check.name}"] = check.met
         lines += [cell.model_dump() for cell in verdict.cells if cell.status == "missing"]
+    return csv_text(lines)
+
+
+def seeds_csv(summaries: Sequence[Summary]) -> str:
+    """The table over seeds, unrounded: one line a defense and attack, or a floor."""
+    return csv_text(
+        [
+            {
+                "defense": summary.defense,
+                "attack": summary.attack,
+                "floor": summary.floor,
+                "seeds": " ".join(map(str, summary.seeds)),
+                **_flat(summary.values),
+            }
+            for summary in summaries
+        ]
+    )
+
+
+def answers_csv(rows: Sequence[Row], answer: str) -> str:
+    """The answers of attacks that gave `answer` ("auc" or "direct"), unrounded, and what is proven beside them."""
+    lines = []
+    for row in rows:
+        if answer in row.answers:
+            named: dict[str, object] = {"defense": row.defense, "attack": row.attack, "seed": row.seed}
+            beside = {name: value for name, value in numbers(row).items() if name in _PROVEN}
+            lines.append(named | _flat(row.answers) | _bound(row) | _flat(beside))
     return csv_text(lines)
 
 
@@ -152,6 +173,23 @@ def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
     if name.startswith("auc"):
         return max(middle, 1 - middle), max(low, 1 - high, 0.5), max(high, 1 - low)
     return middle, low, high
+
+
+def _flat(values: Mapping[str, Interval | float]) -> dict[str, object]:
+    """Numbers as columns: a value, and its limits if it has them."""
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, Interval):
+            flat |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _bound(row: Row) -> dict[str, object]:
+    """The lower bound of canaries as columns."""
+    bound = row.empirical_bound
+    return {} if bound is None else {f"empirical_{name}": getattr(bound, name) for name in _BOUND}
 
 
 def _floor(name: str) -> str:

@@ -41,6 +41,12 @@ class Comparison(Frozen):
     made_of: tuple[str, ...]
     unpaired: tuple[str, ...]
 
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        from privkit.reports.html import html_table
+
+        return html_table(comparison_table(self), NOTE)
+
 
 HEADERS = ("defense / attack", "quantity", "seeds", "A", "B", "B − A", "p", "effect")
 NOTE = (

@@ -51,7 +51,6 @@ def render(
     judged = " ".join(" ".join((f"Verdict: {verdict.sentence}.", *verdict.failures, mixed)).split())
     summary = tables.summary_table(summaries) if summaries else None
     summary_note = tables.summary_note(summaries) if summaries else ""
-    write(folder / "tables" / "audit.csv", columns.to_csv(rows, verdict).encode())
     others: dict[str, tuple[Table | None, str]] = {
         "answers": (answers.answers_table(rows), answers.NOTE),
         "orders": (answers.orders_table(rows), answers.ORDER_NOTE),
@@ -61,8 +60,15 @@ def render(
         **others,
         "seeds": (summary, summary_note),
     }
+    sheets = {
+        "audit": lambda: columns.to_csv(rows, verdict),
+        "answers": lambda: columns.answers_csv(rows, "auc"),
+        "orders": lambda: columns.answers_csv(rows, "direct"),
+        "seeds": lambda: columns.seeds_csv(summaries),
+    }
     for name, (made, note) in every.items():
         if made is not None:
+            write(folder / "tables" / f"{name}.csv", sheets[name]().encode())
             remark = f"{note}\n\n{escape.markdown(judged)}"
             write(folder / "tables" / f"{name}.md", tables.markdown(made, remark).encode())
             write(folder / "tables" / f"{name}.tex", f"% {escape.latex(judged)}\n{tables.latex(made)}".encode())

@@ -33,6 +33,16 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     floor: tuple[bool, ...]
 
+    def __str__(self) -> str:
+        """Markdown."""
+        return markdown(self, "").strip()
+
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        from privkit.reports.html import html_table
+
+        return html_table(self)
+
 
 HEADERS = (
     "defense",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,6 +30,11 @@ from privkit.run.stopping import finished_cells
 from privkit.run.verdict import verdict_of, write_verdict
 from privkit.settings import resolve
 from privkit.torch_utils.freed_memory import keep_freed_memory
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from privkit.reports.tables import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +62,42 @@ class AuditRun:
     def exit_code(self) -> int:
         """0 clean, 1 a gate failed, 3 some cells errored."""
         return self.verdict.exit_code
+
+    def table(self) -> Table:
+        """The table of the report: means over seeds if there are several, else a line a row; floors stand below."""
+        from privkit.audit.scoring import over_seeds
+        from privkit.reports import tables
+
+        summaries = over_seeds(self.rows)
+        return tables.summary_table(summaries) if summaries else tables.table(self.rows)
+
+    def to_pandas(self) -> DataFrame:
+        """Every number: one line a row, the columns of `report/tables/audit.csv`; what a row lacks is missing.
+
+        Raises:
+            UsageError: if pandas is not installed.
+        """
+        from privkit.reports.columns import record
+
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            raise UsageError("run.to_pandas() needs pandas; pip install 'privkit[pandas]'") from None
+        return DataFrame([record(row) for row in self.rows])
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the verdict, the tables and the first reconstructions."""
+        from privkit.audit.scoring import over_seeds
+        from privkit.reports import answers, html, tables
+
+        summaries = over_seeds(self.rows)
+        note = tables.summary_note(summaries) if summaries else tables.note_of(self.rows)
+        others = (
+            (answers.answers_table(self.rows), answers.NOTE),
+            (answers.orders_table(self.rows), answers.ORDER_NOTE),
+        )
+        shown = [(self.table(), note), *((made, text) for made, text in others if made is not None)]
+        return html.html_run(shown, self.verdict, self.report)
 
 
 def run_audit(
@@ -88,6 +129,10 @@ def run_audit(
     ...     run = run_audit(defense="patch_shuffle", out=folder + "/run", **small)
     >>> [row.defense for row in run.rows]
     ['none', 'patch_shuffle']
+    >>> run.table().headers[:4]
+    ('defense', 'attack', 'seed', 'accuracy ↑')
+    >>> run.to_pandas()["unaligned_mse"].between(0, 0.3).all().item()
+    True
     """
     if config is None:
         config = resolve(settings)

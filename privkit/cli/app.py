@@ -11,6 +11,7 @@ import typer
 
 from privkit.cli.accounting import COMMANDS
 from privkit.cli.compare import compare
+from privkit.cli.describe import describe as describe_part
 from privkit.cli.ledger import ledger
 from privkit.cli.papers import papers
 from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
@@ -265,7 +266,7 @@ def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
     return [f"options: {', '.join(written.values())}"] if written else []
 
 
-for command in (*COMMANDS, ledger, papers, compare):
+for command in (*COMMANDS, ledger, papers, compare, describe_part):
     app.command()(command)
 
 

@@ -1,0 +1,182 @@
+"""Attack recorded releases without an audit: guesses, controls, and scores if the truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import QueryResult, View
+from privkit.attacks.goals.control import Control
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
+from privkit.attacks.goals.reconstruct_controls import controls as control_experiments
+from privkit.audit.scoring import scored, summarise
+from privkit.config import BUDGETS
+from privkit.domains.images.domain import Images
+from privkit.errors import UsageError
+from privkit.registry import parse
+from privkit.reports.schema import Metrics
+from privkit.settings import budgeted
+
+if TYPE_CHECKING:
+    from privkit.reports.tables import Table
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attacked:
+    """What an attack made of recorded releases.
+
+    Attributes:
+        guess: images [N, C, H, W] in [0, 1], one for each released row, views concatenated.
+        result: the attack's own output, with its curve and the order that it found.
+        controls: the attack's control experiments; none for constant guesses, or without auxiliary images.
+        scores: alignment -> metric -> value with interval; empty if no truth was given.
+        floors: constant guess -> alignment -> metric -> value; likewise.
+        truth: the true images, None if they are not known.
+    """
+
+    guess: Tensor
+    result: Reconstruction
+    controls: tuple[Control, ...]
+    scores: dict[str, Metrics]
+    floors: dict[str, dict[str, Metrics]]
+    truth: Tensor | None
+
+    def table(self) -> Table:
+        """The attack and the floors, one line each; without numbers if the truth is not known."""
+        from privkit.reports.tables import FLOOR_NAMES, Table, interval
+
+        lines = {"attack": self.scores, **{FLOOR_NAMES.get(name, name): floor for name, floor in self.floors.items()}}
+        names = list(self.scores.get("unaligned", {}))
+        rows = [
+            (line, *(interval(found["unaligned"][name]) for name in names)) for line, found in lines.items() if found
+        ]
+        headers = ("guess", *(name.replace("_", " ").upper() for name in names))
+        return Table(headers=headers, rows=tuple(rows), floor=tuple(row[0] != "attack" for row in rows))
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the numbers, and the first images beside the guesses at them."""
+        from privkit.caches import plain_matplotlib
+        from privkit.reports import figures, html
+
+        guess = _pixels(self.guess)
+        pictures = figures.Pictures(truth=guess if self.truth is None else _pixels(self.truth), guess=guess)
+        with plain_matplotlib():
+            strip = figures.save(figures.reconstructions({"guesses": pictures}), "png")
+        told = "; ".join(control.detail for control in self.controls)
+        return html.html_table(self.table(), told) + html.html_picture(strip, "records, and the guesses at them")
+
+
+def attack(
+    views: Sequence[View | Tensor],
+    mounted: str | Mapping[str, Any] = "black_box",
+    *,
+    auxiliary: Tensor | None = None,
+    auxiliary_labels: Tensor | None = None,
+    query: Callable[[Tensor], Tensor] | None = None,
+    lower: nn.Module | None = None,
+    upper: nn.Module | None = None,
+    image_shape: tuple[int, int, int] | None = None,
+    truth: Tensor | None = None,
+    controls: bool = True,
+    seed: int = 0,
+) -> Attacked:
+    """Reconstruct the images behind recorded releases.
+
+    Args:
+        views: the releases of each round: tensors [B, T, D], [B, C, H, W] or [B, D], or `View`s with more knowledge.
+        mounted: an attack that reconstructs images, as on the command line: "black_box:epochs=20". If it names no
+            epochs it takes those of the budget `small`.
+        auxiliary: the adversary's own images [M, C, H, W] in [0, 1].
+        auxiliary_labels: their labels, int64 [M].
+        query: the defended client as a function: images [B, C, H, W] -> what it would release of them, row by row.
+        lower: the client's segment itself, for a white box.
+        upper: the server's segment.
+        image_shape: (C, H, W) of the private images; None takes that of `auxiliary` or `truth`.
+        truth: the private images [N, C, H, W] in [0, 1], row for row; only scores see them.
+        controls: whether to do the attack's control experiments.
+        seed: of the attack.
+
+    Raises:
+        UsageError: if there is no such attack, it reconstructs no images, or shapes do not fit.
+        NotApplicable: if the attack cannot be mounted on what is given; it says what is missing.
+
+    >>> draws = Generator().manual_seed(0)
+    >>> private, own = torch.rand(10, 1, 8, 8, generator=draws), torch.rand(40, 1, 8, 8, generator=draws)
+    >>> lower = nn.Flatten()
+    >>> found = attack([lower(private[:5]), lower(private[5:])], "white_box", auxiliary=own, lower=lower, truth=private)
+    >>> found.scores["unaligned"]["mse"].value < 0.01 < found.floors["mean_image"]["unaligned"]["mse"].value
+    True
+    >>> [control.passed for control in found.controls]
+    [True, True]
+    """
+    spec = budgeted(parse("attacks", mounted), BUDGETS["small"]).spec
+    if spec.goal != "reconstruct" or "images" not in spec.mounting.domains:
+        raise UsageError(
+            f"privkit.attack reconstructs images, and {spec.name} does not; name another attack, or mount this one by "
+            "its goal in privkit.attacks.goals"
+        )
+    known = next((tuple(images.shape[1:]) for images in (auxiliary, truth) if images is not None), image_shape)
+    if known is None or len(known) != 3:
+        raise UsageError(f"privkit.attack needs the shape (C, H, W) of the images, got {known}; give image_shape")
+    shape = (known[0], known[1], known[2])
+    recorded = [one if isinstance(one, View) else View(round=number, smashed=one) for number, one in enumerate(views)]
+    if not recorded:
+        raise UsageError("privkit.attack needs at least one recorded release, got none")
+    rows = sum(len(view.smashed) for view in recorded)
+    if truth is not None and (truth.shape[1:] != shape or len(truth) != rows):
+        raise UsageError(f"truth must be [{rows}, {', '.join(map(str, shape))}], got {list(truth.shape)}")
+    observation = ImageObservation(
+        image_shape=shape,
+        batch_size=len(recorded[0].smashed),
+        views=recorded,
+        auxiliary=auxiliary,
+        auxiliary_labels=auxiliary_labels,
+        query=None if query is None else _asked(query),
+        lower=lower,
+        upper=upper,
+    )
+    result = spec.run(observation, Generator().manual_seed(seed))
+    checked = controls and auxiliary is not None and not spec.mounting.ignores_views
+    scores: dict[str, Metrics] = {}
+    floors: dict[str, dict[str, Metrics]] = {}
+    if truth is not None:
+        scores = _scores(truth, result.images, observation, seed)
+        for name in ("mid_grey", *(["mean_image"] if auxiliary is not None else [])):
+            constant = parse("attacks", name).spec.run(observation, Generator().manual_seed(seed))
+            floors[name] = _scores(truth, constant.images, observation, seed)
+    return Attacked(
+        guess=result.images,
+        result=result,
+        controls=control_experiments(spec, observation, seed) if checked else (),
+        scores=scores,
+        floors=floors,
+        truth=truth,
+    )
+
+
+def _asked(query: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Generator], QueryResult]:
+    """A client that answers row by row, as attacks ask it."""
+
+    @torch.no_grad()
+    def ask(own: Tensor, draws: Generator) -> QueryResult:
+        members = torch.arange(len(own), device=own.device).unsqueeze(1)
+        return QueryResult(view=View(round=0, smashed=query(own)), members=members)
+
+    return ask
+
+
+def _scores(truth: Tensor, guess: Tensor, observation: ImageObservation, seed: int) -> dict[str, Metrics]:
+    """Metrics of guesses with their intervals."""
+    domain = Images(shape=observation.image_shape)
+    return summarise(scored(domain, truth.cpu(), guess.cpu(), observation.batch_size), seed)
+
+
+def _pixels(images: Tensor) -> Any:
+    """The first images as pictures [N, H, W, C] in 0..255."""
+    return (images[:_SHOWN].detach().cpu().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy()

@@ -1,0 +1,62 @@
+"""One part in words: what it is, what its options mean, where it comes from."""
+
+from __future__ import annotations
+
+import json
+from textwrap import wrap
+from typing import Annotated, Any
+
+import typer
+
+from privkit import docstrings
+from privkit.cli.accounting import Json
+from privkit.errors import unknown
+from privkit.registry import TABLES, as_written, load, table
+from privkit.registry import describe as described
+from privkit.reports.escape import terminal
+
+_WIDTH = 100
+
+
+def describe(
+    name: Annotated[str, typer.Argument(help="A defense, attack, dataset, model or other part, by its name.")],
+    as_json: Json = False,
+) -> None:
+    """Describe a part: what it does, and for each option its default, what is allowed, and what it means."""
+    kinds = [kind for kind in TABLES if name in table(kind)]
+    if not kinds:
+        raise unknown("part", name, {other for kind in TABLES for other in table(kind)})
+    found = [_of(kind, name) for kind in kinds]
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, default=str))
+        return
+    typer.echo("\n\n".join(terminal(_shown(part)) for part in found))
+
+
+def _of(kind: str, name: str) -> dict[str, Any]:
+    """One part of one kind."""
+    (entry,) = (entry for entry in described(kind) if entry["name"] == name)
+    part = load(table(kind)[name]) if not entry["summary"].startswith("broken: ") else None
+    about = {"text": docstrings.text(part) or entry["summary"], "source": docstrings.source(part)} if part else {}
+    return {"kind": kind, **entry, **about}
+
+
+def _shown(part: dict[str, Any]) -> str:
+    """A part as paragraphs."""
+    lines = [f"{part['name']} ({part['kind']})", "", *_paragraphs(part.get("text", part["summary"]))]
+    if part["options"]:
+        lines += ["", "Options:"]
+    for option, default in part["options"].items():
+        allowed = part["allowed"].get(option)
+        lines.append(f"  {option}={as_written(default)}{f': {allowed}' if allowed else ''}")
+        meaning = part["meaning"].get(option, "")
+        lines += wrap(meaning, _WIDTH, initial_indent="      ", subsequent_indent="      ")
+    if part.get("source"):
+        lines += ["", *wrap(f"Source: {part['source']}", _WIDTH)]
+    return "\n".join(lines)
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Paragraphs, wrapped anew."""
+    blocks = [wrap(" ".join(block.split()), _WIDTH) for block in text.split("\n\n")]
+    return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]

@@ -1,0 +1,60 @@
+"""What docstrings say of a part: its text, the meaning of each option, its source."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Examples?):$|^Source:|^>>> ")
+_ENTRY = re.compile(r"^    (\w+(?:, \w+)*): +(.*)$")
+
+
+def text(part: object) -> str:
+    """The paragraphs of a docstring before its first section.
+
+    >>> text(text)
+    'The paragraphs of a docstring before its first section.'
+    """
+    lines = _lines(part)
+    end = next((number for number, line in enumerate(lines) if _SECTION.match(line)), len(lines))
+    return "\n".join(lines[:end]).strip()
+
+
+def source(part: object) -> str:
+    """What a docstring names as its source, in one line; empty if it names none.
+
+    >>> from privkit.attacks.scores.leak import roc_points
+    >>> source(roc_points)
+    'Fawcett 2006, Algorithm 1; scikit-learn `roc_curve`.'
+    """
+    lines = _lines(part)
+    start = next((number for number, line in enumerate(lines) if line.startswith("Source:")), len(lines))
+    end = next((number for number in range(start, len(lines)) if not lines[number].strip()), len(lines))
+    return " ".join(line.strip() for line in lines[start:end]).removeprefix("Source:").strip()
+
+
+def meanings(cls: type) -> dict[str, str]:
+    """Field -> its meaning, from the "Attributes" of a class and of those that it inherits from.
+
+    >>> from privkit.interval import Interval
+    >>> meanings(Interval)["n"]
+    'how many trials, records or seeds it rests on.'
+    """
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        lines = _lines(base)
+        names: list[str] = []
+        for line in lines[lines.index("Attributes:") + 1 :] if "Attributes:" in lines else []:
+            if entry := _ENTRY.match(line):
+                names = entry[1].split(", ")
+                found |= dict.fromkeys(names, entry[2])
+            elif line.startswith("        ") and names:
+                found |= {name: f"{found[name]} {line.strip()}" for name in names}
+            elif line.strip():
+                break
+    return found
+
+
+def _lines(part: object) -> list[str]:
+    """Lines of a docstring without its indent; an instance has that of its class."""
+    return inspect.cleandoc(part.__doc__ or "").split("\n")

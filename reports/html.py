@@ -1,0 +1,47 @@
+"""Tables and runs as HTML for a notebook: text escaped, pictures inside."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from privkit.reports.tables import Table
+    from privkit.reports.verdict import Verdict
+
+
+def html_table(shown: Table, note: str = "") -> str:
+    """A table; floors are grey.
+
+    >>> from privkit.reports.tables import Table
+    >>> html_table(Table(headers=("a",), rows=(("<1>",),), floor=(False,)))
+    '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td>&lt;1&gt;</td></tr></tbody></table>'
+    """
+    head = "".join(f"<th>{escape(header)}</th>" for header in shown.headers)
+    lines = []
+    for row, floor in zip(shown.rows, shown.floor, strict=True):
+        style = ' style="color: gray"' if floor else ""
+        lines.append(f"<tr{style}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>")
+    body = "".join(lines)
+    remark = f"<p><small>{escape(note)}</small></p>" if note else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{remark}"
+
+
+def html_picture(png: bytes, caption: str) -> str:
+    """A picture inside the page."""
+    data = base64.b64encode(png).decode()
+    return f'<img src="data:image/png;base64,{data}" alt="{escape(caption)}" style="max-width: 100%">'
+
+
+def html_run(tables: Sequence[tuple[Table, str]], verdict: Verdict, page: Path) -> str:
+    """A run: its verdict, its tables with their notes, and the reconstructions of its report if there are any."""
+    told = "".join(f"<li>{escape(failure)}</li>" for failure in verdict.failures)
+    parts = [f"<p><b>{escape(verdict.sentence)}</b></p>", f"<ul>{told}</ul>" if told else ""]
+    parts += [html_table(shown, note) for shown, note in tables]
+    strips = page.parent / "figures" / "reconstructions.png"
+    if strips.is_file():
+        parts.append(html_picture(strips.read_bytes(), "records, and the guesses at them"))
+    return "".join([*parts, f"<p>report: <code>{escape(str(page))}</code></p>"])

@@ -1,0 +1,35 @@
+"""`privkit describe`: every option of every part with its meaning."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from privkit.cli.app import app
+from privkit.errors import UsageError
+from privkit.registry import TABLES, describe
+
+runner = CliRunner()
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_every_option_has_a_meaning(kind: str) -> None:
+    for entry in describe(kind):
+        assert {name for name in entry["options"] if not entry["meaning"].get(name)} == set(), entry["name"]
+
+
+def test_a_part_in_words() -> None:
+    done = runner.invoke(app, ["describe", "batch_shuffle"])
+    text = " ".join(done.stdout.split())
+    assert "batch_shuffle (defenses) Shuffling, occlusion and mixture over a batch" in text
+    assert "keep=0.4: a finite number >= 0 and <= 1 k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens." in text
+    assert "Source: Yao et al." in text
+    assert "batch_shuffle (accountants)" in text
+    (defense, _) = json.loads(runner.invoke(app, ["describe", "batch_shuffle", "--json"]).stdout)
+    assert (defense["kind"], defense["options"]["keep"]) == ("defenses", 0.4)
+    assert defense["meaning"]["keep"].startswith("k in [0, 1]")
+
+
+def test_an_unknown_part_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError, match="did you mean 'batch_shuffle'"):
+        runner.invoke(app, ["describe", "batch_shufle"], catch_exceptions=False)
