@@ -100,7 +100,8 @@ class AuditConfig:
         queries: what the threat model allows to ask of the defended edge.
         tune: how the fields of attacks are chosen; None mounts them as they are given.
         held: names of the parts of a split release that the adversary holds; none for all of them.
-        features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), and for LPIPS.
+        features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), for LPIPS, and
+            a classifier of guesses.
         device: "auto", "cpu" or "cuda".
         data_root: folder of the official datasets.
         download: whether missing official files may be fetched.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 START = "zero_steps"
 """Key of the attack's start among a row's floors."""
 _METRICS = (
-    *("mse", "psnr", "ssim", "f_sim", "identified", "lpips"),
+    *("mse", "psnr", "ssim", "f_sim", "identified", "lpips", "recognized"),
     *("token_accuracy", "rouge_l", "exact", "cells", "dense_error", "dense_mse", "categories"),
 )
 _ANSWERS = (

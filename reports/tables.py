@@ -83,7 +83,7 @@ RECORD_NOTE = (
 )
 
 
-PERCEIVED = {"f_sim": "F-SIM ↓", "identified": "ID ↓", "lpips": "LPIPS ↑"}
+PERCEIVED = {"f_sim": "F-SIM ↓", "identified": "ID ↓", "lpips": "LPIPS ↑", "recognized": "recognized ↓"}
 """Metrics of feature networks, which have columns where a run has them."""
 
 

@@ -128,10 +128,10 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     batch = config.protocol.spec.active * config.training.batch_size
     if perception is None:
         perception = Perception.of(config.features, device)
+    if perception.recognizes:
+        perception = perception.fitted(without(splits.auxiliary, victims), splits.classes, seed)
     floors = {
-        name: summarise(
-            scored(splits.domain, victims.x, guess.expand_as(victims.x).contiguous(), batch, perception), seed
-        )
+        name: summarise(scored(victims, guess.expand_as(victims.x).contiguous(), batch, perception), seed)
         for name, guess in splits.domain.guesses(auxiliary.x).items()
     }
     return SeedData(

@@ -23,6 +23,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "neighbor": UNIT,
     "membership": UNIT,
     "identified": UNIT,
+    "recognized": UNIT,
     "mse": UNIT,
     "ssim": (-1.0, 1.0),
     "matched_ssim": (-1.0, 1.0),

@@ -126,8 +126,9 @@ def audit(
     features: Annotated[
         list[str] | None,
         typer.Option(
-            help="Network for F-SIM and identification (embedded, dlib, timm:MODEL, torchvision:MODEL, file:PATH), or "
-            "lpips:alex; repeatable. A file: is a TorchScript program, and it is run."
+            help="Network for F-SIM and identification (embedded, dlib, timm:MODEL, torchvision:MODEL, file:PATH), "
+            "lpips:alex, or classifier (trained on auxiliary images, or classifier:PATH), which recognizes guesses; "
+            "repeatable. A PATH is a TorchScript program, and it is run."
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads. [all usable, at most 8]")] = None,

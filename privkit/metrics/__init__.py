@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from privkit.metrics.memory import peak_memory
     from privkit.metrics.perception import Perception
     from privkit.metrics.perceptual import f_sim, identity, lpips
+    from privkit.metrics.recognition import recognized
 
 __all__ = [
     "METRICS",
@@ -29,6 +30,7 @@ __all__ = [
     "mcc",
     "measure",
     "peak_memory",
+    "recognized",
     "task_scores",
 ]
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from privkit.attacks.scores.image import Values
+from privkit.domains.base import Batch
 from privkit.errors import UsageError
 from privkit.metrics.feature_networks import FeatureNetwork, feature_network
 from privkit.metrics.perceptual import f_sim, f_sim_floors, identity, lpips, lpips_weights
+from privkit.metrics.recognition import fitting, recognized, recognized_floors, taught
 
 _TRUNKS = ("alex", "vgg", "squeeze")
 _PACKAGES = {"embedded": ("efficientnet_lite_pytorch",), "dlib": ("dlib",)}
@@ -25,18 +27,23 @@ class Perception:
     Attributes:
         network: for F-SIM and identification, or None.
         trunk: of LPIPS, or "".
+        classifier: of guesses, or None.
+        learns: whether the classifier is one that `fitted` trains.
     """
 
     network: FeatureNetwork | None = None
     trunk: str = ""
+    classifier: FeatureNetwork | None = None
+    learns: bool = False
 
     @classmethod
     def of(cls, names: Sequence[str], device: torch.device) -> Perception:
         """Load what a user named.
 
         Args:
-            names: at most one feature network (see `feature_network`) and one "lpips:alex", "lpips:vgg" or
-                "lpips:squeeze".
+            names: at most one feature network (see `feature_network`), one "lpips:alex", "lpips:vgg" or
+                "lpips:squeeze", and one "classifier" or "classifier:PATH", a TorchScript file, [N, 3, H, W] in [0, 1]
+                -> [N, L].
             device: where it computes.
 
         Raises:
@@ -48,25 +55,55 @@ class Perception:
         """
         check_names(names)
         trunks = [name.partition(":")[2] for name in names if name.startswith("lpips:")]
-        networks = [feature_network(name, device) for name in names if not name.startswith("lpips:")]
-        return cls(network=networks[0] if networks else None, trunk=trunks[0] if trunks else "")
+        networks = [feature_network(name, device) for name in names if not _kind(name)]
+        paths = [name.partition(":")[2] for name in names if _kind(name) == "classifier"]
+        given = [feature_network(f"file:{path}", device) for path in paths if path]
+        return cls(
+            network=networks[0] if networks else None,
+            trunk=trunks[0] if trunks else "",
+            classifier=replace(given[0], label=given[0].label.replace("file:", "classifier:", 1)) if given else None,
+            learns=paths == [""],
+        )
+
+    @property
+    def recognizes(self) -> bool:
+        """Whether guesses are classified."""
+        return self.learns or self.classifier is not None
+
+    def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
+        """The same for a seed's images: its classifier is trained, or checked if it is a file.
+
+        Args:
+            known: labeled images of the attacked data set, none of them attacked.
+            classes: how many there are.
+            seed: of the training.
+
+        Raises:
+            UsageError: if images have several labels each, or the file's classifier has other classes.
+        """
+        if self.learns:
+            return replace(self, classifier=taught(known, classes, seed))
+        if self.classifier is not None:
+            fitting(self.classifier, known, classes)
+        return self
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Names with their weights' hash or version, for the row."""
-        names = [] if self.network is None else [self.network.label]
+        names = [one.label for one in (self.network, self.classifier) if one is not None]
         return tuple(names + ([f"lpips:{self.trunk} 0.1"] if self.trunk else []))
 
     def contents(self) -> dict[str, str]:
-        """What was named -> the hash of its weights.
+        """What was named -> the hash of its weights; a classifier that is trained here follows from seed and images.
 
         Raises:
             DataError: if LPIPS or its weights cannot be had.
         """
         hashes = {}
-        if self.network is not None:
-            name, digest = self.network.label.rsplit(" ", 1)
-            hashes[name] = digest
+        for loaded in (self.network, None if self.learns else self.classifier):
+            if loaded is not None:
+                name, digest = loaded.label.rsplit(" ", 1)
+                hashes[name] = digest
         if self.trunk:
             hashes[f"lpips:{self.trunk}"] = lpips_weights(self.trunk)
         return hashes
@@ -76,27 +113,37 @@ class Perception:
         kind = "" if self.network is None else self.network.label.partition(":")[0]
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
-    def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
+    def scores(self, truth: Tensor, labels: Tensor, guess: Tensor) -> dict[str, Values]:
         """Metric -> one value an image.
 
         Args:
             truth: [N, C, H, W] in [0, 1].
-            guess: the same shape.
+            labels: int64 [N], of the originals.
+            guess: the same shape as `truth`.
         """
         values: dict[str, Values] = {}
         if self.network is not None:
             values |= {"f_sim": f_sim(truth, guess, self.network), "identified": identity(truth, guess, self.network)}
         if self.trunk:
             values["lpips"] = lpips(truth, guess, self.trunk)
+        if self.classifier is not None:
+            values["recognized"] = recognized(labels, guess, self.classifier)
         return values
 
-    def floors(self, truth: Tensor, labels: Tensor) -> str:
-        """F-SIM of different originals, in words; nothing without a network."""
-        if self.network is None:
-            return ""
-        floors = f_sim_floors(truth, labels, self.network)
-        shown = ", ".join(f"{value:.3f} of {name.replace('_', ' ')}" for name, value in floors.items())
-        return f"F-SIM of two different originals: {shown}"
+    def floors(self, truth: Tensor, labels: Tensor) -> tuple[str, ...]:
+        """F-SIM of different originals, and how many originals the classifier recognizes, in words."""
+        told = []
+        if self.network is not None:
+            floors = f_sim_floors(truth, labels, self.network)
+            shown = ", ".join(f"{value:.3f} of {name.replace('_', ' ')}" for name, value in floors.items())
+            told.append(f"F-SIM of two different originals: {shown}")
+        if self.classifier is not None:
+            shares = recognized_floors(truth, labels, self.classifier)
+            told.append(
+                f"recognized: {shares['originals']:.3f} of the originals themselves, and "
+                f"{shares['other_originals']:.3f} if each guess is another original"
+            )
+        return tuple(told)
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -104,9 +151,21 @@ def check_names(names: Sequence[str]) -> None:
 
     Raises:
         UsageError: with what is allowed.
+
+    >>> check_names(["embedded", "lpips:alex", "classifier"])
     """
-    trunks = [name for name in names if name.startswith("lpips:")]
-    if len(trunks) > 1 or len(names) - len(trunks) > 1:
-        raise UsageError(f"features takes one network and one lpips:TRUNK at most, got {', '.join(names)}")
-    if trunks and trunks[0].partition(":")[2] not in _TRUNKS:
-        raise UsageError(f"the trunk of LPIPS must be {', '.join(_TRUNKS)}, got {trunks[0]!r}")
+    kinds = [_kind(name) for name in names]
+    if len(kinds) > len(set(kinds)):
+        allowed = "one network, one lpips:TRUNK and one classifier at most"
+        raise UsageError(f"features takes {allowed}, got {', '.join(names)}")
+    for name, kind in zip(names, kinds, strict=True):
+        if kind == "lpips" and name.partition(":")[2] not in _TRUNKS:
+            raise UsageError(f"the trunk of LPIPS must be {', '.join(_TRUNKS)}, got {name!r}")
+        if name == "classifier:":
+            raise UsageError("classifier: needs the path of a TorchScript file; classifier alone trains one")
+
+
+def _kind(name: str) -> str:
+    """ "lpips", "classifier", or empty for a feature network."""
+    kind = name.partition(":")[0]
+    return kind if kind == "classifier" or name.startswith("lpips:") else ""
