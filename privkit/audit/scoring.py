@@ -11,7 +11,7 @@ import torch
 from privkit.attacks.goals import reconstruct
 from privkit.attacks.scores.image import Values
 from privkit.audit.seed_intervals import RANGES, UNBOUNDED, over_values
-from privkit.domains.base import Batch
+from privkit.domains.domain import Domain
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
 from privkit.reports.schema import Metric, Metrics, Row, Summary
@@ -38,16 +38,31 @@ Scores = dict[str, Values]
 """Metric -> one value an image."""
 
 
-def scored(victims: Batch, guess: Tensor, batch_size: int, perception: Perception | None = None) -> dict[str, Scores]:
-    """Scores of guesses on any device; of images also after matching, and by what a feature network sees of them."""
-    truth, labels = victims.x, victims.y
-    if victims.domain.name != "images":
-        return {"unaligned": victims.domain.scores(truth, guess)}
+def scored(
+    domain: Domain,
+    truth: Tensor,
+    guess: Tensor,
+    batch_size: int,
+    perception: Perception | None = None,
+    labels: Tensor | None = None,
+) -> dict[str, Scores]:
+    """Scores of guesses on any device; of images also after matching, and by what networks see of them.
+
+    Args:
+        domain: of the records.
+        truth: [N, ...].
+        guess: the same shape.
+        batch_size: records of a round, within which guesses are matched.
+        perception: the networks; None for none.
+        labels: of the originals, which a classifier among the networks needs.
+    """
+    if domain.name != "images":
+        return {"unaligned": domain.scores(truth, guess)}
     values = reconstruct.score(truth, guess, batch_size)
     if perception is not None and perception.labels:
         order = reconstruct.match(truth.cpu().numpy(), guess.cpu().numpy(), batch_size)
-        values["unaligned"] |= perception.scores(truth, labels, guess)
-        values["matched"] |= perception.scores(truth, labels, guess[torch.from_numpy(order).to(guess.device)])
+        values["unaligned"] |= perception.scores(truth, guess, labels)
+        values["matched"] |= perception.scores(truth, guess[torch.from_numpy(order).to(guess.device)], labels)
     return values
 
 

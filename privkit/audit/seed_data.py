@@ -131,7 +131,10 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     if perception.recognizes:
         perception = perception.fitted(without(splits.auxiliary, victims), splits.classes, seed)
     floors = {
-        name: summarise(scored(victims, guess.expand_as(victims.x).contiguous(), batch, perception), seed)
+        name: summarise(
+            scored(splits.domain, victims.x, guess.expand_as(victims.x).contiguous(), batch, perception, victims.y),
+            seed,
+        )
         for name, guess in splits.domain.guesses(auxiliary.x).items()
     }
     return SeedData(

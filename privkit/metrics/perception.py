@@ -113,20 +113,20 @@ class Perception:
         kind = "" if self.network is None else self.network.label.partition(":")[0]
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
-    def scores(self, truth: Tensor, labels: Tensor, guess: Tensor) -> dict[str, Values]:
+    def scores(self, truth: Tensor, guess: Tensor, labels: Tensor | None = None) -> dict[str, Values]:
         """Metric -> one value an image.
 
         Args:
             truth: [N, C, H, W] in [0, 1].
-            labels: int64 [N], of the originals.
-            guess: the same shape as `truth`.
+            guess: the same shape.
+            labels: int64 [N], of the originals; without them nothing is classified.
         """
         values: dict[str, Values] = {}
         if self.network is not None:
             values |= {"f_sim": f_sim(truth, guess, self.network), "identified": identity(truth, guess, self.network)}
         if self.trunk:
             values["lpips"] = lpips(truth, guess, self.trunk)
-        if self.classifier is not None:
+        if self.classifier is not None and labels is not None:
             values["recognized"] = recognized(labels, guess, self.classifier)
         return values
 

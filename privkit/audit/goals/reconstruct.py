@@ -54,10 +54,11 @@ def ask(context: AttackContext) -> Row:
     members = context.recording.members[: len(context.recording.members) // mounting.passes]
     seats = members >= 0
     victims = seed_data.victims[members[seats]]
+    domain, looks = victims.domain, seed_data.perception
     floors = dict(seed_data.floors)
     if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
         untaught = mounting.start.run(observe(context, known_to(attack)), context.generator()).images[seats]
-        floors["zero_steps"] = summarise(scored(victims, untaught, size, seed_data.perception), seed)
+        floors["zero_steps"] = summarise(scored(domain, victims.x, untaught, size, looks, victims.y), seed)
     checks = _controls(attack, context)
 
     context.begin()
@@ -67,7 +68,7 @@ def ask(context: AttackContext) -> Row:
     session = checkpoint if queries is None else CountingSession(checkpoint, queries)
     result = attack.run(observation, context.generator(), session)
     result = replace(result, images=result.images[seats])
-    scores = scored(victims, result.images, size, seed_data.perception)
+    scores = scored(domain, victims.x, result.images, size, looks, victims.y)
     recovered = summarise(scores, seed)
     checks += judge(
         result.converged, recovered["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
@@ -76,8 +77,8 @@ def ask(context: AttackContext) -> Row:
     told, notes = ({}, "") if result.permutation is None else order(context, result.permutation)
     clients = observation.clients
     caught = noticed(context, clients) if isinstance(clients, LiveClients) else ""
-    looks = () if several(victims.y) else seed_data.perception.floors(victims.x, victims.y)
-    columns = by_column(victims.domain, victims.x, result.images) if isinstance(victims.domain, Tables) else ""
+    seen = () if several(victims.y) else looks.floors(victims.x, victims.y)
+    columns = by_column(domain, victims.x, result.images) if isinstance(domain, Tables) else ""
     checkpoint.remove()
     return context.row.model_copy(
         update={
@@ -87,7 +88,7 @@ def ask(context: AttackContext) -> Row:
             "attack_curve": result.curve,
             "answers": told,
             "queries": None if queries is None else queries.rounds,
-            "notes": tuple(filter(None, (notes, mounting.short_of_published, caught, *looks, columns))),
+            "notes": tuple(filter(None, (notes, mounting.short_of_published, caught, *seen, columns))),
         }
     )
 
