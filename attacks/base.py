@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Never, Protocol, TypeVar
 
 from torch import Generator, Tensor
+
+from privkit.threat_models import ThreatModel
 
 
 class NotApplicable(Exception):
@@ -167,6 +169,7 @@ class Mounting(Generic[Held, Output]):
         shadow_models: models of the attacked one's kind that it has trained.
         labeled: records of each label whose label it knows; 0 for one positive record of each round, if it knows any.
         gradients: whether it reads the gradients that come back, so that it needs a lower segment that learns.
+        architecture_only: whether it throws away the weights of a lower segment that it is given.
         short_of_published: a sentence, if it is mounted below its published strength.
     """
 
@@ -182,6 +185,7 @@ class Mounting(Generic[Held, Output]):
     shadow_models: int = 0
     labeled: int = 0
     gradients: bool = True
+    architecture_only: bool = False
     short_of_published: str = ""
 
 
@@ -229,6 +233,26 @@ AnyAttack = Attack[Never, object]
 def known_to(attack: AnyAttack) -> frozenset[str]:
     """Fields of the observation that an attack declares: an audit hands over no others."""
     return attack.needs | attack.uses
+
+
+def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> ThreatModel:
+    """The threat model under which an attack is mounted.
+
+    It follows from what the attack is given: the training or records in it, several passes, weights, queries, in this
+    order; an attack with none of them is passive.
+
+    Args:
+        attack: its specification.
+        held: fields of the observation that its adversary has; None for all that the attack declares.
+    """
+    held = known_to(attack) if held is None else held
+    if {"clients", "present"} & set(held):
+        return "malicious"
+    if attack.mounting.passes > 1:
+        return "many_passes"
+    if "lower" in held and not attack.mounting.architecture_only:
+        return "weights"
+    return "query" if {"query", "predict"} & set(held) else "passive"
 
 
 def lacking(attack: AnyAttack, observation: Observation) -> list[str]:

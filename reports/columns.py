@@ -49,8 +49,8 @@ GATED = (
 _BOUND = ("claimed", "epsilon", "delta", "confidence", "canaries", "inserted", "ceiling", "statement")
 """Fields of an empirical bound that are columns."""
 _OF_ROW = {
-    *("cell", "status", "reason", "defense", "attack", "dataset", "model", "seed", "auxiliary", "attacked"),
-    "batch_size",
+    *("cell", "status", "reason", "defense", "attack", "threat_model", "dataset", "model", "seed"),
+    *("auxiliary", "attacked", "batch_size"),
 }
 
 

@@ -15,7 +15,10 @@ from privkit.reports.schema import Manifest, Provenance, Row, Summary
 from privkit.reports.score_figures import Told, auc_figure, score_figure
 from privkit.reports.strongest import strongest
 from privkit.reports.tables import Table
+from privkit.reports.threats import NOTE as THREATS_NOTE
+from privkit.reports.threats import ThreatVerdict, threats_table
 from privkit.reports.verdict import Verdict
+from privkit.threat_models import shown
 
 Write = Callable[[Path, bytes], None]
 
@@ -23,6 +26,7 @@ Write = Callable[[Path, bytes], None]
 def render(
     rows: Sequence[Row],
     summaries: Sequence[Summary],
+    threats: Sequence[ThreatVerdict],
     manifest: Manifest,
     pictures: Mapping[str, Pictures],
     texts: Mapping[str, Sequence[tuple[str, str]]],
@@ -36,6 +40,7 @@ def render(
     Args:
         rows: of the run, in its order.
         summaries: over seeds, empty where there is one seed.
+        threats: the verdicts under each threat model.
         manifest: of the run.
         pictures: cell id -> its first images; cells without pictures are left out of the figure.
         texts: cell id -> its first token sequences or table rows in words, and the guesses at them; likewise.
@@ -57,6 +62,7 @@ def render(
     }
     every = {
         "audit": (table, tables.note_of(rows)),
+        "threats": (threats_table(threats), THREATS_NOTE),
         **others,
         "seeds": (summary, summary_note),
     }
@@ -99,6 +105,7 @@ def render(
         "counted": tables.counted,
         "interval": tables.interval,
         "proven": tables.proven,
+        "shown": shown,
     }
     best_rows = strongest(rows)
     best = {made.row.cell: made.attacks for made in best_rows}
@@ -120,6 +127,8 @@ def render(
         made_of=_made_of(rows),
         table=table,
         note=tables.note_of(rows),
+        threats=threats,
+        threats_note=THREATS_NOTE,
         others=others,
         texts=texts,
         told={made.row.cell: made.told for made in best_rows},

@@ -134,8 +134,11 @@ class Row(Frozen):
     seed: int
     knowledge: Annotated[
         tuple[str, ...],
-        Field(description="what the adversary may hold beside the release, by `privkit.attacks.base.Knowledge`"),
+        Field(description="what the adversary may hold beside the release, by `privkit.attacks.base.known_to`"),
     ] = ()
+    threat_model: Annotated[
+        str, Field(description="one of `privkit.threat_models`, by what the adversary really had; empty in older rows")
+    ] = ""
     parts: Annotated[tuple[str, ...], Field(description="parts of a split release that the adversary holds")] = ()
     auxiliary: Annotated[str, Field(description="where the adversary's own records come from")]
     attacked: Annotated[str, Field(description="which records are attacked")]

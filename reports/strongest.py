@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from privkit.reports.schema import Row
+from privkit.reports.schema import Metric, Row
+from privkit.reports.tables import START
 
 FLOORS = ("mean_image", "mid_grey")
 NAMES = {
@@ -68,7 +69,7 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
         told = tuple(row for row in group if "auc" in row.answers)
         real = [row for row in guessed if row.attack not in FLOORS]
         if guessed:
-            best = min(real or guessed, key=_distance)
+            best = min(real or guessed, key=distance)
         elif told:
             best = max(told, key=lambda row: abs(row.answers["auc"].value - 0.5))
         else:
@@ -78,12 +79,24 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
     return winners
 
 
+def beyond(ours: Metric, floor: float) -> bool:
+    """Whether all of a metric's interval is closer to the records than a floor: the one meaning of "better than"."""
+    return ours.low > floor if ours.higher_is_closer else ours.high < floor
+
+
+def falls(row: Row) -> bool:
+    """Whether an attack recovered more than every constant guess, by its deciding metric."""
+    metric = deciding(row)
+    floors = [floor["unaligned"][metric].value for name, floor in row.floors.items() if metric and name != START]
+    return bool(floors) and all(beyond(row.recovered["unaligned"][metric], floor) for floor in floors)
+
+
 def deciding(row: Row) -> str:
     """The metric by which a row is compared with others; empty where it has none."""
     return next((name for name in DECIDING if name in row.recovered.get("unaligned", {})), "")
 
 
-def _distance(row: Row) -> float:
+def distance(row: Row) -> float:
     """How far the guesses of a row are from the records, by its deciding metric."""
     estimate = row.recovered["unaligned"][deciding(row)]
     return -estimate.value if estimate.higher_is_closer else estimate.value

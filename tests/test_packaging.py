@@ -77,7 +77,16 @@ CORE = {"training", "defenses", "models", "domains", "metrics"}
 
 SHARED = tuple(
     f"privkit.{name}"
-    for name in ("lazy", "array", "constraints", "certificate", "empirical_bound", "interval", "limits")
+    for name in (
+        "lazy",
+        "array",
+        "constraints",
+        "certificate",
+        "empirical_bound",
+        "interval",
+        "limits",
+        "threat_models",
+    )
 )
 """Modules on the ground that every library may import."""
 

@@ -67,6 +67,7 @@ class UnSplit(Checked):
         """Half the budget's epochs, since one costs twice what another attack's does."""
         return Mounting(
             any_tokens=True,
+            architecture_only=True,
             budget_share=0.5 if self.epochs is None else 0.0,
             start=None if self.epochs == 0 else replace(self, epochs=0),
             control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),

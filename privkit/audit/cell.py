@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from privkit.attacks.base import AnyAttack, AttackDiverged, NotApplicable, known_to
+from privkit.attacks.base import AnyAttack, AttackDiverged, NotApplicable, known_to, threat_model
 from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.defended import defended_model
 from privkit.audit.findings import at_chance
@@ -51,6 +51,7 @@ def run_cell(
         partition=config.partition.label,
         seed=cell.seed,
         knowledge=tuple(sorted(known_to(cell.attack.spec))),
+        threat_model=threat_model(cell.attack.spec),
         auxiliary=config.auxiliary,
         attacked=config.attacked,
         parts=config.held if cell.defense.spec.storages and config.held else cell.defense.spec.storages,

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from privkit.interval import Interval
 from privkit.reports.schema import Check, Metrics
+from privkit.reports.strongest import beyond
 
 CONVERGENCE: dict[bool | None, str] = {
     True: "attack converged: the last doubling of its training lowered the held-out error by at most 5 %",
@@ -67,7 +68,7 @@ def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]
     for name, what in BEATEN.items():
         if name in floors:
             ours, floor = recovered[metric], floors[name][metric].value
-            passed = ours.low > floor if ours.higher_is_closer else ours.high < floor
+            passed = beyond(ours, floor)
             checks.append(
                 Check(
                     name=f"beats_{name}",

@@ -56,6 +56,7 @@ def build(run: Path, rows: list[Row] | None = None, gates: Sequence[Gate] | None
 def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, write: Write) -> Path:
     """Read what the cells stored, and write the report."""
     from privkit.audit.scoring import over_seeds
+    from privkit.audit.threats import threats_of
     from privkit.reports import figures, page
 
     with writing(run / "report"):
@@ -67,7 +68,8 @@ def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, 
         write(homes[cell] / "reconstructions.png", strip)
     texts = {row.cell: arrays for row in rows if (arrays := _texts(homes[row.cell], row))}
     told = {row.cell: arrays for row in rows if (arrays := _told(homes[row.cell], row))}
-    return page.render(rows, over_seeds(rows), manifest, pictures, texts, told, verdict, run / "report", write)
+    summaries, threats = over_seeds(rows), threats_of(rows)
+    return page.render(rows, summaries, threats, manifest, pictures, texts, told, verdict, run / "report", write)
 
 
 def _pictures(cell: Path, row: Row):  # type: ignore[no-untyped-def]

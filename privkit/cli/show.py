@@ -60,7 +60,16 @@ class Shown:
     def show(self, rows: Sequence[Any], page: Path, verdict: Any) -> NoReturn:
         """Print rows and verdict of a run, and exit with the verdict's code."""
         if self.as_json:
-            fields = {"event": "result", "report": str(page), "verdict": verdict, "rows": list(rows)}
+            from privkit.audit.threats import threats_of
+
+            threats = threats_of(rows)
+            fields = {
+                "event": "result",
+                "report": str(page),
+                "verdict": verdict,
+                "threats": threats,
+                "rows": list(rows),
+            }
             typer.echo(json.dumps(fields, default=lambda model: json.loads(model.model_dump_json())))
         elif not self.quiet:
             _print_run(list(rows), page)
@@ -85,16 +94,22 @@ class Shown:
 
 
 def _print_run(rows: list[Any], page: Path) -> None:
-    """The table, the strongest attacks, what is proven, the caveats, and where the page lies."""
+    """Verdicts by threat model, the table, what is proven, the caveats, and where the page lies."""
     from privkit.audit.scoring import over_seeds
+    from privkit.audit.threats import threats_of
     from privkit.reports import escape
     from privkit.reports.answers import NOTE as ANSWERS_NOTE
     from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table
     from privkit.reports.origins import mixture
     from privkit.reports.strongest import strongest
     from privkit.reports.tables import note_of, rich_table, summary_note, summary_table, table
+    from privkit.reports.threats import NOTE as THREATS_NOTE
+    from privkit.reports.threats import threats_table
 
     console = escape.console(width=None if sys.stdout.isatty() else 160)
+    if (threats := threats_table(threats_of(rows))) is not None:
+        console.print(rich_table(threats))
+        console.print(THREATS_NOTE, style="dim", highlight=False, markup=False)
     summaries = over_seeds(rows)
     console.print(rich_table(summary_table(summaries) if summaries else table(rows)))
     if mixed := mixture(rows):

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from privkit.attacks.base import NotApplicable, known_to
+from privkit.attacks.base import NotApplicable, known_to, threat_model
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
 from privkit.attacks.goals.reconstruct_controls import controls
@@ -63,7 +63,8 @@ def ask(context: AttackContext) -> Row:
 
     context.begin()
     checkpoint = context.checkpoint()
-    observation = observe(context, known_to(attack))
+    known = known_to(attack)
+    observation = observe(context, known)
     queries = observation.query if isinstance(observation.query, Queries) else None
     session = checkpoint if queries is None else CountingSession(checkpoint, queries)
     result = attack.run(observation, context.generator(), session)
@@ -88,6 +89,7 @@ def ask(context: AttackContext) -> Row:
             "attack_curve": result.curve,
             "answers": told,
             "queries": None if queries is None else queries.rounds,
+            "threat_model": threat_model(attack, [name for name in known if getattr(observation, name) is not None]),
             "notes": tuple(filter(None, (notes, mounting.short_of_published, caught, *seen, columns))),
         }
     )

@@ -1,0 +1,34 @@
+"""Threat models: what an adversary may do, and whose attacks each adversary can mount as well."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+ThreatModel = Literal["query", "weights", "many_passes", "passive", "malicious"]
+
+THREAT_MODELS: dict[ThreatModel, str] = {
+    "query": "records of its own through the defended edge, and one pass of the attacked ones",
+    "weights": "the clients' lower segment beside queries, and one pass",
+    "many_passes": "queries, and several passes of the attacked records",
+    "passive": "what crosses the cut, and nothing sent or asked",
+    "malicious": "a part in training: it answers clients, or inserts records, as it likes",
+}
+"""Threat model -> what its adversary has, in the order of every table."""
+
+INCLUDES: dict[ThreatModel, tuple[ThreatModel, ...]] = {
+    "query": ("query", "passive"),
+    "weights": ("weights", "query", "passive"),
+    "many_passes": ("many_passes", "query", "passive"),
+    "passive": ("passive",),
+    "malicious": ("malicious", "passive"),
+}
+"""Threat model -> those whose attacks its adversary can mount, its own first. Weights and many passes do not nest."""
+
+
+def shown(model: str) -> str:
+    """How a threat model stands in tables and sentences.
+
+    >>> shown("many_passes")
+    'many passes'
+    """
+    return model.replace("_", " ")

@@ -1,0 +1,169 @@
+"""One verdict on each defense under each threat model: to which attack it falls, or against which attacks it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from privkit.interval import Interval
+from privkit.reports.schema import Frozen, Row, Summary
+from privkit.reports.strongest import FLOORS, NAMES, deciding, distance, falls
+from privkit.reports.tables import FLOOR_NAMES, START, Table, interval
+from privkit.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
+
+Outcome = Literal["falls", "holds", "not_applicable", "not_tried"]
+
+HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
+NOTE = (
+    "A defense falls to an attack if the 95 % interval over its records lies beyond every constant guess (of images: "
+    "MSE below the mean image's). It holds against these attacks at this budget; nothing follows for others. A threat "
+    "model counts every attack that its adversary could mount. "
+    + ". ".join(f"{shown(name).capitalize()}: {what}" for name, what in THREAT_MODELS.items())
+    + ". --attack all mounts what was not tried."
+)
+OTHERS = "labels, members, canaries"
+"""The row of attacks that ask another question than what the records looked like."""
+
+
+class ThreatVerdict(Frozen):
+    """What a run says of one defense under one threat model.
+
+    Attributes:
+        defense: its label.
+        threat_model: one of `THREAT_MODELS`, or `OTHERS`.
+        outcome: falls to `attack`; holds against all that were mounted; no mounted attack applies; or none was mounted.
+        attack: the strongest one, by its deciding metric over the seeds; empty where none gave a number.
+        against: the other attacks that gave numbers.
+        untried: registered attacks of this very model that were not mounted.
+        sentence: the verdict in words.
+    """
+
+    defense: str
+    threat_model: str
+    outcome: Outcome
+    attack: str = ""
+    against: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
+    sentence: str
+
+
+def threat_verdicts(
+    rows: Sequence[Row], summaries: Sequence[Summary], registered: Mapping[str, Sequence[str]]
+) -> list[ThreatVerdict]:
+    """The verdicts on every defense whose records were attacked; on the undefended model if there is no other.
+
+    Args:
+        rows: of a run.
+        summaries: over its seeds; empty where there is one.
+        registered: threat model (or `OTHERS`) -> names of the attacks that could be mounted on such records.
+    """
+    attacked = [row for row in rows if row.attack not in FLOORS and "auc" not in row.answers and row.threat_model]
+    defenses = list(dict.fromkeys(row.defense for row in attacked))
+    defended = [defense for defense in defenses if defense.partition(":")[0] != "none"] or defenses
+    means = {(one.defense, one.attack): one.values for one in summaries if not one.floor}
+    return [
+        verdict
+        for defense in defended
+        if any(row.recovered for row in attacked if row.defense == defense)
+        for verdict in _of_defense(defense, attacked, rows, means, registered)
+    ]
+
+
+def _of_defense(
+    defense: str,
+    attacked: Sequence[Row],
+    rows: Sequence[Row],
+    means: Mapping[tuple[str, str], Mapping[str, Interval]],
+    registered: Mapping[str, Sequence[str]],
+) -> list[ThreatVerdict]:
+    """One verdict a threat model, and one line on attacks that ask something else."""
+    own = [row for row in attacked if row.defense == defense]
+    mounted = {row.attack.partition(":")[0] for row in rows if row.defense == defense}
+    left = {model: tuple(name for name in names if name not in mounted) for model, names in registered.items()}
+    verdicts = [_verdict(model, own, means, left.get(model, ())) for model in THREAT_MODELS]
+    if others := left.get(OTHERS, ()):
+        sentence = "not tried" if set(others) == set(registered[OTHERS]) else "see their table"
+        verdicts.append(
+            ThreatVerdict(defense=defense, threat_model=OTHERS, outcome="not_tried", untried=others, sentence=sentence)
+        )
+    return verdicts
+
+
+def _verdict(
+    model: ThreatModel,
+    rows: Sequence[Row],
+    means: Mapping[tuple[str, str], Mapping[str, Interval]],
+    untried: tuple[str, ...],
+) -> ThreatVerdict:
+    """The verdict of the strongest attack that this model's adversary could mount on one defense."""
+    within = [row for row in rows if row.threat_model in INCLUDES[model]]
+    numbers: dict[str, list[Row]] = {}
+    for row in within:
+        if deciding(row):
+            numbers.setdefault(row.attack, []).append(row)
+    ranked = sorted(numbers, key=lambda attack: sum(map(distance, numbers[attack])) / len(numbers[attack]))
+    own = [row for row in within if row.threat_model == model]
+
+    def made(outcome: Outcome, sentence: str, attack: str = "", against: Sequence[str] = ()) -> ThreatVerdict:
+        return ThreatVerdict(
+            defense=rows[0].defense,
+            threat_model=model,
+            outcome=outcome,
+            attack=attack,
+            against=tuple(against),
+            untried=untried,
+            sentence=sentence,
+        )
+
+    winner = next((attack for attack in ranked if any(map(falls, numbers[attack]))), None)
+    if winner is not None:
+        best, won = numbers[winner], sum(map(falls, numbers[winner]))
+        seeds = f" in {won} of {len(best)} seeds" if len(best) > 1 else ""
+        needs = "" if best[0].threat_model == model else f", which needs only {shown(best[0].threat_model)}"
+        told = _measured(best, means.get((best[0].defense, winner), {}))
+        others = [attack for attack in ranked if attack != winner]
+        return made("falls", f"falls to {winner}{needs}{seeds}: {told}", winner, others)
+    sound = [
+        name for name in ranked if all(check.passed for r in numbers[name] for check in r.checks if check.decisive)
+    ]
+    if any(row.attack in sound for row in own):
+        told = _measured(numbers[sound[0]], means.get((rows[0].defense, sound[0]), {}))
+        return made("holds", f"holds against {', '.join(sound)}, at the floor: {told}", sound[0], sound[1:])
+    if own and all(row.status == "not_applicable" for row in own):
+        return made("not_applicable", f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}")
+    if own:
+        return made(
+            "not_tried", f"no number: {', '.join(dict.fromkeys(row.attack for row in own))} failed", against=ranked
+        )
+    return made("not_tried", "not tried")
+
+
+def _measured(rows: Sequence[Row], means: Mapping[str, Interval]) -> str:
+    """What one attack reached, beside the strongest constant guess, and with how many queries."""
+    own, told = rows[0].recovered["unaligned"], []
+    metric = deciding(rows[0])
+    for name in dict.fromkeys(("ssim", metric) if "ssim" in own else (metric,)):
+        digits = 4 if name == "mse" else 3
+        guesses = {
+            guess: sum(row.floors[guess]["unaligned"][name].value for row in rows) / len(rows)
+            for guess in rows[0].floors
+            if guess != START
+        }
+        guess = (max if own[name].higher_is_closer else min)(guesses, key=lambda one: guesses[one], default="")
+        floor = f" ({FLOOR_NAMES.get(guess, guess)} {guesses[guess]:.{digits}f})" if guess else ""
+        told.append(f"{NAMES.get(name, name)} {interval(means.get(name, own[name]), digits)}{floor}")
+    queries = [row.queries for row in rows if row.queries]
+    return ", ".join(told) + (f"; {max(queries):,} rounds of queries" if queries else "")
+
+
+def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
+    """One line a verdict; None where there is none."""
+    lines = tuple(
+        (one.defense, shown(one.threat_model), one.sentence, ", ".join(one.against), ", ".join(one.untried))
+        for one in verdicts
+    )
+    return (
+        Table(headers=HEADERS, rows=lines, floor=tuple(one.outcome == "not_tried" for one in verdicts))
+        if lines
+        else None
+    )

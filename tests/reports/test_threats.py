@@ -1,0 +1,96 @@
+"""Verdicts under threat models: falls, holds, not possible and not tried, from rows that a test makes up."""
+
+import pytest
+
+from privkit.audit.scoring import over_seeds
+from privkit.audit.threats import threats_of
+from privkit.reports.schema import Check, Row
+from privkit.reports.strongest import falls
+from privkit.reports.threats import OTHERS, ThreatVerdict, threat_verdicts, threats_table
+from privkit.threat_models import INCLUDES, THREAT_MODELS
+from tests.reports.made import made, metric
+
+REGISTERED = {"query": ["black_box", "jigsaw"], "weights": ["white_box"], "malicious": ["fsha"], OTHERS: ["canaries"]}
+
+
+def attacked(attack: str, model: str, mse: float, ssim: float = 0.3, **changes: object) -> Row:
+    """A row whose interval is a tenth wide to both sides, over a mean image of MSE .07."""
+
+    def of(mean: float, high: float) -> dict[str, object]:
+        return {
+            "unaligned": {
+                "mse": metric(mean, 0.9 * mean, 1.1 * mean, worst=mean, closer=False),
+                "ssim": metric(high, 0.9 * high, 1.1 * high, worst=high, closer=True),
+            }
+        }
+
+    fields = {"recovered": of(mse, ssim), "floors": {"mean_image": of(0.07, 0.18)}, "cell": f"{attack}{changes}"}
+    return made(attack=attack, threat_model=model, **{**fields, **changes})
+
+
+def judged(*rows: Row) -> dict[str, ThreatVerdict]:
+    return {one.threat_model: one for one in threat_verdicts(rows, over_seeds(rows), REGISTERED)}
+
+
+def test_models_include_their_own_and_nest_where_that_is_true() -> None:
+    assert all(INCLUDES[model][0] == model for model in THREAT_MODELS)
+    assert all("passive" in included for included in INCLUDES.values())
+    assert "weights" not in INCLUDES["many_passes"]
+    assert "many_passes" not in INCLUDES["weights"]
+
+
+def test_a_defense_falls_to_the_strongest_attack_that_the_adversary_could_mount() -> None:
+    found = judged(
+        attacked("black_box", "query", 0.05),
+        attacked("jigsaw", "query", 0.02, queries=1052),
+        attacked("fsha", "malicious", 0.09),
+    )
+    assert found["query"].sentence == (
+        "falls to jigsaw: SSIM 0.300 [0.270, 0.330] (mean image 0.180), MSE 0.0200 [0.0180, 0.0220] "
+        "(mean image 0.0700); 1,052 rounds of queries"
+    )
+    assert found["query"].against == ("black_box",)
+    assert found["query"].untried == ()
+    assert found["weights"].sentence.startswith("falls to jigsaw, which needs only query: ")
+    assert found["weights"].untried == ("white_box",)
+    assert found["malicious"].sentence.startswith("holds against fsha, at the floor: SSIM 0.300")
+    assert (found["passive"].outcome, found["passive"].sentence) == ("not_tried", "not tried")
+    assert found[OTHERS].untried == ("canaries",)
+
+
+@pytest.mark.parametrize(("mse", "outcome"), [(0.0699, "holds"), (0.0637, "holds"), (0.0635, "falls")])
+def test_the_whole_interval_decides(mse: float, outcome: str) -> None:
+    row = attacked("black_box", "query", mse)
+    assert judged(row)["query"].outcome == outcome
+    assert falls(row) == (outcome == "falls")
+
+
+def test_what_does_not_apply_or_failed_or_cannot_be_trusted_is_no_verdict() -> None:
+    nothing = {"recovered": {}, "floors": {}}
+    forbidden = attacked("jigsaw", "query", 0.05, status="not_applicable", reason="no queries", **nothing)
+    broken = attacked("white_box", "weights", 0.05, status="error", reason="boom", **nothing)
+    weak = Check(name="wins_on_identity", passed=False, detail="no", decisive=True)
+    untrusted = attacked("fsha", "malicious", 0.09, checks=(weak,))
+    found = judged(forbidden, broken, untrusted, attacked("sdar", "passive", 0.08))
+    assert found["query"].sentence == "not possible: no queries"
+    assert found["weights"].sentence == "no number: white_box failed"
+    assert found["malicious"].outcome == "not_tried"
+    assert found["passive"].outcome == "holds"
+
+
+def test_one_seed_that_falls_is_a_fall_and_means_are_shown() -> None:
+    rows = [attacked("jigsaw", "query", mse, seed=seed) for seed, mse in enumerate((0.02, 0.03, 0.08))]
+    sentence = judged(*rows)["query"].sentence
+    assert sentence.startswith("falls to jigsaw in 2 of 3 seeds: SSIM 0.300")
+    assert f"MSE {0.13 / 3:.4f}" in sentence
+
+
+def test_the_undefended_model_has_a_verdict_only_if_it_is_alone() -> None:
+    rows = [attacked("black_box", "query", 0.02, defense=defense) for defense in ("none", "mixup")]
+    assert {one.defense for one in threats_of(rows)} == {"mixup"}
+    assert {one.defense for one in threats_of(rows[:1])} == {"none"}
+
+
+def test_older_rows_and_rows_of_other_questions_have_no_verdict() -> None:
+    assert threats_of([attacked("black_box", "", 0.02)]) == []
+    assert threats_table(threats_of([])) is None
