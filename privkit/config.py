@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -63,17 +64,25 @@ class Tuning(Checked):
     share: Annotated[float, Gt(0), Lt(1)] = 0.25
 
 
+_SMALL = Budget(private=2500, auxiliary=2000, test=500, victims=500, epochs=8, attack_epochs=10, attack_doublings=1)
 BUDGETS = {
     "smoke": Budget(private=200, auxiliary=200, test=100, victims=50, epochs=1, attack_epochs=2),
-    "small": Budget(
-        private=2500, auxiliary=2000, test=500, victims=500, epochs=8, attack_epochs=10, attack_doublings=1
-    ),
+    "quick": replace(_SMALL, victims=100),
+    "small": _SMALL,
     "medium": Budget(private=20_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=30, attack_epochs=30),
     "large": Budget(private=40_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=60, attack_epochs=50),
 }
-"""smoke: seconds, for tests. small: a minute or two on two CPU cores. medium: minutes on a GPU.
+"""smoke: seconds, for tests. quick: the default, a minute or two on two CPU cores. small: five times as many victims.
 
-large: the papers' epochs."""
+medium: minutes on a GPU. large: the papers' epochs."""
+
+
+def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
+    """Components without those that were named before, in whatever words."""
+    found: dict[str, Component] = {}
+    for component in components:
+        found.setdefault(json.dumps(component.to_json(), sort_keys=True, default=str), component)
+    return tuple(found.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +91,9 @@ class AuditConfig:
 
     Attributes:
         defenses: the defenses to audit; the undefended baseline is added if it is not among them.
-        attacks: the attacks to mount on each.
+        attacks: the attacks to mount on each; none if `automatic` has them all.
+        automatic: label of a defense -> attacks that `--attack auto` mounts on it beside.
+        remarks: label of a defense -> a sentence, if `auto` has not measured it.
         dataset: where private images come from.
         model: what is split.
         protocol: who trains with whom.
@@ -118,7 +129,7 @@ class AuditConfig:
     delta: float = 1e-5
     seeds: tuple[int, ...] = (0,)
     budget: Budget
-    budget_name: str = "small"
+    budget_name: str = "quick"
     training: TrainingSpec
     auxiliary: str = "disjoint"
     victims: Literal["private", "test"] | None = None
@@ -132,6 +143,17 @@ class AuditConfig:
     threads: int | None = None
     gates: tuple[Gate, ...] = ()
     also: tuple[AuditConfig, ...] = ()
+    automatic: Mapping[str, tuple[Component, ...]] = field(default_factory=dict)
+    remarks: Mapping[str, str] = field(default_factory=dict)
+
+    def attacks_on(self, defense: Component) -> tuple[Component, ...]:
+        """The attacks to mount on one of the defenses, each once."""
+        return distinct((*self.automatic.get(defense.label, ()), *self.attacks))
+
+    @property
+    def every_attack(self) -> tuple[Component, ...]:
+        """The attacks to mount on any defense, each once."""
+        return distinct(attack for defense in self.defenses for attack in self.attacks_on(defense))
 
     @property
     def parts(self) -> tuple[AuditConfig, ...]:
@@ -148,6 +170,11 @@ class AuditConfig:
         return {
             "defenses": [c.to_json() for c in self.defenses],
             "attacks": [c.to_json() for c in self.attacks],
+            **(
+                {"automatic": {d: [c.to_json() for c in cs] for d, cs in self.automatic.items()}}
+                if self.automatic
+                else {}
+            ),
             "dataset": self.dataset.to_json(),
             "model": self.model.to_json(),
             "protocol": self.protocol.to_json(),

@@ -12,6 +12,7 @@ from typing import Any
 
 import privkit
 from privkit.errors import unknown
+from privkit.quick_attacks import AUTO
 from privkit.registry import TABLES, read_options, read_part, stages_given
 
 SETTINGS = {
@@ -41,7 +42,7 @@ def check(settings: Mapping[str, Any]) -> None:
     for setting, kind in SETTINGS.items():
         given = settings.get(setting)
         for part in given if isinstance(given, list | tuple) else [given]:
-            if part == "all" and setting == "attack":
+            if part in ("all", AUTO) and setting == "attack":
                 continue
             _check_part(setting, kind, part)
     auxiliary = settings.get("auxiliary")

@@ -13,13 +13,13 @@ _DEFAULT_MODELS = {"images": "vit_micro", "tokens": "transformer_micro", "tables
 """Domain -> the model that a run takes if the user names none: one that trains in seconds."""
 
 
-def _domain_of(dataset: Component) -> str:
+def domain_of(dataset: Component) -> str:
     """The domain of a dataset.
 
     Raises:
         UsageError: if a plug-in's dataset names none that exists.
 
-    >>> _domain_of(parse("datasets", "digits"))
+    >>> domain_of(parse("datasets", "digits"))
     'images'
     """
     domain = dataset.spec.domain if "domain" in dir(dataset.spec) else None
@@ -46,7 +46,7 @@ def model_for(dataset: Component, given: Any) -> Component:
     Traceback (most recent call last):
     privkit.errors.UsageError: lenet5 reads images, and breast_cancer holds table rows; models for them: difm, table_mlp
     """
-    domain = _domain_of(dataset)
+    domain = domain_of(dataset)
     model = parse("models", _DEFAULT_MODELS[domain] if given is None else given)
     read = model.spec.domain if "domain" in dir(model.spec) else "images"
     if read in (domain, "any"):
@@ -72,8 +72,8 @@ def check_same_domain(dataset: Component, *, auxiliary: str, augment: str, featu
     Raises:
         UsageError: naming the part and what to do.
     """
-    domain = _domain_of(dataset)
-    if auxiliary not in ("disjoint", "training") and (other := _domain_of(parse("datasets", auxiliary))) != domain:
+    domain = domain_of(dataset)
+    if auxiliary not in ("disjoint", "training") and (other := domain_of(parse("datasets", auxiliary))) != domain:
         raise UsageError(
             f"auxiliary={auxiliary} holds {RECORDS[other]}, and {dataset.name} holds {RECORDS[domain]}; name a "
             f"dataset of {RECORDS[domain]}, or disjoint"

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from privkit import early
 from privkit.attacks.query_rules import QueryRules
-from privkit.config import BUDGETS, AuditConfig, Budget, Tuning
+from privkit.config import BUDGETS, AuditConfig, Budget, Tuning, distinct
 from privkit.errors import LONGEST, UsageError, shortened, unknown
 from privkit.pairing import paired
+from privkit.quick_attacks import AUTO, choose
 from privkit.registry import Component, load, parse, read_options, specify, table
-from privkit.same_domain import check_same_domain, model_for
+from privkit.same_domain import check_same_domain, domain_of, model_for
 from privkit.toml_text import TomlError, parse_toml, read_text
 
 if TYPE_CHECKING:
@@ -64,13 +65,13 @@ _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 DEFAULTS: dict[str, Any] = {
     "defense": ["batch_shuffle"],
-    "attack": ["black_box"],
+    "attack": ["auto"],
     "dataset": "digits",
     "model": "vit_micro",
     "partition": "iid",
     "delta": 1e-5,
     "seed": [0],
-    "budget": "small",
+    "budget": "quick",
     "training": {},
     "queries": {},
     "auxiliary": "disjoint",
@@ -121,7 +122,8 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     from privkit.training.spec import TrainingSpec
 
     pairs = paired(_many(s["defense"]), s.get("protocol"))
-    attacks = _unique(budgeted(parse("attacks", given), budget) for given in _attacks(_many(s["attack"])))
+    named = _attacks(_many(s["attack"]))
+    attacks = distinct(budgeted(parse("attacks", given), budget) for given in named)
     dataset = parse("datasets", s["dataset"])
     if s.get("skip_bad_rows"):
         dataset = _skipping(dataset)
@@ -138,6 +140,10 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
                 "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
             )
         protocols.append({"protocol": protocol, "defenses": defenses, "training": training})
+        if AUTO in _many(s["attack"]):
+            protocols[-1] |= _automatic(defenses, dataset, budget)
+        elif not attacks:
+            raise UsageError("name at least one defense and one attack")
     config = AuditConfig(
         **protocols[0],
         attacks=attacks,
@@ -151,7 +157,6 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         auxiliary=_auxiliary(s["auxiliary"], dataset),
         victims=victims,
         queries=specify("queries", QueryRules, _table("queries", s["queries"])),
-        tune=_tuning(s.get("tune"), attacks),
         held=_held(s.get("parts", []), [defense for _, part in pairs for defense in part]),
         features=_features(s.get("features", [])),
         device=device,
@@ -160,6 +165,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         threads=threads,
         gates=gates,
     )
+    config = replace(config, tune=_tuning(s.get("tune"), config.every_attack))
     check_same_domain(dataset, auxiliary=config.auxiliary, augment=config.training.augment, features=config.features)
     return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
 
@@ -232,21 +238,20 @@ def _many(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def _unique(components: Any) -> tuple[Component, ...]:
-    """Drop what was named twice, in whatever words."""
-    unique: list[Component] = []
-    for component in components:
-        if component.to_json() not in [other.to_json() for other in unique]:
-            unique.append(component)
-    if not unique:
-        raise UsageError("name at least one defense and one attack")
-    return tuple(unique)
-
-
 def _attacks(given: Sequence[Any]) -> Sequence[Any]:
-    """`all` stands for every attack; the constant guesses are floors of every row anyway."""
+    """`all` stands for every attack, since constant guesses are floors of every row; `auto` depends on the defense."""
     every = [name for name in table("attacks") if name not in ("mean_image", "mid_grey")]
-    return [name for entry in given for name in (every if entry == "all" else [entry])]
+    return [name for entry in given if entry != AUTO for name in (every if entry == "all" else [entry])]
+
+
+def _automatic(defenses: Sequence[Component], dataset: Component, budget: Budget) -> dict[str, Any]:
+    """The fields of a configuration that say what `auto` mounts on each defense."""
+    chosen = {defense.label: choose(defense, domain_of(dataset)) for defense in defenses}
+    mounted = {
+        label: distinct(budgeted(parse("attacks", attack), budget) for attack in one.attacks)
+        for label, one in chosen.items()
+    }
+    return {"automatic": mounted, "remarks": {label: one.remark for label, one in chosen.items() if one.remark}}
 
 
 def _natural_batch(clients: int) -> int:
@@ -295,7 +300,7 @@ def _budget(given: Any) -> tuple[str, Budget]:
         options = read_options(given, text)
     else:
         options = _table("budget", given)
-        name = options.pop("name", "small")
+        name = options.pop("name", DEFAULTS["budget"])
     if not isinstance(name, str) or name not in BUDGETS:
         raise unknown("budget", str(name), BUDGETS)
     return name, specify(f"budget {name}", BUDGETS[name], options)

@@ -14,10 +14,14 @@ from hypothesis import settings
 from privkit.attacks.inversion import black_box
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.start import main
+from privkit.settings import DEFAULTS
 from tests.forked import forked
 from tests.small import SMALL
 
 torch.set_num_threads(1)
+
+# Audits that name no attack mount one that costs a second; tests of `auto`, the default, name it.
+DEFAULTS["attack"] = ["black_box"]
 
 # The same examples in every run, so that a change is judged and not the dice; HYPOTHESIS_PROFILE=default draws new.
 settings.register_profile("fixed", derandomize=True, deadline=None)

@@ -105,7 +105,8 @@ def run_cell(
             told = (*told, *at_chance(context.row.accuracy, splits.test.y))
     storages = cell.defense.spec.storages
     held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
-    row = row.model_copy(update={"notes": (*seed_data.warnings, *told, *held, *row.notes)})
+    remark = tuple(filter(None, [config.remarks.get(cell.defense.label)]))
+    row = row.model_copy(update={"notes": (*seed_data.warnings, *remark, *told, *held, *row.notes)})
     log(f"{row.status} {row.reason}".strip())
     return row
 
@@ -135,8 +136,12 @@ def _can_read_the_server(context: AttackContext) -> None:
 
 
 def _why(context: AttackContext | None) -> str:
-    """Why the adversary does not know the clients' lower segment, where the attack needs it, and what to do."""
-    if context is None or "lower" not in context.attack.needs or shared_lower(context.model.edge) is not None:
+    """Why the adversary lacks what the attack wants: queries are forbidden, or nobody knows the lower segment."""
+    if context is None:
+        return ""
+    if "query" in context.attack.uses and context.config.queries.rounds == 0:
+        return ": the threat model forbids queries"
+    if "lower" not in context.attack.needs or shared_lower(context.model.edge) is not None:
         return ""
     clients, protocol = context.config.protocol.spec.clients, context.config.protocol.label
     return (

@@ -214,7 +214,7 @@ def _check_sizes(
     most = {"private images": private, "test images": test, attacked: min(config.budget.victims, source)}
     if validation is not None:
         most["validation images"] = validation
-    if all(_takes_controls(attack.spec) for attack in config.attacks):  # else the others go on
+    if all(_takes_controls(attack.spec) for attack in config.every_attack):  # else the others go on
         most[f"a quarter of the {auxiliary} auxiliary images, which the control experiments take"] = auxiliary // 4
     what = min(most, key=lambda part: most[part])
     senders = config.protocol.spec.clients

@@ -65,7 +65,11 @@ def audit(
         list[str] | None, typer.Option(help="NAME or NAME:key=value,…; repeatable." + _default("defense"))
     ] = None,
     attack: Annotated[
-        list[str] | None, typer.Option(help="NAME or NAME:key=value,…, or all; repeatable." + _default("attack"))
+        list[str] | None,
+        typer.Option(
+            help="NAME or NAME:key=value,…, all, or auto (the strongest known quick ones); repeatable."
+            + _default("attack")
+        ),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="NAME or NAME:key=value,…." + _default("dataset"))] = None,
     data_root: Annotated[
@@ -97,7 +101,7 @@ def audit(
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda." + _default("device"))] = None,
     budget: Annotated[
-        str | None, typer.Option(help="smoke, small, medium or large, or NAME:key=value,…." + _default("budget"))
+        str | None, typer.Option(help="smoke, quick, small, medium or large, or NAME:key=value,…." + _default("budget"))
     ] = None,
     training: Annotated[str | None, typer.Option(help="key=value,… such as batch_size=50,optimizer=sgd.")] = None,
     delta: Annotated[float | None, typer.Option(help="δ at which ε is given." + _default("delta"))] = None,

@@ -76,8 +76,8 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
         if defense is baseline:
             a_round = protocol.active * step.batch_size
             small = replace(config, training=replace(config.training, batch_size=step.batch_size))
-            for attack in filter(lambda attack: _trains(attack.spec), config.attacks):
-                who, limit = f"{defense.label} / {attack.label}", seconds / len(config.attacks)
+            for attack in filter(lambda attack: _trains(attack.spec), config.every_attack):
+                who, limit = f"{defense.label} / {attack.label}", seconds / len(config.every_attack)
                 probed[attack.label] = attack_on_images(small, attack, who, model, pools, device, limit)
     victims = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])
     larger = max(sizes["auxiliary"] / (ROUNDS * a_round), victims / a_round)

@@ -66,7 +66,7 @@ def ingredients(
     shared += [("protocols", config.protocol), ("partitions", config.partition)]
     base = _joined(here, *(_part(kind, component) for kind, component in shared))
     defenses = {d.label: _part("defenses", d) for d in config.defenses}
-    attacks = {a.label: _part("attacks", a) for a in config.attacks}
+    attacks = {a.label: _part("attacks", a) for a in config.every_attack}
     looks = _joined(_code({metric.__module__ for metric in IMAGE_METRICS.values()}), _perceived(perception))
     if config.auxiliary not in ("disjoint", "training"):
         looks = _joined(looks, _part("datasets", parse("datasets", config.auxiliary)))

@@ -41,7 +41,7 @@ def plan(config: AuditConfig) -> list[Cell]:
         for seed in config.seeds
         for part in config.parts
         for defense in part.defenses
-        for attack in config.attacks
+        for attack in part.attacks_on(defense)
     ]
 
 

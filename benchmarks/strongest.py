@@ -1,0 +1,181 @@
+"""Measure which quick attack is the strongest on each defense: `python benchmarks/run.py strongest`.
+
+Each cell is one defense under its natural protocol, one attack and one seed, on the embedded digits. A finished cell is
+a line of `benchmarks/results/strongest/runs.jsonl`; the same command goes on with those that are missing. From these
+lines follows the table of `--attack auto`, `privkit/quick_attacks.csv`, which this command writes, too.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import process_time
+from typing import Any
+from unittest.mock import patch
+
+from run import machine
+
+from privkit.audit.goals.context import AttackContext
+from privkit.audit.run import run_audit
+from privkit.audit.seed_intervals import RANGES, over_values
+from privkit.config import AuditConfig
+from privkit.defenses import DEFENSES
+from privkit.quick_attacks import MODELS, TABLE
+from privkit.reports.schema import Row
+from privkit.reports.strongest import falls
+from privkit.run.progress import Silent
+from privkit.settings import resolve
+from privkit.threat_models import INCLUDES, ThreatModel
+
+RUNS = Path(__file__).resolve().parent / "results" / "strongest" / "runs.jsonl"
+ATTACKS = ("black_box", "jigsaw", "white_box", "jigsaw_white_box", "adaptive", "unmix")
+BUDGET = "quick:private=1000,auxiliary=1000,test=200,victims=50,epochs=3,attack_doublings=0"
+COLUMNS = (
+    *("defense", "attack", "threat_model", "strongest_under", "seeds", "victims"),
+    *("ssim", "ssim_low", "ssim_high", "mse", "floor_mse", "falls", "cpu_seconds", "date"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        defense: with options; every registered one by default.
+        attack: the candidates.
+        seeds: of the cells.
+        budget: of the audits.
+        out: where unfinished run folders are kept.
+        measure: whether to run what is missing, or to write the table alone.
+    """
+
+    defense: tuple[str, ...] = tuple(sorted(DEFENSES))
+    attack: tuple[str, ...] = ATTACKS
+    seeds: tuple[int, ...] = (0,)
+    budget: str = BUDGET
+    out: str = "privkit-runs/strongest"
+    measure: bool = True
+
+
+class Clock(Silent):
+    """CPU seconds of each stage of a run, by its name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._name, self._start = "", process_time()
+
+    def stage(self, name: str, unit: str = "epochs") -> None:
+        """The stage before it is over."""
+        self.seconds[self._name] = process_time() - self._start
+        self._name, self._start = name, process_time()
+
+
+def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[AuditConfig]:
+    """One audit for each defense and seed, of the attacks that are missing, without the undefended baseline."""
+    had = {(line["defense"], line["attack"], line["seed"], line["budget"]) for line in done}
+    for name in options.defense:
+        for seed in options.seeds:
+            missing = [attack for attack in options.attack if (name, attack, seed, options.budget) not in had]
+            if missing:
+                config = resolve({"defense": name, "attack": missing, "budget": options.budget, "threads": 1})
+                defense = next(one for one in config.defenses if name.startswith("none") or one.name != "none")
+                yield replace(config, defenses=(defense,), seeds=(seed,))
+
+
+def measured(config: AuditConfig, options: Options) -> Iterator[dict[str, Any]]:
+    """The cells of one audit as lines, with the CPU seconds of each attack; control experiments are left to audits."""
+    clock = Clock()
+    with patch.object(AttackContext, "controls", lambda context, mount: ()):
+        run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
+    clock.stage("")
+    for row in run.rows:
+        seconds = clock.seconds.get(f"attack {row.attack} on {row.defense}, seed {row.seed}", 0.0)
+        yield line(row, options.budget, seconds)
+
+
+def line(row: Row, budget: str, seconds: float) -> dict[str, Any]:
+    """What is kept of a row."""
+    found: dict[str, Any] = {"defense": row.defense, "attack": row.attack, "seed": row.seed, "budget": budget}
+    found |= {"threat_model": row.threat_model, "status": row.status, "victims": row.counts["victims"]}
+    if row.status == "done":
+        metrics, floor = row.recovered["unaligned"], row.floors["mean_image"]["unaligned"]
+        found |= {name: round(metrics[name].value, 6) for name in ("ssim", "mse")}
+        found |= {"floor_mse": round(floor["mse"].value, 6), "falls": falls(row)}
+    else:
+        found |= {"reason": row.reason}
+    where = machine(1)
+    return found | {"cpu_seconds": round(seconds, 1), **{key: where[key] for key in ("commit", "date", "processor")}}
+
+
+def read_lines(path: Path = RUNS) -> list[dict[str, Any]]:
+    """The finished cells."""
+    return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """The table of `auto` as CSV.
+
+    Under a threat model the attack with the smallest mean MSE counts, of all that its adversary could mount. If it does
+    not beat the mean image, the best one that is of this very model is mounted instead, so that the model is tried.
+    """
+    groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for one in lines:
+        if one["status"] == "done":
+            groups.setdefault(one["defense"], {}).setdefault(one["attack"], []).append(one)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for defense, attacks in sorted(groups.items()):
+        picks = {model: _pick(model, attacks) for model in MODELS}
+        for attack, runs in sorted(attacks.items(), key=lambda item: _mean(item[1], "mse")):
+            writer.writerow(_summary(defense, attack, runs, [model for model in MODELS if picks[model] == attack]))
+    return out.getvalue()
+
+
+def _pick(model: ThreatModel, attacks: dict[str, list[dict[str, Any]]]) -> str | None:
+    """The attack to mount under a threat model; None if none was measured."""
+    ranked = sorted(attacks, key=lambda attack: _mean(attacks[attack], "mse"))
+    within = [attack for attack in ranked if attacks[attack][0]["threat_model"] in INCLUDES[model]]
+    own = [attack for attack in within if attacks[attack][0]["threat_model"] == model]
+    won = [attack for attack in within if any(run["falls"] for run in attacks[attack])]
+    return next(iter([*won, *own, *within]), None)
+
+
+def _mean(runs: Sequence[dict[str, Any]], name: str) -> float:
+    """Over the seeds."""
+    return sum(run[name] for run in runs) / len(runs)
+
+
+def _summary(defense: str, attack: str, runs: Sequence[dict[str, Any]], under: Sequence[str]) -> dict[str, Any]:
+    """One line of the table."""
+    ssim = over_values([run["ssim"] for run in runs], 0.95, RANGES["ssim"]) if len(runs) > 1 else None
+    return {
+        "defense": defense,
+        "attack": attack,
+        "threat_model": runs[0]["threat_model"],
+        "strongest_under": " ".join(under),
+        "seeds": len(runs),
+        "victims": runs[0]["victims"],
+        "ssim": f"{_mean(runs, 'ssim'):.3f}",
+        "ssim_low": "" if ssim is None else f"{ssim.low:.3f}",
+        "ssim_high": "" if ssim is None else f"{ssim.high:.3f}",
+        "mse": f"{_mean(runs, 'mse'):.4f}",
+        "floor_mse": f"{_mean(runs, 'floor_mse'):.4f}",
+        "falls": sum(run["falls"] for run in runs),
+        "cpu_seconds": f"{_mean(runs, 'cpu_seconds'):.0f}",
+        "date": max(run["date"] for run in runs)[:10],
+    }
+
+
+def main(options: Options) -> None:
+    """Run what is missing, append it, and write the table."""
+    for config in audits(options, read_lines()) if options.measure else ():
+        for found in measured(config, options):
+            with RUNS.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(found, ensure_ascii=False) + "\n")
+            print(found["defense"], found["attack"], found["seed"], found.get("ssim", found.get("reason")), flush=True)
+    TABLE.write_text(table(read_lines()), encoding="utf-8")

@@ -1,0 +1,117 @@
+"""`--attack auto`: what it mounts on which defense, and the table that it follows."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from privkit.attacks.base import threat_model
+from privkit.audit.run import AuditRun, run_audit
+from privkit.audit.threats import threats_of
+from privkit.defenses import DEFENSES
+from privkit.errors import UsageError
+from privkit.quick_attacks import BASELINE, GENERAL, MODELS, TABLE, choose, strongest
+from privkit.registry import parse
+from privkit.run.plan import plan
+from privkit.settings import resolve
+from tests.small import SMALL
+
+
+def mounted(**settings: object) -> dict[str, list[str]]:
+    config = resolve({**SMALL, "attack": "auto", **settings})
+    return {d.label: [a.label for a in part.attacks_on(d)] for part in config.parts for d in part.defenses}
+
+
+def test_it_is_the_default() -> None:
+    code = "from privkit.settings import DEFAULTS; print(DEFAULTS['attack'], DEFAULTS['budget'])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "['auto'] quick"
+
+
+def test_the_table_names_attacks_that_exist_and_a_defense_once_a_model() -> None:
+    with TABLE.open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert {row["defense"] for row in rows} <= set(DEFENSES)
+    for row in rows:
+        assert threat_model(parse("attacks", row["attack"]).spec) == row["threat_model"]
+    under = [(row["defense"], model) for row in rows for model in row["strongest_under"].split()]
+    assert len(under) == len(set(under))
+    assert {model for _, model in under} == set(MODELS)
+
+
+def test_a_shuffle_meets_the_jigsaw_with_queries_and_with_weights_and_the_baseline_the_black_box() -> None:
+    found = mounted(defense=["patch_shuffle", "batch_shuffle"])
+    assert found["none"] == [BASELINE["images"]]
+    for defense in ("patch_shuffle", "batch_shuffle"):
+        assert [attack.partition(":")[0] for attack in found[defense]] == ["jigsaw", "jigsaw_white_box"]
+
+
+def test_a_chain_meets_the_strongest_attacks_on_each_of_its_stages() -> None:
+    chain = choose(parse("defenses", "patch_shuffle+gaussian_noise"), "images")
+    assert chain.attacks == tuple(dict.fromkeys((*strongest()["patch_shuffle"], *strongest()["gaussian_noise"])))
+    assert chain.remark == ""
+
+
+def test_what_the_table_does_not_know_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = choose(parse("defenses", "batch_shuffle:keep=0.2"), "images")
+    assert other.attacks == (*strongest()["batch_shuffle"], BASELINE["images"])
+    assert "auto has not measured batch_shuffle:keep=0.2" in other.remark
+    monkeypatch.setattr("privkit.quick_attacks.strongest", lambda: {})
+    unknown = choose(parse("defenses", "blur"), "images")
+    assert (unknown.attacks, "a general list" in unknown.remark) == (GENERAL["images"], True)
+    assert {threat_model(parse("attacks", name).spec) for name in GENERAL["images"]} == set(MODELS)
+
+
+def test_other_records_meet_the_attacks_that_read_them() -> None:
+    words = mounted(dataset="definitions", defense="gaussian_noise")
+    assert words == {"none": ["nearest_record"], "gaussian_noise": ["nearest_record"]}
+    assert mounted(dataset="breast_cancer", defense="gaussian_noise")["gaussian_noise"] == list(GENERAL["tables"])
+
+
+def test_attacks_named_beside_it_are_added_once() -> None:
+    assert mounted(defense="patch_shuffle", attack=["auto", "canaries", "jigsaw"]) == {
+        "none": [BASELINE["images"], "canaries", "jigsaw"],
+        "patch_shuffle": [*strongest()["patch_shuffle"], "canaries"],
+    }
+    with pytest.raises(UsageError, match="unknown attack"):
+        resolve({**SMALL, "attack": "automatic"})
+    with pytest.raises(UsageError, match="at least one defense and one attack"):
+        resolve({**SMALL, "attack": []})
+
+
+def test_each_defense_has_its_own_cells_and_the_fingerprint_knows() -> None:
+    config = resolve({**SMALL, "attack": "auto", "defense": "patch_shuffle"})
+    assert [cell.attack.name for cell in plan(config)] == ["black_box", "jigsaw", "jigsaw_white_box"]
+    by_hand = resolve(
+        {**SMALL, "attack": ["black_box:epochs=10", "jigsaw", "jigsaw_white_box"], "defense": "patch_shuffle"}
+    )
+    assert config.fingerprint != by_hand.fingerprint
+    assert {cell.id for cell in plan(config)} < {cell.id for cell in plan(by_hand)}
+
+
+@pytest.fixture(scope="module")
+def forbidden(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
+    """A short audit by `auto` in which nothing may be queried."""
+    folder: Path = tmp_path_factory.mktemp("auto") / "run"
+    given = {**SMALL, "budget": "smoke:victims=25", "training": "batch_size=25", "queries": "rounds=0"}
+    short = {"patch_shuffle": ("jigsaw", "white_box:epochs=0")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("privkit.quick_attacks.strongest", lambda: short)
+        patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount: ())
+        return run_audit(attack="auto", defense="patch_shuffle", out=folder, **given)
+
+
+def test_queries_that_are_forbidden_are_no_verdict(forbidden: AuditRun) -> None:
+    found = {one.threat_model: one for one in threats_of(list(forbidden.rows))}
+    assert found["query"].sentence.startswith("not possible: jigsaw needs")
+    assert found["query"].sentence.endswith("the threat model forbids queries")
+    assert found["weights"].attack == "white_box:epochs=0"
+    assert (found["passive"].outcome, found["passive"].untried) == ("not_tried", ("sdar", "unsplit"))
+
+
+def test_the_page_shows_verdicts_first(forbidden: AuditRun) -> None:
+    page = forbidden.report.read_text()
+    assert 0 < page.index("not possible: jigsaw needs") < page.index('class="card"')
+    assert "sdar, unsplit" in page
