@@ -21,6 +21,7 @@ from privkit.papers import PAPERS, paper
 from privkit.papers.accurate_sl import effects
 from privkit.papers.coverage import STATES, coverage
 from privkit.papers.orderings import judge, measured, read_rows
+from privkit.quick_attacks import TABLE
 from privkit.reports.tables import interval
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -135,6 +136,7 @@ def pages() -> dict[Path, str]:
             coverage_counts=coverage_counts,
             fault_effects=fault_effects,
             noise_bounds=noise_bounds,
+            quick_attacks=lambda: markdown(TABLE),
         )
     return made
 

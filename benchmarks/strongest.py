@@ -1,4 +1,6 @@
-"""Measure which quick attack is the strongest on each defense: `python benchmarks/run.py strongest`.
+"""Measure which quick attack is the strongest on each defense.
+
+    python benchmarks/run.py strongest
 
 Each cell is one defense under its natural protocol, one attack and one seed, on the embedded digits. A finished cell is
 a line of `benchmarks/results/strongest/runs.jsonl`; the same command goes on with those that are missing. From these
@@ -119,8 +121,8 @@ def read_lines(path: Path = RUNS) -> list[dict[str, Any]]:
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """The table of `auto` as CSV.
 
-    Under a threat model the attack with the smallest mean MSE counts, of all that its adversary could mount. If it does
-    not beat the mean image, the best one that is of this very model is mounted instead, so that the model is tried.
+    Under a threat model the attack with the largest mean SSIM counts, of all that its adversary could mount and that
+    beat the mean image in some seed. If none does, the one of this very model with the smallest MSE is mounted.
     """
     groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for one in lines:
@@ -131,7 +133,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     writer.writeheader()
     for defense, attacks in sorted(groups.items()):
         picks = {model: _pick(model, attacks) for model in MODELS}
-        for attack, runs in sorted(attacks.items(), key=lambda item: _mean(item[1], "mse")):
+        for attack, runs in sorted(attacks.items(), key=lambda item: -_mean(item[1], "ssim")):
             writer.writerow(_summary(defense, attack, runs, [model for model in MODELS if picks[model] == attack]))
     return out.getvalue()
 
@@ -142,7 +144,7 @@ def _pick(model: ThreatModel, attacks: dict[str, list[dict[str, Any]]]) -> str |
     within = [attack for attack in ranked if attacks[attack][0]["threat_model"] in INCLUDES[model]]
     own = [attack for attack in within if attacks[attack][0]["threat_model"] == model]
     won = [attack for attack in within if any(run["falls"] for run in attacks[attack])]
-    return next(iter([*won, *own, *within]), None)
+    return max(won, key=lambda attack: _mean(attacks[attack], "ssim")) if won else next(iter([*own, *within]), None)
 
 
 def _mean(runs: Sequence[dict[str, Any]], name: str) -> float:

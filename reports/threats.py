@@ -14,13 +14,14 @@ from privkit.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 Outcome = Literal["falls", "holds", "not_applicable", "not_tried"]
 
 HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
-NOTE = (
+MEANING = (
     "A defense falls to an attack if the 95 % interval over its records lies beyond every constant guess (of images: "
-    "MSE below the mean image's). It holds against these attacks at this budget; nothing follows for others. A threat "
-    "model counts every attack that its adversary could mount. "
-    + ". ".join(f"{shown(name).capitalize()}: {what}" for name, what in THREAT_MODELS.items())
-    + ". --attack all mounts what was not tried."
+    "MSE below the mean image's); of several, the one with the highest SSIM is named. It holds against these attacks "
+    "at this budget; nothing follows for others. A threat model counts every attack that its adversary could mount; "
+    "--attack all mounts what was not tried."
 )
+NOTE = f"{MEANING} {' '.join(f'{shown(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
+NOT_TRIED = "not tried"
 OTHERS = "labels, members, canaries"
 """The row of attacks that ask another question than what the records looked like."""
 
@@ -32,7 +33,7 @@ class ThreatVerdict(Frozen):
         defense: its label.
         threat_model: one of `THREAT_MODELS`, or `OTHERS`.
         outcome: falls to `attack`; holds against all that were mounted; no mounted attack applies; or none was mounted.
-        attack: the strongest one, by its deciding metric over the seeds; empty where none gave a number.
+        attack: the strongest one over the seeds; empty where none gave a number.
         against: the other attacks that gave numbers.
         untried: registered attacks of this very model that were not mounted.
         sentence: the verdict in words.
@@ -82,7 +83,7 @@ def _of_defense(
     left = {model: tuple(name for name in names if name not in mounted) for model, names in registered.items()}
     verdicts = [_verdict(model, own, means, left.get(model, ())) for model in THREAT_MODELS]
     if others := left.get(OTHERS, ()):
-        sentence = "not tried" if set(others) == set(registered[OTHERS]) else "see their table"
+        sentence = NOT_TRIED if set(others) == set(registered[OTHERS]) else "see their table"
         verdicts.append(
             ThreatVerdict(defense=defense, threat_model=OTHERS, outcome="not_tried", untried=others, sentence=sentence)
         )
@@ -115,32 +116,40 @@ def _verdict(
             sentence=sentence,
         )
 
-    winner = next((attack for attack in ranked if any(map(falls, numbers[attack]))), None)
-    if winner is not None:
+    if won := [attack for attack in ranked if any(map(falls, numbers[attack]))]:
+        winner = max(won, key=lambda attack: _likeness(numbers[attack]))
         best, won = numbers[winner], sum(map(falls, numbers[winner]))
         seeds = f" in {won} of {len(best)} seeds" if len(best) > 1 else ""
         needs = "" if best[0].threat_model == model else f", which needs only {shown(best[0].threat_model)}"
-        told = _measured(best, means.get((best[0].defense, winner), {}))
+        needs += ", which holds weights as well" if model == "many_passes" and "lower" in best[0].knowledge else ""
+        found = _measured(best, means.get((best[0].defense, winner), {}))
         others = [attack for attack in ranked if attack != winner]
-        return made("falls", f"falls to {winner}{needs}{seeds}: {told}", winner, others)
+        return made("falls", f"falls to {winner}{needs}{seeds}: {found}", winner, others)
     sound = [
         name for name in ranked if all(check.passed for r in numbers[name] for check in r.checks if check.decisive)
     ]
     if any(row.attack in sound for row in own):
-        told = _measured(numbers[sound[0]], means.get((rows[0].defense, sound[0]), {}))
-        return made("holds", f"holds against {', '.join(sound)}, at the floor: {told}", sound[0], sound[1:])
+        found = _measured(numbers[sound[0]], means.get((rows[0].defense, sound[0]), {}))
+        return made("holds", f"holds against {', '.join(sound)}, at the floor: {found}", sound[0], sound[1:])
     if own and all(row.status == "not_applicable" for row in own):
         return made("not_applicable", f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}")
     if own:
         return made(
             "not_tried", f"no number: {', '.join(dict.fromkeys(row.attack for row in own))} failed", against=ranked
         )
-    return made("not_tried", "not tried")
+    return made("not_tried", NOT_TRIED)
+
+
+def _likeness(rows: Sequence[Row]) -> float:
+    """How close guesses come to the records, by SSIM if they are images, else by the deciding metric."""
+    found = [row.recovered["unaligned"] for row in rows]
+    each = [own["ssim"].value if "ssim" in own else -distance(row) for own, row in zip(found, rows, strict=True)]
+    return sum(each) / len(each)
 
 
 def _measured(rows: Sequence[Row], means: Mapping[str, Interval]) -> str:
     """What one attack reached, beside the strongest constant guess, and with how many queries."""
-    own, told = rows[0].recovered["unaligned"], []
+    own, parts = rows[0].recovered["unaligned"], []
     metric = deciding(rows[0])
     for name in dict.fromkeys(("ssim", metric) if "ssim" in own else (metric,)):
         digits = 4 if name == "mse" else 3
@@ -151,9 +160,23 @@ def _measured(rows: Sequence[Row], means: Mapping[str, Interval]) -> str:
         }
         guess = (max if own[name].higher_is_closer else min)(guesses, key=lambda one: guesses[one], default="")
         floor = f" ({FLOOR_NAMES.get(guess, guess)} {guesses[guess]:.{digits}f})" if guess else ""
-        told.append(f"{NAMES.get(name, name)} {interval(means.get(name, own[name]), digits)}{floor}")
+        parts.append(f"{NAMES.get(name, name)} {interval(means.get(name, own[name]), digits)}{floor}")
     queries = [row.queries for row in rows if row.queries]
-    return ", ".join(told) + (f"; {max(queries):,} rounds of queries" if queries else "")
+    return ", ".join(parts) + (f"; {max(queries):,} rounds of queries" if queries else "")
+
+
+def told(verdicts: Sequence[ThreatVerdict]) -> list[str]:
+    """The verdicts as lines for a terminal, each defense's below its name."""
+    width = max((len(shown(one.threat_model)) for one in verdicts), default=0)
+    lines = []
+    for number, one in enumerate(verdicts):
+        if not number or one.defense != verdicts[number - 1].defense:
+            lines.append(one.defense)
+        others = f"; also mounted: {', '.join(one.against)}" if one.against else ""
+        left = f"not tried: {', '.join(one.untried)}" if one.untried else ""
+        sentence = left if one.sentence == NOT_TRIED and left else f"{one.sentence}{others}{'; ' if left else ''}{left}"
+        lines.append(f"  {shown(one.threat_model):<{width}}  {sentence}")
+    return lines
 
 
 def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:

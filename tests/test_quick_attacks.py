@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from privkit.registry import parse
 from privkit.run.plan import plan
 from privkit.settings import resolve
 from tests.small import SMALL
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def mounted(**settings: object) -> dict[str, list[str]]:
@@ -39,6 +42,15 @@ def test_the_table_names_attacks_that_exist_and_a_defense_once_a_model() -> None
     under = [(row["defense"], model) for row in rows for model in row["strongest_under"].split()]
     assert len(under) == len(set(under))
     assert {model for _, model in under} == set(MODELS)
+
+
+def test_the_table_is_what_its_committed_lines_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    strongest = import_module("strongest")
+    lines = strongest.read_lines()
+    assert strongest.table(lines) == TABLE.read_text(encoding="utf-8")
+    loser = {**lines[0], "attack": "white_box", "threat_model": "weights", "mse": 0.9, "falls": False}
+    assert f"{loser['defense']},white_box,weights,," in strongest.table([*lines, loser])
 
 
 def test_a_shuffle_meets_the_jigsaw_with_queries_and_with_weights_and_the_baseline_the_black_box() -> None:

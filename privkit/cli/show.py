@@ -103,13 +103,12 @@ def _print_run(rows: list[Any], page: Path) -> None:
     from privkit.reports.origins import mixture
     from privkit.reports.strongest import strongest
     from privkit.reports.tables import note_of, rich_table, summary_note, summary_table, table
-    from privkit.reports.threats import NOTE as THREATS_NOTE
-    from privkit.reports.threats import threats_table
+    from privkit.reports.threats import MEANING, told
 
     console = escape.console(width=None if sys.stdout.isatty() else 160)
-    if (threats := threats_table(threats_of(rows))) is not None:
-        console.print(rich_table(threats))
-        console.print(THREATS_NOTE, style="dim", highlight=False, markup=False)
+    if threats := threats_of(rows):
+        console.print("\n".join(told(threats)), highlight=False, markup=False)
+        console.print(MEANING, style="dim", highlight=False, markup=False)
     summaries = over_seeds(rows)
     console.print(rich_table(summary_table(summaries) if summaries else table(rows)))
     if mixed := mixture(rows):
@@ -140,7 +139,7 @@ def _print_run(rows: list[Any], page: Path) -> None:
         if row.status != "done":
             text = f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}"
             console.print(text, highlight=False, markup=False)
-        told = bound.statement if bound else ""
-        for caveat in (text for text in row.caveats if not told.startswith(text)):
+        said = bound.statement if bound else ""
+        for caveat in (text for text in row.caveats if not said.startswith(text)):
             console.print(f"  note: {caveat}", style="dim", highlight=False, markup=False)
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from privkit.registry import parse
 MODELS = {
     "query": "black_box drag_reorder jigsaw member_inference nearest_record sara field_order:source=query",
     "weights": "field_order jigsaw_white_box white_box",
-    "many_passes": "adaptive adaptive:passes=2 unmix",
+    "many_passes": "adaptive adaptive:passes=2 unmix white_box:passes=8",
     "passive": "gradient_matching label_leak mean_image mid_grey sdar unsplit",
     "malicious": "canaries fsha",
 }

@@ -4,6 +4,7 @@ import pytest
 
 from privkit.audit.scoring import over_seeds
 from privkit.audit.threats import threats_of
+from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
 from privkit.reports.strongest import falls
 from privkit.reports.threats import OTHERS, ThreatVerdict, threat_verdicts, threats_table
@@ -42,17 +43,19 @@ def test_models_include_their_own_and_nest_where_that_is_true() -> None:
 def test_a_defense_falls_to_the_strongest_attack_that_the_adversary_could_mount() -> None:
     found = judged(
         attacked("black_box", "query", 0.05),
-        attacked("jigsaw", "query", 0.02, queries=1052),
+        attacked("jigsaw", "query", 0.06, 0.4, queries=1052),
         attacked("fsha", "malicious", 0.09),
     )
     assert found["query"].sentence == (
-        "falls to jigsaw: SSIM 0.300 [0.270, 0.330] (mean image 0.180), MSE 0.0200 [0.0180, 0.0220] "
+        "falls to jigsaw: SSIM 0.400 [0.360, 0.440] (mean image 0.180), MSE 0.0600 [0.0540, 0.0660] "
         "(mean image 0.0700); 1,052 rounds of queries"
     )
     assert found["query"].against == ("black_box",)
     assert found["query"].untried == ()
     assert found["weights"].sentence.startswith("falls to jigsaw, which needs only query: ")
     assert found["weights"].untried == ("white_box",)
+    both = attacked("white_box:passes=8", "many_passes", 0.01, knowledge=("lower",))
+    assert judged(both)["many_passes"].sentence.startswith("falls to white_box:passes=8, which holds weights as well: ")
     assert found["malicious"].sentence.startswith("holds against fsha, at the floor: SSIM 0.300")
     assert (found["passive"].outcome, found["passive"].sentence) == ("not_tried", "not tried")
     assert found[OTHERS].untried == ("canaries",)
@@ -83,6 +86,13 @@ def test_one_seed_that_falls_is_a_fall_and_means_are_shown() -> None:
     sentence = judged(*rows)["query"].sentence
     assert sentence.startswith("falls to jigsaw in 2 of 3 seeds: SSIM 0.300")
     assert f"MSE {0.13 / 3:.4f}" in sentence
+
+
+def test_a_gate_is_judged_by_the_strongest_of_all_threat_models() -> None:
+    rows = [attacked("jigsaw", "query", 0.05, 0.3), attacked("white_box", "weights", 0.02, 0.6)]
+    (failure,) = Gate.parse("ssim<=0.5").failures(rows)
+    assert failure.startswith("batch_shuffle / white_box")
+    assert Gate.parse("ssim<=0.5").failures(rows[:1]) == []
 
 
 def test_the_undefended_model_has_a_verdict_only_if_it_is_alone() -> None:
