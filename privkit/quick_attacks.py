@@ -15,7 +15,7 @@ TABLE = Path(__file__).with_suffix(".csv")
 """Defense × attack, measured; `strongest_under` names the threat models under which this attack is mounted."""
 MODELS: tuple[ThreatModel, ...] = ("query", "weights", "many_passes")
 """Threat models that `auto` covers."""
-BASELINE = {"images": "black_box:epochs=10", "tokens": "nearest_record", "tables": "black_box"}
+BASELINE = {"images": "black_box:epochs=5", "tokens": "nearest_record", "tables": "black_box"}
 """Domain -> the one attack on an undefended model, and on a defense with options that the table does not know."""
 GENERAL = {
     "images": ("black_box", "white_box", "adaptive"),

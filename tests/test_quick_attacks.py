@@ -96,9 +96,8 @@ def test_attacks_named_beside_it_are_added_once() -> None:
 def test_each_defense_has_its_own_cells_and_the_fingerprint_knows() -> None:
     config = resolve({**SMALL, "attack": "auto", "defense": "patch_shuffle"})
     assert [cell.attack.name for cell in plan(config)] == ["black_box", "jigsaw", "jigsaw_white_box"]
-    by_hand = resolve(
-        {**SMALL, "attack": ["black_box:epochs=10", "jigsaw", "jigsaw_white_box"], "defense": "patch_shuffle"}
-    )
+    attacks = [BASELINE["images"], "jigsaw", "jigsaw_white_box"]
+    by_hand = resolve({**SMALL, "attack": attacks, "defense": "patch_shuffle"})
     assert config.fingerprint != by_hand.fingerprint
     assert {cell.id for cell in plan(config)} < {cell.id for cell in plan(by_hand)}
 
