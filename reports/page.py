@@ -16,7 +16,7 @@ from privkit.reports.score_figures import Told, auc_figure, score_figure
 from privkit.reports.strongest import strongest
 from privkit.reports.tables import Table
 from privkit.reports.threats import NOTE as THREATS_NOTE
-from privkit.reports.threats import ThreatVerdict, threats_table
+from privkit.reports.threats import ThreatVerdict, threats_csv, threats_table
 from privkit.reports.verdict import Verdict
 from privkit.threat_models import shown
 
@@ -70,6 +70,7 @@ def render(
         "audit": lambda: columns.to_csv(rows, verdict),
         "answers": lambda: columns.answers_csv(rows, "auc"),
         "orders": lambda: columns.answers_csv(rows, "direct"),
+        "threats": lambda: threats_csv(threats),
         "seeds": lambda: columns.seeds_csv(summaries),
     }
     for name, (made, note) in every.items():

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from privkit.interval import Interval
+from privkit.reports.columns import csv_text
 from privkit.reports.schema import Frozen, Row, Summary
 from privkit.reports.strongest import FLOORS, NAMES, deciding, distance, falls
 from privkit.reports.tables import FLOOR_NAMES, START, Table, interval
@@ -190,3 +191,9 @@ def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
         if lines
         else None
     )
+
+
+def threats_csv(verdicts: Sequence[ThreatVerdict]) -> str:
+    """One line a verdict, names of attacks apart by spaces."""
+    lists = ("against", "untried")
+    return csv_text([one.model_dump() | {name: " ".join(getattr(one, name)) for name in lists} for one in verdicts])

@@ -162,6 +162,7 @@ def test_the_report_can_be_built_again(small_run: AuditRun, tmp_path: Path) -> N
         "tables/audit.md",
         "tables/audit.csv",
         "tables/audit.tex",
+        "tables/threats.csv",
         "tables/threats.md",
         "tables/threats.tex",
         *(f"figures/{name}.{kind}" for name in ("reconstructions", "curves") for kind in ("png", "svg")),
