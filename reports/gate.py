@@ -12,9 +12,10 @@ from math import isfinite
 from privkit.interval import Interval
 from privkit.reports.columns import GATED, SHORT, ends, numbers
 from privkit.reports.schema import Metric, Row
+from privkit.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
 COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-PATTERN = re.compile(r"^\s*([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
+PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
 CONSTANT_FLOORS = {
     "mid_grey": "the mid-grey image",
     "mean_image": "the mean auxiliary image",
@@ -44,14 +45,17 @@ class Gate:
             canaries, "tpr" the true positive rate at 1 % false positives; metrics of guesses are taken unaligned.
         comparison: one of <=, >=, <, >.
         bound: a number.
+        threat_model: whose attacks the condition is about: those that its adversary can mount. At least one of its very
+            own must give the number. None for all attacks.
 
-    >>> Gate.parse("ssim <= 0.4")
-    Gate(column='ssim', comparison='<=', bound=0.4)
+    >>> str(Gate.parse("weights: ssim <= .4"))
+    'weights: ssim<=0.4'
     """
 
     column: str
     comparison: str
     bound: float
+    threat_model: ThreatModel | None = None
 
     @classmethod
     def parse(cls, text: str) -> Gate:
@@ -62,19 +66,21 @@ class Gate:
         """
         match = PATTERN.match(text)
         try:
-            bound = float(match[3]) if match else None
+            bound = float(match[4]) if match else None
         except ValueError:
             bound = None
         if match is None or bound is None or not isfinite(bound):
             raise GateError(
-                f"cannot read the gate {text!r}; write column, comparison and number, such as ssim<=0.4 "
-                f"(comparisons: {', '.join(COMPARISONS)})"
+                f"cannot read the gate {text!r}; write column, comparison and number, such as ssim<=0.4, if need be "
+                f"behind a threat model, such as weights: ssim<=0.4 (comparisons: {', '.join(COMPARISONS)})"
             )
-        return cls(column=_known(text, match[1]), comparison=match[2], bound=bound)
+        model = _threat_model(text, match[1]) if match[1] else None
+        return cls(threat_model=model, column=_known(text, match[2]), comparison=match[3], bound=bound)
 
     def __str__(self) -> str:
         """As the user may write it."""
-        return f"{self.column}{self.comparison}{self.bound!r}"
+        before = f"{self.threat_model}: " if self.threat_model else ""
+        return f"{before}{self.column}{self.comparison}{self.bound!r}"
 
     def failures(self, rows: Sequence[Row]) -> list[str]:
         """The sentences of those findings that do not meet the condition."""
@@ -92,20 +98,34 @@ class Gate:
             pending: defenses and seeds that have cells without a result: what has no number yet is neither met nor
                 failed (None).
         """
+        groups: dict[tuple[str, int], list[Row]] = {}
+        for row in rows:
+            if row.defense.partition(":")[0] != "none":
+                groups.setdefault((row.defense, row.seed), []).append(row)
+        return [found for key, group in groups.items() for found in self._of_group(group, waits=key in pending)]
+
+    def _of_group(self, group: Sequence[Row], *, waits: bool) -> list[tuple[Row, bool | None, str]]:
+        """The findings on one defense with one seed; what has no number is open if a cell without a result waits."""
         results: list[tuple[Row, bool | None, str]] = []
-        defended = [row for row in rows if row.defense.partition(":")[0] != "none"]
-        measured = {(row.defense, row.seed) for row in defended if self._values(row)[""] is not None}
-        for row in defended:
+        wanted = f"the gate wants {self.comparison} {self.bound:g}"
+        within = [row for row in group if self.threat_model is None or row.threat_model in INCLUDES[self.threat_model]]
+        given = [row for row in within if self._values(row)[""] is not None]
+        if self.threat_model and not any(row.threat_model == self.threat_model for row in given):
+            told = f"no attack with {shown(self.threat_model)} gave {self.column}, {wanted}"
+            first = group[0]
+            results.append((first, None if waits else False, f"{first.defense}, seed {first.seed}: {told}"))
+            within = given
+        for row in within:
             values = self._values(row)
-            if (row.defense, row.seed) in measured and row.status != "error" and values[""] is None:
+            if given and row.status != "error" and values[""] is None:
                 continue  # this attack asks another question, or is not applicable
             guess, met = next(((guess, met) for guess, v in values.items() if not (met := self._met(v))), ("", True))
-            waits = values[guess] is None and row.status != "error" and (row.defense, row.seed) in pending
+            open_ = values[guess] is None and row.status != "error" and waits
             sentence = (
                 f"{row.defense} / {row.attack}, seed {row.seed}: {self.column} is {self._shown(values[guess])}{guess}, "
-                f"the gate wants {self.comparison} {self.bound:g}"
+                f"{wanted}"
             )
-            results.append((row, None if waits else met, sentence))
+            results.append((row, None if open_ else met, sentence))
         return results
 
     def _met(self, value: Interval | float | None) -> bool:
@@ -139,6 +159,21 @@ class Gate:
                     guess = f" for {what}, a guess that needs no release (the attack has {metric.value:.4f})"
                     values[guess] = floor
         return values
+
+
+def _threat_model(gate: str, given: str) -> ThreatModel:
+    """A threat model by its name.
+
+    Raises:
+        GateError: with the nearest one.
+    """
+    for name in THREAT_MODELS:
+        if given.replace(" ", "_") == name:
+            return name
+    near = get_close_matches(given, THREAT_MODELS, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    allowed = ", ".join(THREAT_MODELS)
+    raise GateError(f"cannot read the gate {gate!r}: no threat model is {given!r}; {hint}(threat models: {allowed})")
 
 
 def _known(gate: str, column: str) -> str:

@@ -95,6 +95,40 @@ def test_unknown_columns_are_refused_with_the_nearest_one(text: str, hint: str) 
         Gate.parse(text)
 
 
+def attacked(model: str, ssim: float, **changes: object) -> Row:
+    """An attack of one threat model."""
+    found = metric(ssim, ssim, ssim, worst=ssim, closer=True)
+    return made(attack=model, cell=model, threat_model=model, recovered={"unaligned": {"ssim": found}}, **changes)
+
+
+def test_a_gate_may_be_about_one_threat_model_and_what_its_adversary_can_mount() -> None:
+    rows = [attacked("passive", 0.2), attacked("query", 0.4), attacked("weights", 0.8), attacked("many_passes", 0.5)]
+    judged = {
+        text: [sentence.partition(",")[0] for sentence in Gate.parse(text).failures(rows)]
+        for text in ("ssim<=.45", "query: ssim<=.45", "weights:ssim<=.3", "many passes: ssim <= .5", "passive: ssim<.2")
+    }
+    assert judged == {
+        "ssim<=.45": ["batch_shuffle / weights", "batch_shuffle / many_passes"],
+        "query: ssim<=.45": [],
+        "weights:ssim<=.3": ["batch_shuffle / query", "batch_shuffle / weights"],
+        "many passes: ssim <= .5": [],
+        "passive: ssim<.2": ["batch_shuffle / passive"],
+    }
+
+
+def test_a_threat_model_that_was_not_tried_meets_no_gate() -> None:
+    rows = [attacked("passive", 0.2), attacked("query", 0.2, seed=1)]
+    assert Gate.parse("weights: ssim<=.9").failures(rows) == [
+        "batch_shuffle, seed 0: no attack with weights gave ssim, the gate wants <= 0.9",
+        "batch_shuffle, seed 1: no attack with weights gave ssim, the gate wants <= 0.9",
+    ]
+    ((_, met, _),) = Gate.parse("weights: ssim<=.9").findings(rows[:1], {("batch_shuffle", 0)})[:1]
+    assert met is None  # its cell may still come
+    with pytest.raises(GateError, match="no threat model is 'weight'; did you mean 'weights'"):
+        Gate.parse("weight: ssim<=.9")
+    assert str(Gate.parse("many passes:ssim<.5")) == "many_passes: ssim<0.5"
+
+
 def canaries(**changes: object) -> Row:
     """A row of canaries: AUC below 1/2, a rate of true positives, a proven ε of 8 and a lower bound of 2."""
     bound = EmpiricalBound(
