@@ -1,0 +1,105 @@
+"""How many labels of digits each attack on labels names, without a defense, behind noisy gradients, and of two classes.
+
+    python benchmarks/run.py label_inference --seeds 0 1 2
+
+The default audit's model and digits, trained for fewer epochs on fewer records; one client, who attacks its own link.
+Gradients are read in the first epoch, smashed data and the lower segment at the end. A row of "own images alone" is the
+model completion of a client without a lower segment: what its images tell by themselves. Each run appends a line to
+results/labels/inference.jsonl and is not repeated if its lines are there; the page follows from them.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from run import machine
+from torch import Generator, nn
+
+from privkit.attacks.base import View
+from privkit.attacks.goals.labels import LabelObservation, first_of_each
+from privkit.attacks.labels.model_completion import ModelCompletion
+from privkit.attacks.scores.labels import label_accuracy
+from privkit.audit.run import run_audit
+from privkit.audit.seed_data import prepare
+from privkit.settings import resolve
+
+RUNS = Path(__file__).parent / "results" / "labels" / "inference.jsonl"
+SETTINGS = {
+    "digits": {"dataset": "digits", "defense": "grad_perturb"},
+    "digits, 0 against 1": {"dataset": "digits:classes=[0,1]", "defense": "none"},
+}
+ATTACKS = (
+    "release_clustering",
+    "exploit",
+    "exploit:start=random,epochs=100",
+    "gradient_matching:epoch=0",
+    "release_clustering:on=smashed,labeled=4,epoch=-1",
+    "model_completion",
+    "model_completion:labeled=10",
+)
+ALONE = "own images alone, 4 labeled a class"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        seeds: of data, weights and attacks.
+        private: records of the client.
+        epochs: of the model's training.
+    """
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    private: int = 1000
+    epochs: int = 6
+
+
+def main(given: Options) -> None:
+    """Run what is missing and print each line."""
+    there = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()] if RUNS.exists() else []
+    done = {(line["setting"], line["seed"]) for line in there}
+    where = machine(torch.get_num_threads())
+    for seed in given.seeds:
+        for setting in SETTINGS:
+            if (setting, seed) in done:
+                continue
+            for line in attacked(setting, given, seed):
+                text = json.dumps({"setting": setting, "seed": seed, **line, **where})
+                with RUNS.open("a", encoding="utf-8") as runs:
+                    runs.write(text + "\n")
+                print(text, flush=True)
+
+
+def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]:
+    """A line of each attack on each defense, and one of the client's images alone."""
+    size = f"small:private={given.private},auxiliary=200,test=500,victims=50,epochs={given.epochs}"
+    settings = {**SETTINGS[setting], "attack": list(ATTACKS), "budget": size, "seed": seed}
+    lines: list[dict[str, object]] = []
+    with TemporaryDirectory() as folder:
+        for row in run_audit(**settings, threads=torch.get_num_threads(), out=f"{folder}/run").rows:
+            if row.status != "done":
+                raise ValueError(f"{row.defense} / {row.attack}: {row.status}: {row.reason}")
+            accuracy = None if row.accuracy is None else row.accuracy.value
+            values = {name: row.answers[name].value for name in ("label_accuracy", "cluster_accuracy", "auc")}
+            lines.append({"defense": row.defense, "attack": row.attack, **values, "accuracy": accuracy})
+    private = prepare(resolve(settings), seed, torch.device("cpu")).splits.private
+    known = first_of_each(private.y, 4)
+    observation = LabelObservation(
+        image_shape=tuple(private.x.shape[1:]),
+        batch_size=50,
+        views=[View(round=0, smashed=private.x)],
+        lower=nn.Flatten(),
+        auxiliary=private.x,
+        known_rows=known,
+        known_labels=private.y[known],
+        label_shares=private.y.bincount() / len(private),
+    )
+    found = ModelCompletion().run(observation, Generator().manual_seed(seed))
+    assert found.of_labels is not None
+    asked = ~torch.isin(torch.arange(len(private)), known)
+    guesses = found.of_labels.argmax(1)[asked]
+    alone = label_accuracy(private.y[asked].numpy(), guesses.numpy()).value
+    return [*lines, {"defense": "", "attack": ALONE, "label_accuracy": alone}]
