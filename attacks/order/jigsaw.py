@@ -10,8 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, MultipleOf
-from torch import Generator
+from torch import Generator, Tensor
 
+from privkit.attacks.assign import take
 from privkit.attacks.base import Mounting, NoSession, Session, View
 from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
@@ -24,15 +25,24 @@ from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork
 from privkit.attacks.order.piece_solver import Solver, TokenDecoder
 from privkit.attacks.order.piece_training import PieceTraining, member_losses, member_steps, piece_losses, piece_steps
 from privkit.attacks.order.token_reading import rows_a_message
-from privkit.attacks.patches import patch_tokens
+from privkit.attacks.patches import patch_tokens, unpatchify
 from privkit.attacks.search_space import Untuned
 from privkit.constraints import Checked, Count, Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
-Compatibility = Literal["learned", "joint", "edges"]
+Compatibility = Literal["learned", "joint", "auto", "edges"]
 """What says which tokens fit together, and where they lie."""
 
-_STAGES = ("places", "members")
+_JOINT: dict[Compatibility, tuple[bool, ...]] = {
+    "learned": (False,),
+    "joint": (True,),
+    "auto": (False, True),
+    "edges": (),
+}
+"""Whether each network that is trained reads all tokens of an image at once."""
+_HELD_OUT = 0.1  # of own images, on which "auto" chooses
+_HELD_OUT_KICKS = 10
+_STAGES = ("places", "joint", "members")
 """Networks in the order of their training."""
 _READ_AT_START = 100  # own images that show what patches look like, if nothing else is learned
 
@@ -48,8 +58,9 @@ class Jigsaw(Checked):
     Attributes:
         pairs: "learned" (border pixels of the decoded patches, and a network on each token), "joint" (the same, but a
             transformer over all tokens of an image says where each lies: it needs a thousand own images or more, and is
-            weaker than "learned" with a hundred; where images are mixed, it is "learned") or
-            "edges" (border pixels alone, nothing else: the classical solver).
+            weaker than "learned" with a hundred; where images are mixed, it is "learned"), "auto" (both are learned,
+            and the one is taken that draws held-out own images better) or "edges" (border pixels alone: the classical
+            solver).
         keep: share of tokens that stay in their image's row for certain, in [0, 1], 1 where images are not mixed. None
             estimates it from query answers, and takes 1 where there is no query.
         epochs: passes over the auxiliary images, ≥ 0; over 1,000 of them, drawn anew each time, where there are more.
@@ -152,19 +163,23 @@ class Jigsaw(Checked):
         own = own_tokens(views[0], observation, geometry, draws, self.read, self.passes)
         keep, in_order = own.keep if self.keep is None else self.keep, own.in_order
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order
-        joint = self.pairs == "joint" and not mixes  # strangers in a row would mislead the others
+        kinds = (False,) if mixes and self.pairs != "edges" else _JOINT[self.pairs]  # strangers would mislead others
         decoder = TokenDecoder.fitted(own.tokens, own.patches, geometry)
         features = geometry.token_dim + geometry.patch_dim
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
-            network = PieceNetwork(features, geometry.tokens, self.width, joint).to(device)
+            networks = [
+                PieceNetwork(features, geometry.tokens, self.width, joint).to(device) for joint in kinds or (False,)
+            ]
             members = MemberNetwork(features, self.width).to(device)
 
         pieces, edges = decoder.looked_up(own.tokens)
         draws, count = Generator().manual_seed(seeds[0]), len(own.tokens)
+        held_out = max(1, int(_HELD_OUT * count)) if len(kinds) > 1 else 0
         trainings: dict[str, PieceTraining] = {}
-        if self.pairs != "edges" and not in_order:
-            losses = partial(piece_losses, network, pieces, edges, count, draws, decoder.twins if joint else None)
-            trainings["places"] = PieceTraining(network, losses, piece_steps(count, joint), self.epochs, draws)
+        for slot, joint, network in zip(_STAGES, () if in_order else kinds, networks, strict=False):
+            some, twins = count - held_out, decoder.twins if joint else None
+            losses = partial(piece_losses, network, pieces, edges, some, draws, twins)
+            trainings[slot] = PieceTraining(network, losses, piece_steps(some, joint), self.epochs, draws)
         if mixes:
             losses = partial(member_losses, members, pieces, count, size, keep, draws)
             trainings["members"] = PieceTraining(members, losses, member_steps(count, size), self.epochs, draws)
@@ -172,12 +187,27 @@ class Jigsaw(Checked):
         for number, (slot, training) in enumerate(trainings.items()):
             stage = Stage(session, state, slot, number * self.epochs, total)
             fit(training, self.epochs, stage, objective="jigsaw: the training loss")
-        return Solver(
-            decoder=decoder,
-            network=network if self.pairs != "edges" else None,
-            members=members if mixes else None,
-            keep=keep,
-            kicks=self.kicks,
-            seed=seeds[0],
-            in_order=in_order,
-        )
+        solvers = [
+            Solver(
+                decoder=decoder,
+                network=network if self.pairs != "edges" else None,
+                members=members if mixes else None,
+                keep=keep,
+                kicks=self.kicks,
+                seed=seeds[0],
+                in_order=in_order,
+            )
+            for network in networks
+        ]
+        if len(solvers) == 1 or in_order:
+            return solvers[0]
+        return min(solvers, key=partial(_error, own.tokens[-held_out:], own.patches[-held_out:]))
+
+
+def _error(tokens: Tensor, patches: Tensor, solver: Solver) -> float:
+    """Mean square error of own images [N, T, ·] that a solver puts together from shuffled tokens."""
+    order = torch.rand(tokens.shape[:2], generator=Generator().manual_seed(solver.seed)).argsort(1).to(tokens.device)
+    view = View(round=0, smashed=take(tokens, order))
+    quick, geometry = replace(solver, kicks=min(solver.kicks, _HELD_OUT_KICKS)), solver.decoder.geometry
+    drawn = quick.picture(view, quick.solve(view, 0))
+    return float((drawn - unpatchify(patches, geometry.patch, geometry.image_shape)).square().mean())

@@ -1,8 +1,12 @@
 """Places of all tokens of an image at once."""
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Generator
 
+from privkit.attacks.base import NoSession
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.order.piece_network import JointPlaces
 from privkit.attacks.order.piece_solver import TokenDecoder
@@ -46,3 +50,14 @@ def test_strangers_in_a_row_are_scored_token_by_token() -> None:
     views, _, knowledge = scene(keep=0.4)
     alone, joint = (run(Jigsaw(pairs=pairs, epochs=1, kicks=2), views, knowledge) for pairs in ("learned", "joint"))
     assert torch.equal(guess(alone), guess(joint))
+
+
+def test_the_reading_that_draws_held_out_images_better_is_taken() -> None:
+    """A hundred pictures are too few for the joint one, which overfits."""
+    views, _, knowledge = scene()
+    state: dict[str, Any] = {}
+    attack = Jigsaw(pairs="auto", epochs=3, kicks=2)
+    solver = attack.learn(replace(knowledge, views=views), Generator().manual_seed(0), NoSession(), state)
+    assert solver.network is not None
+    assert not isinstance(solver.network.places, JointPlaces)
+    assert {"places", "joint"} <= set(state)
