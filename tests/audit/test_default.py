@@ -1,0 +1,35 @@
+"""The default audit as it stands: what a newcomer sees first, within the promised time."""
+
+from pathlib import Path
+from time import process_time
+
+import pytest
+
+from privkit.audit.run import run_audit
+from privkit.audit.threats import threats_of
+from privkit.reports.schema import Row
+
+CPU_SECONDS = 240.0
+"""Of both cores together in two minutes."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("defense", "by_queries"), [("batch_shuffle", 0.55), ("patch_shuffle", 0.80)])
+def test_a_shuffle_falls_under_every_threat_model_that_is_tried(
+    defense: str, by_queries: float, tmp_path: Path
+) -> None:
+    start = process_time()
+    run = run_audit(defense=defense, attack="auto", out=tmp_path / "run", threads=1)
+    assert process_time() - start < CPU_SECONDS
+    assert run.exit_code == 0
+    found = {one.threat_model: one for one in threats_of(run.rows)}
+    rows = {row.attack: row for row in run.rows if row.defense == defense}
+
+    def ssim(row: Row) -> float:
+        return row.recovered["unaligned"]["ssim"].value
+
+    assert [found[model].outcome for model in ("query", "weights", "many_passes")] == ["falls"] * 3
+    assert ssim(rows[found["query"].attack]) >= by_queries
+    assert found["weights"].attack == "jigsaw_white_box"
+    assert ssim(rows["jigsaw_white_box"]) > 0.5
+    assert [found[model].outcome for model in ("passive", "malicious")] == ["not_tried"] * 2
