@@ -22,7 +22,9 @@ from privkit.papers.accurate_sl import effects
 from privkit.papers.coverage import STATES, coverage
 from privkit.papers.orderings import judge, measured, read_rows
 from privkit.quick_attacks import TABLE
-from privkit.reports.tables import interval
+from privkit.reports.frontier import RECOVERY
+from privkit.reports.strongest import NAMES
+from privkit.reports.tables import FLOOR_NAMES, interval
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "benchmarks" / "results"
@@ -121,6 +123,26 @@ def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str,
     return table([*keys, "seeds", *(value.replace("_", " ") for value in digits)], made)
 
 
+def frontier(path: Path) -> str:
+    """A frontier's CSV as a Markdown table: each setting with its intervals, then the floors."""
+    with path.open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    metric = next(name for name in RECOVERY if name in rows[0])
+
+    def measured(row: dict[str, str], name: str) -> str:
+        return f"{float(row[name]):.3f} [{float(row[f'{name}_low']):.3f}, {float(row[f'{name}_high']):.3f}]"
+
+    made = [
+        [f"`{row['defense']}`", measured(row, "accuracy"), measured(row, metric), epsilon, row["dominated"].lower()]
+        for row in rows
+        for epsilon in [f"{float(row['epsilon']):.4g}" if row["epsilon"] else "none"]
+    ]
+    for name, value in rows[0].items():
+        if name.startswith("floor_"):
+            made.append([FLOOR_NAMES[name.removeprefix("floor_")], "", f"{float(value):.3f}", "", ""])
+    return table(["defense", "accuracy", f"{NAMES[metric]} of the strongest attack", "proven ε", "dominated"], made)
+
+
 def pages() -> dict[Path, str]:
     """Every page that is to be written, with its text."""
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
@@ -130,6 +152,7 @@ def pages() -> dict[Path, str]:
         made[PAGES / f"{source.parent.name}.md"] = template.render(
             table=lambda name, folder=source.parent: markdown(folder / f"{name}.csv"),
             over_seeds=lambda name, keys, digits, folder=source.parent: over_seeds(folder, name, keys, digits),
+            frontier=lambda name, folder=source.parent: frontier(folder / f"{name}.csv"),
             claims=claims,
             orderings=orderings,
             covered=covered,

@@ -327,7 +327,7 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
 def read_options(given: str, text: str) -> dict[str, Any]:
     """`key=value,key=value` with TOML values; a bare word is a string."""
     options: dict[str, Any] = {}
-    for part in filter(None, _COMMA.split(text)):
+    for part in filter(None, split_options(text)):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise UsageError(
@@ -335,6 +335,15 @@ def read_options(given: str, text: str) -> dict[str, Any]:
             )
         options[key.strip()] = _value(value)
     return options
+
+
+def split_options(text: str) -> list[str]:
+    """What stands between commas; a list in brackets stays whole.
+
+    >>> split_options(".1,[2,3]")
+    ['.1', '[2,3]']
+    """
+    return _COMMA.split(text)
 
 
 def _value(text: str) -> Any:

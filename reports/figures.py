@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -117,5 +118,6 @@ def save(figure: Figure, kind: str) -> bytes:
     """A figure as "png" or "svg", without a date, so that equal figures are equal files."""
     buffer = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    figure.savefig(buffer, format=kind, metadata=metadata, bbox_inches="tight", facecolor="white")
+    with rc_context({"svg.hashsalt": "privkit"}):  # else the ids inside are drawn anew each time
+        figure.savefig(buffer, format=kind, metadata=metadata, bbox_inches="tight", facecolor="white")
     return buffer.getvalue()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from privkit.reports import answers, columns, escape, figures, tables
+from privkit.reports import answers, columns, escape, figures, frontier, tables
 from privkit.reports.figures import Pictures
+from privkit.reports.frontier_figure import frontier_figure
 from privkit.reports.origins import mixture
 from privkit.reports.schema import Manifest, Provenance, Row, Summary
 from privkit.reports.score_figures import Told, auc_figure, score_figure
@@ -56,9 +57,11 @@ def render(
     judged = " ".join(" ".join((f"Verdict: {verdict.sentence}.", *verdict.failures, mixed)).split())
     summary = tables.summary_table(summaries) if summaries else None
     summary_note = tables.summary_note(summaries) if summaries else ""
+    curve = frontier.frontier(rows, summaries)
     others: dict[str, tuple[Table | None, str]] = {
         "answers": (answers.answers_table(rows), answers.NOTE),
         "orders": (answers.orders_table(rows), answers.ORDER_NOTE),
+        "frontier": (frontier.frontier_table(curve) if curve else None, frontier.NOTE),
     }
     every = {
         "audit": (table, tables.note_of(rows)),
@@ -70,6 +73,7 @@ def render(
         "audit": lambda: columns.to_csv(rows, verdict),
         "answers": lambda: columns.answers_csv(rows, "auc"),
         "orders": lambda: columns.answers_csv(rows, "direct"),
+        "frontier": lambda: frontier.to_csv(curve) if curve else "",
         "threats": lambda: threats_csv(threats),
         "seeds": lambda: columns.seeds_csv(summaries),
     }
@@ -83,6 +87,8 @@ def render(
     images = {}
     strips = {_label(row, rows): pictures[row.cell] for row in rows if row.cell in pictures}
     drawn = {"reconstructions": figures.reconstructions(strips)} if strips else {}
+    if curve is not None:
+        drawn["frontier"] = frontier_figure(curve)
     if told:
         drawn["scores"] = score_figure(
             {_label(row, rows).replace("\n", " / "): told[row.cell] for row in rows if row.cell in told}

@@ -12,6 +12,7 @@ import typer
 from privkit.cli.accounting import COMMANDS
 from privkit.cli.compare import compare
 from privkit.cli.describe import describe as describe_part
+from privkit.cli.frontier import frontier
 from privkit.cli.ledger import ledger
 from privkit.cli.papers import papers
 from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
@@ -227,6 +228,9 @@ def report(
     shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
     page = build(run)
     shown.show(read_rows(run), page, last_verdict(run))
+
+
+app.command("frontier")(frontier(audit, report))
 
 
 @app.command()

@@ -100,6 +100,8 @@ def _print_run(rows: list[Any], page: Path) -> None:
     from privkit.reports import escape
     from privkit.reports.answers import NOTE as ANSWERS_NOTE
     from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table
+    from privkit.reports.frontier import NOTE as FRONTIER_NOTE
+    from privkit.reports.frontier import frontier, frontier_table
     from privkit.reports.origins import mixture
     from privkit.reports.strongest import strongest
     from privkit.reports.tables import note_of, rich_table, summary_note, summary_table, table
@@ -117,7 +119,9 @@ def _print_run(rows: list[Any], page: Path) -> None:
     if summaries:
         note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}"
     console.print(note, style="dim", highlight=False, markup=False)
-    for other, text in ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE)):
+    found = frontier(rows, summaries)
+    others = ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE))
+    for other, text in (*others, (frontier_table(found) if found else None, FRONTIER_NOTE)):
         if other is not None:
             console.print(rich_table(other))
             console.print(text, style="dim", highlight=False, markup=False)

@@ -1,0 +1,136 @@
+"""`privkit frontier`: an audit of one defense at several strengths, whose report draws the frontier."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from privkit.errors import UsageError, shortened, unknown
+from privkit.registry import Component, parse, read_options, read_part, split_options
+
+_RUN = ("junit", "annotations", "quiet", "as_json")
+"""Flags that say how a run is shown, whether it is a new or an earlier one."""
+
+
+def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[..., None]:
+    """The command, which takes every flag of `audit` and two of its own."""
+
+    def command(
+        vary: Annotated[
+            list[str] | None,
+            typer.Option(help="KEY=VALUE,VALUE,…: an option of the defense and its values; repeatable for a grid."),
+        ] = None,
+        from_: Annotated[
+            Path | None, typer.Option("--from", help="Draw the frontier of a finished run instead of a new one.")
+        ] = None,
+        **flags: Any,
+    ) -> None:
+        """Audit a defense at several strengths and draw accuracy against the strongest recovery, with ε as color.
+
+        It is an audit of a list of defenses: run the same command again to resume, and verify its folder.
+        """
+        if from_ is not None:
+            _of_run(from_, vary, flags)
+            report(from_, **{name: flags[name] for name in _RUN})
+            return
+        settings = _read(flags["config"])
+        given = flags["defense"] or settings.get("defense")
+        if not given or not vary:
+            raise UsageError(
+                "frontier needs a defense and its strengths, such as --defense gaussian_noise --vary "
+                "sigma=.1,.3,.7,1.5; or name a finished run with --from"
+            )
+        given = given if isinstance(given, list | tuple) else [given]
+        audit(**flags | {"defense": [label for one in given for label in varied(one, vary)]})
+
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    every = [*own, *inspect.signature(audit, eval_str=True).parameters.values()]
+    command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
+    return command
+
+
+def varied(defense: Any, vary: Sequence[str]) -> list[str]:
+    """The labels of a defense at every combination of the values.
+
+    Args:
+        defense: as `--defense` takes it; of a chain, the stage that has the option is varied.
+        vary: texts "key=value,value,…".
+
+    Raises:
+        UsageError: for an option that no stage or several stages have, and for values that are not allowed.
+
+    >>> varied("gaussian_noise:clip=1", ["sigma=.1,1.5"])
+    ['gaussian_noise:sigma=0.1,clip=1.0', 'gaussian_noise:sigma=1.5,clip=1.0']
+    """
+    component = parse("defenses", defense)
+    stages = component.stages or (component,)
+    axes = [_axis(text, component.label, stages) for text in vary]
+    if doubled := {name for name, _ in axes if [other for other, _ in axes].count(name) > 1}:
+        raise UsageError(f"--vary names {min(doubled)} twice; put all its values into one --vary")
+    labels = []
+    for values in product(*(options for _, options in axes)):
+        changes: dict[str, Any] = {name: value for one in values for name, value in one.items()}
+        parts = [_changed(stage, changes) for stage in stages]
+        labels.append(parse("defenses", parts if len(parts) > 1 else parts[0]).label)
+    return list(dict.fromkeys(labels))
+
+
+def _axis(text: str, label: str, stages: Sequence[Component]) -> tuple[str, list[dict[str, Any]]]:
+    """One option and its values, each as a table of one option."""
+    key, equals, values = text.partition("=")
+    key = key.strip()
+    options = [read_options(text, f"{key}={value}") for value in split_options(values) if value.strip()]
+    if not equals or not key or len(options) < 2:
+        raise UsageError(f"--vary takes an option and at least two values, such as sigma=.1,.3; got {shortened(text)}")
+    having = [stage for stage in stages if key in _names(stage)]
+    if not having:
+        raise unknown(f"option of {label}", key, [name for stage in stages for name in _names(stage)])
+    if len(having) > 1:
+        names = " and ".join(stage.name for stage in having)
+        raise UsageError(f"{names} both have an option {key}: name the settings one by one with privkit audit")
+    return key, options
+
+
+def _names(stage: Component) -> list[str]:
+    """The options of a stage."""
+    return [field.name for field in fields(stage.spec)]
+
+
+def _changed(stage: Component, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage as a table, with those changes that are options of it."""
+    name, options = read_part(stage.label, placed=True)
+    return {"name": name, **options, **{key: value for key, value in changes.items() if key in _names(stage)}}
+
+
+def _read(config: Path | None) -> dict[str, Any]:
+    """The settings of a configuration file."""
+    from privkit.settings import read_toml
+
+    return read_toml(config) if config else {}
+
+
+def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> None:
+    """Refuse a run without a frontier, and settings of a new run beside it."""
+    from privkit.audit.scoring import over_seeds
+    from privkit.reports.frontier import frontier as found
+    from privkit.run.records import read_rows
+
+    settings = ["vary"] if vary else []
+    settings += [name for name, value in flags.items() if value and name not in _RUN]
+    if settings:
+        raise UsageError(
+            f"--from reads a finished run, whose settings stand; leave out --{settings[0].replace('_', '-')}"
+        )
+    rows = read_rows(run)
+    if found(rows, over_seeds(rows)) is None:
+        raise UsageError(
+            f"{run} has no frontier: that takes two defended settings with an accuracy and an attack that reconstructs "
+            "records; audit more settings with privkit frontier --defense … --vary …"
+        )

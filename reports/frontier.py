@@ -1,0 +1,196 @@
+"""The privacy–utility frontier: each defended setting's accuracy against what the strongest attack recovers of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
+
+from privkit.interval import Interval
+from privkit.reports.columns import csv_text
+from privkit.reports.schema import Row, Summary
+from privkit.reports.strongest import FLOORS, NAMES
+from privkit.reports.tables import FLOOR_NAMES, Table, interval
+
+RECOVERY = ("ssim", "token_accuracy", "cells")
+"""What is recovered of images, token sequences and table rows; larger values give more away."""
+NOTE = (
+    "One line a setting, with its strongest attack; brackets are 95 % intervals, over seeds or (of one seed) over "
+    "records. Dominated: another defended setting is at least as accurate and gives away no more."
+)
+_OPTIONS = re.compile(r":[^+@]*")
+_UNDEFENDED = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One setting of a defense.
+
+    Attributes:
+        defense: its label.
+        family: the label without options.
+        setting: the options in which settings of this family differ; empty for defaults.
+        attack: the strongest.
+        seeds: how many there are.
+        accuracy: of the task.
+        recovered: by the strongest attack, by the metric of `RECOVERY` for these records.
+        epsilon: that is proven, the largest over seeds; None if no ε is.
+        dominated: whether another defended setting is at least as accurate, gives away no more, and is better in one.
+    """
+
+    defense: str
+    family: str
+    setting: str
+    attack: str
+    seeds: int
+    accuracy: Interval
+    recovered: Interval
+    epsilon: float | None
+    dominated: bool = False
+
+    @property
+    def defended(self) -> bool:
+        """Whether it is no undefended baseline."""
+        return self.family.partition(":")[0] != _UNDEFENDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frontier:
+    """The settings of a run, in its order.
+
+    Attributes:
+        metric: one of `RECOVERY`.
+        points: one a setting, the undefended baseline among them.
+        floors: guess without the release -> what it recovers.
+    """
+
+    metric: str
+    points: tuple[Point, ...]
+    floors: dict[str, float]
+
+    @property
+    def name(self) -> str:
+        """The metric as it is shown."""
+        return NAMES.get(self.metric, self.metric)
+
+
+def frontier(rows: Sequence[Row], summaries: Sequence[Summary] = ()) -> Frontier | None:
+    """The frontier of a run; None if fewer than two defended settings have an accuracy and a reconstruction.
+
+    Args:
+        rows: of the run.
+        summaries: over seeds (`privkit.audit.scoring.over_seeds`); empty if there is one seed.
+    """
+    done = [row for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]
+    metric = next((name for name in RECOVERY for row in done if name in row.recovered["unaligned"]), "")
+    done = [row for row in done if metric in row.recovered["unaligned"]]
+    done = [row for row in done if row.attack not in FLOORS] or done
+    over = {(summary.defense, summary.attack): summary for summary in summaries if not summary.floor}
+    points = [_point(label, [row for row in done if row.defense == label], metric, over) for label in _labels(done)]
+    points = [_with_setting(point, points) for point in points]
+    defended = [point for point in points if point.defended]
+    if len(defended) < 2:
+        return None
+    judged = (
+        replace(point, dominated=point.defended and any(_better(other, point) for other in defended))
+        for point in points
+    )
+    floors = {
+        name: sum(row.floors[name]["unaligned"][metric].value for row in done) / len(done)
+        for name in FLOOR_NAMES
+        if all(metric in row.floors.get(name, {}).get("unaligned", {}) for row in done)
+    }
+    return Frontier(metric=metric, points=tuple(judged), floors=floors)
+
+
+def frontier_table(found: Frontier) -> Table:
+    """One line for each setting, then the floors."""
+    lines = [
+        (
+            point.defense,
+            point.attack,
+            interval(point.accuracy),
+            interval(point.recovered),
+            "–" if point.epsilon is None else f"{point.epsilon:.3g}",
+            "yes" if point.dominated else "",
+        )
+        for point in found.points
+    ]
+    floors = [("floor", FLOOR_NAMES[name], "–", f"{value:.3f}", "–", "") for name, value in found.floors.items()]
+    headers = ("defense", "strongest attack", "accuracy ↑", f"{found.name} ↓", "ε ↓", "dominated")
+    return Table(headers=headers, rows=(*lines, *floors), floor=(False,) * len(lines) + (True,) * len(floors))
+
+
+def to_csv(found: Frontier) -> str:
+    """One line for each setting with every number unrounded; the floors are columns."""
+    return csv_text([_flat(point, found) for point in found.points])
+
+
+def _flat(point: Point, found: Frontier) -> dict[str, object]:
+    """A point as one record."""
+    kept = {key: value for key, value in asdict(point).items() if key not in ("accuracy", "recovered")}
+    for name, value in (("accuracy", point.accuracy), (found.metric, point.recovered)):
+        kept |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+    return kept | {f"floor_{name}": value for name, value in found.floors.items()}
+
+
+def _labels(rows: Iterable[Row]) -> list[str]:
+    """Every defense once, in the order of the rows."""
+    return list(dict.fromkeys(row.defense for row in rows))
+
+
+def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, str], Summary]) -> Point:
+    """The strongest attack on one setting: over seeds where it has several."""
+    measured: dict[str, tuple[Interval, Interval, int]] = {}
+    for row in rows:
+        summary = over.get((label, row.attack))
+        if summary is not None and {"accuracy", metric} <= summary.values.keys():
+            measured[row.attack] = (summary.values["accuracy"], summary.values[metric], len(summary.seeds))
+        else:
+            assert row.accuracy is not None
+            measured[row.attack] = (row.accuracy, row.recovered["unaligned"][metric], 1)
+    attack = max(measured, key=lambda name: measured[name][1].value)
+    accuracy, recovered, seeds = measured[attack]
+    proven = [epsilon for row in rows if (epsilon := _epsilon(row)) is not None]
+    return Point(
+        defense=label,
+        family=_OPTIONS.sub("", label),
+        setting=label,
+        attack=attack,
+        seeds=seeds,
+        accuracy=accuracy,
+        recovered=recovered,
+        epsilon=max(proven, default=None),
+    )
+
+
+def _epsilon(row: Row) -> float | None:
+    """The ε that is proven of more than labels."""
+    found = row.certificate
+    if found is None or found.kind != "differential_privacy" or found.covers == "labels" or not found.sound:
+        return None
+    return found.epsilon if isfinite(found.epsilon) else None
+
+
+def _with_setting(point: Point, points: Sequence[Point]) -> Point:
+    """The same point with only those options that other settings of its family lack."""
+    others = [_options(other.defense) for other in points if other.family == point.family]
+    own = _options(point.defense)
+    told = [option for option in own if not all(option in options for options in others)]
+    return replace(point, setting=",".join(told))
+
+
+def _options(label: str) -> list[str]:
+    """The options of a label, stage after stage.
+
+    >>> _options("gaussian_noise:sigma=2.0,clip=1.0+masking:keep=0.2")
+    ['sigma=2.0', 'clip=1.0', 'keep=0.2']
+    """
+    return [option for part in _OPTIONS.findall(label) for option in part[1:].split(",")]
+
+
+def _better(one: Point, other: Point) -> bool:
+    """Whether one setting dominates another."""
+    gains = (one.accuracy.value - other.accuracy.value, other.recovered.value - one.recovered.value)
+    return min(gains) >= 0 and max(gains) > 0

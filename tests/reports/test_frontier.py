@@ -1,0 +1,162 @@
+"""The privacy–utility frontier: from made-up rows, and as a command."""
+
+import csv
+import io
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from privkit.audit.scoring import over_seeds
+from privkit.certificate import Certificate
+from privkit.cli.frontier import varied
+from privkit.errors import UsageError
+from privkit.interval import Interval
+from privkit.reports.frontier import frontier, frontier_table, to_csv
+from privkit.reports.frontier_figure import frontier_figure
+from privkit.reports.schema import Row
+from tests.reports.made import made, metric
+
+
+def row(
+    defense: str, accuracy: float, ssim: float, *, attack: str = "black_box", epsilon: float = 0, seed: int = 0
+) -> Row:
+    proof = Certificate(kind="differential_privacy", statement="s", epsilon=epsilon, delta=1e-5) if epsilon else None
+    return made(
+        defense=defense,
+        attack=attack,
+        seed=seed,
+        accuracy=Interval(value=accuracy, low=accuracy - 0.02, high=accuracy + 0.02, n=100, method="m"),
+        recovered={
+            "unaligned": {"ssim": metric(ssim, ssim - 0.05, ssim + 0.05, worst=ssim, closer=True)},
+            "matched": {},
+        },
+        floors={"mean_image": {"unaligned": {"ssim": metric(0.1, 0.1, 0.1, worst=0.1, closer=True)}}},
+        certificate=proof,
+    )
+
+
+ROWS = [
+    row("none", 0.95, 0.9),
+    row("gaussian_noise:sigma=0.1", 0.93, 0.6, epsilon=900),
+    row("gaussian_noise:sigma=0.1", 0.93, 0.7, attack="white_box", epsilon=900),
+    row("gaussian_noise:sigma=0.1", 0.93, 0.99, attack="mean_image", epsilon=900),
+    row("gaussian_noise", 0.8, 0.3, epsilon=20),
+    row("masking:keep=0.2", 0.7, 0.5),
+]
+
+
+def test_a_point_is_the_strongest_attack_on_one_setting() -> None:
+    found = frontier(ROWS)
+    assert found is not None
+    assert [(p.defense, p.attack, p.recovered.value, p.epsilon) for p in found.points] == [
+        ("none", "black_box", 0.9, None),
+        ("gaussian_noise:sigma=0.1", "white_box", 0.7, 900),
+        ("gaussian_noise", "black_box", 0.3, 20),
+        ("masking:keep=0.2", "black_box", 0.5, None),
+    ]
+    assert [p.setting for p in found.points] == ["", "sigma=0.1", "", ""]
+    assert [p.dominated for p in found.points] == [False, False, False, True]
+    assert found.floors == {"mean_image": pytest.approx(0.1)}
+
+
+def test_less_than_two_defended_settings_are_no_frontier() -> None:
+    assert frontier(ROWS[:4]) is None
+    assert frontier([]) is None
+    assert frontier([changed.model_copy(update={"status": "error"}) for changed in ROWS]) is None
+
+
+def test_intervals_are_over_seeds_where_there_are_several() -> None:
+    rows = [row(d, a + s / 50, 0.3 + s / 10, seed=s) for d, a in (("masking", 0.7), ("mixup", 0.8)) for s in (0, 1)]
+    summaries = over_seeds(rows)
+    found = frontier(rows, summaries)
+    assert found is not None
+    first = next(summary for summary in summaries if summary.defense == "masking")
+    assert (found.points[0].accuracy, found.points[0].seeds) == (first.values["accuracy"], 2)
+    assert found.points[0].recovered == first.values["ssim"]
+
+
+def test_table_figure_and_csv_show_the_same_points() -> None:
+    found = frontier(ROWS)
+    assert found is not None
+    table = frontier_table(found)
+    assert table.floor == (False,) * 4 + (True,)
+    lines = list(csv.DictReader(io.StringIO(to_csv(found))))
+    assert [float(line["ssim"]) for line in lines] == [0.9, 0.7, 0.3, 0.5]
+    assert [line["epsilon"] for line in lines] == ["", "900", "20", ""]
+    axis = frontier_figure(found).axes[0]
+    texts = {text.get_text() for text in axis.texts}
+    assert {"undefended", "sigma=0.1"} <= texts
+    assert axis.get_ylabel() == "SSIM of the strongest attack"
+    unproven = frontier([ROWS[0], ROWS[5], row("mixup", 0.6, 0.2)])
+    assert unproven is not None
+    assert len(frontier_figure(unproven).axes) == 1  # no scale of colors
+
+
+@pytest.mark.parametrize(
+    ("defense", "vary", "labels"),
+    [
+        ("batch_shuffle", ["keep=.1,.2"], ["batch_shuffle:keep=0.1", "batch_shuffle:keep=0.2"]),
+        (
+            "gaussian_noise:sigma=9,clip_by=image+masking",
+            ["keep=.1,.3", "clip=2,3"],
+            [
+                f"gaussian_noise:sigma=9.0,clip={clip},clip_by=image+masking:keep={keep}"
+                for keep in ("0.1", "0.3")
+                for clip in ("2.0", "3.0")
+            ],
+        ),
+    ],
+)
+def test_a_defense_is_varied(defense: str, vary: list[str], labels: list[str]) -> None:
+    assert varied(defense, vary) == labels
+
+
+@pytest.mark.parametrize(
+    ("defense", "vary", "sentence"),
+    [
+        ("gaussian_noise", "sgima=1,2", "did you mean 'sigma'"),
+        ("gaussian_noise", "sigma=1", "at least two values"),
+        ("gaussian_noise", "sigma", "such as sigma=.1,.3"),
+        ("gaussian_noise", "sigma=1,-1", "sigma must be a finite number > 0"),
+        ("masking@client+masking@server", "keep=.1,.2", "both have an option keep"),
+    ],
+)
+def test_bad_strengths_are_refused_in_a_sentence(defense: str, vary: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        varied(defense, [vary])
+
+
+def test_the_command_draws_a_new_run_and_an_earlier_one(
+    privkit_cli: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "noise.toml").write_text('defense = "gaussian_noise"')
+    vary = ("--config", "noise.toml", "--vary", "sigma=.3,3")
+    small = (
+        "--attack",
+        "mean_image",
+        "--dataset",
+        "tiny_digits",
+        "--budget",
+        "smoke",
+        "--threads",
+        "1",
+        "--out",
+        "run",
+    )
+    refused = privkit_cli("frontier", *small)
+    assert (refused.returncode, "frontier needs a defense and its strengths" in refused.stderr) == (2, True)
+    done = privkit_cli("frontier", *vary, *small)
+    assert done.returncode == 0
+    assert "strongest attack" in done.stdout
+    report = tmp_path / "run" / "report"
+    kept = {name: (report / name).read_bytes() for name in ("figures/frontier.svg", "tables/frontier.csv")}
+    (report / "figures" / "frontier.svg").unlink()
+    assert privkit_cli("verify", "run").returncode == 3
+    again = privkit_cli("frontier", "--from", "run", "--quiet")
+    assert (again.returncode, again.stdout) == (0, "")
+    assert {name: (report / name).read_bytes() for name in kept} == kept
+    assert privkit_cli("verify", "run").returncode == 0
+    both = privkit_cli("frontier", "--from", "run", "--defense", "masking")
+    assert (both.returncode, "leave out --defense" in both.stderr) == (2, True)
