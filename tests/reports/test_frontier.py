@@ -128,6 +128,16 @@ def test_bad_strengths_are_refused_in_a_sentence(defense: str, vary: str, senten
         varied(defense, [vary])
 
 
+def test_a_frontier_of_nothing_is_refused(
+    privkit_cli: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    refused = privkit_cli("frontier", "--defense", "gaussian_noise")
+    assert (refused.returncode, "frontier needs a defense and its strengths" in refused.stderr) == (2, True)
+    both = privkit_cli("frontier", "--from", "run", "--defense", "masking")
+    assert (both.returncode, "leave out --defense" in both.stderr) == (2, True)
+
+
+@pytest.mark.slow
 def test_the_command_draws_a_new_run_and_an_earlier_one(
     privkit_cli: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -145,8 +155,6 @@ def test_the_command_draws_a_new_run_and_an_earlier_one(
         "--out",
         "run",
     )
-    refused = privkit_cli("frontier", *small)
-    assert (refused.returncode, "frontier needs a defense and its strengths" in refused.stderr) == (2, True)
     done = privkit_cli("frontier", *vary, *small)
     assert done.returncode == 0
     assert "strongest attack" in done.stdout
@@ -158,5 +166,3 @@ def test_the_command_draws_a_new_run_and_an_earlier_one(
     assert (again.returncode, again.stdout) == (0, "")
     assert {name: (report / name).read_bytes() for name in kept} == kept
     assert privkit_cli("verify", "run").returncode == 0
-    both = privkit_cli("frontier", "--from", "run", "--defense", "masking")
-    assert (both.returncode, "leave out --defense" in both.stderr) == (2, True)
