@@ -43,6 +43,7 @@ class ImageObservation(Observation):
         rules: what the threat model allows to ask of `query`.
         lower: a client's lower segment itself (white box).
         upper: the server's segment, which a server has: smashed data -> logits [N, L].
+        upper_history: the server's segment at moments of its training, the oldest first; a server can keep its own.
         clients: the clients in training from their start, for an attack that takes training over.
         imitate: what the clients' defense makes of one round of smashed data [N, ...] by its public law, with coins of
             the adversary's own; differentiable, and shaped like them.
@@ -56,6 +57,7 @@ class ImageObservation(Observation):
     rules: QueryRules = ANY_QUERIES
     lower: nn.Module | None = None
     upper: nn.Module | None = None
+    upper_history: Sequence[nn.Module] | None = None
     clients: TrainingClients | None = None
     imitate: Callable[[Tensor, Generator], Tensor] | None = None
 

@@ -15,8 +15,6 @@ from privkit.attacks.inversion.simulator_training import SimulatorTraining
 if TYPE_CHECKING:
     from privkit.attacks.inversion.sdar import SDAR
 
-_SUREST = -60.0  # score of a fake, beyond which float32 loses what is left of a discriminator's gradient
-
 
 class SDARTraining(SimulatorTraining):
     """Simulator and decoder, each with a discriminator as its opponent."""
@@ -64,21 +62,3 @@ class SDARTraining(SimulatorTraining):
         error = functional.mse_loss(own, images)
         self._learn("decoder", error + (drawn * (attack.lambda2 * push)).sum())
         return total + error.detach() + attack.lambda2 * fooled + adversarial
-
-    def _discriminate(
-        self, name: str, real: Tensor, of_real: Tensor | None, fake: Tensor, of_fake: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of a discriminator; its logistic loss, its opponent's loss, and the opponent's gradient at `fake`.
-
-        A discriminator looks at each row alone, so that one backward pass serves both: at the row of score s the
-        gradient of softplus(-s) is that of softplus(s), times -exp(-s).
-        """
-        discriminator, fake = self.parts[name], fake.requires_grad_()
-        labels = None if of_real is None or of_fake is None else torch.cat([of_real, of_fake])
-        true, false = discriminator(torch.cat([real, fake]), labels).split([len(real), len(fake)])
-        loss = functional.softplus(-true).mean() + functional.softplus(false).mean()
-        *gradients, slope = torch.autograd.grad(loss, [*discriminator.parameters(), fake], allow_unused=True)
-        self._go(name, gradients)
-        assert slope is not None
-        sign = -torch.exp(-false.detach().clamp_min(_SUREST)).view(-1, *[1] * (fake.ndim - 1))
-        return loss.detach(), functional.softplus(-false.detach()).mean(), slope * sign

@@ -20,19 +20,23 @@ from privkit.torch_utils.seeded import seeded
 BETAS = (0.5, 0.999)
 """Adam's, of adversarial training."""
 _CHUNK = 1_000
+_SUREST = -60.0  # score of a fake, beyond which float32 loses what is left of a discriminator's gradient
 
 
 class Recipe(Protocol):
-    """The attack's own fields that every such training reads; their meaning and ranges are `SDAR`'s."""
+    """The attack's own fields that every such training reads; ranges are `SDAR`'s."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> str:
+        """Of the attack."""
+
     @property
-    def learning_rate(self) -> float: ...  # noqa: D102
+    def width(self) -> int:
+        """Channels of the first layers."""
+
     @property
-    def width(self) -> int: ...  # noqa: D102
-    @property
-    def batch(self) -> int: ...  # noqa: D102
+    def batch(self) -> int:
+        """Images in a step."""
 
 
 class SimulatorTraining(ABC):
@@ -71,9 +75,9 @@ class SimulatorTraining(ABC):
             if list(part.parameters())
         }
 
-    @abstractmethod
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
         """Networks beside simulator and decoder, by name."""
+        return {}
 
     @abstractmethod
     def _rate(self, name: str) -> float:
@@ -131,6 +135,24 @@ class SimulatorTraining(ABC):
         if name in self.optimizers:
             weights = list(self.parts[name].parameters())
             self._go(name, torch.autograd.grad(loss, weights, allow_unused=True))
+
+    def _discriminate(
+        self, name: str, real: Tensor, of_real: Tensor | None, fake: Tensor, of_fake: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One step of a discriminator; its logistic loss, its opponent's loss, and the opponent's gradient at `fake`.
+
+        A discriminator looks at each row alone, so that one backward pass serves both: at the row of score s the
+        gradient of softplus(-s) is that of softplus(s), times -exp(-s).
+        """
+        discriminator, fake = self.parts[name], fake.requires_grad_()
+        labels = None if of_real is None or of_fake is None else torch.cat([of_real, of_fake])
+        true, false = discriminator(torch.cat([real, fake]), labels).split([len(real), len(fake)])
+        loss = functional.softplus(-true).mean() + functional.softplus(false).mean()
+        *gradients, slope = torch.autograd.grad(loss, [*discriminator.parameters(), fake], allow_unused=True)
+        self._go(name, gradients)
+        assert slope is not None
+        sign = -torch.exp(-false.detach().clamp_min(_SUREST)).view(-1, *[1] * (fake.ndim - 1))
+        return loss.detach(), functional.softplus(-false.detach()).mean(), slope * sign
 
     def _go(self, name: str, gradients: Sequence[Tensor | None]) -> None:
         """One step of one optimizer."""

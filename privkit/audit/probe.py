@@ -219,6 +219,7 @@ def _observed(
         query=black_box_query(edge) if "query" in held else None,
         lower=shared_lower(edge) if "lower" in held and _one_segment(config) else None,
         upper=upper if "upper" in held else None,
+        upper_history=[upper] if "upper_history" in held else None,
         clients=_clients(config, edge, images, a_round) if "clients" in held else None,
         imitate=imitated(edge, images.domain) if "imitate" in held else None,
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from privkit.attacks.base import AnyAttack
+from privkit.attacks.base import AnyAttack, known_to
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.audit.probe import ROUNDS, Timed, attack_on_images, training_step, untrained
 from privkit.audit.run import check_batches, default_folder, pick_device
@@ -101,12 +101,12 @@ def _trains(attack: AnyAttack) -> bool:
 
 
 def _replays(attack: AnyAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
-    """Training steps that an attack on labels, members or canaries costs.
+    """Training steps that an attack costs beside its own.
 
-    Labels are asked of the training, which is repeated; members of shadow models; canaries are sent as often as the run
-    sends a record, without a step.
+    Labels are asked of the training, which is repeated, and so is the history of a server's segment; members of shadow
+    models; canaries are sent as often as the run sends a record, without a step.
     """
-    if attack.goal == "labels":
+    if attack.goal == "labels" or "upper_history" in known_to(attack):
         return rounds
     if attack.goal == "membership":
         return rounds * attack.mounting.shadow_models or 2 * victim_rounds

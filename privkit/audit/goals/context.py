@@ -20,6 +20,7 @@ from privkit.config import AuditConfig
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.domain import Domain
 from privkit.domains.labels import several
+from privkit.domains.partition import rounds_an_epoch
 from privkit.errors import DamagedFile
 from privkit.interval import Interval
 from privkit.reports.schema import Check, Row
@@ -84,6 +85,13 @@ class AttackContext:
     def round_size(self) -> int:
         """Images of one round, over all clients."""
         return self.model.edge.lowers.copies * self.config.training.batch_size
+
+    @property
+    def steps(self) -> int:
+        """Rounds of an epoch of training, over the clients' turns."""
+        protocol, private = self.config.protocol.spec, len(self.seed_data.splits.private)
+        rounds = rounds_an_epoch(private, protocol.clients, self.config.training.batch_size)
+        return rounds * (protocol.clients // protocol.active)
 
     def generator(self) -> Generator:
         """The attack's own randomness."""

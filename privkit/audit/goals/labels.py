@@ -15,7 +15,6 @@ from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from privkit.audit.defended import replay
 from privkit.audit.goals.context import AttackContext, must_get_gradients, must_have_one_label, must_send, told_apart
 from privkit.domains.labels import several
-from privkit.domains.partition import rounds_an_epoch
 from privkit.interval import Interval
 from privkit.reports.schema import Row
 from privkit.training import Round
@@ -196,7 +195,7 @@ def _recorded(attack: LabelAttack, context: AttackContext) -> Recorder:
     """The epoch's rounds; those of the last model are kept for the next attack that asks for its labels."""
     key = (str(context.folder.path), context.cell.model_id, attack.epoch, "lower" in known_to(attack))
     if key not in _KEPT:
-        steps, epochs = _steps(context), context.config.budget.epochs
+        steps, epochs = context.steps, context.config.budget.epochs
         assert not isinstance(attack.epoch, str)
         epoch = attack.epoch if attack.epoch >= 0 else epochs + attack.epoch
         if not 0 <= epoch < epochs:
@@ -214,7 +213,7 @@ _KEPT: dict[tuple[str, str, int | str, bool], Recorder] = {}
 
 def _each_epoch(attack: LabelAttack, context: AttackContext, stage: Stages) -> tuple[list[Asked], list[list[bytes]]]:
     """What the attack says in each epoch, and which record each score is of; one epoch's rounds are in memory."""
-    recorder, steps = Recorder(inputs=True), _steps(context)
+    recorder, steps = Recorder(inputs=True), context.steps
     found: list[Asked] = []
     records: list[list[bytes]] = []
 
@@ -264,13 +263,6 @@ def _pooled_labels(epochs: list[Asked], records: list[list[bytes]]) -> Tensor:
         values = (values - values.mean()) / values.std().clamp_min(1e-300)
         sums = sums + values.new_zeros(len(place) + 1, values.shape[1]).index_add_(0, of, values)
     return torch.as_tensor(sums)[[place[record] for record in records[-1]]]
-
-
-def _steps(context: AttackContext) -> int:
-    """Rounds of an epoch, over the clients' turns."""
-    protocol, config = context.model.edge.protocol, context.config
-    rounds = rounds_an_epoch(len(context.seed_data.splits.private), protocol.clients, config.training.batch_size)
-    return rounds * (protocol.clients // protocol.active)
 
 
 def _known(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+from copy import deepcopy
 from dataclasses import replace
 from math import log2
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, known_to, threat_model
 from privkit.attacks.goals.order import Permutation
@@ -18,7 +19,7 @@ from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Rec
 from privkit.attacks.goals.reconstruct_controls import controls
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.attacks.scores.order import kinds_of
-from privkit.audit.defended import untrained
+from privkit.audit.defended import replay, untrained
 from privkit.audit.findings import judge
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read, must_send
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
@@ -32,12 +33,16 @@ from privkit.reports.schema import Check, Row
 from privkit.run.records import PICTURES
 from privkit.seeds import derive
 from privkit.storage import write_bytes
+from privkit.training import Clients
+from privkit.training.round import Round, split_round
 from privkit.wire.channel import black_box_query, holds_all, shared_lower
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, imitated, serve
 from privkit.wire.queries import CountingSession, Queries
 
 SHOWN = 8
 """Records of each cell that the report shows."""
+HISTORY = 16
+"""States of the server's segment that an attack may hold, the trained one among them."""
 CLOSEST = 5
 """Columns of a table that the row names."""
 
@@ -57,7 +62,7 @@ def ask(context: AttackContext) -> Row:
     domain, looks = victims.domain, seed_data.perception
     floors = dict(seed_data.floors)
     if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
-        untaught = mounting.start.run(observe(context, known_to(attack)), context.generator()).images[seats]
+        untaught = mounting.start.run(observe(context, known_to(mounting.start)), context.generator()).images[seats]
         floors["zero_steps"] = summarise(scored(domain, victims.x, untaught, size, looks, victims.y), seed)
     checks = _controls(attack, context)
 
@@ -182,9 +187,25 @@ def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservatio
         rules=rules,
         lower=shared_lower(edge) if "lower" in declared else None,
         upper=context.model.upper if "upper" in declared and holds_all(edge) else None,
+        upper_history=_upper_history(context) if "upper_history" in declared and holds_all(edge) else None,
         clients=_clients(context) if "clients" in declared else None,
         imitate=imitated(edge, domain) if "imitate" in declared and holds_all(edge) else None,
     )
+
+
+def _upper_history(context: AttackContext) -> list[nn.Module]:
+    """The server's segment at moments of the training, which is done again for it, evenly spaced and before its end."""
+    config, total = context.config, context.config.budget.epochs * context.steps
+    moments = {total * moment // HISTORY for moment in range(1, HISTORY)}
+    history: list[nn.Module] = []
+
+    def play(edge: Clients, upper: nn.Module, *given: Any, number: int = 0, **options: Any) -> Round:
+        if number in moments:
+            history.append(deepcopy(upper).requires_grad_(False))
+        return split_round(edge, upper, *given, number=number, **options)
+
+    replay(config, context.cell, context.seed_data, play, context.progress)
+    return history
 
 
 def _clients(context: AttackContext) -> LiveClients:

@@ -1,0 +1,152 @@
+"""FORA: a passive server with own images makes a simulator of the client whose releases are distributed alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from privkit.attacks.base import Mounting, Session
+from privkit.attacks.fit import fit
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
+from privkit.attacks.hijack.gan import between, gradient_penalty
+from privkit.attacks.inversion.mk_mmd import mk_mmd
+from privkit.attacks.inversion.simulator_data import AttackData
+from privkit.attacks.inversion.simulator_networks import Discriminator
+from privkit.attacks.inversion.simulator_training import SimulatorTraining
+from privkit.constraints import Checked, Count, Positive, Probability, Whole
+
+_CONTROL_STEPS = 300  # of rounds; without labels the simulator needs more than other attacks
+_RATES = {"strong": 1e-3, "released": 1e-4}
+_DISCRIMINATOR_RATES = {"strong": 1e-3, "released": 3e-4}
+_PENALTY = 1_000.0  # of the release's gradient penalty
+_PUBLISHED_STEPS, _PUBLISHED_BATCH = 40_000, 64  # of the authors' released script
+
+
+@dataclass(frozen=True, kw_only=True)
+class FORA(Checked):
+    """A simulator whose releases are distributed like the recorded ones, and a decoder of it.
+
+    The simulator sends the adversary's images to releases that a discriminator cannot tell from the recorded ones, and
+    whose multi-kernel discrepancy (`mk_mmd`) from them is small. The decoder learns to draw the images from what is
+    simulated, and then decodes what was recorded. Neither query nor label nor the server's own segment is used.
+
+    Attributes:
+        epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes 1.5 times the budget's.
+        recipe: "strong" (a logistic discriminator) or "released" (the authors' Wasserstein one with gradient penalty).
+            Rates that are None are the recipe's; below, its value in "strong" comes first.
+        mmd_weight: weight in [0, 1] of the discrepancy; the discriminator's is 1 less it.
+        learning_rate: of Adam on simulator and decoder, > 0; 1e-3 and 1e-4.
+        discriminator_rate: of Adam on the discriminator, > 0; 1e-3 and 3e-4.
+        width: channels of the first layers, ≥ 1.
+        batch: images in a step, ≥ 2.
+
+    A tenth of the auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It tells
+    how well the simulator can be decoded, not how true it is to the client.
+
+    Source: Xu et al. 2024, "A stealthy wrongdoer: feature-oriented reconstruction attack against split learning", with
+    the weights of the authors' release; there the attack runs along with training, here on the releases of the trained
+    client.
+    """
+
+    name: ClassVar[str] = "fora"
+    goal: ClassVar[str] = "reconstruct"
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
+    uses: ClassVar[frozenset[str]] = frozenset({"imitate"})
+
+    epochs: Whole | None = None
+    recipe: Literal["strong", "released"] = "strong"
+    mmd_weight: Probability = 0.8
+    learning_rate: Positive | None = None
+    discriminator_rate: Positive | None = None
+    width: Count = 16
+    batch: Annotated[int, Ge(2)] = 32
+
+    @property
+    def mounting(self) -> ImageMounting:
+        """One and a half times the budget's epochs: two networks must meet before the decoder is of any use."""
+        taken = "1.5 times the budget's" if self.epochs is None else f"{self.epochs:,}"
+        return Mounting(
+            budget_share=1.5 if self.epochs is None else 0.0,
+            start=None if self.epochs == 0 else replace(self, epochs=0),
+            control=lambda steps: replace(self, epochs=ceil(_CONTROL_STEPS / steps)),
+            control_side=8,
+            short_of_published=f"{taken} epochs on the recorded releases of trained clients, where the authors' attack "
+            f"takes {_PUBLISHED_STEPS:,} steps of {_PUBLISHED_BATCH} images along with training: "
+            "not the published strength",
+        )
+
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Learn from every view and decode it.
+
+        >>> from privkit.attacks.base import View
+        >>> views = [View(round=0, smashed=torch.rand(6, 16))]
+        >>> observation = ImageObservation(
+        ...     views=views, image_shape=(1, 8, 8), batch_size=6, auxiliary=torch.rand(40, 1, 8, 8)
+        ... )
+        >>> FORA(epochs=1, batch=6).run(observation, Generator().manual_seed(0)).images.shape
+        torch.Size([6, 1, 8, 8])
+        """
+        if self.epochs is None:
+            raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
+        root = int(torch.randint(2**48, (1,), generator=generator))
+        training = FORATraining(self, AttackData.of(self, observation), root)
+        curve = fit(training, self.epochs, session, objective="fora: the held-out error")
+        return Reconstruction(images=training.guess(), curve=curve)
+
+
+class FORATraining(SimulatorTraining):
+    """Simulator and decoder, and a discriminator of releases."""
+
+    def __init__(self, attack: FORA, data: AttackData, root: int) -> None:
+        self.attack = attack
+        super().__init__(attack, data, root)
+
+    def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
+        rows = self.given.rows.cpu()
+        return {"releases": Discriminator(rows, image_shape, width=self.attack.width, classes=0)}
+
+    def _rate(self, name: str) -> float:
+        attack = self.attack
+        if name == "releases":
+            return attack.discriminator_rate or _DISCRIMINATOR_RATES[attack.recipe]
+        return attack.learning_rate or _RATES[attack.recipe]
+
+    def _learn_from(self, own: Tensor, recorded: Tensor, draws: Generator) -> Tensor:
+        images, rows, weight = self.given.images[own], self.given.rows[recorded], self.attack.mmd_weight
+        simulated = self._sent(self.parts["simulator"](images), draws)
+        adversarial, fooled, push = self._oppose(rows, simulated.detach(), draws)
+        apart = mk_mmd(rows, simulated)
+        self._learn("simulator", weight * apart + (simulated * ((1 - weight) * push)).sum())
+        error = functional.mse_loss(self._decode(simulated.detach(), None), images)
+        self._learn("decoder", error)
+        return self._objective(fooled, apart.detach()) + adversarial + error.detach()
+
+    def _objective(self, fooled: Tensor, apart: Tensor) -> Tensor:
+        """The simulator's loss, from its loss before the discriminator and its discrepancy."""
+        weight = self.attack.mmd_weight
+        return (1 - weight) * fooled + weight * apart
+
+    def _oppose(self, rows: Tensor, fake: Tensor, draws: Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """One step of the discriminator; its loss, the simulator's, and the latter's gradient at `fake`."""
+        if self.attack.recipe == "strong":
+            return self._discriminate("releases", rows, None, fake, None)
+
+        def critic(released: Tensor) -> Tensor:
+            score: Tensor = self.parts["releases"](released * self.unit, None)
+            return score
+
+        real, fake = rows / self.unit, (fake / self.unit).requires_grad_()
+        fooled = -critic(fake).mean()
+        (push,) = torch.autograd.grad(fooled, fake, retain_graph=True)
+        penalty = gradient_penalty(critic, between(real, fake.detach(), draws))
+        loss = -fooled - critic(real).mean() + _PENALTY * penalty
+        self._learn("releases", loss)
+        return loss.detach(), fooled.detach(), push / self.unit

@@ -1,0 +1,142 @@
+"""PCAT: a passive server trains a pseudo-client against its own segment as that was during training, and a decoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from privkit.attacks.base import Mounting, Session
+from privkit.attacks.by_label import ByLabel
+from privkit.attacks.fit import fit
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
+from privkit.attacks.inversion.known_lower import frozen
+from privkit.attacks.inversion.mk_mmd import mk_mmd
+from privkit.attacks.inversion.simulator_data import AttackData
+from privkit.attacks.inversion.simulator_training import SimulatorTraining
+from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
+
+_CONTROL_EPOCHS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class PCAT(Checked):
+    """A pseudo-client whose releases the server's own segment classifies rightly, and a decoder of it.
+
+    The pseudo-client learns along the training: each state of the server's segment in turn, as the server kept them,
+    must classify what it sends of the adversary's labeled images. The decoder learns to draw these images from what it
+    sends, and then decodes what the clients sent. No query is made, and clients cannot notice.
+
+    Attributes:
+        epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes 1.5 times the budget's.
+        mmd_weight: weight ≥ 0, beside the cross-entropy, of the discrepancy (`mk_mmd`) of what is sent from what was
+            recorded. The paper has none: at 0 many pseudo-clients classify rightly that send nothing like the client.
+        learning_rate: of Adam on pseudo-client and decoder, > 0.
+        width: channels of the first layers, ≥ 1.
+        batch: images in a step, ≥ 2.
+
+    If whole labels travel with the releases, each step takes images of the same labels as that many recorded rows have:
+    the paper's label alignment. Without a history the final segment alone is used. A tenth of the auxiliary images is
+    held out: the curve is the decoder's MSE on what the pseudo-client sends of them. It tells how well that can be
+    decoded, not how true the pseudo-client is to the client.
+
+    Source: Gao and Zhang 2023, "PCAT: functionality and data stealing from split learning by pseudo-client attack";
+    there the pseudo-client takes a step in each round of the training, here some epochs at each recorded state. The
+    discrepancy is FORA's.
+    """
+
+    name: ClassVar[str] = "pcat"
+    goal: ClassVar[str] = "reconstruct"
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "auxiliary_labels", "upper"})
+
+    epochs: Whole | None = None
+    mmd_weight: NonNegative = 1.0
+    learning_rate: Positive = 1e-3
+    width: Count = 16
+    batch: Annotated[int, Ge(2)] = 32
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """The defense's law, and the segment's history where anything is learned."""
+        return frozenset({"imitate"}) if self.epochs == 0 else frozenset({"imitate", "upper_history"})
+
+    @property
+    def mounting(self) -> ImageMounting:
+        """One and a half times the budget's epochs: one is cheap."""
+        return Mounting(
+            budget_share=1.5 if self.epochs is None else 0.0,
+            start=None if self.epochs == 0 else replace(self, epochs=0),
+            control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
+            control_side=8,
+            short_of_published="the pseudo-client meets the server's segment at some states of its training, where the "
+            "authors' takes a step in each round: not the published strength",
+        )
+
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Learn from the segment's history, and decode every view.
+
+        >>> from privkit.attacks.base import View
+        >>> views = [View(round=0, smashed=torch.rand(6, 16), labels=torch.tensor([0, 1, 2] * 2))]
+        >>> history = [nn.Linear(16, 3) for _ in range(2)]
+        >>> observation = ImageObservation(
+        ...     views=views, image_shape=(1, 8, 8), batch_size=6, auxiliary=torch.rand(40, 1, 8, 8),
+        ...     auxiliary_labels=torch.arange(40) % 3, upper=history[-1], upper_history=history,
+        ... )
+        >>> PCAT(epochs=1, batch=6).run(observation, Generator().manual_seed(0)).images.shape
+        torch.Size([6, 1, 8, 8])
+        """
+        if self.epochs is None:
+            raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
+        root = int(torch.randint(2**48, (1,), generator=generator))
+        data = AttackData.of(self, observation)
+        assert data.upper is not None
+        earlier = [frozen(upper, data.rows.device) for upper in observation.upper_history or ()]
+        training = PCATTraining(self, data, [*earlier, data.upper], root)
+        curve = fit(training, self.epochs, session, objective="pcat: the held-out error")
+        return Reconstruction(images=training.guess(), curve=curve)
+
+
+class PCATTraining(SimulatorTraining):
+    """Pseudo-client and decoder.
+
+    Args:
+        attack: its specification.
+        data: what the adversary recorded and owns.
+        history: states of the server's segment, frozen, the oldest first.
+        root: seed of weights and draws.
+    """
+
+    def __init__(self, attack: PCAT, data: AttackData, history: list[nn.Module], root: int) -> None:
+        self.attack, self._history, self._wanted = attack, history, data.labels
+        super().__init__(attack, replace(data, labels=None), root)  # the decoder is told no label
+        assert data.own_labels is not None
+        self._own = ByLabel(data.own_labels[: self.train])
+        self._upper = history[-1]
+
+    def _rate(self, name: str) -> float:
+        return self.attack.learning_rate
+
+    def _learn_all(self, number: int) -> float:
+        assert self.attack.epochs is not None
+        self._upper = self._history[((number + 1) * len(self._history) - 1) // self.attack.epochs]
+        return super()._learn_all(number)
+
+    def _learn_from(self, own: Tensor, recorded: Tensor, draws: Generator) -> Tensor:
+        if self._wanted is not None:
+            own, _ = self._own.drawn(self._wanted[recorded], draws)
+        assert self.given.own_labels is not None
+        images, labels = self.given.images[own], self.given.own_labels[own]
+        simulated = self._sent(self.parts["simulator"](images), draws)
+        loss = functional.cross_entropy(self._upper(simulated.clone()), labels)  # it may work in place
+        if self.attack.mmd_weight:
+            loss = loss + self.attack.mmd_weight * mk_mmd(self.given.rows[recorded], simulated)
+        self._learn("simulator", loss)
+        error = functional.mse_loss(self._decode(simulated.detach(), None), images)
+        self._learn("decoder", error)
+        return loss.detach() + error.detach()
