@@ -21,7 +21,7 @@ from privkit.attacks.inversion.simulator_networks import Discriminator
 from privkit.attacks.inversion.simulator_training import SimulatorTraining
 from privkit.constraints import Checked, Count, Positive, Probability, Whole
 
-_CONTROL_STEPS = 300  # of rounds; without labels the simulator needs more than other attacks
+_CONTROL_STEPS = 400  # of rounds; without labels the simulator needs more than other attacks
 _RATES = {"strong": 1e-3, "released": 1e-4}
 _DISCRIMINATOR_RATES = {"strong": 1e-3, "released": 3e-4}
 _PENALTY = 1_000.0  # of the release's gradient penalty

@@ -111,7 +111,7 @@ ATTACKS = {
 """How a costly attack is called here; the others by their names."""
 LARGER = {"drag_reorder", "jigsaw", "jigsaw_white_box", "sara"}
 """Pieces of two pixels, as the small digits have, fit anywhere: no jigsaw wins on them."""
-LONG = {"adaptive", "fsha", "jigsaw_white_box", "unmix", "white_box"}
+LONG = {"adaptive", "fora", "fsha", "jigsaw_white_box", "unmix", "white_box"}
 """Attacks that take five seconds or more here."""
 FLOORS = {"mean_image", "mid_grey"}
 OF_TABLES = {"field_order"}  # reads no image; tests/attacks/order/test_field_order.py has its controls

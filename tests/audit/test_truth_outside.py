@@ -124,6 +124,7 @@ def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> No
             "query": black_box_query(edge),
             "lower": shared_lower(edge),
             "upper": model.upper.requires_grad_(False),
+            "upper_history": [model.upper],
             "imitate": imitated(edge, domain),
         }
         knowledge = ImageObservation(
@@ -140,4 +141,6 @@ def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> No
 
 
 def test_every_attack_on_images_is_asked() -> None:
-    assert {"adaptive", "black_box", "jigsaw", "sdar", "unmix", "unsplit", "white_box"} <= set(RECONSTRUCT)
+    assert {"adaptive", "black_box", "fora", "jigsaw", "pcat", "sdar", "unmix", "unsplit", "white_box"} <= set(
+        RECONSTRUCT
+    )
