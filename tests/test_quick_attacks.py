@@ -119,7 +119,7 @@ def test_queries_that_are_forbidden_are_no_verdict(forbidden: AuditRun) -> None:
     assert found["query"].sentence.startswith("not possible: jigsaw needs")
     assert found["query"].sentence.endswith("the threat model forbids queries")
     assert found["weights"].attack == "white_box:epochs=0"
-    assert (found["passive"].outcome, found["passive"].untried) == ("not_tried", ("sdar", "unsplit"))
+    assert (found["passive"].outcome, found["passive"].untried) == ("not_tried", ("fora", "pcat", "sdar", "unsplit"))
 
 
 def test_the_page_shows_verdicts_first(forbidden: AuditRun) -> None:

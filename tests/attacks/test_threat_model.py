@@ -12,7 +12,7 @@ MODELS = {
     "query": "black_box drag_reorder jigsaw member_inference nearest_record sara field_order:source=query",
     "weights": "field_order jigsaw_white_box model_completion white_box",
     "many_passes": "adaptive adaptive:passes=2 unmix white_box:passes=8 jigsaw:passes=8",
-    "passive": "exploit gradient_matching label_leak mean_image mid_grey release_clustering sdar unsplit",
+    "passive": "exploit fora gradient_matching label_leak mean_image mid_grey pcat release_clustering sdar unsplit",
     "malicious": "canaries fsha",
 }
 OF = {attack: model for model, attacks in MODELS.items() for attack in attacks.split()}
