@@ -94,7 +94,7 @@ def _list(shown: list[Paper], as_json: bool) -> None:
         ]
         for row, one in zip(rows, shown, strict=True)
     ]
-    _print(["paper", "title", "printed numbers", "orderings", "experiments", "presets", "figures"], cells)
+    print_table(["paper", "title", "printed numbers", "orderings", "experiments", "presets", "figures"], cells)
 
 
 def _print_values(shown: Paper, table: str, as_json: bool) -> None:
@@ -109,7 +109,7 @@ def _print_values(shown: Paper, table: str, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(value) for value in chosen], indent=2, ensure_ascii=False))
         return
-    _print(
+    print_table(
         ["row", "column", "value", "unit or range", "line"],
         [
             [
@@ -140,7 +140,7 @@ def _print_coverage(chosen: Paper, as_json: bool) -> None:
             json.dumps({"paper": chosen.name, "counts": counts, "entries": entries}, indent=2, ensure_ascii=False)
         )
         return
-    _print(*coverage_table(covered))
+    print_table(*coverage_table(covered))
     typer.echo("; ".join(f"{count} printed numbers {_STATES[state]}" for state, count in counts.items()))
 
 
@@ -194,17 +194,17 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
             "title": chosen.title,
             "claims": [asdict(one) for one in comparisons],
             "methods": [asdict(one) for one in methods],
-            "orderings": [_ordering_json(one) for one in judged],
+            "orderings": [ordering_json(one) for one in judged],
             "experiments": [str(path) for path in chosen.experiments],
             "presets": [path.stem for path in chosen.presets],
         }
         typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
         return
     typer.echo(f"{chosen.title} ({chosen.citation.partition(',')[0]})\n")
-    _print(*claims_table(comparisons))
+    print_table(*claims_table(comparisons))
     if judged:
-        _print(*methods_table(methods))
-        _print(*orderings_table(judged))
+        print_table(*methods_table(methods))
+        print_table(*orderings_table(judged))
         typer.echo("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
     if chosen.experiments:
         typer.echo("\nexperiments, for privkit audit --config FILE --data-root DATA:")
@@ -268,7 +268,7 @@ def orderings_table(judged: list[Judged]) -> Table:
     ]
 
 
-def _ordering_json(one: Judged) -> dict[str, Any]:
+def ordering_json(one: Judged) -> dict[str, Any]:
     """An ordering and its verdict."""
     gap = None if one.difference is None else asdict(one.difference)
     return {**asdict(one.ordering), "published": one.published, "difference": gap, "verdict": one.verdict}
@@ -286,7 +286,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def _print(header: list[str], rows: list[list[str]]) -> None:
+def print_table(header: list[str], rows: list[list[str]]) -> None:
     """A table for people."""
     from rich import box
     from rich.table import Table as RichTable

@@ -105,5 +105,8 @@ def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(audit, names)
     asked.pop("out")
     assert resolve(asked).seeds == (0, 1, 2)
-    exec(attack.replace("500", "60").replace("100", "10").replace("50", "5"), names)
-    assert names["found"].scores["unaligned"]["ssim"].value > 0.5
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        exec(attack.replace("500", "60").replace("100", "10").replace("50", "5").replace("16", "8"), names)
+    found = names["found"]
+    assert found.scores["unaligned"]["ssim"].low > found.floors["mean_image"]["unaligned"]["ssim"].high

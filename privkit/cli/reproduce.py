@@ -1,0 +1,99 @@
+"""A table of a paper, measured anew, on standard output."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privkit.cli.accounting import Json
+from privkit.cli.papers import Table, claims_table, ordering_json, orderings_table, print_table
+from privkit.errors import unknown
+from privkit.run.stopping import keeping
+
+if TYPE_CHECKING:
+    from privkit.papers.reproduce import Reproduced
+
+_OUT = Path("privkit-runs/reproduce")
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="PAPER", help="Its name, as privkit papers lists it.")],
+    table: Annotated[str, typer.Argument(help="A table or figure, such as 'Table 3'.")],
+    scale: Annotated[
+        str, typer.Option(help="tiny (embedded digits), small (the paper's data at reduced size) or paper.")
+    ] = "tiny",
+    data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the runs are kept; the same command goes on.")] = _OUT,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells, and run none.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a table of a paper: each method beside its printed number, and the verdict on each printed ordering."""
+    from privkit.papers import reproduce as reproducing
+    from privkit.run.progress import shown
+
+    if scale not in reproducing.SCALES:
+        raise unknown("scale", scale, reproducing.SCALES)
+    root = None if data_root is None else str(data_root)
+    if dry_run:
+        cells = reproducing.needed_cells(name, table, scale, root)
+        for one in cells:
+            typer.echo(f"{one.row['defense']} / {one.row['attack']}, {one.row['protocol']}, seed {one.row['seed']}")
+        typer.echo(f"{len(cells)} cells at scale {scale}")
+        return
+    with keeping(lambda: f"{out} keeps the finished cells"), shown() as progress:
+        found = reproducing.reproduce(name, table, scale=scale, data_root=root, out=out, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(_json(found), indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"{found.paper}, {found.table}, scale {found.scale}")
+    if found.claims:
+        print_table(*claims_table(list(found.claims)))
+    if found.methods:
+        print_table(*_methods(found))
+        print_table(*orderings_table(list(found.orderings)))
+        typer.echo("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
+    if found.methods and found.scale != "paper":
+        typer.echo("at another scale than the paper's only the orderings can be compared, not the numbers")
+
+
+def _methods(found: Reproduced) -> Table:
+    """Each method beside its printed number, which is a share where the paper prints per cent."""
+    rows = []
+    for one in found.methods:
+        published, limits = found.published.get((one.method, one.quantity)), one.interval
+        mean = sum(one.values.values()) / len(one.values)
+        rows.append(
+            [
+                one.method,
+                one.quantity,
+                "" if published is None else f"{published:.3f}",
+                f"{mean:.3f}" if limits is None else f"{limits.value:.3f} [{limits.low:.3f}, {limits.high:.3f}]",
+                str(len(one.values)),
+                found.verdict(one),
+            ]
+        )
+    return ["method", "quantity", "published", "ours", "seeds", "verdict"], rows
+
+
+def _json(found: Reproduced) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "paper": found.paper,
+        "table": found.table,
+        "scale": found.scale,
+        "claims": [asdict(one) for one in found.claims],
+        "methods": [
+            {
+                **asdict(one),
+                "published": found.published.get((one.method, one.quantity)),
+                "interval": None if one.interval is None else asdict(one.interval),
+                "verdict": found.verdict(one),
+            }
+            for one in found.methods
+        ],
+        "orderings": [ordering_json(one) for one in found.orderings],
+    }

@@ -1,0 +1,90 @@
+"""Tables of the papers measured anew: which cells they need, what stands beside them, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from privkit.cli.app import app
+from privkit.errors import UsageError
+from privkit.papers import reproduce as module
+from privkit.papers.reproduce import needed_cells, reproduce
+from privkit.papers.values import printed
+
+
+def fake(one: module.Work, out: Path, progress: object = None) -> dict[str, Any]:
+    """A cell's row without running it: mixing releases helps by .1, a seed by up to .02."""
+    return {**one.row, "accuracy": 0.3 + 0.1 * one.row["defense"].startswith("random_cutmix") + 0.01 * one.row["seed"]}
+
+
+def test_a_tiny_table_takes_embedded_digits_and_keeps_the_methods_own_data() -> None:
+    cells = needed_cells("cutmixsl", "Table 1", "tiny")
+    assert {one.config.dataset.label for one in cells} == {"digits"}
+    assert {one.row["dataset"] for one in cells} == {"cifar10"}
+    assert {one.config.budget.private for one in cells} == {200}
+    assert {one.row["seed"] for one in cells} == {0, 1, 2}
+    at_size = needed_cells("cutmixsl", "Table 1", "paper")
+    assert {one.experiment for one in at_size} == {"cutmixsl/table_1"}
+    assert {one.config.dataset.label for one in at_size} == {"cifar10"}
+
+
+def test_measured_stands_beside_published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "measure", fake)
+    found = reproduce("cutmixsl", "Table 1", out=tmp_path)
+    methods = {one.method: one for one in found.methods}
+    assert found.published["PSL", "accuracy"] == printed("cutmixsl", "Table 1", "Parallel SL", "ViT-Tiny") / 100
+    assert methods["PSL"].values == {0: 0.3, 1: 0.31, 2: 0.32}
+    assert found.verdict(methods["PSL"]) == "other scale"
+    verdicts = {(one.ordering.better, one.ordering.worse): one.verdict for one in found.orderings}
+    assert verdicts["CutMixSL", "PSL + Mixup"] in ("agrees", "ordering agrees")
+    assert {one.ordering.source for one in found.orderings} == {"Table 1"}
+
+
+def test_at_the_papers_scale_a_number_agrees_or_differs() -> None:
+    published = {("PSL", "accuracy"): 0.31}
+    shared: dict[str, Any] = {"paper": "cutmixsl", "table": "Table 1", "scale": "paper"}
+    found = module.Reproduced(**shared, claims=(), methods=(), published=published, orderings=())
+
+    def method(*values: float) -> module.Measured:
+        return module.Measured(method="PSL", quantity="accuracy", values=dict(enumerate(values)))
+
+    assert found.verdict(method(0.30, 0.31, 0.32)) == "agrees"
+    assert found.verdict(method(0.50, 0.51, 0.52)) == "differs"
+    assert found.verdict(method(0.31)) == ""  # no interval
+
+
+def test_a_table_of_formulas_is_computed(tmp_path: Path) -> None:
+    found = reproduce("accurate_sl", "Table 11", out=tmp_path)
+    assert found.claims
+    assert not found.methods
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "hint"),
+    [
+        ("cutmixsl", "Table 11", "unknown table of cutmixsl 'Table 11'; did you mean 'Table 1'"),
+        ("cutmixsl", "settings", "nothing of cutmixsl, settings, is measured by an audit: These are settings"),
+        ("patch_splitnn", "Table 6", "audit its experiment instead: .*table_6.toml"),
+        ("cutmix", "Table 1", "did you mean 'cutmixsl'"),
+    ],
+)
+def test_what_cannot_be_measured_says_why(name: str, table: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=hint):
+        reproduce(name, table)
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "measure", fake)
+    runner, arguments = CliRunner(), ["reproduce", "cutmixsl", "Table 1", "--out", str(tmp_path)]
+    shown = runner.invoke(app, arguments)
+    assert "other scale" in shown.stdout
+    assert "only the orderings can be compared" in shown.stdout
+    assert " of 24: " in shown.stderr
+    answer = json.loads(runner.invoke(app, [*arguments, "--json"]).stdout)
+    assert {"claims", "methods", "orderings"} < set(answer)
+    assert runner.invoke(app, [*arguments, "--dry-run"]).stdout.splitlines()[-1] == "24 cells at scale tiny"
+    refused = runner.invoke(app, [*arguments, "--scale", "tini"])
+    assert "did you mean 'tiny'" in str(refused.exception)
