@@ -44,6 +44,7 @@ def settings() -> list[Setting]:
     """In the order of their worth."""
     batch = "batch_shuffle:keep={}"
     found = [Setting(defense=batch.format(0.4)), Setting(defense="patch_shuffle")]
+    found += [Setting(defense=batch.format(0.4), attack="jigsaw:passes=8")]
     found += [Setting(defense=batch.format(0.4), rounds=rounds) for rounds in (100, 300)]
     found += [Setting(defense=batch.format(0.4), copies=False)]
     found += [Setting(defense=batch.format(keep)) for keep in (0.2, 0.8)]
