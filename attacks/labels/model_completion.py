@@ -145,8 +145,8 @@ class _Completion:
         """Some steps; returns their mean loss."""
         draws = Generator().manual_seed(self.seed + number)
         ratios = np.random.default_rng(self.seed + number)
-        first = number * _STEPS
-        losses = [self._step(first + step, draws, ratios.beta(*[self.spec.mixing] * 2)) for step in range(_STEPS)]
+        first, mixing = number * _STEPS, self.spec.mixing
+        losses = [self._step(first + step, draws, ratios.beta(mixing, mixing)) for step in range(_STEPS)]
         return sum(losses) / len(losses)
 
     def _step(self, step: int, draws: Generator, ratio: float) -> float:
@@ -175,7 +175,7 @@ class _Completion:
         loss.backward()
         self.optimizer.step()
         self.averaged.update_parameters(self.model)
-        return loss.item()
+        return float(loss.item())
 
     @torch.no_grad()
     def logits(self) -> Tensor:
