@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
 from privkit.attacks.fit import fit
@@ -137,7 +136,7 @@ class _Completion:
         with seeded(torch.device("cpu"), self.seed):
             model = _Completed(nn.Flatten() if frozen else lower, released.shape[1], labels)
         self.model = model.to(records.device)
-        self.averaged = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(_KEPT), use_buffers=True)
+        self.averaged = deepcopy(self.model).requires_grad_(False)
         trained = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.Adam(trained, lr=spec.rate)
 
@@ -147,9 +146,9 @@ class _Completion:
         ratios = np.random.default_rng(self.seed + number)
         first, mixing = number * _STEPS, self.spec.mixing
         losses = [self._step(first + step, draws, ratios.beta(mixing, mixing)) for step in range(_STEPS)]
-        return sum(losses) / len(losses)
+        return float(torch.stack(losses).mean().item())
 
-    def _step(self, step: int, draws: Generator, ratio: float) -> float:
+    def _step(self, step: int, draws: Generator, ratio: float) -> Tensor:
         """One step on labeled and unlabeled records, mixed in pairs."""
         spec = self.spec
         of = torch.randint(len(self.seeds), (spec.batch,), generator=draws).to(self.seeds.device)
@@ -174,8 +173,9 @@ class _Completion:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
-        self.averaged.update_parameters(self.model)
-        return float(loss.item())
+        for average, now in zip(_numbers(self.averaged), _numbers(self.model), strict=True):
+            average.lerp_(now, 1 - _KEPT if step else 1.0)
+        return loss.detach()
 
     @torch.no_grad()
     def logits(self) -> Tensor:
@@ -198,3 +198,8 @@ class _Completion:
         self.averaged.load_state_dict(state["averaged"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.seed = int(state["seed"])
+
+
+def _numbers(module: nn.Module) -> list[Tensor]:
+    """Weights and statistics, without counters."""
+    return [value for value in module.state_dict().values() if value.is_floating_point()]
