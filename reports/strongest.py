@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from privkit.reports.columns import START
 from privkit.reports.schema import Metric, Row
-from privkit.reports.tables import START
 
 FLOORS = ("mean_image", "mid_grey")
 NAMES = {

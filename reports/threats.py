@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from privkit.interval import Interval
-from privkit.reports.columns import csv_text
+from privkit.reports.columns import START, csv_text
 from privkit.reports.schema import Frozen, Row, Summary
 from privkit.reports.strongest import FLOORS, NAMES, deciding, distance, falls
-from privkit.reports.tables import FLOOR_NAMES, START, Table, interval
+from privkit.reports.tables import FLOOR_NAMES, Table, interval
 from privkit.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
 Outcome = Literal["falls", "holds", "not_applicable", "not_tried"]
@@ -119,8 +119,8 @@ def _verdict(
 
     if won := [attack for attack in ranked if any(map(falls, numbers[attack]))]:
         winner = max(won, key=lambda attack: _likeness(numbers[attack]))
-        best, won = numbers[winner], sum(map(falls, numbers[winner]))
-        seeds = f" in {won} of {len(best)} seeds" if len(best) > 1 else ""
+        best, times = numbers[winner], sum(map(falls, numbers[winner]))
+        seeds = f" in {times} of {len(best)} seeds" if len(best) > 1 else ""
         needs = "" if best[0].threat_model == model else f", which needs only {shown(best[0].threat_model)}"
         needs += ", which holds weights as well" if model == "many_passes" and "lower" in best[0].knowledge else ""
         found = _measured(best, means.get((best[0].defense, winner), {}))

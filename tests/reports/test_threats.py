@@ -69,9 +69,8 @@ def test_the_whole_interval_decides(mse: float, outcome: str) -> None:
 
 
 def test_what_does_not_apply_or_failed_or_cannot_be_trusted_is_no_verdict() -> None:
-    nothing = {"recovered": {}, "floors": {}}
-    forbidden = attacked("jigsaw", "query", 0.05, status="not_applicable", reason="no queries", **nothing)
-    broken = attacked("white_box", "weights", 0.05, status="error", reason="boom", **nothing)
+    forbidden = attacked("jigsaw", "query", 0.05, status="not_applicable", reason="no queries", recovered={}, floors={})
+    broken = attacked("white_box", "weights", 0.05, status="error", reason="boom", recovered={}, floors={})
     weak = Check(name="wins_on_identity", passed=False, detail="no", decisive=True)
     untrusted = attacked("fsha", "malicious", 0.09, checks=(weak,))
     found = judged(forbidden, broken, untrusted, attacked("sdar", "passive", 0.08))
