@@ -30,7 +30,7 @@ def process(*arguments: str, cwd: Path) -> float:
 
 
 def main(options: Options) -> None:
-    """Print times, memory and the two numbers that the audit is about."""
+    """Print times, memory and the numbers that the audit is about."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         helps = [process("--help", cwd=here) for _ in range(7)]
@@ -44,7 +44,7 @@ def main(options: Options) -> None:
             row = json.loads(line)
             ssim = row["recovered"]["unaligned"]["ssim"]
             print(
-                f"  {row['defense']}: accuracy {row['accuracy']['value']:.3f}, SSIM {ssim['value']:.3f} "
+                f"  {row['defense']} / {row['attack']}: accuracy {row['accuracy']['value']:.3f}, SSIM {ssim['value']:.3f} "
                 f"[{ssim['low']:.3f}, {ssim['high']:.3f}], mean image "
                 f"{row['floors']['mean_image']['unaligned']['ssim']['value']:.3f}"
             )

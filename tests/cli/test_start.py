@@ -145,7 +145,8 @@ def test_a_run_under_a_limit_on_memory_keeps_its_finished_cells(small_run: Audit
     folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
     none, batch = small_run.rows
     shutil.rmtree(folder / "cells" / batch.cell)
-    command = ["audit", "--defense", "batch_shuffle", "--dataset", "tiny_digits", "--budget", "smoke", "--threads", "1"]
+    settings = ["--attack", "black_box", "--dataset", "tiny_digits", "--budget", "smoke", "--threads", "1"]
+    command = ["audit", "--defense", "batch_shuffle", *settings]
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, *command, "--out", str(folder)], capture_output=True, text=True, timeout=300
     )

@@ -15,7 +15,7 @@ import pytest
 from privkit.audit.run import AuditRun
 
 KILLS = 10
-COMMAND = ["audit", "--defense", "batch_shuffle", "--dataset", "tiny_digits", "--threads", "1"]
+COMMAND = ["audit", "--defense", "batch_shuffle", "--attack", "black_box", "--dataset", "tiny_digits", "--threads", "1"]
 BUDGET = ["--budget", "smoke:private=400,auxiliary=250,epochs=6,attack_epochs=6"]
 
 
