@@ -44,7 +44,8 @@ def main(options: Options) -> None:
             row = json.loads(line)
             ssim = row["recovered"]["unaligned"]["ssim"]
             print(
-                f"  {row['defense']} / {row['attack']}: accuracy {row['accuracy']['value']:.3f}, SSIM {ssim['value']:.3f} "
+                f"  {row['defense']} / {row['attack']}: "
+                f"accuracy {row['accuracy']['value']:.3f}, SSIM {ssim['value']:.3f} "
                 f"[{ssim['low']:.3f}, {ssim['high']:.3f}], mean image "
                 f"{row['floors']['mean_image']['unaligned']['ssim']['value']:.3f}"
             )
