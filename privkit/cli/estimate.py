@@ -8,6 +8,7 @@ import torch
 
 from privkit.attacks.base import AnyAttack, known_to
 from privkit.attacks.goals.control import CONTROL_STEPS
+from privkit.attacks.search_space import why_untuned
 from privkit.audit.probe import ROUNDS, Timed, attack_on_images, training_step, untrained
 from privkit.audit.run import check_batches, default_folder, pick_device
 from privkit.audit.seed_data import open_data
@@ -86,6 +87,8 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
         a_step, timed = steps[cell.defense.label].seconds, probed.get(cell.attack.label, Timed())
         hijack = "clients" in cell.attack.spec.needs  # its probe has one round of images
         took = timed.seconds * (max(sizes["private"], sizes["auxiliary"]) / a_round if hijack else larger)
+        if config.tune and not why_untuned(cell.attack.spec):
+            took *= 1 + config.tune.trials * (1 - config.tune.share)
         took += _replays(cell.attack.spec, config.budget.epochs, victims / (protocol.active * batch), rounds) * a_step
         if cell.model_id not in trained:
             trained.add(cell.model_id)
