@@ -121,5 +121,5 @@ class LinkedRows:
 
     def seated(self, images: Tensor, view: View) -> Tensor:
         """Images [P·n, ...] of all records, as guesses at the seats of one of the views, [N·k, ...]."""
-        by_client = images.unflatten(0, (-1, self.clients)).transpose(0, 1).flatten(0, 1)
+        by_client: Tensor = images.unflatten(0, (-1, self.clients)).transpose(0, 1).flatten(0, 1)
         return by_client[records(view).flatten().clamp_min(0)]
