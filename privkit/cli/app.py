@@ -251,7 +251,8 @@ def list_(
     kind: Annotated[str | None, typer.Argument(help="|".join(TABLES))] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """List what there is, with options and defaults; of one kind, with what each option may be."""
+    """List what there is, with options and defaults; of one kind, with what each option may be. `privkit describe NAME`
+    says what each option means."""
     if kind is not None and kind not in TABLES:
         raise unknown("kind", kind, TABLES)
     tables = {name: describe(name) for name in ([kind] if kind else TABLES)}

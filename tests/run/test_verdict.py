@@ -99,8 +99,12 @@ def test_a_run_that_is_killed_leaves_its_verdict_so_far(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("privkit.audit.run.run_cell", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         again(copied, gate="ssim<=0.01")
+    (note,) = caught.value.__notes__
+    assert (
+        "keeps 1 of 2 cells and the last epochs of the one that was running; go on with the same call and out=" in note
+    )
     manifest = read_manifest(copied)
     assert manifest is not None
     found = read_verdict(copied, manifest)
