@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from privkit.attacks.assign import cheapest
 from privkit.interval import Interval, clopper_pearson
 
 Labels = NDArray[np.int64]
@@ -42,7 +41,9 @@ def cluster_accuracy(labels: Labels, guesses: Labels) -> Interval:
     >>> cluster_accuracy(np.array([0, 0, 1, 2]), np.array([2, 2, 0, 1])).value
     1.0
     """
+    from scipy.optimize import linear_sum_assignment
+
     count = int(max(labels.max(), guesses.max())) + 1
     pairs = np.bincount(guesses * count + labels, minlength=count**2).reshape(count, count)
-    renamed = cheapest(-pairs[None].astype(float))[0]
+    renamed = linear_sum_assignment(-pairs)[1]
     return clopper_pearson(int(pairs[np.arange(count), renamed].sum()), len(labels))

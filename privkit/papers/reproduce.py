@@ -37,7 +37,7 @@ _TINY: Mapping[str, Any] = {
     "dataset": "digits",
     "auxiliary": "disjoint",
     "victims": "private",
-    "budget": "smoke:private=200,auxiliary=100,test=200,victims=100,epochs=3",
+    "budget": "smoke:private=200,auxiliary=400,test=200,victims=100,epochs=3",
     "seed": [0, 1, 2],
     "threads": 1,
 }
