@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -171,7 +171,7 @@ def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> l
     return [Difference(first_name=names[0], second_name=names[1], seeds=seeds, **fields) for fields in found]
 
 
-def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, object]]:
+def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:
     """Metrics of guesses, record by record; PSNR follows from the MSE and is infinite for copies."""
     rows = [*ours, *theirs]
     metrics = [
@@ -196,17 +196,17 @@ def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> 
             values[name][0].append(first[name][here])
             values[name][1].append(second[name][there])
     found = []
-    for name, (first, second) in values.items():
-        if not all(bool(np.isfinite(part).all()) for part in (*first, *second)):
+    for name, (one, other) in values.items():
+        if not all(bool(np.isfinite(part).all()) for part in (*one, *other)):
             continue
-        result = paired(first, second)
+        result = paired(one, other)
         found.append(
             {
                 "quantity": name.removeprefix("unaligned_"),
-                "first": float(np.mean([part.mean() for part in first])),
-                "second": float(np.mean([part.mean() for part in second])),
+                "first": float(np.mean([part.mean() for part in one])),
+                "second": float(np.mean([part.mean() for part in other])),
                 "difference": result.difference,
-                "records": sum(map(len, first)),
+                "records": sum(map(len, one)),
                 "p_value": result.p_value,
                 "effect": result.effect,
             }
@@ -214,7 +214,7 @@ def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> 
     return found
 
 
-def _by_row(ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, object]]:
+def _by_row(ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:
     """Numbers of whole rows."""
     first, second = [numbers(row) for row in ours], [numbers(row) for row in theirs]
     found = []

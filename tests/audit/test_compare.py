@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import privkit
 from privkit.audit import compare as module
+from privkit.audit.paired import unpaired
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.errors import RunFolderError, UsageError
@@ -119,7 +120,7 @@ def test_exact_numbers_differ_exactly() -> None:
     def exact(value: float) -> list[Interval]:
         return [Interval(value=value, low=value, high=value, n=1, method="exact")]
 
-    found = module.unpaired(exact(8.0), exact(2.0))
+    found = unpaired(exact(8.0), exact(2.0))
     assert (found.low, found.value, found.high) == (-6, -6, -6)
-    assert module.unpaired(exact(float("inf")), exact(2.0)).value == -float("inf")
-    assert module.unpaired(exact(float("inf")), exact(float("inf"))).value == 0
+    assert unpaired(exact(float("inf")), exact(2.0)).value == -float("inf")
+    assert unpaired(exact(float("inf")), exact(float("inf"))).value == 0

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from privkit.cli.app import app
 from privkit.errors import UsageError
 from privkit.papers import reproduce as module
+from privkit.papers.orderings import Measured
 from privkit.papers.reproduce import needed_cells, reproduce
 from privkit.papers.values import printed
 
@@ -47,8 +48,8 @@ def test_at_the_papers_scale_a_number_agrees_or_differs() -> None:
     shared: dict[str, Any] = {"paper": "cutmixsl", "table": "Table 1", "scale": "paper"}
     found = module.Reproduced(**shared, claims=(), methods=(), published=published, orderings=())
 
-    def method(*values: float) -> module.Measured:
-        return module.Measured(method="PSL", quantity="accuracy", values=dict(enumerate(values)))
+    def method(*values: float) -> Measured:
+        return Measured(method="PSL", quantity="accuracy", values=dict(enumerate(values)))
 
     assert found.verdict(method(0.30, 0.31, 0.32)) == "agrees"
     assert found.verdict(method(0.50, 0.51, 0.52)) == "differs"

@@ -1,6 +1,7 @@
 """Gates: what a condition may name, at which end of an interval it is judged, and what never passes."""
 
 import re
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -132,8 +133,15 @@ def test_a_threat_model_that_was_not_tried_meets_no_gate() -> None:
 def canaries(**changes: object) -> Row:
     """A row of canaries: AUC below 1/2, a rate of true positives, a proven ε of 8 and a lower bound of 2."""
     bound = EmpiricalBound(
-        **{"epsilon": 2.0, "delta": 1e-5, "confidence": 0.95, "canaries": 9, "inserted": 4, "threshold": None},
-        **{"method": "m", "assumptions": (), "source": "s"},
+        epsilon=2.0,
+        delta=1e-5,
+        confidence=0.95,
+        canaries=9,
+        inserted=4,
+        threshold=None,
+        method="m",
+        assumptions=(),
+        source="s",
     )
     fields: dict[str, object] = {
         "recovered": {},
@@ -168,15 +176,15 @@ def test_what_is_proven_and_told_has_gates(text: str, met: bool) -> None:
 
 
 def test_what_is_not_proven_of_the_release_meets_no_gate_on_epsilon() -> None:
-    claimed = {"kind": "differential_privacy", "statement": "", "epsilon": 1.0, "delta": 1e-5}
+    claimed = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
     for certificate in (
         None,
         Certificate(kind="nothing", statement=""),
-        Certificate(**claimed, covers="labels"),
-        Certificate(**claimed, sound=False, objection="a formula that is no bound"),
+        replace(claimed, covers="labels"),
+        replace(claimed, sound=False, objection="a formula that is no bound"),
     ):
         assert Gate.parse("epsilon<=8").failures([canaries(certificate=certificate)])
-    labels = canaries(certificate=Certificate(**claimed, covers="labels"))
+    labels = canaries(certificate=replace(claimed, covers="labels"))
     assert not Gate.parse("epsilon_of_labels<=1").failures([labels])
 
 
