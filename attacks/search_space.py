@@ -132,8 +132,8 @@ def _of(parts: list[Any], default: Any) -> Range | Choice | None:
 
 def _numbers(parts: list[Any], default: float | None) -> Range | None:
     """The range of a floating-point field; None if neither its ends nor its default give one."""
-    lows = [part.gt if isinstance(part, Gt) else part.ge for part in parts if isinstance(part, Gt | Ge)]
-    highs = [part.lt if isinstance(part, Lt) else part.le for part in parts if isinstance(part, Lt | Le)]
+    lows: list[Any] = [part.gt if isinstance(part, Gt) else part.ge for part in parts if isinstance(part, Gt | Ge)]
+    highs: list[Any] = [part.lt if isinstance(part, Lt) else part.le for part in parts if isinstance(part, Lt | Le)]
     if lows and highs:
         return Range(max(lows), min(highs), log=False)
     if lows and min(lows) >= 0 and default:

@@ -224,7 +224,7 @@ def _tuning(given: Any, attacks: Sequence[Component]) -> Tuning | None:
         return None
     from privkit.attacks.search_space import why_untuned
 
-    plan = specify("tune", Tuning, _table("tune", given))
+    plan: Tuning = specify("tune", Tuning, _table("tune", given))
     reasons = [f"{attack.label}: {why_untuned(attack.spec)}" for attack in attacks if why_untuned(attack.spec)]
     if len(reasons) == len(attacks):
         raise UsageError(f"tune finds nothing to tune ({'; '.join(reasons)}); leave it out, or name another attack")

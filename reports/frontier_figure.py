@@ -39,7 +39,11 @@ def frontier_figure(found: Frontier) -> Figure:
         x, y = [point.accuracy.value for point in own], [point.recovered.value for point in own]
         axis.plot(x, y, color=MUTED, lw=0.8, zorder=1)
         for point in own:
-            color = colormaps[_COLORS](norm(point.epsilon)) if norm and _shown(point) else "white"
+            color = (
+                colormaps[_COLORS](norm(point.epsilon))
+                if norm and point.epsilon is not None and _shown(point)
+                else "white"
+            )
             _draw(axis, point, _MARKERS[number % len(_MARKERS)], color)
         axis.plot([], [], _MARKERS[number % len(_MARKERS)], color=MUTED, ls="", label=escape.figure(family))
     for point in (point for point in found.points if not point.defended):

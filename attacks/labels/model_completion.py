@@ -166,7 +166,7 @@ class _Completion:
         kept = max(ratio, 1 - ratio)
         logits = self.model.head(kept * sent + (1 - kept) * sent[pairs])
         targets = kept * targets + (1 - kept) * targets[pairs]
-        loss = -(targets * logits.log_softmax(1)).sum(1)[: spec.batch].mean()
+        loss: Tensor = -(targets * logits.log_softmax(1)).sum(1)[: spec.batch].mean()
         if len(self.others):
             weight = spec.unlabeled * step / (_STEPS * spec.epochs)
             loss = loss + weight * (logits.softmax(1) - targets)[spec.batch :].square().mean()

@@ -19,6 +19,7 @@ from privkit.audit.tuning import tuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Probability
 from privkit.errors import UsageError
 from privkit.registry import parse
+from privkit.run.progress import Silent
 from privkit.run.records import TRIALS
 from privkit.settings import resolve
 from tests.small import SMALL
@@ -117,12 +118,13 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_next_trial_follows_from_the_seed_and_the_trials_before_it() -> None:
     pytest.importorskip("optuna")
-    space = {"rate": Range(1e-4, 1e-2, log=True), "word": Choice(("a", None))}
+    rates = Range(1e-4, 1e-2, log=True)
+    space: dict[str, Range | Choice] = {"rate": rates, "word": Choice(("a", None))}
     past: list[Trial] = [Trial(values={"word": None}, objective=1.0)]
     for _ in range(12):
         values = trials.suggested(space, past, seed=3)
         assert values == trials.suggested(space, past, seed=3)
-        assert values["rate"] in space["rate"]
+        assert values["rate"] in rates
         assert values["word"] in ("a", None)
         worse = abs(values["rate"] - 2e-3) + (values["word"] is None)
         past.append(Trial(values=values, objective=worse))
@@ -195,9 +197,9 @@ def test_a_killed_study_goes_on(study: tuple[AuditRun, AttackContext], torn: byt
     path.write_bytes(b"".join(kept.splitlines(keepends=True)[:2]) + torn)
     steps: list[int] = []
 
-    class Told:
-        note = stage = staticmethod(lambda *told: None)
-        step = staticmethod(lambda done, total, value=None: steps.append(done))
+    class Told(Silent):
+        def step(self, done: int, total: int, value: float | None = None) -> None:
+            steps.append(done)
 
     again, _ = tuned(replace(context, progress=Told()))
     assert again.row.tuned == run.rows[0].tuned

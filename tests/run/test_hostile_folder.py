@@ -208,7 +208,7 @@ def test_a_run_whose_folder_is_removed_ends_with_a_sentence(tmp_path: Path) -> N
             shutil.rmtree(tmp_path / "run")
 
     with pytest.raises(StorageError, match="removed while the run was under way"):
-        run_audit(out=tmp_path / "run", progress=Removes(), **QUICK)
+        run_audit(out=tmp_path / "run", progress=Removes(), **QUICK)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
 
 
