@@ -121,7 +121,7 @@ def _verdict(
         winner = max(won, key=lambda attack: _likeness(numbers[attack]))
         best, times = numbers[winner], sum(map(falls, numbers[winner]))
         seeds = f" in {times} of {len(best)} seeds" if len(best) > 1 else ""
-        needs = "" if best[0].threat_model == model else f", which needs only {shown(best[0].threat_model)}"
+        needs = "" if best[0].threat_model == model else f", as under {shown(best[0].threat_model)}"
         needs += ", which holds weights as well" if model == "many_passes" and "lower" in best[0].knowledge else ""
         found = _measured(best, means.get((best[0].defense, winner), {}))
         others = [attack for attack in ranked if attack != winner]

@@ -52,7 +52,7 @@ def test_a_defense_falls_to_the_strongest_attack_that_the_adversary_could_mount(
     )
     assert found["query"].against == ("black_box",)
     assert found["query"].untried == ()
-    assert found["weights"].sentence.startswith("falls to jigsaw, which needs only query: ")
+    assert found["weights"].sentence.startswith("falls to jigsaw, as under query: ")
     assert found["weights"].untried == ("white_box",)
     both = attacked("white_box:passes=8", "many_passes", 0.01, knowledge=("lower",))
     assert judged(both)["many_passes"].sentence.startswith("falls to white_box:passes=8, which holds weights as well: ")
