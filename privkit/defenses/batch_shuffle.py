@@ -16,9 +16,6 @@ from privkit.defenses.base import Defense, Effect, FrozenBlock, Release, require
 from privkit.defenses.patch_shuffle import own_rows
 from privkit.defenses.receipts import Permuted
 
-_kept_tokens = torch.compiler.assume_constant_result(kept_tokens)
-"""A constant of the compiled step, since a compiler does not trace decimal numbers."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShuffle(Defense):
@@ -58,7 +55,7 @@ class BatchShuffle(Defense):
         m, b, t, _ = require_tokens(self.name, smashed)
         if b < self.smallest_batch:
             raise ValueError(f"batch_shuffle needs a batch of at least 2 images, got {b}: a batch of one mixes nothing")
-        kept = _kept_tokens(t, self.keep)
+        kept = kept_tokens(t, self.keep)
         rows = own_rows(m, b, t, generator)
         pool = rows[:, :, kept:].reshape(m, b * (t - kept))
         dealt = pool.gather(1, message_orders(m, b * (t - kept), generator)).view(m, b, t - kept)
