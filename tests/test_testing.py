@@ -83,7 +83,7 @@ def test_fixtures(assert_claim_stands, assert_audit, tmp_path):
     assert assert_audit.keywords == {{"out": tmp_path / "run"}}
 """
     )
-    options = ("-p", "privkit.pytest_plugin", "-p", "no:cacheprovider", "-k", "fixtures or claim")
+    options = ("-p", "privkit.pytest_plugin", "-p", "no:cacheprovider", "-k", "test_fixtures or test_claim")
     pytester.runpytest_inprocess(*options).assert_outcomes(passed=2, deselected=1)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert list(project["entry-points"]["pytest11"].values()) == ["privkit.pytest_plugin"]

@@ -66,8 +66,8 @@ def varied(defense: Any, vary: Sequence[str]) -> list[str]:
     Raises:
         UsageError: for an option that no stage or several stages have, and for values that are not allowed.
 
-    >>> varied("gaussian_noise:clip=1", ["sigma=.1,1.5"])
-    ['gaussian_noise:sigma=0.1,clip=1.0', 'gaussian_noise:sigma=1.5,clip=1.0']
+    >>> varied("gaussian_noise:clip=2", ["sigma=.1,1.5"])
+    ['gaussian_noise:sigma=0.1,clip=2.0', 'gaussian_noise:sigma=1.5,clip=2.0']
     """
     component = parse("defenses", defense)
     stages = component.stages or (component,)

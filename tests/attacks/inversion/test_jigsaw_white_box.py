@@ -170,7 +170,7 @@ def test_says_what_it_lacks() -> None:
         ({"pieces_epochs": -1}, "pieces_epochs"),
         ({"kicks": -1}, "kicks"),
         ({"keep": 2.0}, "keep"),
-        ({"pairs": "magic"}, "one of learned, joint, edges"),
+        ({"pairs": "magic"}, "one of learned, joint, auto, edges"),
         ({"epochs": -1}, "epochs"),
         ({"l2": -1.0}, "l2"),
     ],

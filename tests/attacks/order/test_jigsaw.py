@@ -224,7 +224,7 @@ def test_a_training_that_diverges_stops(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"pairs": "magic"}, "one of learned, joint, edges"),
+        ({"pairs": "magic"}, "one of learned, joint, auto, edges"),
         ({"keep": 1.5}, "keep must be a finite number >= 0 and <= 1"),
         ({"epochs": -1}, "epochs"),
         ({"kicks": -1}, "kicks"),
