@@ -35,7 +35,7 @@ from privkit.reports.tables import interval
 from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol, evaluate
-from privkit.wire.transcript import Recorder
+from privkit.wire.transcript import Transcript
 
 SHAPE, CLIENTS = (1, 28, 28), 2
 SETTINGS: dict[str, tuple[Defense, SplitProtocol]] = {
@@ -88,9 +88,9 @@ def zeros_and_fours(root: Path, count: int, seed: int, train: bool) -> Batch:
     return Batch(x=batch.x, y=(batch.y == 4).long(), ids=batch.ids)
 
 
-def scored(recorder: Recorder, edge: Clients, images: Tensor) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+def scored(transcript: Transcript, edge: Clients, images: Tensor) -> Iterator[tuple[str, str, Tensor, Tensor]]:
     """Attack, target, scores and labels of the newest round, of both clients in turn."""
-    kept = recorder.rounds.pop()
+    kept = transcript.rounds.pop()
     labels = kept.labels.view(CLIENTS, -1)
     for client, view in enumerate(kept.received):
         asked = {"own": labels[client], "peer": labels[1 - client]}
@@ -129,7 +129,7 @@ def run(
     edge = Clients.build(model.lower, defense, Images(shape=SHAPE), classes=2, seed=seed, protocol=protocol)
     upper: nn.Module = edge.fitted(model.upper, Images(shape=SHAPE), seed)
     optimizer = torch.optim.AdamW([*edge.parameters(), *upper.parameters()], lr=given.learning_rate)
-    recorder, weights = Recorder(), torch.full((CLIENTS,), 1 / CLIENTS)
+    transcript, weights = Transcript(), torch.full((CLIENTS,), 1 / CLIENTS)
     leaks: dict[tuple[str, str, int], list[Leak]] = {}
     told: dict[str, Told] = {}
     for epoch in range(given.epochs):
@@ -142,8 +142,8 @@ def run(
             optimizer.zero_grad(set_to_none=True)
             images = train.x[part]
             with seeded(torch.device("cpu"), seed):
-                recorder(edge, upper, images, train.y[part], draws, shares=weights, number=step)
-            for name, target, values, labels in scored(recorder, edge, images):
+                transcript(edge, upper, images, train.y[part], draws, shares=weights, number=step)
+            for name, target, values, labels in scored(transcript, edge, images):
                 rows.setdefault((name, target), []).append((values, labels))
             optimizer.step()
             if protocol.average == "round":

@@ -167,7 +167,7 @@ def train(
         seed: of orders, groups, defense and whatever the segments draw themselves, such as dropout.
         shares: which images belong to which client; None for equal parts at random.
         checkpoint: where to save after an epoch and to report progress.
-        play: what a round is; `privkit.wire.transcript.Recorder` remembers what crossed the wire.
+        play: what a round is; `privkit.wire.transcript.Transcript` remembers what crossed the wire.
         validation: images on which every epoch is measured, so that the best one can be kept beside the last; they
             change no weight and no draw.
 

@@ -46,7 +46,7 @@ class RecordedRound:
         return {name: stack[client] for name, stack in self.lower.items()}
 
 
-class Recorder:
+class Transcript:
     """A stand-in for `split_round` that remembers: same arguments, same result, same weights afterwards, bit for bit.
 
     Args:

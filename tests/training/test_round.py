@@ -16,7 +16,7 @@ from privkit.errors import UsageError
 from privkit.models import VIT_MICRO
 from privkit.seeds import derive
 from privkit.training import Clients, SplitProtocol, Stacked, TrainingSpec, evaluate, split_round, train
-from privkit.wire.transcript import Recorder
+from privkit.wire.transcript import Transcript
 from tests.small import IMAGES, SHAPE, built, digits
 
 
@@ -223,9 +223,9 @@ def test_a_frozen_segment_carries_no_record_into_another(frozen: bool) -> None:
             torch.manual_seed(0)
             lower, upper = Normed(), nn.Sequential(nn.Flatten(), nn.Linear(128, 10))
         edge = Clients.build(lower, NoDefense(), IMAGES, classes=10, seed=0)
-        recorder = Recorder()
-        train(edge, upper, other, spec, epochs=1, seed=0, play=recorder)
-        released.append(torch.cat([view.smashed for view in recorder.views]))
+        transcript = Transcript()
+        train(edge, upper, other, spec, epochs=1, seed=0, play=transcript)
+        released.append(torch.cat([view.smashed for view in transcript.views]))
     rows = (released[0] != released[1]).flatten(1).any(1).sum()
     assert rows == 1 if frozen else rows > 1
 

@@ -13,7 +13,7 @@ from privkit.defenses.none import NoDefense
 from privkit.defenses.nopeek import NoPeek
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round, train
-from privkit.wire.transcript import RecordedRound, Recorder
+from privkit.wire.transcript import RecordedRound, Transcript
 from tests.small import SHAPE, built, digits
 
 PAIR = SplitProtocol(clients=2)
@@ -24,10 +24,10 @@ def one(
 ) -> tuple[Clients, Round, RecordedRound]:
     """One recorded round of four images a client."""
     edge, upper = built(defense, protocol)
-    data, recorder = digits(4 * protocol.clients), Recorder()
+    data, transcript = digits(4 * protocol.clients), Transcript()
     images, labels = data.x.view(protocol.clients, 4, *SHAPE), data.y.view(protocol.clients, 4)
-    found = recorder(edge, upper, images, labels, Generator().manual_seed(0), shares=shares, number=7)
-    return edge, found, recorder.rounds[0]
+    found = transcript(edge, upper, images, labels, Generator().manual_seed(0), shares=shares, number=7)
+    return edge, found, transcript.rounds[0]
 
 
 @pytest.mark.parametrize(
@@ -46,28 +46,28 @@ def one(
 def test_a_recorded_training_gives_the_same_weights(defense: Defense, protocol: SplitProtocol) -> None:
     spec, data = TrainingSpec(batch_size=8), digits(48)
     plain = train(*built(defense, protocol), data, spec, epochs=2, seed=0)
-    recorder = Recorder()
-    recorded = train(*built(defense, protocol), data, spec, epochs=2, seed=0, play=recorder)
+    transcript = Transcript()
+    recorded = train(*built(defense, protocol), data, spec, epochs=2, seed=0, play=transcript)
     for ours, theirs in ((plain.edge, recorded.edge), (plain.upper, recorded.upper)):
         assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
     assert recorded.curve == plain.curve
-    assert [view.round for view in recorder.views] == list(range(len(recorder.rounds)))
-    assert len(recorder.rounds) == 6 * (protocol.clients // protocol.active)
+    assert [view.round for view in transcript.views] == list(range(len(transcript.rounds)))
+    assert len(transcript.rounds) == 6 * (protocol.clients // protocol.active)
 
 
 def test_only_the_wanted_rounds_are_kept() -> None:
-    recorder = Recorder(lambda number: number >= 4)
-    train(*built(NoDefense(), PAIR), digits(48), TrainingSpec(batch_size=8), epochs=2, seed=0, play=recorder)
-    assert [view.round for view in recorder.views] == [4, 5]
+    transcript = Transcript(lambda number: number >= 4)
+    train(*built(NoDefense(), PAIR), digits(48), TrainingSpec(batch_size=8), epochs=2, seed=0, play=transcript)
+    assert [view.round for view in transcript.views] == [4, 5]
 
 
-def test_the_recorder_and_split_round_return_the_same() -> None:
+def test_the_transcript_and_split_round_return_the_same() -> None:
     edge, upper = built(RandomCutMix(), PAIR)
     data = digits(8)
     given = (data.x.view(2, 4, *SHAPE), data.y.view(2, 4))
     plain = split_round(edge, upper, *given, Generator().manual_seed(3))
     edge, upper = built(RandomCutMix(), PAIR)
-    recorded = Recorder()(edge, upper, *given, Generator().manual_seed(3))
+    recorded = Transcript()(edge, upper, *given, Generator().manual_seed(3))
     assert torch.equal(plain.cut_gradient, recorded.cut_gradient)
     assert torch.equal(plain.losses, recorded.losses)
     assert not edge.lowers._forward_hooks
@@ -124,10 +124,10 @@ def test_hidden_masks_stay_hidden_and_empty_seats_empty() -> None:
 def test_a_frozen_lower_segment_gets_nothing() -> None:
     edge, upper = built(NoDefense(), PAIR)
     edge.lowers.requires_grad_(False)
-    data, recorder = digits(8), Recorder()
-    recorder(edge, upper, data.x.view(2, 4, *SHAPE), data.y.view(2, 4), Generator().manual_seed(0))
-    assert recorder.views[0].cut_gradient is not None
-    assert [view.cut_gradient for view in recorder.received(0) + recorder.received(1)] == [None, None]
+    data, transcript = digits(8), Transcript()
+    transcript(edge, upper, data.x.view(2, 4, *SHAPE), data.y.view(2, 4), Generator().manual_seed(0))
+    assert transcript.views[0].cut_gradient is not None
+    assert [view.cut_gradient for view in transcript.received(0) + transcript.received(1)] == [None, None]
 
 
 def test_the_record_outlives_the_round_and_holds_no_graph() -> None:
@@ -145,10 +145,10 @@ def test_the_record_outlives_the_round_and_holds_no_graph() -> None:
 
 def test_seats_tell_row_label_and_round_of_every_member() -> None:
     edge, upper = built(RandomCutMix(), PAIR)
-    data, recorder = digits(16), Recorder()
+    data, transcript = digits(16), Transcript()
     for number, part in enumerate(torch.arange(16).view(2, 2, 4)):
-        recorder(edge, upper, data.x[part], data.y[part], Generator().manual_seed(number), number=number)
-    rows, labels, rounds = recorder.seats()
+        transcript(edge, upper, data.x[part], data.y[part], Generator().manual_seed(number), number=number)
+    rows, labels, rounds = transcript.seats()
     assert torch.equal(rows, torch.arange(8).repeat_interleave(2))
     assert torch.equal(rounds, torch.tensor([0, 1]).repeat_interleave(8))
     sent = torch.arange(16).view(2, 2, 4)

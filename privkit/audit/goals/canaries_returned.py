@@ -15,7 +15,7 @@ from privkit.audit.goals.context import AttackContext
 from privkit.defenses.base import Defense
 from privkit.training.losses import own_loss
 from privkit.wire.channel import holds_all
-from privkit.wire.transcript import Recorder
+from privkit.wire.transcript import Transcript
 
 
 def gradients(context: AttackContext, coins: Tensor, draws: Generator) -> Sending:
@@ -63,13 +63,13 @@ def _returned(
     silent, averaged = edge.defense.noiseless(), edge.protocol.gradient == "average"
     views, sides = [], []
     for time in range(times):
-        recorder, either = Recorder(), []
+        transcript, either = Transcript(), []
         for number, rows in enumerate(rounds):
             # What the server saw is what it computes its gradients at: with this noise, in this order.
-            recorded = recorder(edge, upper, victims.x[rows], labels[rows], own, number=number)
+            recorded = transcript(edge, upper, victims.x[rows], labels[rows], own, number=number)
             either.append(_either_side(upper, recorded.sent.release.smashed, pair[:, rows], silent, averaged, expected))
         sides.append(torch.cat(either, 1).cpu())
-        seen = recorder.views
+        seen = transcript.views
         views.append(
             View(
                 round=time,

@@ -18,7 +18,7 @@ from privkit.domains.labels import several
 from privkit.interval import Interval
 from privkit.reports.schema import Row
 from privkit.training import Round
-from privkit.wire.transcript import Recorder
+from privkit.wire.transcript import Transcript
 
 Asked = tuple[Scores, Tensor, Tensor]
 """Scores of rows, counted client after client, the label of each, and the round of each."""
@@ -27,7 +27,7 @@ Stages = Callable[[str], Session]
 
 
 def ask(context: AttackContext) -> Row:
-    """Train the model over again under a recorder, and attack what came back to every client.
+    """Train the model over again under a transcript, and attack what came back to every client.
 
     Raises:
         NotApplicable: if nothing is sent or comes back, or the label that is asked for does not exist.
@@ -89,22 +89,22 @@ def named(scores: Scores, labels: Tensor) -> dict[str, Interval]:
     return {"label_accuracy": label_accuracy(truth, guesses), "cluster_accuracy": cluster_accuracy(truth, guesses)}
 
 
-def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext, stage: Stages) -> Asked:
+def asked(attack: LabelAttack, transcript: Transcript, context: AttackContext, stage: Stages) -> Asked:
     """Scores, label and round of every row of every client that the attack was asked about."""
     parts: list[tuple[Tensor, ...]] = []
     of_labels: list[Tensor] = []
-    clients = len(recorder.rounds[0].received) if recorder.rounds else 0
-    returned = clients and (recorder.rounds[0].received[0].cut_gradient is not None or not attack.mounting.gradients)
+    clients = len(transcript.rounds[0].received) if transcript.rounds else 0
+    returned = clients and (transcript.rounds[0].received[0].cut_gradient is not None or not attack.mounting.gradients)
     if not returned:
         raise NotApplicable("no gradient comes back to a client of its own: images are mixed before its lower segment")
-    labels = [one_of(kept.labels, attack.positive).unflatten(0, (clients, -1)) for kept in recorder.rounds]
+    labels = [one_of(kept.labels, attack.positive).unflatten(0, (clients, -1)) for kept in transcript.rounds]
     owned, declared = torch.cat(labels, 1), known_to(attack)
-    truths = _others(attack, recorder, context, clients) if "own_labels" in declared else owned
+    truths = _others(attack, transcript, context, clients) if "own_labels" in declared else owned
     rounds = torch.arange(len(labels)).repeat_interleave(labels[0].shape[1])
-    first = recorder.rounds[0].view.round
+    first = transcript.rounds[0].view.round
     for client, (own, truth) in enumerate(zip(owned, truths, strict=True)):
         known = _known(attack, own, rounds) if "known_rows" in declared else own[:0]
-        observation = _observed(attack, recorder, context, client, own, known)
+        observation = _observed(attack, transcript, context, client, own, known)
         scores = attack.run(observation, context.generator(), stage(f"round {first}, client {client}"))
         # what is known is not asked, nor what nobody else is part of
         asked_for = ~torch.isin(scores.examples, known) & (truth[scores.examples] >= 0)
@@ -122,16 +122,16 @@ def asked(attack: LabelAttack, recorder: Recorder, context: AttackContext, stage
 
 
 def _observed(
-    attack: LabelAttack, recorder: Recorder, context: AttackContext, client: int, own: Tensor, known: Tensor
+    attack: LabelAttack, transcript: Transcript, context: AttackContext, client: int, own: Tensor, known: Tensor
 ) -> LabelObservation:
     """What one client holds, as far as the attack declares it."""
-    declared, rounds, clients = known_to(attack), recorder.rounds, len(recorder.rounds[0].received)
+    declared, rounds, clients = known_to(attack), transcript.rounds, len(transcript.rounds[0].received)
     edge = context.model.edge
     images = [kept.images.unflatten(0, (clients, -1))[client] for kept in rounds if kept.images is not None]
     return LabelObservation(
         image_shape=context.seed_data.splits.domain.shape,
         batch_size=context.round_size,
-        views=recorder.received(client),
+        views=transcript.received(client),
         upper=context.model.upper if "upper" in declared else None,
         lower=edge.lowers.copy(client) if "lower" in declared else None,
         lower_weights=[kept.own_lower(client) for kept in rounds] if "lower" in declared else None,
@@ -149,7 +149,7 @@ def _shares(context: AttackContext) -> Tensor:
     return splits.private.y.cpu().bincount(minlength=splits.classes) / len(splits.private)
 
 
-def _others(attack: LabelAttack, recorder: Recorder, context: AttackContext, clients: int) -> Tensor:
+def _others(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
     """Label of the other record that is mixed with each row, [clients, N]; −1 for a record that is alone.
 
     Of a mixing group it is the other member's; without mixing, two clients' averaged gradient has one other record.
@@ -157,7 +157,7 @@ def _others(attack: LabelAttack, recorder: Recorder, context: AttackContext, cli
     Raises:
         NotApplicable: if no other record, or more than one, is in a message's gradient.
     """
-    group, averaged = recorder.rounds[0].view.mixed, context.model.edge.protocol.gradient == "average"
+    group, averaged = transcript.rounds[0].view.mixed, context.model.edge.protocol.gradient == "average"
     if group != 2 and not (group == 1 and clients == 2 and averaged):
         found = f"mixes groups of {group}" if group > 1 else "mixes no two clients' records"
         raise NotApplicable(
@@ -165,7 +165,7 @@ def _others(attack: LabelAttack, recorder: Recorder, context: AttackContext, cli
             "defense with group=2, or gradient=average with clients=2"
         )
     parts = []
-    for kept in recorder.rounds:
+    for kept in transcript.rounds:
         rows = torch.arange(len(kept.labels))
         pairs = kept.members if group == 2 else rows.view(2, -1).T
         pairs = pairs[(pairs >= 0).all(1)]
@@ -186,12 +186,12 @@ def one_of(labels: Tensor, positive: int) -> Tensor:
     return torch.where(labels[:, positive] == 1, positive, positive + 1)
 
 
-def _recorder(attack: LabelAttack, wanted: Callable[[int], bool] | None = None) -> Recorder:
-    """A recorder of rounds, with the inputs of the clients if the attack reads them."""
-    return Recorder(wanted, inputs="lower" in known_to(attack))
+def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None) -> Transcript:
+    """A transcript of rounds, with the inputs of the clients if the attack reads them."""
+    return Transcript(wanted, inputs="lower" in known_to(attack))
 
 
-def _recorded(attack: LabelAttack, context: AttackContext) -> Recorder:
+def _recorded(attack: LabelAttack, context: AttackContext) -> Transcript:
     """The epoch's rounds; those of the last model are kept for the next attack that asks for its labels."""
     key = (str(context.folder.path), context.cell.model_id, attack.epoch, "lower" in known_to(attack))
     if key not in _KEPT:
@@ -200,39 +200,39 @@ def _recorded(attack: LabelAttack, context: AttackContext) -> Recorder:
         epoch = attack.epoch if attack.epoch >= 0 else epochs + attack.epoch
         if not 0 <= epoch < epochs:
             raise NotApplicable(f"epoch={attack.epoch} is none of the {epochs} epochs of training")
-        recorder = _recorder(attack, lambda number: number // steps == epoch)
-        replay(context.config, context.cell, context.seed_data, recorder, context.progress)
+        transcript = _transcript(attack, lambda number: number // steps == epoch)
+        replay(context.config, context.cell, context.seed_data, transcript, context.progress)
         _KEPT.clear()
-        _KEPT[key] = recorder
+        _KEPT[key] = transcript
     return _KEPT[key]
 
 
-_KEPT: dict[tuple[str, str, int | str, bool], Recorder] = {}
+_KEPT: dict[tuple[str, str, int | str, bool], Transcript] = {}
 """One replayed epoch at most."""
 
 
 def _each_epoch(attack: LabelAttack, context: AttackContext, stage: Stages) -> tuple[list[Asked], list[list[bytes]]]:
     """What the attack says in each epoch, and which record each score is of; one epoch's rounds are in memory."""
-    recorder, steps = Recorder(inputs=True), context.steps
+    transcript, steps = Transcript(inputs=True), context.steps
     found: list[Asked] = []
     records: list[list[bytes]] = []
 
     def play(*given: Any, number: int = 0, **options: Any) -> Round:
-        played = recorder(*given, number=number, **options)
+        played = transcript(*given, number=number, **options)
         if (number + 1) % steps == 0:
-            found.append(asked(attack, recorder, context, stage))
-            records.append(_records(recorder, found[-1][0].examples))
-            recorder.rounds.clear()
+            found.append(asked(attack, transcript, context, stage))
+            records.append(_records(transcript, found[-1][0].examples))
+            transcript.rounds.clear()
         return played
 
     replay(context.config, context.cell, context.seed_data, play, context.progress)
     return found, records
 
 
-def _records(recorder: Recorder, examples: Tensor) -> list[bytes]:
+def _records(transcript: Transcript, examples: Tensor) -> list[bytes]:
     """What each score is of: a client recognizes its own records from epoch to epoch."""
-    clients = len(recorder.rounds[0].received)
-    sent = [kept.images.unflatten(0, (clients, -1)) for kept in recorder.rounds if kept.images is not None]
+    clients = len(transcript.rounds[0].received)
+    sent = [kept.images.unflatten(0, (clients, -1)) for kept in transcript.rounds if kept.images is not None]
     return [record.numpy().tobytes() for record in torch.cat(sent, 1).flatten(0, 1)[examples.cpu()]]
 
 
