@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, NotApplicable, Session
+from privkit.attacks.base import NotApplicable, Session
 from privkit.attacks.fit import fit_doubling
-from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
+from privkit.attacks.inversion.budgeted import mounted, planned
 from privkit.attacks.inversion.decoder_training import Augment, DecoderTraining
 from privkit.attacks.inversion.decoders import DecoderName, build, checked_width
 from privkit.attacks.inversion.decoders.base import Decoder
@@ -78,13 +78,7 @@ class BlackBox(Checked):
     @property
     def mounting(self) -> ImageMounting:
         """Short training in its controls; a share of the budget unless it has epochs of its own."""
-        return Mounting(
-            domains=("images", "tables"),
-            any_tokens=True,
-            budget_share=1.0 if self.epochs is None else 0.0,
-            start=None if self.epochs == 0 else replace(self, epochs=0),
-            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps), doublings=None),
-        )
+        return replace(mounted(self, doublings=None), domains=("images", "tables"), any_tokens=True)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
@@ -105,8 +99,7 @@ class BlackBox(Checked):
         torch.Size([10, 1, 8, 8])
         """
         views = observation.views
-        if self.epochs is None:
-            raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
+        epochs = planned(self.epochs)
         check(self, observation)
         assert observation.auxiliary is not None
         assert observation.query is not None
@@ -136,7 +129,7 @@ class BlackBox(Checked):
         )
         curve, converged = fit_doubling(
             lambda before, epochs: cycle(before=before, epochs=epochs),
-            self.epochs,
+            epochs,
             session,
             doublings=self.doublings,
             objective="black_box: the held-out error",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -11,14 +10,14 @@ from annotated_types import Ge
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from privkit.attacks.base import Mounting, Session
-from privkit.attacks.fit import fit
+from privkit.attacks.base import Session
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.hijack.gan import between, gradient_penalty
+from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.mk_mmd import mk_mmd
 from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.attacks.inversion.simulator_networks import Discriminator
-from privkit.attacks.inversion.simulator_training import SimulatorTraining
+from privkit.attacks.inversion.simulator_training import SimulatorTraining, short_of_published
 from privkit.constraints import Checked, Count, Positive, Probability, Whole
 
 _CONTROL_STEPS = 400  # of rounds; without labels the simulator needs more than other attacks
@@ -70,15 +69,10 @@ class FORA(Checked):
     @property
     def mounting(self) -> ImageMounting:
         """One and a half times the budget's epochs: two networks must meet before the decoder is of any use."""
-        taken = "1.5 times the budget's" if self.epochs is None else f"{self.epochs:,}"
-        return Mounting(
-            budget_share=1.5 if self.epochs is None else 0.0,
-            start=None if self.epochs == 0 else replace(self, epochs=0),
-            control=lambda steps: replace(self, epochs=ceil(_CONTROL_STEPS / steps)),
+        return replace(
+            mounted(self, 1.5, _CONTROL_STEPS),
             control_side=8,
-            short_of_published=f"{taken} epochs on the recorded releases of trained clients, where the authors' attack "
-            f"takes {_PUBLISHED_STEPS:,} steps of {_PUBLISHED_BATCH} images along with training: "
-            "not the published strength",
+            short_of_published=short_of_published(self.epochs, "1.5 times", _PUBLISHED_STEPS, _PUBLISHED_BATCH),
         )
 
     def run(
@@ -94,12 +88,8 @@ class FORA(Checked):
         >>> FORA(epochs=1, batch=6).run(observation, Generator().manual_seed(0)).images.shape
         torch.Size([6, 1, 8, 8])
         """
-        if self.epochs is None:
-            raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
         root = int(torch.randint(2**48, (1,), generator=generator))
-        training = FORATraining(self, AttackData.of(self, observation), root)
-        curve = fit(training, self.epochs, session, objective="fora: the held-out error")
-        return Reconstruction(images=training.guess(), curve=curve)
+        return FORATraining(self, AttackData.of(self, observation), root).reconstruct(session)
 
 
 class FORATraining(SimulatorTraining):

@@ -10,10 +10,10 @@ from annotated_types import Ge
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from privkit.attacks.base import Mounting, Session
+from privkit.attacks.base import Session
 from privkit.attacks.by_label import ByLabel
-from privkit.attacks.fit import fit
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
+from privkit.attacks.inversion.budgeted import mounted, planned
 from privkit.attacks.inversion.known_lower import frozen
 from privkit.attacks.inversion.mk_mmd import mk_mmd
 from privkit.attacks.inversion.simulator_data import AttackData
@@ -67,9 +67,8 @@ class PCAT(Checked):
     @property
     def mounting(self) -> ImageMounting:
         """One and a half times the budget's epochs: one is cheap."""
-        return Mounting(
-            budget_share=1.5 if self.epochs is None else 0.0,
-            start=None if self.epochs == 0 else replace(self, epochs=0),
+        return replace(
+            mounted(self, 1.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
             control_side=8,
             short_of_published="the pseudo-client meets the server's segment at some states of its training, where the "
@@ -91,15 +90,11 @@ class PCAT(Checked):
         >>> PCAT(epochs=1, batch=6).run(observation, Generator().manual_seed(0)).images.shape
         torch.Size([6, 1, 8, 8])
         """
-        if self.epochs is None:
-            raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
         root = int(torch.randint(2**48, (1,), generator=generator))
         data = AttackData.of(self, observation)
         assert data.upper is not None
         earlier = [frozen(upper, data.rows.device) for upper in observation.upper_history or ()]
-        training = PCATTraining(self, data, [*earlier, data.upper], root)
-        curve = fit(training, self.epochs, session, objective="pcat: the held-out error")
-        return Reconstruction(images=training.guess(), curve=curve)
+        return PCATTraining(self, data, [*earlier, data.upper], root).reconstruct(session)
 
 
 class PCATTraining(SimulatorTraining):
@@ -123,8 +118,7 @@ class PCATTraining(SimulatorTraining):
         return self.attack.learning_rate
 
     def _learn_all(self, number: int) -> float:
-        assert self.attack.epochs is not None
-        self._upper = self._history[((number + 1) * len(self._history) - 1) // self.attack.epochs]
+        self._upper = self._history[((number + 1) * len(self._history) - 1) // planned(self.attack.epochs)]
         return super()._learn_all(number)
 
     def _learn_from(self, own: Tensor, recorded: Tensor, draws: Generator) -> Tensor:

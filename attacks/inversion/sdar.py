@@ -9,11 +9,12 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Generator
 
-from privkit.attacks.base import Mounting, Session
-from privkit.attacks.fit import fit
+from privkit.attacks.base import Session
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
+from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.sdar_training import SDARTraining
 from privkit.attacks.inversion.simulator_data import AttackData
+from privkit.attacks.inversion.simulator_training import short_of_published
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
 _CONTROL_EPOCHS = 10
@@ -72,15 +73,11 @@ class SDAR(Checked):
     @property
     def mounting(self) -> ImageMounting:
         """Half the budget's epochs, since one costs twice what another attack's does."""
-        taken = "half the budget's" if self.epochs is None else f"{self.epochs:,}"
-        return Mounting(
-            budget_share=0.5 if self.epochs is None else 0.0,
-            start=None if self.epochs == 0 else replace(self, epochs=0),
+        return replace(
+            mounted(self, 0.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
             control_side=8,
-            short_of_published=f"{taken} epochs on the recorded releases of trained clients, where the authors' attack "
-            f"takes {_PUBLISHED_STEPS:,} steps of {_PUBLISHED_BATCH} images along with training: "
-            "not the published strength",
+            short_of_published=short_of_published(self.epochs, "half", _PUBLISHED_STEPS, _PUBLISHED_BATCH),
         )
 
     def run(
@@ -97,10 +94,6 @@ class SDAR(Checked):
         >>> SDAR(epochs=1, batch=6).run(observation, torch.Generator().manual_seed(0)).images.shape
         torch.Size([6, 1, 8, 8])
         """
-        if self.epochs is None:
-            raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
         root = int(torch.randint(2**48, (1,), generator=generator))
         data = AttackData.of(self, observation, observation.lower if self.simulator == "known" else None)
-        training = SDARTraining(self, data, root)
-        curve = fit(training, self.epochs, session, objective="sdar: the held-out error")
-        return Reconstruction(images=training.guess(), curve=curve)
+        return SDARTraining(self, data, root).reconstruct(session)

@@ -11,7 +11,10 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from privkit.attacks.base import AttackDiverged
+from privkit.attacks.base import AttackDiverged, Session
+from privkit.attacks.fit import fit
+from privkit.attacks.goals.reconstruct import Reconstruction
+from privkit.attacks.inversion.budgeted import planned
 from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.attacks.inversion.simulator_networks import Decoder, Simulator
 from privkit.attacks.inversion.unsplit_training import fresh
@@ -31,12 +34,32 @@ class Recipe(Protocol):
         """Of the attack."""
 
     @property
+    def epochs(self) -> int | None:
+        """Passes over the auxiliary images."""
+
+    @property
     def width(self) -> int:
         """Channels of the first layers."""
 
     @property
     def batch(self) -> int:
         """Images in a step."""
+
+
+def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
+    """The sentence on attacks that their authors train along with the clients.
+
+    Args:
+        epochs: of the attack; None for a share of a run's.
+        share: that share, in words.
+        steps: of the authors' attack.
+        batch: images in such a step.
+    """
+    taken = f"{share} the budget's" if epochs is None else f"{epochs:,}"
+    return (
+        f"{taken} epochs on the recorded releases of trained clients, where the authors' attack takes {steps:,} steps "
+        f"of {batch} images along with training: not the published strength"
+    )
 
 
 class SimulatorTraining(ABC):
@@ -74,6 +97,12 @@ class SimulatorTraining(ABC):
             for name, part in self.parts.items()
             if list(part.parameters())
         }
+
+    def reconstruct(self, session: Session | None) -> Reconstruction:
+        """Train for the attack's epochs, then decode what was recorded."""
+        objective = f"{self.recipe.name}: the held-out error"
+        curve = fit(self, planned(self.recipe.epochs), session, objective=objective)
+        return Reconstruction(images=self.guess(), curve=curve)
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
         """Networks beside simulator and decoder, by name."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, NotApplicable, QueryResult, Session, View
-from privkit.attacks.goals.control import CONTROL_STEPS
+from privkit.attacks.base import NotApplicable, QueryResult, Session, View
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import DecoderName
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
 from privkit.attacks.inversion.linked_rows import records
@@ -62,12 +61,7 @@ class Unmix(Checked):
     @property
     def mounting(self) -> ImageMounting:
         """The passes that it puts together, and otherwise as `BlackBox`."""
-        return Mounting(
-            passes=self.passes,
-            budget_share=1.0 if self.epochs is None else 0.0,
-            start=None if self.epochs == 0 else replace(self, epochs=0),
-            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps), doublings=None),
-        )
+        return replace(mounted(self, doublings=None), passes=self.passes)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None

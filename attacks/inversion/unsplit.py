@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Generator, nn
 
-from privkit.attacks.base import Mounting, NotApplicable, Session
+from privkit.attacks.base import NotApplicable, Session
 from privkit.attacks.fit import fit
-from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
+from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.known_lower import check_release
 from privkit.attacks.inversion.rounds import chunks_of
 from privkit.attacks.inversion.unsplit_training import Alternation, Recipe, fresh
@@ -65,13 +64,8 @@ class UnSplit(Checked):
     @property
     def mounting(self) -> ImageMounting:
         """Half the budget's epochs, since one costs twice what another attack's does."""
-        return Mounting(
-            any_tokens=True,
-            architecture_only=True,
-            budget_share=0.5 if self.epochs is None else 0.0,
-            start=None if self.epochs == 0 else replace(self, epochs=0),
-            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
-            short_of_published=self._short_of_published(),
+        return replace(
+            mounted(self, 0.5), any_tokens=True, architecture_only=True, short_of_published=self._short_of_published()
         )
 
     def run(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from privkit.attacks.base import NotApplicable
-from privkit.attacks.inversion.decoders.base import Decoder
-from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for, scaled_size
-from privkit.attacks.patches import Geometry, sincos_positions, unpatchify
+from privkit.attacks.inversion.decoders.mae import MaeDecoder, scaled_size
+from privkit.attacks.patches import Geometry, unpatchify
 
 
-class AnyTokensDecoder(Decoder):
+class AnyTokensDecoder(MaeDecoder):
     """Blocks of attention over the released tokens and one mask token for each patch, from which that patch is drawn.
 
     It is the MAE decoder for tokens that were dropped or merged: nobody knows which patch a token is of, so no token
@@ -31,23 +30,10 @@ class AnyTokensDecoder(Decoder):
     torch.Size([2, 1, 28, 28])
     """
 
-    layout: ClassVar = Geometry
-    positions: Tensor
-
     def __init__(self, geometry: Geometry, *, width: int | None = None, depth: int | None = None) -> None:
-        super().__init__()
-        natural_width, natural_depth = scaled_size(geometry.token_dim)
-        self.width = natural_width if width is None else checked_width(width)
-        self.geometry = geometry
-        rows, columns = (side // geometry.patch for side in geometry.image_shape[1:])
-        side = max(rows, columns)
-        grid = sincos_positions(side, self.width).view(side, side, -1)
-        self.register_buffer("positions", grid[:rows, :columns].reshape(rows * columns, -1))
-        self.mask = nn.Parameter(0.02 * torch.randn(self.width))
-        self.project = nn.Linear(geometry.token_dim, self.width)
-        self.blocks = blocks(self.width, natural_depth if depth is None else depth, heads_for(self.width))
-        self.norm = nn.LayerNorm(self.width)
-        self.predict = nn.Linear(self.width, geometry.patch_dim)
+        mask = 0.02 * torch.randn(scaled_size(geometry.token_dim, width)[0])
+        super().__init__(geometry, width=width, depth=depth)
+        self.mask = nn.Parameter(mask)
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isqrt
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -24,14 +23,17 @@ def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def scaled_size(token_dim: int) -> tuple[int, int]:
-    """Width and depth that fit a model of this token size; 512 and 8 from ViT-B (768) on, as published.
+def scaled_size(token_dim: int, width: int | None = None, depth: int | None = None) -> tuple[int, int]:
+    """Width and depth as given, or as fit a model of this token size: 512 and 8 from ViT-B (768) on, as published.
 
     >>> [scaled_size(dim) for dim in (96, 192, 768)]
     [(96, 3), (192, 4), (512, 8)]
     """
-    width = min(512, max(64, 16 * round(token_dim / 16)))
-    return width, 3 if width < 128 else 4 if width < 384 else 8
+    natural = min(512, max(64, 16 * round(token_dim / 16)))
+    return (
+        natural if width is None else checked_width(width),
+        depth if depth is not None else 3 if natural < 128 else 4 if natural < 384 else 8,
+    )
 
 
 def checked_width(width: int) -> int:
@@ -72,17 +74,13 @@ class MaeDecoder(Decoder):
 
     def __init__(self, geometry: Geometry, *, width: int | None = None, depth: int | None = None) -> None:
         super().__init__()
-        natural_width, natural_depth = scaled_size(geometry.token_dim)
-        self.width = natural_width if width is None else checked_width(width)
-        depth = natural_depth if depth is None else depth
+        self.width, depth = scaled_size(geometry.token_dim, width, depth)
         self.geometry = geometry
         self.project = nn.Linear(geometry.token_dim, self.width)
-        rows = geometry.image_shape[1] // geometry.patch
-        columns = geometry.tokens // rows
-        grid = sincos_positions(max(rows, columns), self.width)
-        side = isqrt(len(grid))
-        positions = grid.view(side, side, -1)[:rows, :columns].reshape(geometry.tokens, -1)
-        self.register_buffer("positions", pad(positions, (0, 0, geometry.class_tokens, 0)))
+        rows, columns = (pixels // geometry.patch for pixels in geometry.image_shape[1:])
+        side = max(rows, columns)
+        grid = sincos_positions(side, self.width).view(side, side, -1)[:rows, :columns].flatten(0, 1)
+        self.register_buffer("positions", pad(grid, (0, 0, geometry.class_tokens, 0)))
         self.blocks = blocks(self.width, depth, heads_for(self.width))
         self.norm = nn.LayerNorm(self.width)
         self.predict = nn.Linear(self.width, geometry.patch_dim)

@@ -1,5 +1,6 @@
 """Digits, trained clients and their servers, for attacks of a passive server that makes no query."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import View
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction
+from privkit.attacks.inversion.simulator_training import SimulatorTraining
 from tests.small import digits
 
 
@@ -79,6 +81,17 @@ def run(
 
 def error(result: Reconstruction) -> float:
     return (result.images - split()[0][: len(result.images)]).square().mean().item()
+
+
+def check_gradients(
+    training: SimulatorTraining, losses: Mapping[str, Tensor], before: Mapping[str, nn.Module], rtol: float
+) -> None:
+    """After a step each part holds the gradient of its own loss at the weights before the step."""
+    for name, loss in losses.items():
+        expected = torch.autograd.grad(loss, list(before[name].parameters()))
+        for weight, gradient in zip(training.parts[name].parameters(), expected, strict=True):
+            assert weight.grad is not None
+            torch.testing.assert_close(weight.grad, gradient, rtol=rtol, atol=1e-6)
 
 
 FLOOR = (split()[2].mean(0) - split()[0][:400]).square().mean().item()

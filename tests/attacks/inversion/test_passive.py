@@ -14,7 +14,7 @@ from privkit.attacks.inversion.fora import FORA, FORATraining
 from privkit.attacks.inversion.mk_mmd import mk_mmd
 from privkit.attacks.inversion.pcat import PCAT, PCATTraining
 from privkit.attacks.inversion.simulator_data import AttackData
-from tests.attacks.inversion.passive import FLOOR, case, error, run, split, trained
+from tests.attacks.inversion.passive import FLOOR, case, check_gradients, error, run, split, trained
 from tests.attacks.sessions import Killed, Session
 
 QUICK: list[Any] = [FORA(epochs=2, width=4), FORA(epochs=2, width=4, recipe="released"), PCAT(epochs=2, width=4)]
@@ -148,12 +148,7 @@ def test_a_step_of_fora_gives_every_part_the_gradient_of_its_own_loss(recipe: An
     }
     total = training._learn_from(rows, rows, Generator().manual_seed(0))
     assert total.isfinite()
-    for name, loss in losses.items():
-        network = of.parts[name] if name == "decoder" else p[name]
-        expected = torch.autograd.grad(loss, list(network.parameters()))
-        for weight, gradient in zip(training.parts[name].parameters(), expected, strict=True):
-            assert weight.grad is not None
-            torch.testing.assert_close(weight.grad, gradient, rtol=1e-3, atol=1e-6)
+    check_gradients(training, losses, {**p, "decoder": of.parts["decoder"]}, rtol=1e-3)
 
 
 def test_pcat_meets_the_segments_states_in_turn_and_ends_with_the_last() -> None:

@@ -11,7 +11,7 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.sdar_training import SDARTraining
 from privkit.attacks.inversion.simulator_data import AttackData
-from tests.attacks.inversion.passive import FLOOR, case, error, run, split, trained
+from tests.attacks.inversion.passive import FLOOR, case, check_gradients, error, run, split, trained
 from tests.attacks.sessions import Killed, Session
 
 QUICK = SDAR(epochs=2, width=4)
@@ -152,12 +152,7 @@ def test_a_step_gives_every_part_the_gradient_of_its_own_loss_at_the_weights_bef
     }
     total = training._step(images, labels, rows, theirs, Generator())
     torch.testing.assert_close(total, sum(losses.values()).detach())  # type: ignore[union-attr]
-    for name, loss in losses.items():
-        of = decoder.parts[name] if name == "decoder" else p[name]
-        expected = torch.autograd.grad(loss, list(of.parameters()))
-        for weight, gradient in zip(training.parts[name].parameters(), expected, strict=True):
-            assert weight.grad is not None
-            torch.testing.assert_close(weight.grad, gradient, rtol=1e-4, atol=1e-6)
+    check_gradients(training, losses, {**p, "decoder": decoder.parts["decoder"]}, rtol=1e-4)
 
 
 def test_it_says_what_falls_short_of_the_authors() -> None:

@@ -1,0 +1,48 @@
+"""Mountings of attacks whose field `epochs` may wait for a run's budget."""
+
+from __future__ import annotations
+
+from dataclasses import Field, replace
+from math import ceil
+from typing import Any, ClassVar, Protocol
+
+from privkit.attacks.base import Attack, Mounting
+from privkit.attacks.goals.control import CONTROL_STEPS
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
+
+
+class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
+    """A dataclass that trains for some epochs; with 0 it is its untrained start."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def epochs(self) -> int | None:
+        """None if it waits for a run's budget."""
+
+
+def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **in_controls: object) -> ImageMounting:
+    """How to mount an attack that takes a share of a run's epochs, unless it has its own number.
+
+    Args:
+        attack: its specification.
+        share: of the run's epochs, > 0.
+        steps: of training in control experiments.
+        in_controls: further fields as they are in control experiments.
+    """
+    return Mounting(
+        budget_share=share if attack.epochs is None else 0.0,
+        start=None if attack.epochs == 0 else replace(attack, epochs=0),
+        control=lambda an_epoch: replace(attack, epochs=ceil(steps / an_epoch), **in_controls),
+    )
+
+
+def planned(epochs: int | None) -> int:
+    """The number of epochs of an attack that is run.
+
+    Raises:
+        ValueError: if it still waits for a budget.
+    """
+    if epochs is None:
+        raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
+    return epochs
