@@ -50,7 +50,8 @@ def epsilon_independent(
         threshold: fixed before the coins were known; scores of at least this are guessed "member". 0 is the best for
             log-likelihood ratios and "errors".
         confidence: in [1/2, 1).
-        delta: in (0, 1), at which the strength of the curve is said as an ε.
+        delta: in [0, 1), at which the strength of the curve is said as an ε; above 0 for a Gaussian, whose ε is
+            infinite at 0.
         family: of the trade-off curve: Gaussian, the claimed mechanism with other noise, or any (ε, δ)-DP.
         test: "errors" or "rates", chosen before the coins were known.
 
@@ -69,9 +70,10 @@ def epsilon_independent(
     cut = Cuts.at(members, others, validate.real("threshold", threshold))
     canaries = fairly_split(members.size, others.size)
     found = _strongest(int(cut.missed[0]), int(cut.alarms[0]), canaries, confidence, family, test)
+    _, d = levels(confidence, delta)
     return EmpiricalBound(
-        epsilon=family.epsilon(found, validate.delta(delta)),
-        delta=float(delta),
+        epsilon=family.epsilon(found, d),
+        delta=d,
         confidence=float(confidence),
         canaries=canaries,
         inserted=members.size,
@@ -99,7 +101,7 @@ def ceiling_independent(
     Args:
         canaries: m ≥ 1.
         confidence: in [1/2, 1).
-        delta: in (0, 1).
+        delta: as there.
         family: as there.
         test: as there.
 
@@ -107,7 +109,7 @@ def ceiling_independent(
     27.3
     """
     m = validate.whole("canaries", canaries)
-    return family.epsilon(_strongest(0, 0, m, confidence, family, test), validate.delta(delta))
+    return family.epsilon(_strongest(0, 0, m, confidence, family, test), levels(confidence, delta)[1])
 
 
 def _strongest(missed: int, alarms: int, canaries: int, confidence: float, family: Family, test: Test) -> float:

@@ -135,7 +135,7 @@ def _statement(bound: EmpiricalBound, family: Family | None) -> str:
     if isinstance(family, Gaussian):
         of = ", as a Gaussian trade-off curve like the claimed one,"
     elif family is not None:
-        of = ", as the claimed mechanism with less noise,"
+        of = " (what the accountant gives the claimed mechanism with that much less noise)"
     most = f"at most ε >= {bound.ceiling:.4g} could have been shown with {bound.canaries} canaries"
     if bound.claimed == inf:
         return f"nothing is claimed; this attack shows {found} at δ = {delta:g}; {most} {sure}"

@@ -47,7 +47,8 @@ class ChainReceipt(Receipt):
     def shared(self) -> str:
         """That of the first stage that lets rows meet."""
         for step in self.steps:
-            if not (step.stage.effects or {"unknown"}) <= _ROW_BY_ROW and step.receipt.shared:
+            effects = step.stage.effects
+            if (effects is None or not effects <= _ROW_BY_ROW) and step.receipt.shared:
                 return f"{step.stage.name}: {step.receipt.shared}"
         return ""
 

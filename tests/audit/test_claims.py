@@ -1,10 +1,13 @@
 """What a claim does not cover is said on the row of an adversary that holds it."""
 
+from math import inf
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from privkit.audit.claims import uncovered
+from privkit.accountants.auditing.independent import epsilon_independent
+from privkit.audit.claims import audit_one_run, uncovered
 from privkit.audit.run import run_audit
 from privkit.certificate import Certificate
 
@@ -46,3 +49,15 @@ def test_rows_of_one_client_name_what_the_claim_leaves_out(tmp_path: Path) -> No
     }
     assert "the lower segment itself" in noisy["white_box:epochs=1"]
     assert "the lower segment itself" not in noisy["mean_image"]
+
+
+def test_independent_canaries_of_a_run_without_a_claim_need_no_delta() -> None:
+    """Without a δ the bound is one on ε at δ = 0, as that of dependent canaries is."""
+    coins = np.arange(200) % 2 == 0
+    scores = np.where(coins, 1.0, -1.0)
+    free = Certificate(kind="nothing", statement="")
+    found = audit_one_run(scores, coins, free, independent=True)
+    assert found.delta == 0
+    assert audit_one_run(scores, coins, free).epsilon < found.epsilon < inf
+    with pytest.raises(ValueError, match="delta"):
+        epsilon_independent([1.0] * 9, [-1.0] * 9, threshold=0, confidence=0.95, delta=0)
