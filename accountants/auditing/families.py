@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
-from privkit.accountants import answer
+from privkit.accountants import answer, validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.calibration import scaled
 from privkit.accountants.region import Region, region
@@ -100,7 +100,8 @@ class Gaussian(Family):
         return GaussianRates(mu=strength)
 
     def epsilon(self, strength: float, delta: float) -> float:
-        return float(gaussian.epsilon(delta, strength)) if strength > 0 else 0.0
+        at = validate.delta(delta)  # at δ = 0 no Gaussian has an ε
+        return float(gaussian.epsilon(at, strength)) if strength > 0 else 0.0
 
     def said(self, strength: float) -> str:
         return f"Gaussian with μ >= {strength:.4g}"
