@@ -6,7 +6,7 @@ AUDIT ?= --defense batch_shuffle
 # A file stays on one worker, so that what its tests share is made once.
 WORKERS := --numprocesses 2 --dist loadfile
 
-.PHONY: audit test test-all lint clean
+.PHONY: audit test test-all lint docs clean
 
 audit: $(VENV)/installed
 	$(BIN)/privkit audit $(AUDIT)
@@ -22,6 +22,9 @@ lint: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy privkit tests
 
+docs: $(VENV)/installed-test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "privkit needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
@@ -36,4 +39,4 @@ $(VENV)/installed-test: pyproject.toml | $(BIN)/python
 	touch $@ $(VENV)/installed
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

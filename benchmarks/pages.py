@@ -21,6 +21,9 @@ from privkit.papers import PAPERS, paper
 from privkit.papers.accurate_sl import effects
 from privkit.papers.coverage import STATES, coverage
 from privkit.papers.orderings import judge, measured, read_rows
+from privkit.papers.orderings import orderings as orderings_of
+from privkit.papers.reproduce import why_not
+from privkit.papers.reproduced import committed, judged_rows, tables, tiny_verdicts
 from privkit.quick_attacks import TABLE
 from privkit.reports.frontier import RECOVERY
 from privkit.reports.strongest import NAMES
@@ -54,7 +57,7 @@ def claims(name: str) -> str:
 def orderings(name: str) -> str:
     """The accuracies of a paper's methods, and the verdict on each of its orderings."""
     methods = measured(name, read_rows())
-    return f"{table(*methods_table(methods))}\n\n{table(*orderings_table(judge(name, methods)))}"
+    return f"{table(*methods_table(methods))}\n\n{table(*orderings_table(judge(name, methods), tiny_verdicts(name)))}"
 
 
 def covered(name: str) -> str:
@@ -70,6 +73,49 @@ def coverage_counts() -> str:
         counts = [sum(len(one.values) for one in found if one.state == state) for state in STATES]
         rows.append([f"`{name}`", *map(str, counts)])
     return table(["paper", *STATES], rows)
+
+
+def reproduced_tables() -> str:
+    """Cells, time and verdicts of each table that was measured at tiny scale."""
+    heading = ["paper", "table", "cells", "seconds at most", "agree", "reversed", "undecided"]
+    made = []
+    for (name, source), rows in sorted(committed().items()):
+        found, effects_of = judged_rows(name, source, "tiny", rows), paper(name).effects
+        verdicts = [one.verdict for one in found.orderings]
+        effect_verdicts = [one.verdict for one in effects_of.comparisons(rows)] if effects_of else []
+        counts = [
+            sum(one in ("agrees", "ordering agrees") for one in verdicts) + effect_verdicts.count("reproduced"),
+            verdicts.count("reversed") + effect_verdicts.count("differs"),
+            verdicts.count("undecided") + effect_verdicts.count("unproven"),
+        ]
+        seconds = sum(row["seconds"] for row in rows)
+        made.append([f"`{name}`", source, str(len(rows)), f"{seconds:.0f}", *map(str, counts)])
+    return table(heading, made)
+
+
+def reproduced_verdicts() -> str:
+    """The verdict on each ordering and effect at tiny scale."""
+    made = []
+    for (name, source), rows in sorted(committed().items()):
+        _, judged = orderings_table(list(judged_rows(name, source, "tiny", rows).orderings))
+        made += [[f"`{name}`", source, claim, quantity, gap, verdict] for claim, _, quantity, _, gap, verdict in judged]
+        effects_of = paper(name).effects
+        for one in effects_of.comparisons(rows) if effects_of else ():
+            made.append([f"`{name}`", source, one.claim, "accuracy", one.why, one.verdict])
+    return table(["paper", "table", "published ordering or effect", "quantity", "difference", "verdict"], made)
+
+
+def not_reproduced() -> str:
+    """Why a table has no rows at tiny scale."""
+    made = []
+    for name in PAPERS:
+        runnable = {one.source for one in orderings_of(name)}
+        for source in tables(name):
+            if (name, source) not in committed():
+                computed = len(judged_rows(name, source, "tiny", []).claims)
+                reason = "not run yet" if source in runnable else "" if computed else why_not(name, source, "tiny")
+                made.append([f"`{name}`", source, str(computed or ""), reason])
+    return table(["paper", "table", "claims that are computed", "why not"], made)
 
 
 def fault_effects() -> str:
@@ -157,6 +203,9 @@ def pages() -> dict[Path, str]:
             orderings=orderings,
             covered=covered,
             coverage_counts=coverage_counts,
+            reproduced_tables=reproduced_tables,
+            reproduced_verdicts=reproduced_verdicts,
+            not_reproduced=not_reproduced,
             fault_effects=fault_effects,
             noise_bounds=noise_bounds,
             quick_attacks=lambda: markdown(TABLE),

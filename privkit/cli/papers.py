@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -177,6 +178,7 @@ def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
 def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
     """Claims, then orderings, then where the experiments lie."""
     from privkit.papers.orderings import judge, measured, orderings, read_rows
+    from privkit.papers.reproduced import tiny_verdicts
 
     if results is not None and not orderings(chosen.name):
         raise UsageError(f"{chosen.name} publishes no ordering that is judged here: leave --results out")
@@ -188,6 +190,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
             f"({', '.join(path.name for path in chosen.experiments)})"
         )
     judged = judge(chosen.name, methods)
+    tiny = tiny_verdicts(chosen.name) if results is None else None
     if as_json:
         answer: dict[str, Any] = {
             "paper": chosen.name,
@@ -195,6 +198,10 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
             "claims": [asdict(one) for one in comparisons],
             "methods": [asdict(one) for one in methods],
             "orderings": [ordering_json(one) for one in judged],
+            "tiny": [
+                {"source": source, "claim": claim, "verdict": verdict}
+                for (source, claim), verdict in (tiny or {}).items()
+            ],
             "experiments": [str(path) for path in chosen.experiments],
             "presets": [path.stem for path in chosen.presets],
         }
@@ -204,7 +211,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
     print_table(*claims_table(comparisons))
     if judged:
         print_table(*methods_table(methods))
-        print_table(*orderings_table(judged))
+        print_table(*orderings_table(judged, tiny))
         typer.echo("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
     if chosen.experiments:
         typer.echo("\nexperiments, for privkit audit --config FILE --data-root DATA:")
@@ -253,9 +260,10 @@ def methods_table(methods: list[Measured]) -> Table:
     ]
 
 
-def orderings_table(judged: list[Judged]) -> Table:
-    """Heading and rows: the verdict on each ordering."""
-    return ["published ordering", "source", "quantity", "published", "difference", "verdict"], [
+def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> Table:
+    """Heading and rows: the verdict on each ordering, and that at tiny scale if these are given."""
+    heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
+    return [*heading, *([] if tiny is None else ["at tiny scale"])], [
         [
             one.ordering.claim,
             one.ordering.source,
@@ -263,6 +271,7 @@ def orderings_table(judged: list[Judged]) -> Table:
             "" if one.published is None else f"{one.published:+.3f}",
             _interval(one.difference, sign="+"),
             one.verdict,
+            *([] if tiny is None else [tiny.get((one.ordering.source, one.ordering.claim), "not run")]),
         ]
         for one in judged
     ]

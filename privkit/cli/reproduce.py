@@ -15,7 +15,7 @@ from privkit.errors import unknown
 from privkit.run.stopping import keeping
 
 if TYPE_CHECKING:
-    from privkit.papers.reproduce import Reproduced
+    from privkit.papers.reproduced import Reproduced
 
 _OUT = Path("privkit-runs/reproduce")
 
@@ -33,10 +33,11 @@ def reproduce(
 ) -> None:
     """Measure a table of a paper: each method beside its printed number, and the verdict on each printed ordering."""
     from privkit.papers import reproduce as reproducing
+    from privkit.papers.reproduced import SCALES
     from privkit.run.progress import shown
 
-    if scale not in reproducing.SCALES:
-        raise unknown("scale", scale, reproducing.SCALES)
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
     root = None if data_root is None else str(data_root)
     if dry_run:
         cells = reproducing.needed_cells(name, table, scale, root)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +42,16 @@ class Comparison:
     why: str
 
 
+class Effects(Protocol):
+    """A module `effects`: it judges pairs of runs, each an experiment at reduced size and a defense."""
+
+    def needed(self, claims: Sequence[str] = ("*",), /) -> set[tuple[str, str]]:
+        """The runs behind the claims that match one of the patterns."""
+
+    def comparisons(self, rows: Iterable[Mapping[str, Any]] | None = None, /) -> Iterator[Comparison]:
+        """The effects that the rows decide; the committed rows unless others are given."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Paper:
     """One paper: a folder of this package with its formulas, printed numbers and experiments.
@@ -53,6 +63,7 @@ class Paper:
         pictures: whether the folder has a module `figures`.
         from_runs: whether that module draws a run folder's models, too, by `of_run`.
         cases: whether the folder has a module `reference`.
+        judges_runs: whether the folder has a module `effects`.
     """
 
     name: str
@@ -61,6 +72,7 @@ class Paper:
     pictures: bool = False
     from_runs: bool = False
     cases: bool = False
+    judges_runs: bool = False
 
     @property
     def folder(self) -> Path:
@@ -81,6 +93,11 @@ class Paper:
         """The paper's claims beside our results; takes a second or less."""
         compared: Iterator[Comparison] = import_module(f"privkit.papers.{self.name}.comparisons").comparisons()
         return compared
+
+    @property
+    def effects(self) -> Effects | None:
+        """What judges pairs of runs; None if the paper's orderings say it all."""
+        return cast("Effects", import_module(f"privkit.papers.{self.name}.effects")) if self.judges_runs else None
 
     def figures(self, run: Path | None = None) -> Mapping[str, Callable[[], Figure]]:
         """File name -> the picture, with those of a given run folder's models; empty if the paper has none."""

@@ -5,39 +5,26 @@ Which audits a table needs follows from the paper's orderings: their methods, fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from privkit.audit.run import run_audit
 from privkit.config import AuditConfig
 from privkit.errors import UsageError, unknown
 from privkit.papers import PAPERS, paper
-from privkit.papers.contract import Comparison
 from privkit.papers.coverage import coverage
-from privkit.papers.orderings import (
-    QUANTITIES,
-    Judged,
-    Measured,
-    judge,
-    measured,
-    orderings,
-    wanted,
-    without_protocol,
-)
-from privkit.papers.values import printed, printed_values
+from privkit.papers.orderings import QUANTITIES, measured, orderings, wanted, without_protocol
+from privkit.papers.reproduced import SCALES, Reproduced, Scale, claim_patterns, comparisons, judged_rows, tables
 from privkit.run.progress import Progress, Silent
 from privkit.settings import read_toml, resolve
 
-Scale = Literal["tiny", "small", "paper"]
-"""On embedded digits in seconds a cell; at the reduced size of the paper's own data; or as in the paper."""
-SCALES: tuple[Scale, ...] = get_args(Scale)
 _TINY: Mapping[str, Any] = {
     "dataset": "digits",
     "auxiliary": "disjoint",
     "victims": "private",
-    "budget": "smoke:private=200,auxiliary=400,test=200,victims=100,epochs=3",
+    "budget": "smoke:private=600,auxiliary=400,test=500,victims=100,epochs=10",
     "seed": [0, 1, 2],
     "threads": 1,
 }
@@ -61,39 +48,9 @@ class Work:
     quantities: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reproduced:
-    """A table of a paper, measured anew.
-
-    Attributes:
-        paper: its name.
-        table: the table.
-        scale: at which it was measured.
-        claims: what is computed, without an audit.
-        methods: what was measured of each method, with `published` beside it.
-        published: (method, quantity) -> printed number, as a share where the paper prints per cent.
-        orderings: the verdict on each printed ordering.
-    """
-
-    paper: str
-    table: str
-    scale: Scale
-    claims: tuple[Comparison, ...]
-    methods: tuple[Measured, ...]
-    published: Mapping[tuple[str, str], float]
-    orderings: tuple[Judged, ...]
-
-    def verdict(self, method: Measured) -> str:
-        """Whether the printed number lies in the measured interval; a smaller scale has other numbers by itself."""
-        number, interval = self.published.get((method.method, method.quantity)), method.interval
-        if number is None or interval is None:
-            return ""
-        if self.scale != "paper":
-            return "other scale"
-        return "agrees" if interval.low <= number <= interval.high else "differs"
-
-
-def work(experiment: str, path: Path, changes: Mapping[str, Any], judged: str = "") -> Iterator[Work]:
+def work(
+    experiment: str, path: Path, changes: Mapping[str, Any], judged: str = "", runs: Collection[tuple[str, str]] = ()
+) -> Iterator[Work]:
     """The cells of an experiment that some ordering of a paper needs, method by method.
 
     Args:
@@ -101,6 +58,7 @@ def work(experiment: str, path: Path, changes: Mapping[str, Any], judged: str = 
         path: its file.
         changes: settings in place of its own; the rows keep its data and model all the same.
         judged: the paper whose orderings count; that of the experiment unless named.
+        runs: (experiment, defense) of further runs, whose rows also name the experiment.
     """
     judged = judged or experiment.partition("/")[0]
     settings = read_toml(path)
@@ -119,7 +77,10 @@ def work(experiment: str, path: Path, changes: Mapping[str, Any], judged: str = 
                         "auxiliary": named.auxiliary,
                         "seed": seed,
                     }
-                    if quantities := wanted(judged, row):
+                    quantities = wanted(judged, row)
+                    if (path.stem, defense.label) in runs:
+                        row, quantities = {**row, "experiment": path.stem}, ("accuracy",)
+                    if quantities:
                         alone = replace(part, defenses=(defense,), attacks=(attack,), seeds=(seed,), also=())
                         yield Work(experiment=experiment, config=alone, row=row, quantities=quantities)
 
@@ -139,7 +100,7 @@ def measure(one: Work, out: Path, progress: Progress | None = None) -> dict[str,
 
 
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
-    """The cells behind a table: those of experiments whose method stands in one of its orderings.
+    """The cells behind a table: those whose method stands in one of its orderings, or whose run in one of its effects.
 
     Below the paper's scale, reduced experiments of other papers count as well: several papers print the same methods.
 
@@ -156,12 +117,14 @@ def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = No
         if (one == name and path.stem in named if scale == "paper" else path.stem.endswith("_small"))
     }
     root: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
+    effects = paper(name).effects
+    runs = effects.needed(claim_patterns(name, table)) if effects is not None and scale != "paper" else set()
     cells: dict[tuple[Any, ...], Work] = {}
     for experiment, path in chosen.items():
-        own = list(work(experiment, path, root, name))
-        needed = [_methods(name, one) & methods for one in own]
+        own = list(work(experiment, path, root, name, runs))
+        needed = ["experiment" in one.row or bool(_methods(name, one) & methods) for one in own]
         if scale == "tiny" and any(needed):
-            own = list(work(experiment, path, root | _shrunk(read_toml(path)), name))
+            own = list(work(experiment, path, root | _shrunk(read_toml(path)), name, runs))
         for one, found in zip(own, needed, strict=True):
             if found:
                 cells.setdefault(tuple(one.row.values()), one)
@@ -194,28 +157,15 @@ def reproduce(
         raise unknown("scale", scale, SCALES)
     progress = progress or Silent()
     cells = needed_cells(name, table, scale, data_root)
-    patterns = [pattern for entry in coverage(name).entries if entry.table == table for pattern in entry.claims]
-    claims = [one for one in paper(name).comparisons() if one.claim in _matching(patterns, one.claim)]
-    if not cells and not claims:
-        raise UsageError(_why_not(name, table, scale))
+    if not cells and not comparisons(name, table, []):
+        raise UsageError(why_not(name, table, scale))
     rows = []
     for number, one in enumerate(cells, start=1):
         called = f"{one.row['defense']}, {one.row['protocol']}, seed {one.row['seed']}"
         progress.cell(number, len(cells), called)
         rows.append(measure(one, Path(out) / scale))
         progress.ended("done")
-    mine = [one for one in orderings(name) if one.source == table]
-    found = measured(name, rows)
-    judged = [one for one in judge(name, found) if one.ordering in mine]
-    return Reproduced(
-        paper=name,
-        table=table,
-        scale=scale,
-        claims=tuple(claims),
-        methods=tuple(one for one in found if one.values),
-        published=_published(name, table),
-        orderings=tuple(judged),
-    )
+    return judged_rows(name, table, scale, rows)
 
 
 def _methods(name: str, one: Work) -> set[tuple[str, str]]:
@@ -234,37 +184,23 @@ def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
     model = str(settings.get("model", ""))
     cut = "embedding" if "cut=embedding" in model else "block1"
     small = {"model": f"vit_micro:cut={cut}"} if model.startswith(("vit", "t2t", "pit")) else {}
-    data = {"dataset": settings["dataset"]} if settings.get("dataset") in ("digits", "tiny_digits") else {}
-    return {**_TINY, **small, **data}
-
-
-def _matching(patterns: Sequence[str], claim: str) -> set[str]:
-    """The claim, if a pattern means it."""
-    from fnmatch import fnmatchcase
-
-    return {claim} if any(fnmatchcase(claim, pattern) for pattern in patterns) else set()
+    if model.startswith("vgg"):
+        small = {"model": "cnn:cut=conv2"}
+    named = str(settings.get("dataset", "")).partition(":")[0]
+    if named in ("digits", "tiny_digits"):
+        small["dataset"] = settings["dataset"]
+    elif named in ("imdb", "names", "amazon_reviews"):
+        small["dataset"] = "definitions"
+    return {**_TINY, **small}
 
 
 def _known(name: str, table: str) -> None:
     """Refuse a table that the paper does not have."""
-    tables = {value.table for value in printed_values(paper(name).name)}
-    tables |= {one.table for one in coverage(name).entries} | {one.source for one in orderings(name)}
-    if table not in tables:
-        raise unknown(f"table of {name}", table, tables)
+    if table not in tables(name):
+        raise unknown(f"table of {name}", table, tables(name))
 
 
-def _published(name: str, table: str) -> dict[tuple[str, str], float]:
-    """The printed number of each method, as a share where the paper prints per cent."""
-    numbers = {}
-    for one in orderings(name):
-        if one.source == table and one.numbers is not None:
-            for method, (row, column) in zip((one.better, one.worse), one.numbers, strict=True):
-                scale = 100 if one.quantity == "accuracy" else 1
-                numbers[method, one.quantity] = printed(name, table, row, column) / scale
-    return numbers
-
-
-def _why_not(name: str, table: str, scale: Scale) -> str:
+def why_not(name: str, table: str, scale: Scale) -> str:
     """Why nothing of a table is measured, and what to do."""
     entries = [entry for entry in coverage(name).entries if entry.table == table]
     files = dict.fromkeys(f"{entry.experiment}.toml" for entry in entries if entry.experiment)

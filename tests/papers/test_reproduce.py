@@ -12,6 +12,7 @@ from privkit.errors import UsageError
 from privkit.papers import reproduce as module
 from privkit.papers.orderings import Measured
 from privkit.papers.reproduce import needed_cells, reproduce
+from privkit.papers.reproduced import Reproduced, committed, tiny_verdicts
 from privkit.papers.values import printed
 
 
@@ -24,7 +25,8 @@ def test_a_tiny_table_takes_embedded_digits_and_keeps_the_methods_own_data() -> 
     cells = needed_cells("cutmixsl", "Table 1", "tiny")
     assert {one.config.dataset.label for one in cells} == {"digits"}
     assert {one.row["dataset"] for one in cells} == {"cifar10"}
-    assert {one.config.budget.private for one in cells} == {200}
+    assert {one.config.budget.private for one in cells} == {600}
+    assert {one.config.model.label for one in cells} == {"vit_micro:cut=embedding", "cnn:cut=conv2"}  # for VGG-16
     assert {one.row["seed"] for one in cells} == {0, 1, 2}
     at_size = needed_cells("cutmixsl", "Table 1", "paper")
     assert {one.experiment for one in at_size} == {"cutmixsl/table_1"}
@@ -46,7 +48,7 @@ def test_measured_stands_beside_published(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_at_the_papers_scale_a_number_agrees_or_differs() -> None:
     published = {("PSL", "accuracy"): 0.31}
     shared: dict[str, Any] = {"paper": "cutmixsl", "table": "Table 1", "scale": "paper"}
-    found = module.Reproduced(**shared, claims=(), methods=(), published=published, orderings=())
+    found = Reproduced(**shared, claims=(), methods=(), published=published, orderings=())
 
     def method(*values: float) -> Measured:
         return Measured(method="PSL", quantity="accuracy", values=dict(enumerate(values)))
@@ -54,6 +56,42 @@ def test_at_the_papers_scale_a_number_agrees_or_differs() -> None:
     assert found.verdict(method(0.30, 0.31, 0.32)) == "agrees"
     assert found.verdict(method(0.50, 0.51, 0.52)) == "differs"
     assert found.verdict(method(0.31)) == ""  # no interval
+
+
+def test_effects_are_judged_on_the_cells_that_were_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def scaled_is_better(one: module.Work, out: Path, progress: object = None) -> dict[str, Any]:
+        return {**one.row, "accuracy": 0.3 + 0.2 * ("scaling" in one.row["defense"]) + 0.01 * one.row["seed"]}
+
+    monkeypatch.setattr(module, "measure", scaled_is_better)
+    (claim,) = reproduce("accurate_sl", "Table 6", out=tmp_path).claims
+    assert (claim.ours, claim.verdict) == (0.2, "reproduced")
+    cells = needed_cells("accurate_sl", "Table 6", "tiny")
+    assert {one.row["experiment"] for one in cells} == {"table_6_small"}
+    assert sum("noise_in_place" in one.row["defense"] for one in cells) == 6  # as it should be, and with the fault
+    texts = needed_cells("accurate_sl", "Table 8", "tiny")
+    assert {one.config.dataset.label for one in texts} == {"definitions"}  # which is embedded
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        pytest.param(*own, marks=() if own == ("dp_cutmixsl", "Fig. 4c") else pytest.mark.slow)
+        for own in sorted(committed())
+    ],
+)
+def test_committed_tables_have_every_cell_once(name: str, table: str) -> None:
+    rows = committed()[name, table]
+    planned = [one.row for one in needed_cells(name, table, "tiny")]
+    assert [{key: row[key] for key in planned[0]} for row in rows] == planned
+    assert sum(row["seconds"] for row in rows) <= 1200  # ten minutes on two cores
+
+
+def test_verdicts_at_tiny_scale_stand_beside_the_others() -> None:
+    verdicts = tiny_verdicts("dp_cutmixsl")
+    assert {source for source, _ in verdicts} == {table for name, table in committed() if name == "dp_cutmixsl"}
+    shown = json.loads(CliRunner().invoke(app, ["papers", "dp_cutmixsl", "--json"]).stdout)["tiny"]
+    assert {(one["source"], one["claim"]): one["verdict"] for one in shown} == verdicts
+    assert "not run" not in verdicts.values()
 
 
 def test_a_table_of_formulas_is_computed(tmp_path: Path) -> None:

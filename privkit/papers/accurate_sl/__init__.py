@@ -8,4 +8,5 @@ PAPER = Paper(
     citation="Xu et al., Accurate Split Learning on Noisy Signals",
     pictures=True,
     cases=True,
+    judges_runs=True,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -129,9 +130,10 @@ def effects() -> tuple[Effect, ...]:
     )
 
 
-def needed() -> set[Run]:
-    """The runs that the effects compare, with and without the fault."""
-    runs = {run for effect in effects() for run in (effect.better, effect.worse)}
+def needed(claims: Sequence[str] = ("*",)) -> set[Run]:
+    """The runs that the effects compare, with and without the fault; of those whose claim matches a pattern."""
+    named = [effect for effect in effects() if any(fnmatchcase(effect.claim, pattern) for pattern in claims)]
+    runs = {run for effect in named for run in (effect.better, effect.worse)}
     return runs | {(experiment, with_fault(defense)) for experiment, defense in runs}
 
 
@@ -172,16 +174,16 @@ def judge(effect: Effect, found: Mapping[Run, Mapping[int, float]]) -> JudgedEff
     return JudgedEffect(effect=effect, released=with_it, sound=without_it, verdict=verdict)
 
 
-def judged() -> tuple[JudgedEffect, ...]:
-    """Every effect, judged on the rows that ship with the package."""
-    found = accuracies(measured())
+def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[JudgedEffect, ...]:
+    """Every effect, judged on rows; on those that ship with the package unless others are given."""
+    found = accuracies(measured() if rows is None else rows)
     return tuple(judge(effect, found) for effect in effects())
 
 
-def comparisons() -> Iterator[Comparison]:
-    """The effects that were run, as claims of the paper beside our result."""
+def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Comparison]:
+    """The effects that were run, as claims of the paper beside our result; see `judged`."""
     verdicts: dict[Verdict, Compared] = {"survives": "reproduced", "undecided": "unproven"}
-    for one in judged():
+    for one in judged(rows):
         if one.released is None or one.sound is None:
             continue
         gaps = f"{shown(one.sound)}; with it {shown(one.released)}"

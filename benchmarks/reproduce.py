@@ -1,0 +1,68 @@
+"""Measure the papers' tables at tiny scale: `python benchmarks/run.py reproduce`.
+
+Each table with an ordering or an effect is measured as `privkit reproduce PAPER TABLE` does it. Each finished cell is
+one line of `privkit/papers/tiny.jsonl`; the same command goes on with those that are missing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import process_time
+
+from run import machine
+
+from privkit.papers import PAPERS
+from privkit.papers.reproduce import measure, needed_cells
+from privkit.papers.reproduced import tables
+
+TINY = Path(__file__).resolve().parents[1] / "privkit" / "papers" / "tiny.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        table: such as "cutmixsl:Table 1", in this order; all by default, those with fewer cells first.
+        out: where run folders are kept.
+        record_to: the file of results.
+    """
+
+    table: tuple[str, ...] | None = None
+    out: str = "privkit-runs/reproduce/tiny"
+    record_to: str = str(TINY)
+
+
+def main(options: Options) -> None:
+    """Run what is missing and append it."""
+    record = Path(options.record_to)
+    record.touch()
+    named = [tuple(one.split(":", 1)) for one in options.table or ()]
+    named = named or [(name, table) for name in PAPERS for table in tables(name)]
+    planned = {(name, table): needed_cells(name, table, "tiny") for name, table in named}
+    for (name, table), cells in sorted(planned.items(), key=lambda item: 0 if options.table else len(item[1])):
+        lines = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+        done = {line["configuration"] for line in lines if (line["paper"], line["table"]) == (name, table)}
+        seconds = {line["configuration"]: line["seconds"] for line in lines}  # of cells that several tables share
+        for one in cells:
+            configuration = one.config.fingerprint
+            if configuration in done:
+                continue
+            started = process_time()
+            row = measure(one, Path(options.out))
+            line = {
+                "paper": name,
+                "table": table,
+                **row,
+                "configuration": configuration,
+                "seconds": seconds.get(configuration, round(process_time() - started, 1)),
+                "machine": machine(1)["processor"],
+                "date": datetime.now(UTC).date().isoformat(),
+            }
+            with record.open("a", encoding="utf-8") as results:
+                results.write(json.dumps(line, ensure_ascii=False) + "\n")
+        if cells:
+            print(name, table, flush=True)

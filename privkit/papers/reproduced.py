@@ -1,0 +1,128 @@
+"""A table of a paper, judged on rows that were measured anew; rows at tiny scale ship with the package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, get_args
+
+from privkit.papers import paper
+from privkit.papers.contract import Comparison
+from privkit.papers.coverage import coverage
+from privkit.papers.orderings import Judged, Measured, Verdict, judge, measured, orderings
+from privkit.papers.values import printed, printed_values
+
+Scale = Literal["tiny", "small", "paper"]
+"""On embedded digits in seconds a cell; at the reduced size of the paper's own data; or as in the paper."""
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduced:
+    """A table of a paper, measured anew.
+
+    Attributes:
+        paper: its name.
+        table: the table.
+        scale: at which it was measured.
+        claims: what is computed, without an audit.
+        methods: what was measured of each method, with `published` beside it.
+        published: (method, quantity) -> printed number, as a share where the paper prints per cent.
+        orderings: the verdict on each printed ordering.
+    """
+
+    paper: str
+    table: str
+    scale: Scale
+    claims: tuple[Comparison, ...]
+    methods: tuple[Measured, ...]
+    published: Mapping[tuple[str, str], float]
+    orderings: tuple[Judged, ...]
+
+    def verdict(self, method: Measured) -> str:
+        """Whether the printed number lies in the measured interval; a smaller scale has other numbers by itself."""
+        number, interval = self.published.get((method.method, method.quantity)), method.interval
+        if number is None or interval is None:
+            return ""
+        if self.scale != "paper":
+            return "other scale"
+        return "agrees" if interval.low <= number <= interval.high else "differs"
+
+
+def judged_rows(name: str, table: str, scale: Scale, rows: Sequence[Mapping[str, Any]]) -> Reproduced:
+    """A table of a paper, judged on the rows of its cells.
+
+    Args:
+        name: of the paper.
+        table: the table.
+        scale: at which the rows were measured.
+        rows: as `measure` returns them.
+    """
+    found = measured(name, rows)
+    return Reproduced(
+        paper=name,
+        table=table,
+        scale=scale,
+        claims=tuple(comparisons(name, table, rows)),
+        methods=tuple(one for one in found if one.values),
+        published=_published(name, table),
+        orderings=tuple(one for one in judge(name, found) if one.ordering.source == table),
+    )
+
+
+@cache
+def committed() -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Paper and table -> the rows at tiny scale that ship with the package, with seconds, machine and date."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for line in (files("privkit.papers") / "tiny.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        found.setdefault((row.pop("paper"), row.pop("table")), []).append(row)
+    return found
+
+
+def tiny_verdicts(name: str) -> dict[tuple[str, str], Verdict]:
+    """Table and claim of each ordering of a paper -> its verdict on the committed rows at tiny scale."""
+    of_tables = [
+        judged_rows(name, table, "tiny", rows).orderings for (own, table), rows in committed().items() if own == name
+    ]
+    return {(one.ordering.source, one.ordering.claim): one.verdict for judged in of_tables for one in judged}
+
+
+def tables(name: str) -> list[str]:
+    """The tables and figures of a paper, in their order.
+
+    Raises:
+        UsageError: if there is no such paper.
+    """
+    named = [value.table for value in printed_values(paper(name).name)]
+    named += [one.table for one in coverage(name).entries]
+    return list(dict.fromkeys(named + [one.source for one in orderings(name)]))
+
+
+def claim_patterns(name: str, table: str) -> list[str]:
+    """Patterns of the claims behind a table."""
+    entries = (entry for entry in coverage(name).entries if entry.table == table)
+    return [f"{table},*", *(pattern for entry in entries for pattern in entry.claims)]
+
+
+def comparisons(name: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[Comparison]:
+    """The claims behind a table; those of effects are judged on the rows, if any were measured."""
+    effects, patterns = paper(name).effects, claim_patterns(name, table)
+    anew = {one.claim: one for one in effects.comparisons(rows)} if effects is not None and rows else {}
+    shown = {**{one.claim: one for one in paper(name).comparisons()}, **anew}.values()
+    return [one for one in shown if any(fnmatchcase(one.claim, pattern) for pattern in patterns)]
+
+
+def _published(name: str, table: str) -> dict[tuple[str, str], float]:
+    """The printed number of each method, as a share where the paper prints per cent."""
+    numbers = {}
+    for one in orderings(name):
+        if one.source == table and one.numbers is not None:
+            for method, (row, column) in zip((one.better, one.worse), one.numbers, strict=True):
+                scale = 100 if one.quantity == "accuracy" else 1
+                numbers[method, one.quantity] = printed(name, table, row, column) / scale
+    return numbers
