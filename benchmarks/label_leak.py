@@ -29,8 +29,8 @@ from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.images.vision import Mnist
 from privkit.models.lenet import LENET5
-from privkit.reports.figures import save
-from privkit.reports.score_figures import Told, score_figure
+from privkit.reports.page import standalone
+from privkit.reports.scores import Told, score_charts
 from privkit.reports.tables import interval
 from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
@@ -186,9 +186,8 @@ def main(given: Options) -> None:
         accuracy = mean(value for _, value, _ in runs)
         if given.figures is not None:
             given.figures.mkdir(parents=True, exist_ok=True)
-            named = {f"{setting} / {name}, seed {given.seeds[0]}": runs[0][2][name] for name in SHOWN}
-            name = f"label_leak_{list(SETTINGS).index(setting)}.png"
-            (given.figures / name).write_bytes(save(score_figure(named), "png"))
+            lines = [(f"{setting} / {name}, seed {given.seeds[0]}", score_charts(runs[0][2][name])) for name in SHOWN]
+            (given.figures / f"label_leak_{list(SETTINGS).index(setting)}.svg").write_text(standalone(lines))
         for name, target, epoch in sorted(runs[0][0], key=lambda key: (key[1], list(ATTACKS).index(key[0]), key[2])):
             leaks = [of_run[name, target, epoch] for of_run, _, _ in runs]
             cells = " | ".join(cell([leak[kind] for leak in leaks]) for kind in (0, 1))

@@ -75,12 +75,13 @@ class Frontier:
         return NAMES.get(self.metric, self.metric)
 
 
-def frontier(rows: Sequence[Row], summaries: Sequence[Summary] = ()) -> Frontier | None:
-    """The frontier of a run; None if fewer than two defended settings have an accuracy and a reconstruction.
+def frontier(rows: Sequence[Row], summaries: Sequence[Summary] = (), *, least: int = 2) -> Frontier | None:
+    """The frontier of a run; None if too few defended settings have an accuracy and a reconstruction.
 
     Args:
         rows: of the run.
         summaries: over seeds (`privkit.audit.scoring.over_seeds`); empty if there is one seed.
+        least: number of defended settings that make a frontier.
     """
     done = [row for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]
     metric = next((name for name in RECOVERY for row in done if name in row.recovered["unaligned"]), "")
@@ -90,7 +91,7 @@ def frontier(rows: Sequence[Row], summaries: Sequence[Summary] = ()) -> Frontier
     points = [_point(label, [row for row in done if row.defense == label], metric, over) for label in _labels(done)]
     points = [_with_setting(point, points) for point in points]
     defended = [point for point in points if point.defended]
-    if len(defended) < 2:
+    if not points or len(defended) < least:
         return None
     judged = (
         replace(point, dominated=point.defended and any(_better(other, point) for other in defended))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from privkit.reports.gallery import data_uri
 
 if TYPE_CHECKING:
     from privkit.reports.tables import Table
@@ -30,10 +31,10 @@ def html_table(shown: Table, note: str = "") -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{remark}"
 
 
-def html_picture(png: bytes, caption: str) -> str:
-    """A picture inside the page."""
-    data = base64.b64encode(png).decode()
-    return f'<img src="data:image/png;base64,{data}" alt="{escape(caption)}" style="max-width: 100%">'
+def html_picture(data: bytes, caption: str, kind: str = "image/png") -> str:
+    """A picture inside the page, of its own pixels."""
+    style = "width: 100%; max-width: 640px; image-rendering: pixelated"
+    return f'<img src="{data_uri(data, kind)}" alt="{escape(caption)}" style="{style}">'
 
 
 def html_run(tables: Sequence[tuple[Table, str]], verdict: Verdict, page: Path) -> str:
@@ -41,7 +42,7 @@ def html_run(tables: Sequence[tuple[Table, str]], verdict: Verdict, page: Path) 
     told = "".join(f"<li>{escape(failure)}</li>" for failure in verdict.failures)
     parts = [f"<p><b>{escape(verdict.sentence)}</b></p>", f"<ul>{told}</ul>" if told else ""]
     parts += [html_table(shown, note) for shown, note in tables]
-    strips = page.parent / "figures" / "reconstructions.png"
+    strips = page.parent / "figures" / "reconstructions.svg"
     if strips.is_file():
-        parts.append(html_picture(strips.read_bytes(), "records, and the guesses at them"))
+        parts.append(html_picture(strips.read_bytes(), "records, and the guesses at them", "image/svg+xml"))
     return "".join([*parts, f"<p>report: <code>{escape(str(page))}</code></p>"])

@@ -2,171 +2,242 @@
 
 from __future__ import annotations
 
-import base64
+import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from privkit.reports import answers, columns, escape, figures, frontier, tables
-from privkit.reports.figures import Pictures
-from privkit.reports.frontier_figure import frontier_figure
+from privkit.reports import answers, columns, escape, frontier, sections, tables, threats
+from privkit.reports.charts import Chart, area_chart
+from privkit.reports.frontier_chart import epsilons, frontier_chart
+from privkit.reports.gallery import Pictures, gallery
 from privkit.reports.origins import mixture
-from privkit.reports.schema import Manifest, Provenance, Row, Summary
-from privkit.reports.score_figures import Told, auc_figure, score_figure
-from privkit.reports.strongest import strongest
+from privkit.reports.schema import Manifest, Row, Summary
+from privkit.reports.scores import Told, score_charts
 from privkit.reports.tables import Table
-from privkit.reports.threats import NOTE as THREATS_NOTE
-from privkit.reports.threats import ThreatVerdict, threats_csv, threats_table
 from privkit.reports.verdict import Verdict
-from privkit.threat_models import shown
+from privkit.threat_models import THREAT_MODELS, shown
 
 Write = Callable[[Path, bytes], None]
 
 
-def render(
-    rows: Sequence[Row],
-    summaries: Sequence[Summary],
-    threats: Sequence[ThreatVerdict],
-    manifest: Manifest,
-    pictures: Mapping[str, Pictures],
-    texts: Mapping[str, Sequence[tuple[str, str]]],
-    told: Mapping[str, Told],
-    verdict: Verdict,
-    folder: Path,
-    write: Write,
-) -> Path:
-    """Write the report.
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a report shows.
 
-    Args:
-        rows: of the run, in its order.
+    Attributes:
+        rows: of the run, in its order, at least one.
         summaries: over seeds, empty where there is one seed.
         threats: the verdicts under each threat model.
         manifest: of the run.
-        pictures: cell id -> its first images; cells without pictures are left out of the figure.
+        verdict: on the run.
+        pictures: cell id -> its first images, for cells that have any.
         texts: cell id -> its first token sequences or table rows in words, and the guesses at them; likewise.
         told: cell id -> its scores, for attacks that answer a question; likewise.
-        verdict: on the run.
+        commands: cell id -> the command that runs this cell alone; empty if the run was started from Python.
+    """
+
+    rows: Sequence[Row]
+    summaries: Sequence[Summary]
+    threats: Sequence[threats.ThreatVerdict]
+    manifest: Manifest
+    verdict: Verdict
+    pictures: Mapping[str, Pictures] = field(default_factory=dict)
+    texts: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    told: Mapping[str, Told] = field(default_factory=dict)
+    commands: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """A table with its note, and every number of it unrounded as CSV."""
+
+    title: str
+    table: Table
+    note: str
+    csv: str
+
+
+def render(report: Report, folder: Path, write: Write) -> Path:
+    """Write the report.
+
+    Args:
+        report: what it shows.
         folder: where `index.html`, `tables/` and `figures/` go.
         write: stores one file.
 
     Returns:
         The page's path.
     """
-    table, mixed = tables.table(rows), mixture(rows)
-    judged = " ".join(" ".join((f"Verdict: {verdict.sentence}.", *verdict.failures, mixed)).split())
-    summary = tables.summary_table(summaries) if summaries else None
-    summary_note = tables.summary_note(summaries) if summaries else ""
-    curve = frontier.frontier(rows, summaries)
-    others: dict[str, tuple[Table | None, str]] = {
-        "answers": (answers.answers_table(rows), answers.NOTE),
-        "orders": (answers.orders_table(rows), answers.ORDER_NOTE),
-        "frontier": (frontier.frontier_table(curve) if curve else None, frontier.NOTE),
-    }
-    every = {
-        "audit": (table, tables.note_of(rows)),
-        "threats": (threats_table(threats), THREATS_NOTE),
-        **others,
-        "seeds": (summary, summary_note),
-    }
-    sheets = {
-        "audit": lambda: columns.to_csv(rows, verdict),
-        "answers": lambda: columns.answers_csv(rows, "auc"),
-        "orders": lambda: columns.answers_csv(rows, "direct"),
-        "frontier": lambda: frontier.to_csv(curve) if curve else "",
-        "threats": lambda: threats_csv(threats),
-        "seeds": lambda: columns.seeds_csv(summaries),
-    }
-    for name, (made, note) in every.items():
-        if made is not None:
-            write(folder / "tables" / f"{name}.csv", sheets[name]().encode())
-            remark = f"{note}\n\n{escape.markdown(judged)}"
-            write(folder / "tables" / f"{name}.md", tables.markdown(made, remark).encode())
-            write(folder / "tables" / f"{name}.tex", f"% {escape.latex(judged)}\n{tables.latex(made)}".encode())
-
-    images = {}
-    strips = {_label(row, rows): pictures[row.cell] for row in rows if row.cell in pictures}
-    drawn = {"reconstructions": figures.reconstructions(strips)} if strips else {}
-    if curve is not None:
-        drawn["frontier"] = frontier_figure(curve)
-    if told:
-        drawn["scores"] = score_figure(
-            {_label(row, rows).replace("\n", " / "): told[row.cell] for row in rows if row.cell in told}
+    rows, mixed = report.rows, mixture(report.rows)
+    found = frontier.frontier(rows, report.summaries, least=0)
+    sheets = _sheets(report)
+    _write_tables(sheets, report.verdict, mixed, folder, write)
+    drawn = _drawn(report, found)
+    for name, lines in drawn.items():
+        write(folder / "figures" / f"{name}.svg", standalone(lines).encode())
+    pictures = gallery(rows, report.pictures)
+    if pictures.blocks:
+        strips = _environment().get_template("strips.svg.j2").render(gallery=pictures)
+        write(folder / "figures" / "reconstructions.svg", strips.encode())
+    script = _environment().get_template("script.js.j2").render()
+    page = (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            report=report,
+            rows=rows,
+            done=[row for row in rows if row.status == "done"],
+            several=len({row.seed for row in rows}) > 1,
+            mixed=mixed,
+            sheets=sheets,
+            frontier=found,
+            epsilons=epsilons(found) if found else None,
+            drawn=drawn,
+            cards=sections.cards(rows, report.summaries, found),
+            gallery=pictures,
+            script=Markup(script),
+            script_hash=b64encode(sha256(script.encode()).digest()).decode(),
         )
-    if curves := {_label(row, rows).replace("\n", " / "): row.auc_curve for row in rows if row.auc_curve}:
-        drawn["auc"] = auc_figure(curves)
-    for name, figure in (drawn | {"curves": figures.curves(rows)}).items():
-        png = figures.save(figure, "png")
-        write(folder / "figures" / f"{name}.png", png)
-        write(folder / "figures" / f"{name}.svg", figures.save(figure, "svg"))
-        images[name] = "data:image/png;base64," + base64.b64encode(png).decode()
-
-    environment = Environment(
-        loader=PackageLoader("privkit.reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {
-        "counted": tables.counted,
-        "interval": tables.interval,
-        "proven": tables.proven,
-        "shown": shown,
-    }
-    best_rows = strongest(rows)
-    best = {made.row.cell: made.attacks for made in best_rows}
-    page = environment.get_template("report.html.j2").render(
-        rows=rows,
-        cards=[row for row in rows if (row.seed == rows[0].seed and row.cell in best) or row.status != "done"],
-        mounted=best,
-        done=[row for row in rows if row.status == "done"],
-        proofs=list({(row.defense, row.seed): row for row in rows if row.status == "done"}.values()),
-        baselines={
-            (made.row.seed, made.row.protocol): made.row
-            for made in best_rows
-            if made.row.defense in ("none", f"none:protocol={made.row.protocol}")
-        },
-        floor_names=tables.FLOOR_NAMES,
-        manifest=manifest,
-        mixed=mixed,
-        verdict=verdict,
-        made_of=_made_of(rows),
-        table=table,
-        note=tables.note_of(rows),
-        threats=threats,
-        threats_note=THREATS_NOTE,
-        others=others,
-        texts=texts,
-        told={made.row.cell: made.told for made in best_rows},
-        elsewhere={made.row.cell: made.elsewhere for made in best_rows},
-        summary=summary,
-        summary_note=summary_note,
-        images=images,
     )
     path = folder / "index.html"
     write(path, page.encode())
     return path
 
 
-def _made_of(rows: Sequence[Row]) -> list[tuple[str, Provenance]]:
-    """What rows are made of, once for all rows that are made of the same, with their names."""
-    groups: list[tuple[list[str], Provenance]] = []
-    for row in rows:
-        name = f"{row.defense} / {row.attack}, seed {row.seed}"
-        same = next((names for names, provenance in groups if provenance == row.provenance), None)
-        if same is None:
-            groups.append(([name], row.provenance))
-        else:
-            same.append(name)
-    return [("; ".join(names), provenance) for names, provenance in groups]
+def _sheets(report: Report) -> dict[str, Sheet]:
+    """Name of a file -> the table; those that the run has."""
+    rows, summaries = report.rows, report.summaries
+    curve = frontier.frontier(rows, summaries)
+    made: dict[str, tuple[str, Table | None, str, Callable[[], str]]] = {
+        "threats": (
+            "Falls or holds, by threat model",
+            threats.threats_table(report.threats),
+            threats.NOTE,
+            lambda: threats.threats_csv(report.threats),
+        ),
+        "seeds": (
+            "Over seeds",
+            tables.summary_table(summaries) if summaries else None,
+            tables.summary_note(summaries) if summaries else "",
+            lambda: columns.seeds_csv(summaries),
+        ),
+        "audit": (
+            "All numbers",
+            tables.table(rows),
+            tables.note_of(rows),
+            lambda: columns.to_csv(rows, report.verdict),
+        ),
+        "answers": (
+            "Labels, members and canaries",
+            answers.answers_table(rows),
+            answers.NOTE,
+            lambda: columns.answers_csv(rows, "auc"),
+        ),
+        "orders": (
+            "What the order was",
+            answers.orders_table(rows),
+            answers.ORDER_NOTE,
+            lambda: columns.answers_csv(rows, "direct"),
+        ),
+        "frontier": (
+            "Privacy against accuracy",
+            frontier.frontier_table(curve) if curve else None,
+            frontier.NOTE,
+            lambda: frontier.to_csv(curve) if curve else "",
+        ),
+    }
+    return {
+        name: Sheet(title=title, table=table, note=note, csv=csv())
+        for name, (title, table, note, csv) in made.items()
+        if table is not None
+    }
 
 
-def _label(row: Row, rows: Sequence[Row]) -> str:
-    """A row's name in the figure, as short as the run allows."""
-    label = row.defense
-    if len({other.attack for other in rows}) > 1:
-        label += f"\n{row.attack}"
-    if len({other.seed for other in rows}) > 1:
-        label += f"\nseed {row.seed}"
-    return escape.figure(label)
+def _write_tables(sheets: Mapping[str, Sheet], verdict: Verdict, mixed: str, folder: Path, write: Write) -> None:
+    """Every table as CSV, Markdown and LaTeX, with the verdict beside it."""
+    judged = " ".join(" ".join((f"Verdict: {verdict.sentence}.", *verdict.failures, mixed)).split())
+    for name, sheet in sheets.items():
+        remark = f"{sheet.note}\n\n{escape.markdown(judged)}"
+        write(folder / "tables" / f"{name}.csv", sheet.csv.encode())
+        write(folder / "tables" / f"{name}.md", tables.markdown(sheet.table, remark).encode())
+        write(folder / "tables" / f"{name}.tex", f"% {escape.latex(judged)}\n{tables.latex(sheet.table)}".encode())
+
+
+def _drawn(report: Report, found: frontier.Frontier | None) -> dict[str, list[tuple[str, list[Chart]]]]:
+    """Name of a figure -> its lines: a label, and the charts beside it."""
+    rows = report.rows
+    drawn: dict[str, list[tuple[str, list[Chart]]]] = {}
+    if found is not None:
+        drawn["frontier"] = [("", [frontier_chart(found)])]
+    if report.told:
+        told = ((row, report.told[row.cell]) for row in rows if row.cell in report.told)
+        drawn["scores"] = [(label(row), list(score_charts(scores))) for row, scores in told]
+    if curves := {label(row): row.auc_curve for row in rows if row.auc_curve}:
+        drawn["auc"] = [("", [area_chart(curves)])]
+    return drawn
+
+
+def standalone(lines: Sequence[tuple[str, Sequence[Chart]]]) -> str:
+    """Charts as one SVG file, a line of them below its label.
+
+    Args:
+        lines: label and charts of each line.
+    """
+    return _environment().get_template("figure.svg.j2").render(lines=lines)
+
+
+def label(row: Row) -> str:
+    """A row's name where rows stand beside each other."""
+    return f"{row.defense} / {row.attack}, seed {row.seed}"
+
+
+@cache
+def _environment() -> Environment:
+    """The templates: everything is escaped, and control characters are shown, not sent."""
+    environment = Environment(
+        loader=PackageLoader("privkit.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: escape.terminal(value) if type(value) is str else value,
+    )
+    environment.filters |= {"cell": _cell, "breakable": _breakable}
+    environment.globals |= {
+        "counted": tables.counted,
+        "interval": tables.interval,
+        "proven": tables.proven,
+        "shown": shown,
+        "label": label,
+        "sections": sections,
+        "models": THREAT_MODELS,
+        "others": threats.OTHERS,
+        "threats_note": threats.MEANING,
+    }
+    return environment
+
+
+def _cell(text: str) -> Markup:
+    """A table's cell; the interval of a number stands below it.
+
+    >>> _cell("0.900 [0.880, 0.920]")
+    Markup('0.900<small>[0.880, 0.920]</small>')
+    """
+    found = re.fullmatch(r"(-?[\d.e+-]+) (\[[^\]]*\])", text)
+    return Markup("{}<small>{}</small>").format(*found.groups()) if found else _breakable(text)
+
+
+def _breakable(text: str) -> Markup:
+    """A name that may be broken after its punctuation.
+
+    >>> _breakable("mixup:keep=<1>")
+    Markup('mixup:<wbr>keep=&lt;1&gt;')
+    """
+    return Markup("<wbr>").join(re.split(r"(?<=[:,+_/])(?=\w|<)", escape.terminal(text)))

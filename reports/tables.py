@@ -33,6 +33,10 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     floor: tuple[bool, ...]
 
+    def lines(self, *, floors: bool) -> list[tuple[str, ...]]:
+        """The results, or the floors and starts."""
+        return [row for row, floor in zip(self.rows, self.floor, strict=True) if floor == floors]
+
     def __str__(self) -> str:
         """Markdown."""
         return markdown(self, "").strip()

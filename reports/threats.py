@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -47,6 +48,17 @@ class ThreatVerdict(Frozen):
     against: tuple[str, ...] = ()
     untried: tuple[str, ...] = ()
     sentence: str
+
+    @property
+    def measured(self) -> str:
+        """The first number of the sentence with its interval; empty where there is none.
+
+        >>> told = "falls to jigsaw: SSIM 0.400 [0.360, 0.440] (mean image 0.180), MSE 0.06 [0.05, 0.07]"
+        >>> ThreatVerdict(defense="mixup", threat_model="query", outcome="falls", sentence=told).measured
+        'SSIM 0.400 [0.360, 0.440]'
+        """
+        found = re.search(r": ([^:\[]+\[[^\]]*\])", self.sentence)
+        return found[1] if found and self.outcome in ("falls", "holds") else ""
 
 
 def threat_verdicts(

@@ -61,13 +61,10 @@ class Attacked:
 
     def _repr_html_(self) -> str:
         """For a notebook: the numbers, and the first images beside the guesses at them."""
-        from privkit.caches import plain_matplotlib
-        from privkit.reports import figures, html
+        from privkit.reports import gallery, html
 
-        guess = _pixels(self.guess)
-        pictures = figures.Pictures(truth=guess if self.truth is None else _pixels(self.truth), guess=guess)
-        with plain_matplotlib():
-            strip = figures.save(figures.reconstructions({"guesses": pictures}), "png")
+        shown = [_pixels(images) for images in (self.truth, self.guess) if images is not None]
+        strip = gallery.strip(shown)
         told = "; ".join(control.detail for control in self.controls)
         return html.html_table(self.table(), told) + html.html_picture(strip, "records, and the guesses at them")
 

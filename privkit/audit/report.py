@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from privkit.caches import plain_matplotlib
 from privkit.errors import UnfinishedRun
 from privkit.paths import inside
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.verdict import Verdict
 from privkit.run.arrays import read_arrays
+from privkit.run.commands import cell_command
 from privkit.run.records import PICTURES, SCORES, read_manifest, read_rows
 from privkit.run.verdict import stored_gates, verdict_of, write_verdict
 from privkit.sealed import checked, digest
 from privkit.storage import make_folder, write_bytes, writing
+
+if TYPE_CHECKING:
+    from privkit.reports.gallery import Pictures
+    from privkit.reports.scores import Told
 
 Write = Callable[[Path, bytes], None]
 
@@ -47,8 +51,7 @@ def build(run: Path, rows: list[Row] | None = None, gates: Sequence[Gate] | None
         write_bytes(path, data)
         files[path.relative_to(run).as_posix()] = digest(data)
 
-    with plain_matplotlib():
-        page = _rendered(run, rows, manifest, verdict, write)
+    page = _rendered(run, rows, manifest, verdict, write)
     write_verdict(run, verdict.model_copy(update={"files": files}))
     return page
 
@@ -57,29 +60,40 @@ def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, 
     """Read what the cells stored, and write the report."""
     from privkit.audit.scoring import over_seeds
     from privkit.audit.threats import threats_of
-    from privkit.reports import figures, page
+    from privkit.reports import gallery, page
 
     with writing(run / "report"):
         make_folder(run / "report")
     homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
-    pictures = {row.cell: arrays for row in rows if (arrays := _pictures(homes[row.cell], row))}
-    for cell, arrays in pictures.items():
-        strip = figures.save(figures.reconstructions({"reconstruction": arrays}), "png")
-        write(homes[cell] / "reconstructions.png", strip)
-    texts = {row.cell: arrays for row in rows if (arrays := _texts(homes[row.cell], row))}
-    told = {row.cell: arrays for row in rows if (arrays := _told(homes[row.cell], row))}
-    summaries, threats = over_seeds(rows), threats_of(rows)
-    return page.render(rows, summaries, threats, manifest, pictures, texts, told, verdict, run / "report", write)
+    pictures = {row.cell: found for row in rows if (found := _pictures(homes[row.cell], row))}
+    for cell, found in pictures.items():
+        write(homes[cell] / "reconstructions.png", gallery.strip([found.truth, found.guess], side=found.truth.shape[1]))
+    report = page.Report(
+        rows=rows,
+        summaries=over_seeds(rows),
+        threats=threats_of(rows),
+        manifest=manifest,
+        verdict=verdict,
+        pictures=pictures,
+        texts={row.cell: found for row in rows if (found := _texts(homes[row.cell], row))},
+        told={row.cell: found for row in rows if (found := _told(homes[row.cell], row))},
+        commands={row.cell: command for row in rows if (command := cell_command(manifest.argv, row))},
+    )
+    return page.render(report, run / "report", write)
 
 
-def _pictures(cell: Path, row: Row):  # type: ignore[no-untyped-def]
-    """The stored pictures of a cell, None where it has none."""
-    from privkit.reports.figures import Pictures
+def _pictures(cell: Path, row: Row) -> Pictures | None:
+    """The stored pictures of a cell, None where it has none; cells of an earlier privkit hold no floors."""
+    from privkit.reports.gallery import Pictures
 
     if row.records != "images":
         return None
-    arrays = _arrays(cell / PICTURES, row, {"truth": ("u", 4), "guess": ("u", 4)})
-    return None if arrays is None else Pictures(truth=arrays["truth"], guess=arrays["guess"])
+    floors = {f"floor_{name}": ("u", 4) for name in row.floors}
+    arrays = _arrays(cell / PICTURES, row, {"truth": ("u", 4), "guess": ("u", 4)}, floors)
+    if arrays is None:
+        return None
+    shown = {name.removeprefix("floor_"): arrays[name] for name in floors if name in arrays}
+    return Pictures(truth=arrays["truth"], guess=arrays["guess"], floors=shown)
 
 
 def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
@@ -90,10 +104,10 @@ def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
     return [(str(truth), str(guess)) for truth, guess in zip(arrays["truth"], arrays["guess"], strict=True)]
 
 
-def _told(cell: Path, row: Row):  # type: ignore[no-untyped-def]
+def _told(cell: Path, row: Row) -> Told | None:
     """The stored scores of a cell as its figure shows them, None where it has none."""
     from privkit.attacks.scores.leak import pooled_auc, roc_points
-    from privkit.reports.score_figures import Told
+    from privkit.reports.scores import Told
 
     arrays = _arrays(cell / SCORES, row, {"values": ("f", 1), "positive": ("b", 1)})
     if arrays is None:
@@ -105,8 +119,10 @@ def _told(cell: Path, row: Row):  # type: ignore[no-untyped-def]
     return Told(positive=values[positive], negative=values[~positive], false=false, true=true, auc=auc, limits=limits)
 
 
-def _arrays(path: Path, row: Row, wanted: dict[str, tuple[str, int]]) -> dict[str, Any] | None:
+def _arrays(
+    path: Path, row: Row, wanted: dict[str, tuple[str, int]], optional: dict[str, tuple[str, int]] | None = None
+) -> dict[str, Any] | None:
     """Arrays of a file that the row lists, None where it lists none."""
     if path.name not in row.files:
         return None
-    return read_arrays(path, checked(path, row.files[path.name]), wanted)
+    return read_arrays(path, checked(path, row.files[path.name]), wanted, optional or {})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from privkit.caches import plain_matplotlib
 from privkit.errors import StorageError, UsageError, unknown
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def papers(
     elif coverage:
         _print_coverage(chosen, as_json)
     elif figures is not None:
-        _draw(chosen, figures, results)
+        with plain_matplotlib():
+            _draw(chosen, figures, results)
     else:
         _print_paper(chosen, results, as_json)
 

@@ -6,6 +6,7 @@ import io
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,19 @@ MOST_BYTES = 1 << 30
 """Size limit of all arrays of a file, unpacked: a thousand times what a run stores."""
 
 
-def read_arrays(path: Path, data: bytes, wanted: Mapping[str, tuple[str, int]]) -> dict[str, NDArray[Any]]:
+def read_arrays(
+    path: Path,
+    data: bytes,
+    wanted: Mapping[str, tuple[str, int]],
+    optional: Mapping[str, tuple[str, int]] = MappingProxyType({}),
+) -> dict[str, NDArray[Any]]:
     """Arrays of an npz file, all of one length.
 
     Args:
         path: of the file, for errors.
         data: its content.
         wanted: name -> kind of its numbers as numpy has it ("f", "u", "b", "U") and number of dimensions.
+        optional: likewise, for arrays that the file may lack.
 
     Raises:
         DamagedFile: if it is no such file, or unpacks to more than `MOST_BYTES`.
@@ -32,8 +39,10 @@ def read_arrays(path: Path, data: bytes, wanted: Mapping[str, tuple[str, int]]) 
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
                 raise ValueError(f"it unpacks to more than {MOST_BYTES >> 20} MiB")
-            arrays = {name: _array(archive, f"{name}.npy") for name in wanted}
-        for name, (kind, dimensions) in wanted.items():
+            held = set(archive.namelist())
+            kinds = {**wanted, **{name: kind for name, kind in optional.items() if f"{name}.npy" in held}}
+            arrays = {name: _array(archive, f"{name}.npy") for name in kinds}
+        for name, (kind, dimensions) in kinds.items():
             if (arrays[name].dtype.kind, arrays[name].ndim) != (kind, dimensions):
                 raise ValueError(f"{name} is {arrays[name].dtype} {list(arrays[name].shape)}")
         if len({len(array) for array in arrays.values()}) > 1:

@@ -6,7 +6,9 @@ import re
 import shutil
 import subprocess
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,11 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privkit.audit.run import AuditRun
+from privkit.audit.threats import threats_of
 from privkit.errors import tell
-from privkit.reports import budget_curves, budgets, columns, escape, figures, page, tables
+from privkit.reports import budget_curves, budgets, columns, escape, figures, tables
 from privkit.reports.budgets import BudgetRow
+from privkit.reports.page import render
 from privkit.reports.schema import Row
 from privkit.run.progress import Lines
+from tests.reports.grids import grid
 
 HOSTILE = [
     "[/bold]",
@@ -73,14 +78,19 @@ def test_names_in_every_writer(small_run: AuditRun, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_names_in_figures(small_run: AuditRun, name: str) -> None:
-    rows = [named(row, name) for row in small_run.rows]
+def test_names_in_figures_and_on_the_page(name: str, tmp_path: Path) -> None:
+    one = grid(("none", name), ("black_box", "canaries"), 1)
+    rows = [named(row, name) if row.defense == name else row for row in one.rows]
+    files: dict[str, str] = {}
+    report = replace(one, rows=rows, threats=threats_of(rows))
+    render(report, tmp_path, lambda path, data: files.update({path.name: data.decode(errors="replace")}))
+    for file in ("index.html", "frontier.svg", "scores.svg", "reconstructions.svg"):
+        assert "<script>alert" not in files[file]
+        assert not set(files[file]) & {chr(code) for code in escape.CONTROLS} - {"\n", "\t"}
+        if file.endswith("svg"):
+            ElementTree.fromstring(files[file])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a missing glyph
-        figures.save(figures.curves(rows), "svg")
-        picture = figures.Pictures(truth=np.zeros((1, 4, 4, 1), np.uint8), guess=np.ones((1, 4, 4, 1), np.uint8))
-        strips = {page._label(row, rows): picture for row in rows}
-        figures.save(figures.reconstructions(strips), "svg")
         curve = budget_curves.BudgetCurve(label=name, values=np.arange(1.0, 3), epsilon=np.arange(1.0, 3))
         drawn = budget_curves.curves([curve], title="", subtitle="", xlabel="")
         figures.save(drawn, "svg")

@@ -14,7 +14,7 @@ from privkit.cli.frontier import varied
 from privkit.errors import UsageError
 from privkit.interval import Interval
 from privkit.reports.frontier import frontier, frontier_table, to_csv
-from privkit.reports.frontier_figure import frontier_figure
+from privkit.reports.frontier_chart import frontier_chart
 from privkit.reports.schema import Row
 from tests.reports.made import made, metric
 
@@ -77,6 +77,9 @@ def test_intervals_are_over_seeds_where_there_are_several() -> None:
     assert found.points[0].recovered == first.values["ssim"]
 
 
+FAMILIES = ["gaussian_noise", "masking"]
+
+
 def test_table_figure_and_csv_show_the_same_points() -> None:
     found = frontier(ROWS)
     assert found is not None
@@ -85,13 +88,39 @@ def test_table_figure_and_csv_show_the_same_points() -> None:
     lines = list(csv.DictReader(io.StringIO(to_csv(found))))
     assert [float(line["ssim"]) for line in lines] == [0.9, 0.7, 0.3, 0.5]
     assert [line["epsilon"] for line in lines] == ["", "900", "20", ""]
-    axis = frontier_figure(found).axes[0]
-    texts = {text.get_text() for text in axis.texts}
-    assert {"undefended", "sigma=0.1"} <= texts
-    assert axis.get_ylabel() == "SSIM of the strongest attack"
-    unproven = frontier([ROWS[0], ROWS[5], row("mixup", 0.6, 0.2)])
-    assert unproven is not None
-    assert len(frontier_figure(unproven).axes) == 1  # no scale of colors
+    chart = frontier_chart(found)
+    assert [mark.label for mark in chart.marks if mark.label] == ["undefended", "gaussian_noise sigma=0.1", *FAMILIES]
+    assert (chart.x_label, chart.y_label) == ("task accuracy", "SSIM of the strongest attack")
+
+
+def test_marks_lie_where_the_numbers_are_and_their_color_is_epsilon() -> None:
+    found = frontier(ROWS)
+    assert found is not None
+    chart = frontier_chart(found)
+    marks = dict(zip((point.defense for point in found.points), chart.marks, strict=True))
+    strong, weak = marks["gaussian_noise"], marks["gaussian_noise:sigma=0.1"]
+    assert strong.x < weak.x
+    assert strong.y > weak.y  # a sheet's places count downwards
+    assert strong.strength == 1  # the smallest ε
+    assert weak.strength == pytest.approx(0.18)
+    assert marks["masking:keep=0.2"].strength is None
+    assert "pale" in marks["masking:keep=0.2"].kind
+    assert marks["none"].kind == "undefended"
+    floor = next(shape for shape in chart.shapes if shape.kind == "floor")
+    assert float(floor.points.split(",")[1].split()[0]) == pytest.approx(chart.y([0.1])[0], abs=0.1)
+
+
+def test_labels_that_have_no_room_are_left_to_the_table() -> None:
+    crowd = [row(f"masking:keep=0.{number}", 0.8, 0.4) for number in range(1, 9)]
+    found = frontier(crowd)
+    assert found is not None
+    assert 0 < sum(bool(mark.label) for mark in frontier_chart(found).marks) < 8
+
+
+def test_a_single_defended_setting_is_drawn_if_asked_for() -> None:
+    found = frontier(ROWS[:4], least=0)
+    assert found is not None
+    assert len(frontier_chart(found).marks) == 2
 
 
 @pytest.mark.parametrize(

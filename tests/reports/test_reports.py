@@ -1,27 +1,19 @@
-"""Tables, gates and the page, from rows that a test makes up and from a real run."""
+"""Tables from rows that a test makes up and from a real run."""
 
 import csv
 import io
 import json
 import re
-import shutil
-import subprocess
-from collections.abc import Sequence
-from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 from pydantic import ValidationError
 
-from privkit.audit.report import build
 from privkit.audit.run import AuditRun
 from privkit.audit.scoring import over_seeds
 from privkit.interval import Interval
-from privkit.reports import columns, figures, tables
+from privkit.reports import columns, tables
 from privkit.reports.schema import Row
 from privkit.reports.strongest import strongest
-from privkit.run.records import read_rows
 from tests.reports.made import made, metric
 
 
@@ -139,87 +131,3 @@ def test_seeds_are_told_apart() -> None:
     assert [row[:3] for row in shown.rows] == [("batch_shuffle", "black_box", seed) for seed in ("0", "1")]
     summary = tables.summary_table(over_seeds([made(seed=0), made(seed=1)]))
     assert summary.rows[0][:4] == ("batch_shuffle", "black_box", "2", "0.900 [0.900, 0.900]")
-
-
-def test_figures_show_the_pixels(small_run: AuditRun) -> None:
-    red = np.zeros((2, 8, 8, 3), dtype=np.uint8)
-    red[..., 0] = 255
-    strip = figures.reconstructions({"red": figures.Pictures(truth=np.zeros_like(red), guess=red)})
-    picture = np.asarray(Image.open(io.BytesIO(figures.save(strip, "png"))).convert("RGB"))
-    assert (picture == [255, 0, 0]).all(2).mean() > 0.2
-    assert (picture == [0, 0, 0]).all(2).mean() > 0.2
-    assert figures.save(strip, "svg").startswith(b"<?xml")
-
-
-def test_the_report_can_be_built_again(small_run: AuditRun, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
-    shutil.rmtree(folder / "report")
-    page = build(folder)
-    assert page.read_text() == small_run.report.read_text()
-    found = {str(p.relative_to(folder / "report")) for p in (folder / "report").rglob("*") if p.is_file()}
-    assert found == {
-        "index.html",
-        "tables/audit.md",
-        "tables/audit.csv",
-        "tables/audit.tex",
-        "tables/threats.csv",
-        "tables/threats.md",
-        "tables/threats.tex",
-        *(f"figures/{name}.{kind}" for name in ("reconstructions", "curves") for kind in ("png", "svg")),
-    }
-
-
-def test_the_page_needs_nothing_from_elsewhere(small_run: AuditRun) -> None:
-    text = small_run.report.read_text()
-    assert not re.findall(r'(?:src|href)="(?!data:)', text)
-    assert "url(" not in text
-    assert "http" not in re.sub(r"<pre>.*?</pre>", "", text, flags=re.DOTALL)
-
-
-def test_the_page_escapes_what_a_run_says(small_run: AuditRun, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
-    rows = read_rows(folder)
-    evil = rows[1].model_copy(update={"status": "error", "reason": "<script>alert(1)</script>"})
-    text = build(folder, [rows[0], evil]).read_text()
-    assert "<script>" not in text
-    assert "&lt;script&gt;" in text
-
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-
-
-def chromium(*arguments: str, profile: Path) -> str:
-    assert CHROMIUM is not None
-    command: Sequence[str] = (
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"
-    )  # fmt: skip
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_the_page_in_a_real_browser(small_run: AuditRun, tmp_path: Path) -> None:
-    url = small_run.report.as_uri()
-    dom = chromium("--dump-dom", url, profile=tmp_path / "profile")
-    assert "What it proves, what attacks recover, what it costs" in dom
-    for row in small_run.rows:
-        assert f'data-cell="{row.cell}"' in dom
-    assert dom.count("<tr") >= 8
-    for width in (1280, 420):  # a desk and a telephone
-        picture = tmp_path / f"page-{width}.png"
-        chromium(f"--window-size={width},2400", f"--screenshot={picture}", url, profile=tmp_path / "profile")
-        pixels = np.asarray(Image.open(picture).convert("L"))
-        assert pixels.shape[1] == width
-        assert pixels.std() > 10  # text and pictures, not an empty sheet
-        assert (pixels[: pixels.shape[0] // 3] < 100).mean() > 0.005
-    # images are decoded: a page that lacks them is shorter
-    probe = tmp_path / "probe.html"
-    script = "<script>onload=()=>document.title=[...document.images].map(i=>i.naturalWidth).join('-')</script>"
-    probe.write_text(small_run.report.read_text().replace("</body>", script + "</body>"))
-    title = re.search(r"<title>(.*?)</title>", chromium("--dump-dom", probe.as_uri(), profile=tmp_path / "profile"))
-    assert title is not None
-    widths = [int(width) for width in title[1].split("-")]
-    assert len(widths) == 2
-    assert min(widths) > 600

@@ -236,13 +236,14 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
     """Store what the row summarises: every record's metrics, and the first records beside their guesses."""
     values = {f"{alignment}_{name}": array for alignment, metrics in scores.items() for name, array in metrics.items()}
-    buffer, shown = io.BytesIO(), _shown(victims, result.images, context.round_size)
+    own = context.seed_data.auxiliary.x
+    buffer, shown = io.BytesIO(), _shown(victims, result.images, own, context.round_size)
     np.savez_compressed(buffer, allow_pickle=False, ids=victims.ids.cpu().numpy(), **values, **shown)
     write_bytes(context.folder.cell(context.cell.id) / PICTURES, buffer.getvalue())
 
 
-def _shown(victims: Batch, guess: Tensor, size: int) -> dict[str, NDArray[np.generic]]:
-    """The first images and their guesses as pictures; records of other domains as lines of text."""
+def _shown(victims: Batch, guess: Tensor, own: Tensor, size: int) -> dict[str, NDArray[np.generic]]:
+    """The first images, their guesses and the floors as pictures; records of other domains as lines of text."""
     domain = victims.domain
     if not isinstance(domain, Images):
         both = {"truth": victims.x, "guess": guess}
@@ -250,6 +251,8 @@ def _shown(victims: Batch, guess: Tensor, size: int) -> dict[str, NDArray[np.gen
     images, guesses = victims.x.cpu().numpy(), guess.cpu().numpy()
     matched = guesses[match(images, guesses, size)]
     pictures = {"truth": images, "guess": guesses, "matched": matched}
+    for name, floor in domain.guesses(own).items():
+        pictures[f"floor_{name}"] = np.broadcast_to(floor.cpu().numpy(), images[:SHOWN].shape)
     return {name: _to_uint8(found[:SHOWN]) for name, found in pictures.items()}
 
 

@@ -1,0 +1,39 @@
+"""The command of one cell, from the command of its run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from privkit.reports.schema import Row
+
+_OF_THE_RUN = ("defense", "attack", "seed", "vary", "out", "junit", "annotations", "workers")
+"""Flags with a value that the cell has of its own, or that say how the whole run is done and shown."""
+_SWITCHES = ("again", "json", "quiet", "dry-run")
+
+
+def cell_command(argv: Sequence[str], row: Row) -> str:
+    """A command that runs one cell alone, beside the undefended baseline; empty if the run was started from Python.
+
+    Args:
+        argv: of the run, as its manifest has it.
+        row: of the cell.
+
+    >>> from privkit.reports.schema import Row
+    >>> shared = dict(status="done", dataset="d", model="m", protocol="sl", partition="iid", auxiliary="disjoint")
+    >>> row = Row(cell="c", defense="mixup", attack="sdar", seed=1, attacked="private", batch_size=5, **shared)
+    >>> cell_command(["bin/privkit", "audit", "--seed", "0", "--seed=1", "--budget", "smoke", "--quiet"], row)
+    'privkit audit --budget smoke --defense mixup --attack sdar --seed 1'
+    """
+    if len(argv) < 2 or argv[1] not in ("audit", "frontier") or Path(argv[0]).name not in ("privkit", "__main__.py"):
+        return ""
+    kept, words = [], iter(argv[2:])
+    for word in words:
+        name, equals, _ = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name not in (*_OF_THE_RUN, *_SWITCHES):
+            kept.append(word)
+        elif name in _OF_THE_RUN and not equals:
+            next(words, None)
+    own = ("--defense", row.defense, "--attack", row.attack, "--seed", str(row.seed))
+    return shlex.join(["privkit", "audit", *kept, *own])

@@ -1,0 +1,204 @@
+"""Charts as plain shapes on a sheet, which the templates write as SVG: scales, ticks, lines, areas and marks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, isfinite, log10
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from privkit.interval import Interval
+
+LEFT, RIGHT, TOP, BOTTOM = 58, 16, 14, 46
+"""Margins of a chart's panel, for ticks and labels, in units of the sheet."""
+COLORS = 6
+"""Number of line colors, which the style sheet defines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Values along one side of a panel.
+
+    Attributes:
+        low: value at the panel's start.
+        high: value at its end.
+        start: place of `low` on the sheet.
+        end: place of `high`.
+        logarithmic: whether decades have one length.
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    logarithmic: bool = False
+
+    def __call__(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        """Places on the sheet, kept inside the panel."""
+        low, high, found = self.low, self.high, np.asarray(values, dtype=float)
+        if self.logarithmic:
+            low, high, found = log10(low), log10(high), np.log10(np.maximum(found, self.low))
+        share = ((found - low) / (high - low)).clip(0, 1)
+        return self.start + share * (self.end - self.start)
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Places and texts of a few round values.
+
+        >>> [text for _, text in Scale(low=0, high=1, start=0, end=1).ticks]
+        ['0', '0.2', '0.4', '0.6', '0.8', '1']
+        """
+        if self.logarithmic:
+            powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
+            factors = (1, 2, 5) if len(powers) < 4 else (1,)
+            values = [factor * 10.0**power for power in powers for factor in factors]
+        else:
+            rough = (self.high - self.low) / 6
+            unit = 10.0 ** floor(log10(rough))
+            step = unit * next(factor for factor in (1, 2, 5, 10) if factor * unit >= rough * 0.999)
+            values = [
+                number * step for number in range(ceil(self.low / step - 1e-9), floor(self.high / step + 1e-9) + 1)
+            ]
+        inside = [value for value in values if self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)]
+        return [(float(self([value])[0]), f"{value:.6g}") for value in inside]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A line, or a filled area.
+
+    Attributes:
+        kind: class of the style sheet.
+        points: "x,y x,y …" on the sheet.
+        name: shown when the shape is pointed at.
+    """
+
+    kind: str
+    points: str
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A point with its limits.
+
+    Attributes:
+        x, y: its place.
+        x_limits, y_limits: ends of its intervals.
+        kind: class of the style sheet.
+        strength: opacity of its color in [0, 1]; None for a hollow mark.
+        label: beside it; empty if there is no room.
+        label_at: place and anchor of the label.
+        name: shown when the mark is pointed at.
+    """
+
+    x: float
+    y: float
+    x_limits: tuple[float, float]
+    y_limits: tuple[float, float]
+    kind: str
+    strength: float | None
+    name: str
+    label: str = ""
+    label_at: tuple[float, float, str] = (0, 0, "start")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One panel.
+
+    Attributes:
+        title: in words, for those who cannot see it.
+        x, y: its scales.
+        x_label, y_label: their names.
+        width, height: of the sheet.
+        shapes: from back to front.
+        marks: above the shapes.
+        words: right end, base line and text of what is written into the panel.
+    """
+
+    title: str
+    x: Scale
+    y: Scale
+    x_label: str
+    y_label: str
+    width: int
+    height: int
+    shapes: tuple[Shape, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    words: tuple[tuple[float, float, str], ...] = ()
+
+    @property
+    def keys(self) -> list[Shape]:
+        """The lines and bars that a legend names, if there are several."""
+        named = [shape for shape in self.shapes if shape.kind.startswith(("line", "bars"))]
+        return named if len(named) > 1 else []
+
+
+def panel(
+    width: int, height: int, x: tuple[float, float], y: tuple[float, float], *, logarithmic: bool = False
+) -> tuple[Scale, Scale]:
+    """The scales of a panel of this size with room for its ticks.
+
+    Args:
+        width: of the sheet.
+        height: of the sheet.
+        x: smallest and largest value to the right.
+        y: smallest and largest value upwards.
+        logarithmic: of the values upwards.
+    """
+    across = Scale(low=x[0], high=x[1], start=LEFT, end=width - RIGHT)
+    return across, Scale(low=y[0], high=y[1], start=height - BOTTOM, end=TOP, logarithmic=logarithmic)
+
+
+def spread(values: Sequence[float], *, least: float = 1e-3) -> tuple[float, float]:
+    """Smallest and largest value with a twentieth of room on both sides, never equal."""
+    low, high = min(values), max(values)
+    room = max(0.06 * (high - low), least)
+    return low - room, high + room
+
+
+def points(x: ArrayLike, y: ArrayLike) -> str:
+    """Places as SVG has them."""
+    return " ".join(f"{one:.1f},{other:.1f}" for one, other in zip(np.asarray(x), np.asarray(y), strict=True))
+
+
+def curve(values: Sequence[float], title: str, *, logarithmic: bool = False) -> Chart | None:
+    """A small chart of one value an epoch; None if there are fewer than two finite ones.
+
+    >>> curve([1.0], "loss") is None
+    True
+    """
+    found = [(epoch, value) for epoch, value in enumerate(values, 1) if isfinite(value)]
+    if len(found) < 2:
+        return None
+    epochs, heights = zip(*found, strict=True)
+    logarithmic = logarithmic and min(heights) > 0 and max(heights) > min(heights)
+    limits = (min(heights), max(heights)) if logarithmic else spread(heights)
+    x, y = panel(300, 170, (1, len(values)), limits, logarithmic=logarithmic)
+    line = Shape(kind="line c0", points=points(x(epochs), y(heights)), name=title)
+    return Chart(title=title, x=x, y=y, x_label="epoch", y_label="", width=300, height=170, shapes=(line,))
+
+
+def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
+    """AUC by epoch of training with its limits, a line for each label; 1/2 tells nothing apart.
+
+    Args:
+        by_epoch: label -> one area an epoch, at least one label.
+
+    Source: the panel of DP-CutMixSL's Fig. 10c.
+    """
+    longest = max(map(len, by_epoch.values()))
+    x, y = panel(640, 300, (1, max(2, longest)), (0, 1))
+    shapes = [Shape(kind="floor", points=points(x([1, longest]), y([0.5, 0.5])), name="chance")]
+    for number, (label, areas) in enumerate(by_epoch.items()):
+        epochs, color = np.arange(1, len(areas) + 1), f"c{number % COLORS}"
+        around = np.concatenate([y([area.low for area in areas]), y([area.high for area in reversed(areas)])])
+        shapes.append(Shape(kind=f"band {color}", points=points(x(np.concatenate([epochs, epochs[::-1]])), around)))
+        line = points(x(epochs), y([area.value for area in areas]))
+        shapes.append(Shape(kind=f"line {color}", points=line, name=label))
+    return Chart(
+        title="AUC by epoch", x=x, y=y, x_label="epoch", y_label="AUC", width=640, height=300, shapes=tuple(shapes)
+    )

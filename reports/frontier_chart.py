@@ -1,0 +1,133 @@
+"""The chart of a frontier: accuracy to the right, what is recovered upwards, ε as the strength of the color."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite, log10
+
+from privkit.reports.charts import BOTTOM, LEFT, RIGHT, TOP, Chart, Mark, Shape, panel, points, spread
+from privkit.reports.frontier import Frontier, Point
+from privkit.reports.tables import FLOOR_NAMES, interval
+
+WIDTH, HEIGHT = 680, 400
+_LETTER, _LINE = 6.4, 13.0
+"""Size of a label's letter on the sheet."""
+_FAINTEST = 0.18
+"""Opacity of the largest proven ε; the smallest is drawn in full color."""
+
+
+def frontier_chart(found: Frontier) -> Chart:
+    """A mark for each setting with its intervals; a line joins settings of one defense, in the order of the run.
+
+    The color is full for the smallest proven ε and pale for the largest; a hollow mark has no proven ε. The diamond is
+    the undefended model, and dashed lines are guesses without the release.
+    """
+    accuracies = [end for point in found.points for end in (point.accuracy.low, point.accuracy.high)]
+    heights = [end for point in found.points for end in (point.recovered.low, point.recovered.high)]
+    x, y = panel(WIDTH, HEIGHT, spread(accuracies), spread([*heights, *found.floors.values()]))
+    shapes: list[Shape] = []
+    words: list[tuple[float, float, str]] = []
+    for name, value in sorted(found.floors.items(), key=lambda floor: floor[1]):
+        height = float(y([value])[0])
+        line = points((LEFT, WIDTH - RIGHT), (height, height))
+        shapes.append(Shape(kind="floor", points=line, name=FLOOR_NAMES[name]))
+        if words and words[-1][1] - height < _LINE:  # two floors at one height share a line of text
+            words[-1] = (*words[-1][:2], f"{words[-1][2]}, {FLOOR_NAMES[name]}")
+        else:
+            words.append((WIDTH - RIGHT, height - 4, FLOOR_NAMES[name]))
+    for family in dict.fromkeys(point.family for point in found.points if point.defended):
+        own = [point for point in found.points if point.family == family]
+        if len(own) > 1:
+            joined = points(x([one.accuracy.value for one in own]), y([one.recovered.value for one in own]))
+            shapes.append(Shape(kind="joined", points=joined, name=family))
+    marks = []
+    for point in found.points:
+        across = [float(end) for end in x([point.accuracy.low, point.accuracy.value, point.accuracy.high])]
+        upwards = [float(end) for end in y([point.recovered.low, point.recovered.value, point.recovered.high])]
+        marks.append(
+            Mark(
+                x=across[1],
+                y=upwards[1],
+                x_limits=(across[0], across[2]),
+                y_limits=(upwards[2], upwards[0]),
+                kind=("pale " if point.dominated else "") + ("" if point.defended else "undefended"),
+                strength=_strength(point, found),
+                name=_told(point, found),
+            )
+        )
+    return Chart(
+        title=f"Task accuracy against {found.name} of the strongest attack, one mark a setting",
+        x=x,
+        y=y,
+        x_label="task accuracy",
+        y_label=f"{found.name} of the strongest attack",
+        width=WIDTH,
+        height=HEIGHT,
+        shapes=tuple(shapes),
+        marks=_labelled(marks, [_label(point, found) for point in found.points], words),
+        words=tuple(words),
+    )
+
+
+def epsilons(found: Frontier) -> tuple[float, float] | None:
+    """Smallest and largest proven ε that has a color; None if nothing is proven."""
+    proven = [point.epsilon for point in found.points if point.epsilon and isfinite(point.epsilon)]
+    return (min(proven), max(proven)) if proven else None
+
+
+def _strength(point: Point, found: Frontier) -> float | None:
+    """Opacity of a mark by the logarithm of its ε; None if it has none."""
+    limits = epsilons(found)
+    if limits is None or not point.epsilon or not isfinite(point.epsilon):
+        return None
+    low, high = (log10(value) for value in limits)
+    share = (log10(point.epsilon) - low) / (high - low) if high > low else 0
+    return round(1 - share * (1 - _FAINTEST), 3)
+
+
+def _label(point: Point, found: Frontier) -> str:
+    """A setting's name beside its mark, as short as the run allows."""
+    if not point.defended:
+        return "undefended"
+    families = {other.family for other in found.points if other.defended}
+    return (point.setting or point.family) if len(families) == 1 else f"{point.family} {point.setting}".strip()
+
+
+def _told(point: Point, found: Frontier) -> str:
+    """A mark in words."""
+    proven = "no ε is proven" if point.epsilon is None else f"ε = {point.epsilon:.3g}"
+    return (
+        f"{point.defense}: accuracy {interval(point.accuracy)}, {found.name} {interval(point.recovered)} by "
+        f"{point.attack}; {proven}{'; dominated' if point.dominated else ''}"
+    )
+
+
+def _labelled(marks: list[Mark], labels: list[str], words: list[tuple[float, float, str]]) -> tuple[Mark, ...]:
+    """The marks with their labels, as far as these have room beside each other; dominated ones come last."""
+    taken = [(mark.x - 7, mark.y - 7, mark.x + 7, mark.y + 7) for mark in marks]
+    taken += [(x - _LETTER * len(text), y - _LINE, x, y) for x, y, text in words]
+    placed = {}
+    for number in sorted(range(len(marks)), key=lambda place: "pale" in marks[place].kind):
+        mark, wide = marks[number], _LETTER * len(labels[number])
+        for x, y, anchor in (
+            (mark.x + 10, mark.y - 6, "start"),
+            (mark.x - 10, mark.y - 6, "end"),
+            (mark.x + 10, mark.y + 15, "start"),
+            (mark.x - 10, mark.y + 15, "end"),
+        ):
+            left = x if anchor == "start" else x - wide
+            box = (left, y - _LINE, left + wide, y)
+            inside = left > LEFT and left + wide < WIDTH and box[1] > TOP and y < HEIGHT - BOTTOM
+            if inside and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                placed[number] = (x, y, anchor)
+                break
+    return tuple(
+        replace(mark, label=labels[number], label_at=placed[number]) if number in placed else mark
+        for number, mark in enumerate(marks)
+    )
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    """Whether two boxes (left, top, right, bottom) meet."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

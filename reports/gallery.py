@@ -1,0 +1,173 @@
+"""Pictures beside the guesses at them: a strip of images is one PNG, and strips of the same originals are one block."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.reports.schema import Row
+from privkit.reports.strongest import NAMES, deciding, strongest
+from privkit.reports.tables import FLOOR_NAMES, interval
+
+Pixels = NDArray[np.uint8]
+
+ROOM = 5_500_000
+"""Bytes of all pixels on one page, before compression."""
+LARGEST, SMALLEST = 128, 16
+"""Pixels of a shown image's longer side: at most, and at least before strips are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """The first attacked images of a cell.
+
+    Attributes:
+        truth: uint8 [k, H, W, C].
+        guess: likewise.
+        floors: guess without the release -> likewise.
+    """
+
+    truth: Pixels
+    guess: Pixels
+    floors: Mapping[str, Pixels] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """One line of images.
+
+    Attributes:
+        name: of the defense, or of what else is shown.
+        attack: empty for originals and floors.
+        cell: likewise.
+        found: the measured metrics in words.
+        columns: number of images.
+        source: the picture as a data URI.
+    """
+
+    name: str
+    attack: str = ""
+    cell: str = ""
+    found: str = ""
+    columns: int
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Guesses at the same originals: those of each defense's strongest attack, and the others.
+
+    Attributes:
+        seed: of the rows.
+        above: the originals, then the floors.
+        strongest: one strip a defense.
+        others: strips of the other attacks.
+    """
+
+    seed: int
+    above: tuple[Strip, ...]
+    strongest: tuple[Strip, ...]
+    others: tuple[Strip, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """All blocks in the order of the run.
+
+    Attributes:
+        blocks: one a seed, if its attacks saw the same images.
+        side: pixels of the longer side to which larger images are reduced; 0 if all are shown whole.
+        left_out: strips of weaker attacks for which the page has no room.
+    """
+
+    blocks: tuple[Block, ...]
+    side: int = 0
+    left_out: int = 0
+
+
+def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> Gallery:
+    """The pictures of a run, reduced so that the page stays small.
+
+    Args:
+        rows: in their order.
+        pictures: cell -> its images.
+    """
+    shown = [row for row in rows if row.cell in pictures]
+    if not shown:
+        return Gallery(blocks=())
+    best = {found.row.cell for found in strongest(shown)}
+    channels = max(pictures[row.cell].guess.shape[-1] for row in shown)
+    images = max(len(pictures[row.cell].guess) for row in shown)
+    room = ROOM // (images * channels * SMALLEST**2)
+    kept = {row.cell for row in sorted(shown, key=lambda row: row.cell not in best)[:room]}
+    shown, left_out = [row for row in shown if row.cell in kept], len(shown) - len(kept)
+    side = max(SMALLEST, min(LARGEST, isqrt(ROOM // (images * channels * len(shown)))))
+    groups: dict[tuple[int, bytes], list[Row]] = {}
+    for row in shown:
+        groups.setdefault((row.seed, pictures[row.cell].truth.tobytes()), []).append(row)
+    blocks = tuple(_block(group, pictures, best, side) for group in groups.values())
+    longest = max(max(pictures[row.cell].truth.shape[1:3]) for row in shown)
+    return Gallery(blocks=blocks, side=side if longest > side else 0, left_out=left_out)
+
+
+def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str], side: int) -> Block:
+    """One block: originals and floors once, then the guesses."""
+    first = pictures[rows[0].cell]
+    floors = {name: images for row in rows for name, images in pictures[row.cell].floors.items()}
+    above = [("original", first.truth), *((FLOOR_NAMES.get(name, name), images) for name, images in floors.items())]
+    guesses = {
+        row.cell: Strip(
+            name=row.defense,
+            attack=row.attack,
+            cell=row.cell,
+            found=_found(row),
+            columns=len(pictures[row.cell].guess),
+            source=data_uri(strip([pictures[row.cell].guess], side)),
+        )
+        for row in rows
+    }
+    return Block(
+        seed=rows[0].seed,
+        above=tuple(
+            Strip(name=name, columns=len(images), source=data_uri(strip([images], side))) for name, images in above
+        ),
+        strongest=tuple(made for cell, made in guesses.items() if cell in best),
+        others=tuple(made for cell, made in guesses.items() if cell not in best),
+    )
+
+
+def _found(row: Row) -> str:
+    """What the guesses of a row came to, by the metrics that people compare first."""
+    own = row.recovered.get("unaligned", {})
+    names = dict.fromkeys(name for name in ("ssim", deciding(row)) if name in own)
+    return ", ".join(f"{NAMES.get(name, name)} {interval(own[name], 4 if name == 'mse' else 3)}" for name in names)
+
+
+def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
+    """Lines of images below each other as one PNG, without gaps.
+
+    Args:
+        lines: uint8 [k, H, W, C] with one or three channels, all of one shape.
+        side: larger images are reduced to so many pixels on their longer side.
+    """
+    from PIL import Image
+
+    pixels = np.concatenate([np.concatenate(list(images), axis=1) for images in lines])
+    picture = Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels)
+    if (longest := max(lines[0].shape[1:3])) > side:
+        size = (max(1, picture.width * side // longest), max(1, picture.height * side // longest))
+        picture = picture.resize(size, Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", optimize=False)
+    return buffer.getvalue()
+
+
+def data_uri(data: bytes, kind: str = "image/png") -> str:
+    """A file inside a page."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"

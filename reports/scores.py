@@ -1,0 +1,104 @@
+"""Attacks that tell two kinds of examples apart: their ROC curve beside the proven region, and their scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.limits import Limits
+from privkit.reports.charts import Chart, Scale, Shape, panel, points
+
+_BINS = 30
+_SHOWN = (0.5, 99.5)
+"""Percentiles of the scores between which a histogram lies: one stray score would flatten it."""
+_CORNERS = 120
+"""Most corners of a drawn ROC curve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """One attack's scores of one run.
+
+    Attributes:
+        positive: float [P], scores of examples of which the answer is yes.
+        negative: float [Q], of the others.
+        false: [K], false positive rates along the ROC curve.
+        true: [K], true positive rates.
+        auc: the area under it.
+        limits: what is proven of any attack's rates; None where nothing is.
+    """
+
+    positive: NDArray[np.float64]
+    negative: NDArray[np.float64]
+    false: NDArray[np.float64]
+    true: NDArray[np.float64]
+    auc: float
+    limits: Limits | None = None
+
+
+def score_charts(told: Told) -> tuple[Chart, Chart]:
+    """The ROC curve, with the rates that the proof rules out in gray, and the histograms of both kinds of examples.
+
+    Source: the panels of DP-CutMixSL's Figs. 8-10.
+    """
+    return _roc(told), _histogram(told)
+
+
+def _roc(told: Told) -> Chart:
+    """True positive rates against false ones."""
+    x, y = panel(320, 290, (0, 1), (0, 1))
+    chosen = np.unique(np.linspace(0, len(told.false) - 1, min(_CORNERS, len(told.false))).round().astype(int))
+    shapes = [
+        *(_ruled_out(told.limits, x, y) if told.limits else ()),
+        Shape(kind="floor", points=points(x([0, 1]), y([0, 1])), name="chance"),
+        Shape(kind="line c0", points=points(x(told.false[chosen]), y(told.true[chosen])), name=f"AUC {told.auc:.3f}"),
+    ]
+    return Chart(
+        title=f"ROC curve, AUC {told.auc:.3f}",
+        x=x,
+        y=y,
+        x_label="false positive rate",
+        y_label="true positive rate",
+        width=320,
+        height=290,
+        shapes=tuple(shapes),
+        words=((x([0.97])[0], y([0.06])[0], "gray: proven impossible"),) if told.limits else (),
+    )
+
+
+def _ruled_out(limits: Limits, x: Scale, y: Scale) -> list[Shape]:
+    """The rates that the proof rules out: above the proven curve, and below its mirror image.
+
+    Between two rates the larger one counts, since a chord of the curve would rule out too much.
+    """
+    false, true = np.repeat(limits.false_positives, 2)[:-1], np.repeat(limits.true_positives, 2)[1:]
+    corners = np.concatenate([[0.0], false, [1.0]]), np.concatenate([[1.0], true, [1.0]])
+    above, below = points(x(corners[0]), y(corners[1])), points(x(1 - corners[0]), y(1 - corners[1]))
+    return [
+        Shape(kind="ruled-out", points=above, name="proven impossible"),
+        Shape(kind="ruled-out", points=below, name="proven impossible"),
+        Shape(kind="limit", points=points(x(false), y(true)), name="largest proven true positive rate"),
+    ]
+
+
+def _histogram(told: Told) -> Chart:
+    """Shares of the scores of both kinds."""
+    low, high = np.percentile(np.concatenate([told.positive, told.negative]), _SHOWN)
+    edges = np.linspace(low, high, _BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
+    kinds = {"no": told.negative, "yes": told.positive}
+    shares = {
+        name: np.histogram(scores.clip(edges[0], edges[-1]), edges)[0] / len(scores) for name, scores in kinds.items()
+    }
+    x, y = panel(420, 290, (edges[0], edges[-1]), (0, 1.05 * max(share.max() for share in shares.values())))
+    corners = np.repeat(edges, 2)
+    shapes = tuple(
+        Shape(
+            kind=f"bars {name}",
+            points=points(x(corners), y(np.concatenate([[0], np.repeat(share, 2), [0]]))),
+            name=name,
+        )
+        for name, share in shares.items()
+    )
+    return Chart(title="scores", x=x, y=y, x_label="score", y_label="share", width=420, height=290, shapes=shapes)

@@ -1,0 +1,137 @@
+"""What sections of the page show, gathered from the rows: a card a defense, its cells, checks, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from privkit.certificate import Certificate
+from privkit.interval import Interval
+from privkit.reports.charts import Chart, curve
+from privkit.reports.frontier import Frontier, Point
+from privkit.reports.schema import Provenance, Row, Summary
+from privkit.reports.strongest import Strongest, strongest
+from privkit.reports.threats import ThreatVerdict
+
+CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")
+"""The control experiments, which stand before findings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One defense in a few lines.
+
+    Attributes:
+        row: the strongest attack's on the first seed, or the first row if no attack gave a number.
+        point: accuracy and recovery over seeds; None if no record was reconstructed.
+        undefended: the same of the undefended model under the same protocol.
+        accuracy: of the task, over seeds if there are several.
+        strongest: on the first seed; None if no attack gave a number.
+        told: attack that answers a question -> its AUC, over seeds if there are several.
+        seeds: how many there are.
+        refused: why attacks gave no number -> those attacks.
+    """
+
+    row: Row
+    point: Point | None
+    undefended: Point | None
+    accuracy: Interval | None
+    strongest: Strongest | None
+    told: dict[str, Interval]
+    seeds: int
+    refused: dict[str, list[str]]
+
+
+def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[Card]:
+    """One card a defense, in the order of the rows."""
+    best: dict[str, Strongest] = {}
+    for one in strongest(rows):
+        best.setdefault(one.row.defense, one)
+    points = {point.defense: point for point in found.points} if found else {}
+    over = {(summary.defense, summary.attack): summary.values for summary in summaries if not summary.floor}
+    return [_card(group, best.get(label), points, over) for label, group in by_defense(rows).items()]
+
+
+def _card(
+    rows: Sequence[Row],
+    best: Strongest | None,
+    points: Mapping[str, Point],
+    over: Mapping[tuple[str, str], Mapping[str, Interval]],
+) -> Card:
+    """The card of one defense's rows."""
+    row = best.row if best else rows[0]
+    refused: dict[str, list[str]] = {}
+    for other in rows:
+        if other.status != "done" and other.attack not in refused.setdefault(other.reason, []):
+            refused[other.reason].append(other.attack)
+    accuracy = over.get((row.defense, row.attack), {}).get("accuracy", row.accuracy)
+    told = {one.attack: one.answers["auc"] for one in reversed(rows) if "auc" in one.answers}
+    return Card(
+        row=row,
+        point=points.get(row.defense),
+        undefended=points.get(f"none:protocol={row.protocol}", points.get("none")),
+        accuracy=accuracy,
+        strongest=best,
+        told={
+            attack: over.get((row.defense, attack), {}).get("auc", area)
+            for attack, area in reversed(list(told.items()))
+        },
+        seeds=len({other.seed for other in rows}),
+        refused=refused,
+    )
+
+
+def by_defense(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Defense -> its rows, in their order."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.defense, []).append(row)
+    return groups
+
+
+def certificates(rows: Sequence[Row]) -> list[Certificate]:
+    """What is proven of one defense, once each, if anything is assumed."""
+    found: list[Certificate] = []
+    for row in rows:
+        if row.certificate and row.certificate.assumptions and row.certificate not in found:
+            found.append(row.certificate)
+    return found
+
+
+def curves(row: Row) -> list[Chart]:
+    """Training and attack of a cell, one value an epoch."""
+    both = (
+        curve(row.training_curve, "training loss"),
+        curve(row.attack_curve, "attack: held-out error", logarithmic=True),
+    )
+    return [chart for chart in both if chart is not None]
+
+
+def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
+    """Check -> how many cells met it, failed it, and could not be judged; control experiments first."""
+    counts: dict[str, list[int]] = {name: [0, 0, 0] for name in CHECKS_FIRST}
+    for row in rows:
+        for check in row.checks:
+            counts.setdefault(check.name, [0, 0, 0])[2 if check.passed is None else 0 if check.passed else 1] += 1
+    return {name: (met, failed, open_) for name, (met, failed, open_) in counts.items() if met + failed + open_}
+
+
+def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]:
+    """Threat model -> attacks that were not mounted, as one text -> the defenses of which that is true."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for one in threats:
+        if one.untried:
+            found.setdefault(one.threat_model, {}).setdefault(", ".join(one.untried), []).append(one.defense)
+    return found
+
+
+def made_of(rows: Sequence[Row]) -> list[tuple[list[Row], Provenance]]:
+    """What rows are made of, once for all rows that are made of the same."""
+    groups: list[tuple[list[Row], Provenance]] = []
+    for row in rows:
+        same = next((members for members, provenance in groups if provenance == row.provenance), None)
+        if same is None:
+            groups.append(([row], row.provenance))
+        else:
+            same.append(row)
+    return groups

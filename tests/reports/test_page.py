@@ -1,0 +1,144 @@
+"""The page: what it holds, what it needs, and how it does in a real browser."""
+
+import io
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from privkit.audit.report import build
+from privkit.audit.run import AuditRun
+from privkit.interval import Interval
+from privkit.reports.charts import Scale, area_chart
+from privkit.reports.gallery import Pictures, gallery, strip
+from privkit.reports.scores import score_charts
+from privkit.run.commands import cell_command
+from privkit.run.plan import plan
+from privkit.run.records import read_manifest, read_rows
+from privkit.settings import resolve
+from tests.reports.grids import SHIFTY, grid, named
+from tests.reports.made import made
+
+
+def test_the_report_can_be_built_again(small_run: AuditRun, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
+    shutil.rmtree(folder / "report")
+    found = build(folder)
+    assert found.read_text() == small_run.report.read_text()
+    assert {str(p.relative_to(folder / "report")) for p in (folder / "report").rglob("*") if p.is_file()} == {
+        "index.html",
+        *(f"tables/{name}.{kind}" for name in ("audit", "threats") for kind in ("md", "csv", "tex")),
+        "figures/frontier.svg",
+        "figures/reconstructions.svg",
+    }
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_links_only_its_own_files(page: Path) -> None:
+    text = page.read_text()
+    links = set(re.findall(r'(?:src|href)="(?!data:|#)([^"]*)', text))
+    assert {"tables/audit.csv", "tables/seeds.csv", "tables/answers.csv", "figures/frontier.svg"} <= links
+    assert all((page.parent / link).is_file() for link in links)
+    assert not re.search(
+        r"url\(|@import|http", re.sub(r'http-equiv|xmlns="[^"]*"|<pre>.*?</pre>', "", text, flags=re.DOTALL)
+    )
+    anchors = set(re.findall(r'href="#([^"]*)', text))
+    assert anchors <= set(re.findall(r'id="([^"]*)', text))
+
+
+def test_the_verdicts_come_first_and_a_picture_before_any_long_table(page: Path) -> None:
+    text = page.read_text()
+    order = [
+        text.index(mark) for mark in ('id="verdict"', 'id="threats"', "<svg", 'id="seeds"', "<img", 'id="untried"')
+    ]
+    assert order == sorted(order)
+    body = text[text.index('id="seeds"') : text.index("</table>", text.index('id="seeds"'))]
+    assert "mean image" not in body  # floors are folded below the table
+
+
+def test_the_page_escapes_what_a_run_says(small_run: AuditRun, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
+    rows = read_rows(folder)
+    evil = rows[1].model_copy(update={"status": "error", "reason": SHIFTY})
+    text = build(folder, [rows[0], evil]).read_text()
+    assert SHIFTY not in text
+    assert SHIFTY.replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#39;") in text
+
+
+def test_the_command_of_a_cell_plans_this_very_cell(small_run: AuditRun) -> None:
+    manifest = read_manifest(small_run.folder)
+    assert manifest is not None
+    for row in small_run.rows:
+        command = cell_command(("privkit", "audit", "--dataset", "tiny_digits", "--seed", "0", "--out", "run"), row)
+        assert command.startswith("privkit audit --dataset tiny_digits --defense ")
+        config = resolve(
+            {"defense": [row.defense], "attack": [row.attack], "seed": [row.seed], **_shared(manifest.config)}
+        )
+        assert row.cell in [cell.id for cell in plan(config)]
+    assert cell_command(("notebook.py",), small_run.rows[0]) == ""
+
+
+def _shared(config: dict[str, object]) -> dict[str, object]:
+    """What `small_run` says beside defense, attack and seed."""
+    from tests.small import SMALL
+
+    return {name: value for name, value in SMALL.items() if name not in ("attack", "seed", "threads")}
+
+
+# pictures and charts
+
+
+def test_a_strip_shows_the_pixels() -> None:
+    images = np.random.default_rng(0).integers(0, 255, (3, 8, 8, 3), dtype=np.uint8)
+    shown = np.asarray(Image.open(io.BytesIO(strip([images, 255 - images]))))
+    assert np.array_equal(shown[:8], np.concatenate(list(images), axis=1))
+    assert np.array_equal(shown[8:], 255 - shown[:8])
+    assert Image.open(io.BytesIO(strip([images[..., :1]], side=4))).size == (12, 4)
+
+
+def test_originals_stand_once_above_the_guesses_at_them() -> None:
+    report = grid(named(3), ("black_box", "jigsaw"), 2)
+    found = gallery(report.rows, report.pictures)
+    assert [(block.seed, len(block.above), len(block.strongest), len(block.others)) for block in found.blocks] == [
+        (0, 2, 3, 3),
+        (1, 2, 3, 3),
+    ]
+    assert [one.name for one in found.blocks[0].above] == ["original", "mean image"]
+
+
+def test_pictures_never_outgrow_the_page() -> None:
+    large = np.zeros((8, 300, 300, 3), dtype=np.uint8)
+    rows = [made(cell=str(number), defense=f"mixup:group={number}") for number in range(40)]
+    found = gallery(rows, {row.cell: Pictures(truth=large, guess=large) for row in rows})
+    assert 16 < found.side < 128
+    assert found.left_out == 0
+    assert 8 * 40 * 3 * found.side**2 < 6e6
+
+
+def test_a_roc_curve_lies_beside_what_is_proven(page: Path) -> None:
+    report = grid(("mixup",), ("canaries",), 1)
+    (told,) = report.told.values()
+    roc, bars = score_charts(told)
+    gray = [shape for shape in roc.shapes if shape.kind == "ruled-out"]
+    corners = [tuple(map(float, corner.split(","))) for corner in gray[0].points.split()]
+    limits = told.limits
+    assert limits is not None
+    places = {
+        (round(float(roc.x([f])[0]), 1), round(float(roc.y([t])[0]), 1))
+        for f, t in zip(limits.false_positives, limits.true_positives, strict=True)
+    }
+    assert places <= set(corners)
+    assert [shape.kind for shape in bars.shapes] == ["bars no", "bars yes"]
+
+
+def test_areas_by_epoch_have_a_legend_if_there_are_several() -> None:
+    area = Interval(value=0.7, low=0.6, high=0.8, n=9, method="m")
+    assert area_chart({"a": [area, area]}).keys == []
+    assert [key.name for key in area_chart({"a": [area], "b": [area, area]}).keys] == ["a", "b"]
+
+
+def test_a_logarithmic_scale_puts_decades_at_one_distance() -> None:
+    scale = Scale(low=0.01, high=1, start=0, end=100, logarithmic=True)
+    assert scale([0.01, 0.1, 1, 5]).tolist() == pytest.approx([0, 50, 100, 100])
