@@ -12,8 +12,9 @@ from typing import Any
 
 import privkit
 from privkit.errors import unknown
+from privkit.import_path import with_options
 from privkit.quick_attacks import AUTO
-from privkit.registry import TABLES, read_options, read_part, stages_given
+from privkit.registry import TABLES, is_own, read_options, read_part, stages_given
 
 SETTINGS = {
     "defense": "defenses",
@@ -62,7 +63,7 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
             _check_part(setting, kind, stage)
         return
     if isinstance(given, str):
-        if kind == "models" and "." in given.partition(":")[0]:  # a user's own modules
+        if kind == "models" and "." in given.partition(":")[0] and with_options(given) is None:  # a user's own modules
             return
         name, options = read_part(given, placed=setting == "defense")
     elif isinstance(given, Mapping) and isinstance(given.get("name"), str):
@@ -71,6 +72,8 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
     else:  # absent, or of a wrong type
         return
     own = _table(kind)
+    if is_own(name, own):
+        return
     if name not in own:
         foreign = {entry.name for entry in entry_points(group=f"privkit.{kind}")}
         if name not in foreign:

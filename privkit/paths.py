@@ -15,6 +15,8 @@ from privkit.errors import RunFolderError
 
 MOST_TEXT = 1 << 30
 """Bytes of a text file that are read; a run's largest, `results.jsonl`, has some ten thousand a row."""
+_LONGEST_NAME = 100
+"""Characters of a part's name inside the name of a file: a cell's has two, and file systems allow 255."""
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags under which a link is refused, a pipe without a writer does not block, and a child process inherits nothing."""
 
@@ -36,6 +38,15 @@ def inside(root: Path, *names: str) -> Path:
         if name in ("", ".", "..") or set(name) & {"/", "\\", "\0"} or Path(name).name != name:
             raise RunFolderError(f"{name!r} is no name of a file in {root}; that row was not written by privkit")
     return root.joinpath(*names)
+
+
+def file_name(name: str) -> str:
+    """A part's name as the beginning of a file's name; that of an import path without its colon, and not too long.
+
+    >>> file_name("gaussian_noise+masking"), file_name("mine.stages:Squash")
+    ('gaussian_noise+masking', 'mine.stages.Squash')
+    """
+    return name.replace(":", ".")[-_LONGEST_NAME:]
 
 
 def check_folder(folder: Path) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from types import FunctionType
 from typing import Any, get_args, get_type_hints
 
 from privkit.constraints import allowed
 from privkit.docstrings import meanings
 from privkit.errors import PrivkitError, UsageError, one_line, shortened, unknown
+from privkit.import_path import imported, with_options
 from privkit.toml_text import TomlError, TooMuch, parse_toml
 
 TABLES = {
@@ -34,7 +36,19 @@ _OURS = frozenset({"bounds"})
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 """What a plug-in may be called: its name stands in paths, tables and commands."""
-_REPAIR = "repair the package that brings it"
+_REPAIR = "repair the file or package that brings it"
+_CONTRACTS: dict[str, tuple[str, ...]] = {
+    "defenses": ("apply", "effects", "place", "on_gradient", "noiseless", "storages"),
+    "attacks": ("run", "goal", "needs", "uses", "mounting"),
+    "datasets": ("open", "domain"),
+    "models": ("build", "domain"),
+}
+"""Kind -> what a user's own object must have to be a part of it."""
+_FUNCTIONS = {
+    "datasets": "privkit.domains.images.own:FromFunction",
+    "models": "privkit.models.imported:FromFunction",
+}
+"""Kind -> the specification of a part that is a user's own function."""
 _COMMA = re.compile(r",(?![^\[\]]*\])")
 """A comma between options, and not between the values of a list."""
 _BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")
@@ -168,7 +182,8 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
 
     Args:
         kind: for example "defenses".
-        given: `name`, `name:key=value,key=value`, or a mapping with a "name" key. Defenses may be a chain: stages
+        given: `name`, `name:key=value,key=value`, or a mapping with a "name" key; the name may be the import path of a
+            user's own part, `module:object`. Defenses may be a chain: stages
             joined by `+`, each with its place behind an `@`, a list of stages, or a mapping with "stages".
 
     Raises:
@@ -186,11 +201,75 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
     return _parsed(kind, given)
 
 
+def one_of(kind: str) -> str:
+    """What one part of a kind is called.
+
+    >>> one_of("defenses"), one_of("attacks")
+    ('defense', 'attack')
+    """
+    return {"defenses": "defense"}.get(kind, kind.removesuffix("s"))
+
+
+def is_own(name: str, names: Container[str]) -> bool:
+    """Whether a name is the import path of a user's own part.
+
+    Args:
+        name: as `read_part` gives it.
+        names: of the registered parts.
+
+    Raises:
+        UsageError: if options of a registered part have no value.
+    """
+    registered, colon, rest = name.partition(":")
+    if colon and registered in names:
+        raise UsageError(
+            f"cannot read {shortened(rest)} in {shortened(name)}; write options as name:key=value,key=value"
+        )
+    return bool(colon) and with_options(name) == (name, "")
+
+
+def kinds_of(target: object) -> list[str]:
+    """The kinds of parts that a user's own object may be.
+
+    >>> from privkit.defenses.masking import Masking
+    >>> kinds_of(Masking), kinds_of(len)
+    (['defenses'], [])
+    """
+    if isinstance(target, FunctionType):
+        return list(_FUNCTIONS)
+    return [kind for kind, names in _CONTRACTS.items() if all(hasattr(target, name) for name in names)]
+
+
+def own(kind: str, path: str) -> Any:
+    """A user's own part: a dataclass or an object of one, with the defaults.
+
+    Args:
+        kind: for example "defenses".
+        path: "module:object".
+
+    Raises:
+        UsageError: if it cannot be imported, or is no part of this kind.
+    """
+    singular = one_of(kind)
+    if kind not in _CONTRACTS:
+        raise UsageError(f"a {singular} has no import path; name one of {', '.join(sorted(table(kind)))}, got {path}")
+    target = imported(f"the {singular}", path)
+    if isinstance(target, FunctionType) and kind in _FUNCTIONS:
+        return load(_FUNCTIONS[kind])(function=path)
+    lacking = [name for name in _CONTRACTS[kind] if not hasattr(target, name)]
+    if lacking:
+        raise UsageError(
+            f"{path} is no {singular}: it has no {', '.join(lacking)}; privkit new {singular} NAME writes one to start "
+            "from"
+        )
+    return target
+
+
 def _parsed(kind: str, given: Any) -> Component:
     """One component that is no chain."""
-    singular = {"defenses": "defense"}.get(kind, kind.removesuffix("s"))
+    singular = one_of(kind)
     if isinstance(given, str):
-        if kind == "models" and "." in given.partition(":")[0]:
+        if kind == "models" and "." in given.partition(":")[0] and with_options(given) is None:
             return _imported(given)
         name, options = read_part(given, placed=kind == "defenses")
     elif isinstance(given, Mapping):
@@ -200,9 +279,12 @@ def _parsed(kind: str, given: Any) -> Component:
             raise UsageError(f"a {singular} given as a table needs a name, got {shortened(dict(given))}")
     else:
         raise UsageError(f"a {singular} is a name or a table, got {shortened(given)}")
-    if name not in table(kind):
+    if is_own(name, table(kind)):
+        default = own(kind, name)
+    elif name in table(kind):
+        default = load(table(kind)[name])
+    else:
         raise unknown(singular, name, table(kind))
-    default = load(table(kind)[name])
     if kind == "defenses":
         options = _placed(name, default, options)
     filtered = kind == "datasets" and "classes" in options.keys() - getattr(default, "__dataclass_fields__", {}).keys()
@@ -251,11 +333,15 @@ def stages_given(given: Any) -> list[Any] | None:
 def read_part(given: str, *, placed: bool = False) -> tuple[str, dict[str, Any]]:
     """Name and options of `name:key=value,…`; with `placed`, an `@place` behind them is the option `place`.
 
+    The name may be an import path, `module:object`.
+
     >>> read_part("masking:keep=.2@client", placed=True)
     ('masking', {'keep': 0.2, 'place': 'client'})
+    >>> read_part("mine:Squash:bound=2")
+    ('mine:Squash', {'bound': 2})
     """
     body, at, place = given.rpartition("@") if placed and "@" in given else (given, "", "")
-    name, _, text = body.partition(":")
+    name, text = with_options(body) or body.partition(":")[::2]
     options = read_options(given, text)
     return name, options | {"place": place} if at else options
 

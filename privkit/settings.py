@@ -264,12 +264,18 @@ def _auxiliary(given: Any, dataset: Component) -> str:
     if given in ("disjoint", "training"):
         return str(given)
     named = parse("datasets", given)
-    if named.name == dataset.name:
+    if named.name == dataset.name and _place(named) == _place(dataset):
         raise UsageError(
             f"auxiliary={named.label} is the private dataset itself, so private images would be among the adversary's; "
             "use disjoint (other images of it) or training (the private ones, on purpose)"
         )
     return named.label
+
+
+def _place(dataset: Component) -> Path | None:
+    """Where a dataset's own files are; None if its name says it."""
+    path = getattr(dataset.spec, "path", None)
+    return Path(path).resolve() if isinstance(path, str) else None
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:
@@ -284,7 +290,7 @@ def budgeted(attack: Component, budget: Budget) -> Component:
     try:
         check_declared(spec)
     except TypeError as error:
-        raise UsageError(f"attack {attack.name}: {error}; repair the package that brings it") from None
+        raise UsageError(f"attack {attack.name}: {error}; repair the file or package that brings it") from None
     share = spec.mounting.budget_share
     if not share:
         return attack

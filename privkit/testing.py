@@ -57,6 +57,26 @@ def assert_claim_stands(
     False
     """
     __tracebackhide__ = True
+    bound = against_canaries(
+        mechanism, certificate, neighbors=neighbors, canaries=canaries, confidence=confidence, seed=seed
+    )
+    if bound.refuted:
+        raise AssertionError(bound.statement)
+    if bound.idle:
+        raise AssertionError(f"{bound.statement}; a test that cannot fail tells nothing: take more canaries")
+    return bound
+
+
+def against_canaries(
+    mechanism: Callable[[Tensor, Generator], Tensor],
+    certificate: Certificate,
+    *,
+    neighbors: tuple[Tensor, Tensor] | None = None,
+    canaries: int = 2_000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> EmpiricalBound:
+    """What canaries show of a claimed ε; see `assert_claim_stands`, which fails if they refute it."""
     import torch
 
     from privkit.audit.claims import audit_one_run, claimed_family
@@ -84,7 +104,7 @@ def assert_claim_stands(
     direction = (mean - other) / (spread + 1e-12 * (1 + rows.var(0)))
     coins = torch.rand(canaries, generator=generator) < 0.5
     scores = (released(coins) - (mean + other) / 2) @ direction
-    bound = audit_one_run(
+    return audit_one_run(
         scores.numpy(),
         coins.numpy(),
         certificate,
@@ -92,11 +112,6 @@ def assert_claim_stands(
         family=claimed_family(certificate, None),
         independent=True,
     )
-    if bound.refuted:
-        raise AssertionError(bound.statement)
-    if bound.idle:
-        raise AssertionError(f"{bound.statement}; a test that cannot fail tells nothing: take more canaries")
-    return bound
 
 
 def assert_audit(out: Path | str | None = None, **settings: Any) -> AuditRun:

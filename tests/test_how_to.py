@@ -2,7 +2,6 @@
 
 import ast
 import importlib.util
-import inspect
 import json
 import re
 import shlex
@@ -12,7 +11,6 @@ from importlib import import_module
 from math import inf
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -29,6 +27,7 @@ from privkit.attacks.goals.labels import controls, observe
 from privkit.attacks.scores.leak import pooled_auc
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
+from privkit.laws.parts import laws as every_law
 from privkit.registry import describe, load, parse, table
 
 TESTS = Path(__file__).parent
@@ -137,18 +136,10 @@ def test_the_commands_of_the_page_are_understood(tmp_path: Path, monkeypatch: py
         laws("test_readme.py").test_the_commands_are_understood(command, tmp_path, monkeypatch)
 
 
-def test_the_stage_keeps_the_laws_of_defenses() -> None:
-    module = laws("defenses/test_laws.py")
-    (squash,) = [defense for defense in module.DEFENSES if defense.name == "squash"]
-    kept = [law for name, law in vars(module).items() if name.startswith("test_") and _asks(law, module.DEFENSES)]
-    assert len(kept) >= 7
-    for law in kept:
-        law(squash)
-
-
-def _asks(law: Any, defenses: list[Any]) -> bool:
-    """Whether a law is one of every defense, and of nothing else."""
-    return list(inspect.signature(law).parameters) == ["defense"] and law.pytestmark[0].args[1] is defenses
+@pytest.mark.parametrize("kind", ["defenses", "attacks", "datasets"])
+def test_each_part_keeps_its_laws(kind: str) -> None:
+    found = {law: broken for law, broken in every_law(PARTS[kind], kind) if broken}
+    assert found == {}
 
 
 def test_stage_attack_and_dataset_go_through_an_audit(run: AuditRun) -> None:

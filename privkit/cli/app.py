@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from privkit.cli.accounting import COMMANDS
+from privkit.cli.check import check
 from privkit.cli.compare import compare
 from privkit.cli.describe import describe as describe_part
 from privkit.cli.frontier import frontier
@@ -64,16 +65,23 @@ def _root(
 @app.command()
 def audit(
     defense: Annotated[
-        list[str] | None, typer.Option(help="NAME or NAME:key=value,…; repeatable." + _default("defense"))
+        list[str] | None,
+        typer.Option(help="NAME or NAME:key=value,…, or your own module:object; repeatable." + _default("defense")),
     ] = None,
     attack: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME or NAME:key=value,…, all, or auto (the strongest known quick ones); repeatable."
-            + _default("attack")
+            help="NAME or NAME:key=value,…, your own module:object, all, or auto (the strongest known quick ones); "
+            "repeatable." + _default("attack")
         ),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="NAME or NAME:key=value,…." + _default("dataset"))] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME or NAME:key=value,… such as folder:path=DIR or arrays:path=FILE, or your own module:object."
+            + _default("dataset")
+        ),
+    ] = None,
     data_root: Annotated[
         Path | None, typer.Option(help=f"Folder of the official datasets. [${DATA_ROOT_VARIABLE}]")
     ] = None,
@@ -87,8 +95,8 @@ def audit(
     model: Annotated[
         str | None,
         typer.Option(
-            help="NAME or NAME:key=value,…, or your own LOWER:UPPER by import path, which is imported."
-            + _default("model")
+            help="NAME or NAME:key=value,…, or your own by import path: module:object or two segments, "
+            "package.Lower:package.Upper." + _default("model")
         ),
     ] = None,
     protocol: Annotated[
@@ -155,7 +163,7 @@ def audit(
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the cells and an estimate; train nothing. Your own --model is imported."),
+        typer.Option("--dry-run", help="Print the cells and an estimate; train nothing. Your own parts are imported."),
     ] = False,
     junit: Junit = None,
     annotations: Annotations = None,
@@ -277,7 +285,7 @@ def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
     return [f"options: {', '.join(written.values())}"] if written else []
 
 
-for command in (*COMMANDS, ledger, papers, compare, describe_part, reproduce):
+for command in (*COMMANDS, ledger, papers, compare, describe_part, check, reproduce):
     app.command()(command)
 
 

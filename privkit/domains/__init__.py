@@ -9,6 +9,7 @@ from privkit.domains.tokens.domain import Tokens
 
 DATASETS: dict[str, str] = {
     "amazon_reviews": "privkit.domains.tokens.amazon:AmazonReviews",
+    "arrays": "privkit.domains.images.own:Arrays",
     "auto_mpg": "privkit.domains.tables.sets:AutoMpg",
     "breast_cancer": "privkit.domains.tables.sets:BreastCancer",
     "celeba": "privkit.domains.images.pictures:CelebA",
@@ -18,6 +19,7 @@ DATASETS: dict[str, str] = {
     "definitions": "privkit.domains.tokens.texts:Definitions",
     "digits": "privkit.domains.images.embedded:Digits",
     "fashion_mnist": "privkit.domains.images.vision:FashionMnist",
+    "folder": "privkit.domains.images.own:Folder",
     "image_folder": "privkit.domains.images.pictures:ImageFolder",
     "imagenet": "privkit.domains.images.imagenet:ImageNet",
     "imdb": "privkit.domains.tokens.imdb:Imdb",

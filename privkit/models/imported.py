@@ -1,13 +1,11 @@
-"""A user's own pair of segments, named by import path."""
+"""A user's own segments, named by import path: two modules, or a function that makes both."""
 
 from __future__ import annotations
 
 import inspect
-import os
-import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
@@ -16,17 +14,56 @@ from torch import nn
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import PrivkitError, UsageError, one_line
+from privkit.import_path import imported
 from privkit.models.base import SplitModel
 from privkit.models.places import hides_places
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportedPair:
-    """`lower:upper`, two dotted import paths of nn.Module classes or of functions that return one.
+class _Imported(ABC):
+    """Segments of a user's own.
 
-    Each is called with those of the keywords `domain`, `image_shape` (for images), `classes` and `positions` that it
-    takes. Modules are looked up on the Python path and in the current folder. If `positions` is False, a lower segment
+    They are called with those of the keywords `domain`, `image_shape` (for images), `classes` and `positions` that they
+    take. Modules are looked up on the Python path and in the current folder. If `positions` is False, a lower segment
     whose tokens tell their places is refused, since a shuffle would not hide their order (`privkit.models.places`).
+    """
+
+    domain: ClassVar[str] = "any"
+
+    @property
+    @abstractmethod
+    def paths(self) -> tuple[str, ...]:
+        """What is imported; the first one makes the lower segment."""
+
+    @abstractmethod
+    def segments(self, offered: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
+        """The lower and the upper segment, made with those of the keywords that they take."""
+
+    def imports(self) -> set[str]:
+        """Import everything and return the names of its modules."""
+        places = {path.replace(":", ".").rpartition(".")[0] for path in self.paths}
+        return places | {str(getattr(_import(path), "__module__", "")) for path in self.paths} - {""}
+
+    def build(self, domain: Domain, classes: int, *, positions: bool, seed: int) -> SplitModel:
+        """Import and build both segments; see `ModelSpec.build`."""
+        offered = {"domain": domain, "classes": classes, "positions": positions}
+        if isinstance(domain, Images):
+            offered["image_shape"] = domain.shape
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            lower, upper = self.segments(offered)
+            hidden = None if positions else hides_places(lower, domain)
+        if hidden is False:
+            raise UsageError(
+                f"{self.paths[0]} lets tokens tell their places, so that a shuffle would not hide their order: take "
+                "the keyword `positions`, embed no position where it is False, and mix no neighboring patches; or name "
+                "no defense that shuffles"
+            )
+        return SplitModel(lower=lower, upper=upper, hides_places=hidden)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedPair(_Imported):
+    """`lower:upper`, two dotted import paths of nn.Module classes or of functions that return one.
 
     Attributes:
         lower: for example "mynets.client.Lower".
@@ -39,64 +76,69 @@ class ImportedPair:
     Flatten(start_dim=1, end_dim=-1)
     """
 
-    domain: ClassVar[str] = "any"
-
     lower: str
     upper: str
 
-    def imports(self) -> set[str]:
-        """Import both segments and return the names of their modules."""
-        places = {path.rpartition(".")[0] for path in (self.lower, self.upper)}
-        return places | {str(getattr(_import(path), "__module__", "")) for path in (self.lower, self.upper)} - {""}
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return self.lower, self.upper
 
-    def build(self, domain: Domain, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Import and build both segments; see `ModelSpec.build`."""
-        offered = {"domain": domain, "classes": classes, "positions": positions}
-        if isinstance(domain, Images):
-            offered["image_shape"] = domain.shape
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            lower, upper = _make(self.lower, offered), _make(self.upper, offered)
-            hidden = None if positions else hides_places(lower, domain)
-        if hidden is False:
+    def segments(self, offered: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
+        return _module(self.lower, offered), _module(self.upper, offered)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromFunction(_Imported):
+    """`module:function`, the import path of a function that returns both segments, (lower, upper).
+
+    Attributes:
+        function: for example "mynets:segments".
+
+    Source: the user's.
+    """
+
+    function: str
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.function,)
+
+    def segments(self, offered: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
+        made = _called(self.function, offered)
+        if not (isinstance(made, tuple) and [isinstance(part, nn.Module) for part in made] == [True, True]):
             raise UsageError(
-                f"{self.lower} lets tokens tell their places, so that a shuffle would not hide their order: take the "
-                "keyword `positions`, embed no position where it is False, and mix no neighboring patches; or name no "
-                "defense that shuffles"
+                f"{self.function} must return two torch.nn.Modules, the lower and the upper segment, got "
+                f"{type(made).__name__}"
             )
-        return SplitModel(lower=lower, upper=upper, hides_places=hidden)
+        return made
 
 
-def _make(path: str, offered: dict[str, Any]) -> nn.Module:
-    """Import one segment and call it with what it takes."""
+def _module(path: str, offered: dict[str, Any]) -> nn.Module:
+    """One segment."""
+    module = _called(path, offered)
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"{path} must give a torch.nn.Module, got {type(module).__name__}")
+    return module
+
+
+def _called(path: str, offered: dict[str, Any]) -> Any:
+    """What a class or function gives for the keywords that it takes."""
     factory = _import(path)
     try:
         parameters = inspect.signature(factory).parameters
     except ValueError:  # some built-ins have no signature
         parameters = {}  # type: ignore[assignment]
     try:
-        module = factory(**{name: value for name, value in offered.items() if name in parameters})
+        return factory(**{name: value for name, value in offered.items() if name in parameters})
     except PrivkitError:
         raise
     except (Exception, SystemExit) as error:
         raise UsageError(f"cannot build the segment {path}: {one_line(error, None)}") from error
-    if not isinstance(module, nn.Module):
-        raise UsageError(f"{path} must give a torch.nn.Module, got {type(module).__name__}")
-    return module
 
 
 def _import(path: str) -> Callable[..., Any]:
-    """The object behind a dotted path."""
-    module, _, name = path.rpartition(".")
-    if not module:
-        raise UsageError(f"{path!r} is no import path; name a segment as package.module.Name")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)  # last, so that a user's file never hides an installed package
-    try:
-        target = getattr(import_module(module), name)
-    except (Exception, SystemExit) as error:  # whatever a user's module does at import, an exit among it
-        raise UsageError(f"cannot import the segment {path}: {one_line(error, None)}") from error
+    """The class or function behind a dotted path."""
+    target = imported("the segment", path)
     if not callable(target):
         raise UsageError(f"{path} must be an nn.Module class or a function that returns a module")
     return target  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from privkit.errors import DamagedFile, RunFolderError
-from privkit.paths import inside, open_file
+from privkit.paths import file_name, inside, open_file
 from privkit.reports.origins import differences
 from privkit.reports.schema import Check, Manifest, Provenance, Row
 from privkit.run.differences import config_differences
@@ -132,7 +132,7 @@ class RunFolder:
 
     def control(self, attack: dict[str, Any]) -> Path:
         """File of an attack's control experiments."""
-        return inside(self.path, "controls", f"{attack['name']}-{short_hash(attack)}.json")
+        return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
     def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[Check, ...] | None:
         """Checks stored by `write_checks`, None where there are none, or they are made of something else.

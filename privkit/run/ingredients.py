@@ -83,7 +83,8 @@ def _part(kind: str, component: Component) -> Provenance:
     """Source, plug-in and files of one named part, or of the stages of a chain."""
     if component.stages:
         return _joined(*(_part(kind, stage) for stage in component.stages))
-    target = table(kind).get(component.name, "").partition(":")[0]
+    path = component.name if ":" in component.name else ""
+    target = table(kind).get(component.name, path).partition(":")[0]
     code = _code({*_modules(component.spec), *filter(None, [target])})
     plugin = distribution(kind, component.name)
     files = {} if kind == "datasets" else _files(component.spec)  # of data, the images count, not where they lie

@@ -9,6 +9,7 @@ from typing import Any
 
 from privkit.attacks.query_rules import ANY_QUERIES
 from privkit.config import AuditConfig
+from privkit.paths import file_name
 from privkit.registry import Component
 
 _ID_VERSION = 4
@@ -75,8 +76,8 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
         **({"tune": asdict(config.tune)} if config.tune else {}),
     }
     return Cell(
-        id=f"{defense.name}-{attack.name}-s{seed}-{short_hash(attacked)}",
-        model_id=f"{defense.name}-s{seed}-{short_hash(model)}",
+        id=f"{file_name(defense.name)}-{file_name(attack.name)}-s{seed}-{short_hash(attacked)}",
+        model_id=f"{file_name(defense.name)}-s{seed}-{short_hash(model)}",
         defense=defense,
         attack=attack,
         seed=seed,

@@ -1,8 +1,8 @@
 """Every registered defense against the laws of its contract, and the shuffles against their own."""
 
-import dataclasses
-import json
+from dataclasses import dataclass, replace
 from itertools import permutations
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,174 +11,84 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Generator, Tensor
-from torch.nn.functional import one_hot
 
 from privkit.accountants.shuffles.permutations import kept_tokens, own_image_share
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.batch_shuffle import BatchShuffle
+from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.patch_shuffle import PatchShuffle
-from privkit.registry import load, parse, table
+from privkit.laws.defenses import LAWS
+from privkit.registry import load, table
 from tests.small import generator
 
 DEFENSES: list[Defense] = [load(target)() for _, target in sorted(table("defenses").items())]
-CLASSES, TOKENS, SIDE = 5, 16, 28
-
-every_defense = pytest.mark.parametrize("defense", DEFENSES, ids=lambda d: d.name)
 
 
-def inputs(
-    defense: Defense, *, messages: int = 2, batch: int = 3, channels: int = 3, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
-    """Data in [0, 1] of the shape that a defense is given, and its labels; nothing is drawn from its generator."""
-    draws = generator(99)
-    lead = (messages, defense.group, batch) if defense.group > 1 else (messages, batch)
-    shape = (channels, SIDE, SIDE) if defense.level == "input" else (TOKENS, 4)
-    labels = torch.randint(CLASSES, lead, generator=draws)
-    data = torch.rand(*lead, *shape, generator=draws, dtype=dtype)
-    return data, one_hot(labels, CLASSES).to(dtype) if defense.soft_labels else labels
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("defense", DEFENSES, ids=lambda d: d.name)
+def test_every_defense_keeps_every_law(defense: Defense, law: str) -> None:
+    assert LAWS[law](defense) == ""
 
 
-def same(a: Release, b: Release) -> bool:
-    """Bit by bit, public coins included."""
-    pairs = [(a.smashed, b.smashed), (a.labels, b.labels), (a.weights, b.weights)]
-    return all(x is y is None or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs)
+@dataclass(frozen=True, kw_only=True)
+class Honest(GaussianNoise):
+    """A stage that lies in none of its ways, and whose subclasses each lie in one."""
+
+    name: ClassVar[str] = "honest"
+    clip: float | None = 1.0
 
 
-@every_defense
-def test_same_seed_same_bits_and_other_bits_wherever_it_draws(defense: Defense) -> None:
-    z, y = inputs(defense)
-    draws = generator(0)
-    before = draws.get_state()
-    first = defense.apply(z, y, draws)[0]
-    drew = not torch.equal(draws.get_state(), before)
-    assert same(first, defense.apply(z, y, generator(0))[0])
-    assert same(first, defense.apply(z, y, generator(1))[0]) != drew
+class Forgetful(Honest):
+    def apply(self, smashed: Tensor, *rest: Any) -> Any:
+        return super().apply(smashed, rest[0], Generator().manual_seed(int(torch.randint(99, ()))), *rest[2:])
 
 
-@every_defense
-def test_gradients_sent_back_follow_the_same_law(defense: Defense) -> None:
-    gradient = torch.randn(2, 3, TOKENS, 4, generator=generator(9))
-    draws = generator(0)
-    before = draws.get_state()
-    first = defense.on_gradient(gradient, draws)
-    assert first.shape == gradient.shape
-    assert first.dtype == gradient.dtype
-    assert torch.equal(first, defense.on_gradient(gradient, generator(0)))
-    drew = not torch.equal(draws.get_state(), before)
-    assert torch.equal(first, defense.on_gradient(gradient, generator(1))) != drew
+class Detached(Honest):
+    def apply(self, smashed: Tensor, *rest: Any) -> Any:
+        return super().apply(smashed.detach() + 0 * smashed, *rest)
 
 
-@every_defense
-def test_leaves_the_global_generator_and_its_inputs_alone(defense: Defense) -> None:
-    z, y = inputs(defense)
-    kept, state = (z.clone(), y.clone()), torch.random.get_rng_state()
-    defense.apply(z, y, generator())
-    networks = defense.companion((TOKENS, 4), (3, SIDE, SIDE), 0), defense.adapter((TOKENS, 4), 0)
-    again = defense.companion((TOKENS, 4), (3, SIDE, SIDE), 0), defense.adapter((TOKENS, 4), 0)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert torch.equal(z, kept[0])
-    assert torch.equal(y, kept[1])
-    for one, other in zip(networks, again, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None and other is not None:
-            pairs = list(zip(one.parameters(), other.parameters(), strict=True))
-            assert pairs
-            assert all(torch.equal(a, b) for a, b in pairs)
+class Quieter(Honest):
+    def apply(self, smashed: Tensor, labels: Tensor, *rest: Any) -> Any:
+        receipt = super().apply(smashed, labels, *rest)[1]
+        return replace(self, sigma=self.sigma / 20).apply_quietly(smashed, labels, *rest), receipt
+
+    def apply_quietly(self, *given: Any) -> Release:
+        return GaussianNoise.apply(self, *given)[0]
 
 
-@every_defense
-def test_gradient_through_the_defense_is_the_derivative(defense: Defense) -> None:
-    z, y = inputs(defense, messages=2 if defense.group == 1 else 1, batch=2, channels=1, dtype=torch.float64)
-    fast = defense.level == "input"  # the whole Jacobian of images would take a minute
-
-    def released(data: Tensor) -> Tensor:
-        return defense.apply(data, y, generator())[0].smashed.tanh()
-
-    assert torch.autograd.gradcheck(released, (z.requires_grad_(),), fast_mode=fast)
+class Taller(Honest):
+    def apply(self, smashed: Tensor, labels: Tensor, *rest: Any) -> Any:
+        release, receipt = super().apply(smashed, labels, *rest)
+        return replace(release, smashed=release.smashed.repeat(1, 2, *[1] * (smashed.ndim - 2))), receipt
 
 
-@every_defense
-def test_a_release_has_a_message_for_every_message_and_a_label_for_every_image(defense: Defense) -> None:
-    z, y = inputs(defense)
-    release, _ = defense.apply(z, y, generator())
-    lead, shape = (2, 3), z.shape[-3:] if defense.level == "input" else z.shape[-2:]
-    adapter = defense.adapter(tuple(z.shape[-2:]), 0)
-    smashed = release.smashed if adapter is None else adapter(release.smashed)
-    shorter = "shortens" in (defense.effects or ())
-    assert smashed.shape == (*lead, TOKENS // 2, *shape[1:]) if shorter else (*lead, *shape)
-    assert smashed.dtype == z.dtype
-    assert release.labels.shape == ((*lead, CLASSES) if release.labels.is_floating_point() else lead)
-    if release.weights is not None:
-        assert release.weights.shape[:2] == (2, defense.group)
-        assert release.weights.ndim == 3
+class InPlace(Honest):
+    def apply(self, smashed: Tensor, *rest: Any) -> Any:
+        return super().apply(smashed.clamp_(max=0.5) if not smashed.requires_grad else smashed, *rest)
 
 
-@every_defense
-def test_empty_seats_count_nothing(defense: Defense) -> None:
-    if defense.group == 1:
-        return
-    z, y = inputs(defense)
-    present = torch.ones(2, defense.group, dtype=torch.bool)
-    full = defense.apply(z, y, generator(), present)[0]
-    assert same(full, defense.apply(z, y, generator())[0])
-    present[1, -1] = False
-    other = z.clone()
-    other[1, -1] = 1 - other[1, -1]
-    first, second = (defense.apply(data, y, generator(), present)[0].smashed for data in (z, other))
-    assert torch.equal(first, second)
+class Reordered(PatchShuffle):
+    def apply(self, smashed: Tensor, *rest: Any) -> Any:
+        release, receipt = super().apply(smashed, *rest)
+        return release, replace(receipt, source=receipt.source.flip(1))
 
 
-EXPOSURES = [
-    ReleaseCount(),
-    ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=4, lower_model="trained"),
-    ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=5, lower_model="averaged", unmatched=1),
-    ReleaseCount(rounds=200, epochs=20, clients=2, delta=1e-6),
-]
-
-
-@every_defense
-@pytest.mark.parametrize("release_count", EXPOSURES, ids=lambda e: f"{e.lower_model}-{e.rounds}")
-def test_receipts_charge_every_exposure(defense: Defense, release_count: ReleaseCount) -> None:
-    z, y = inputs(defense)
-    certificate = defense.apply(z, y, generator())[1].certificate(release_count)
-    assert certificate.kind in ("nothing", "permutation_count", "differential_privacy")
-    assert (certificate.kind == "differential_privacy") == (certificate.epsilon < np.inf)
-    assert certificate.statement
-    assert certificate.source
-    if certificate.kind == "nothing":
-        assert "nothing is proven" in certificate.statement
-    json.dumps(dataclasses.asdict(certificate))
-
-
-@every_defense
-@pytest.mark.parametrize("shape", [(4,), (2, 3)])
-def test_bad_shapes_are_refused_with_a_sentence(defense: Defense, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r".{20}") as error:
-        defense.apply(torch.zeros(shape), torch.zeros(shape[:1], dtype=torch.int64), generator())
-    assert str(list(shape)) in str(error.value)
-
-
-@every_defense
-def test_specifications_are_json_with_their_name(defense: Defense) -> None:
-    component = parse("defenses", defense.name)
-    assert component.spec == defense
-    assert json.loads(json.dumps(component.to_json()))["name"] == defense.name
-
-
-@every_defense
-def test_penalties_are_one_finite_number_a_client(defense: Defense) -> None:
-    images = torch.rand(2, 4, 3, SIDE, SIDE, generator=generator())
-    smashed = torch.rand(2, 4, TOKENS, 4, generator=generator(1), requires_grad=True)
-    companion = defense.companion((TOKENS, 4), (3, SIDE, SIDE), 0)
-    found = defense.penalty(images, smashed, companion)
-    assert (companion is None) or (found is not None)  # nobody trains what has no loss
-    if found is not None:
-        assert found.shape == (2,)
-        found.sum().backward()
-        assert smashed.grad is not None
-        assert smashed.grad.isfinite().all()
-        trained = [smashed.grad, *(p.grad for p in companion.parameters())] if companion else [smashed.grad]
-        assert any(g is not None and bool((g != 0).any()) for g in trained)
+@pytest.mark.parametrize(
+    ("lie", "law"),
+    [
+        (Forgetful, "same seed, same bits; another seed, other bits"),
+        (Forgetful, "global randomness and inputs stay as they are"),
+        (InPlace, "global randomness and inputs stay as they are"),
+        (Detached, "the gradient that reaches the client is the derivative"),
+        (Taller, "a row and a label for each record"),
+        (Quieter, "the receipt is what was done"),
+        (Reordered, "the receipt is what was done"),
+    ],
+)
+def test_a_law_finds_who_breaks_it(lie: type[Defense], law: str) -> None:
+    assert LAWS[law](Honest() if issubclass(lie, Honest) else PatchShuffle()) == ""
+    assert LAWS[law](lie())
 
 
 SHUFFLES = [

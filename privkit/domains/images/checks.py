@@ -38,6 +38,32 @@ def scale_of(images: NDArray[np.generic]) -> float:
     return scales[images.dtype.name]
 
 
+def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
+    """A user's whole array with its channels last, or a refusal before anything is trained.
+
+    Args:
+        images: [N, H, W], [N, H, W, C] or, as in torch, [N, C, H, W].
+
+    Raises:
+        DataError: for shapes, kinds of numbers and ranges that `scale_of` and `check_images` refuse.
+
+    >>> check_array(np.zeros((2, 3, 8, 8), dtype=np.uint8)).shape
+    (2, 8, 8, 3)
+    """
+    if images.ndim == 4 and images.shape[1] in _CHANNELS and images.shape[3] not in _CHANNELS:
+        images = images.transpose(0, 2, 3, 1)
+    scale_of(images)
+    if images.ndim == 4 and images.shape[3] not in _CHANNELS:
+        raise DataError(
+            f"images have 1, 3 or 4 channels, got {list(images.shape)}; an array of images is [N, H, W], [N, H, W, C] "
+            "or [N, C, H, W]"
+        )
+    if images.dtype.kind == "f" and len(images):
+        flat = torch.from_numpy(np.array([images.min(), images.max()], dtype=np.float32))
+        check_images(flat.view(2, 1, 1, 1))
+    return images
+
+
 def check_images(x: Tensor) -> None:
     """Refuse what is not float32 [N, C, H, W] in [0, 1], with the cure for the usual mistakes.
 

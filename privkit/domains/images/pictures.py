@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -189,15 +190,32 @@ class ImageFolder(Checked):
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         """Open all pictures; see `DatasetSpec.open`."""
-        from torchvision import datasets
-
         root = need_root(self.name, root, "one folder of pictures a class")
-        with one_sentence(self.name, root, "lay the pictures out as DATA_ROOT/<class>/<picture>"):
-            pictures = datasets.ImageFolder(str(root), loader=opened)
-            return decoded_pools(
-                pictures,
-                None,
-                size=self.size,
-                classes=len(pictures.classes),
-                file=lambda pictures, row: pictures.samples[row][0],
-            )
+        return opened_folders(self.name, [root], self.size, "DATA_ROOT")
+
+
+def opened_folders(name: str, folders: Sequence[Path], size: int, called: str) -> Pools:
+    """Folders of pictures, one folder a class.
+
+    Args:
+        name: of the dataset.
+        folders: of the training part and, if there is one, the test part; their classes have the same names.
+        size: side in pixels after centre cropping.
+        called: how users call the path of the folder.
+    """
+    from torchvision import datasets
+
+    parts: list[Any] = []
+    for folder in folders:
+        with one_sentence(name, folder, f"lay the pictures out as {called}/<class>/<picture>"):
+            parts.append(datasets.ImageFolder(str(folder), loader=opened))
+    names = [part.classes for part in parts]
+    if any(other != names[0] for other in names):
+        raise DataError(f"{name}: the parts in {folders[0].parent} have different classes; give them the same folders")
+    return decoded_pools(
+        parts[0],
+        parts[1] if len(parts) > 1 else None,
+        size=size,
+        classes=len(names[0]),
+        file=lambda pictures, row: pictures.samples[row][0],
+    )

@@ -1,0 +1,42 @@
+"""`privkit check`: one part against its laws, a line a law."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from privkit.cli.accounting import Json
+from privkit.errors import unknown
+from privkit.registry import one_of
+from privkit.reports.escape import terminal
+
+
+def check(
+    part: Annotated[str, typer.Argument(help="module:object or NAME, with options as in privkit audit.")],
+    kind: Annotated[
+        str | None, typer.Option(help="defense, attack, dataset, model or metric. [what the object is]")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Whose records a model reads, NAME or NAME:key=value,…. [images of usual sizes]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check one part, your own or privkit's, against the laws of its kind; the part is imported and run.
+
+    Exit codes: 0 if every law holds, 1 if one is broken, 2 if there is no such part.
+    """
+    from privkit.laws.parts import KINDS, kind_of, laws
+
+    kinds = {one_of(kind): kind for kind in KINDS}
+    if kind is not None and kind not in kinds:
+        raise unknown("kind", kind, kinds)
+    found = []
+    for law, broken in laws(part, kinds[kind] if kind else kind_of(part), dataset):
+        found.append({"law": law, "holds": not broken, "detail": broken})
+        if not as_json:
+            typer.echo(terminal(f"{'broken' if broken else 'holds '}  {law}{f': {broken}' if broken else ''}"))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    raise typer.Exit(int(not all(line["holds"] for line in found)))

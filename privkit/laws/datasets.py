@@ -1,0 +1,74 @@
+"""Laws of a dataset: shapes, ranges, classes, and rows that stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from privkit.domains.base import Pool, Pools
+from privkit.domains.labels import several
+
+_LOOKED_AT = 64
+"""Records of each part that are decoded."""
+
+
+def _parts(pools: Pools) -> dict[str, Pool]:
+    """Name -> part, of those that there are."""
+    parts = {"train": pools.train, "test": pools.test, "validation": pools.validation}
+    return {name: pool for name, pool in parts.items() if pool is not None}
+
+
+def _rows(pool: Pool) -> NDArray[np.int64]:
+    """Rows all over a part, not in their order."""
+    spread = np.unique(np.linspace(0, len(pool) - 1, min(_LOOKED_AT, len(pool))).astype(np.int64))
+    return spread[::-1].copy()
+
+
+def records_are_of_one_form(pools: Pools) -> str:
+    """Each part has records; `Batch` checked shape, type and range of those that were taken."""
+    shapes = {}
+    for name, pool in _parts(pools).items():
+        if not len(pool):
+            return f"its {name} part has no record"
+        shapes[name] = tuple(pool.take(_rows(pool)).x.shape[1:])
+    return "" if len(set(shapes.values())) == 1 else f"its parts have records of different shapes: {shapes}"
+
+
+def labels_are_classes(pools: Pools) -> str:
+    """Labels lie below `classes`, and `targets` gives those of the records, without decoding one."""
+    seen: set[int] = set()
+    for name, pool in _parts(pools).items():
+        rows, targets = _rows(pool), pool.targets()
+        batch = pool.take(rows)
+        if len(targets) != len(pool) or not np.array_equal(targets[rows], batch.y.numpy()):
+            return f"targets() of its {name} part are not the labels of its records"
+        if several(batch.y):
+            if batch.y.shape[1] != pools.classes:
+                return f"its {name} part has {batch.y.shape[1]} labels a record, and classes={pools.classes}"
+            continue
+        seen |= set(targets.tolist())
+        if max(seen) >= pools.classes:
+            return f"its {name} part has label {max(seen)}, and classes={pools.classes}"
+    return f"all its records have label {seen.pop()}; nothing can be learned from them" if len(seen) == 1 else ""
+
+
+def rows_stay_what_they_are(pools: Pools) -> str:
+    """A row gives the same record whenever it is taken, and no two records share an id."""
+    ids: list[int] = []
+    for name, pool in _parts(pools).items():
+        rows = _rows(pool)
+        batch, again = pool.take(rows), pool.take(rows[::-1].copy())
+        if batch.sha256() != again[torch.arange(len(rows) - 1, -1, -1)].sha256():
+            return f"rows of its {name} part give other records when they are taken again, or in another order"
+        ids += batch.ids.tolist()
+    return "" if len(set(ids)) == len(ids) else "records share an id; give each its own, over all parts"
+
+
+LAWS: dict[str, Callable[[Pools], str]] = {
+    "records have one shape, in range": records_are_of_one_form,
+    "labels are classes": labels_are_classes,
+    "a row stays what it is": rows_stay_what_they_are,
+}

@@ -1,0 +1,245 @@
+"""Laws of a defense: what it draws, what it gives back, and what its receipt claims."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from math import inf
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.functional import one_hot
+
+from privkit.defenses.base import Defense, Release, ReleaseCount, take_rows
+from privkit.testing import against_canaries
+
+CLASSES, TOKENS, WIDTH, SIDE = 5, 16, 4, 28
+COUNTS = (
+    ReleaseCount(),
+    ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=4, lower_model="trained"),
+    ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=5, lower_model="averaged", unmatched=1),
+    ReleaseCount(rounds=200, epochs=20, clients=2, delta=1e-6),
+)
+_CANARIES = 2_000
+_FAR = 1e3
+_SPREADS = {"gaussian": 1.0, "laplace": 2**0.5}
+"""Law of noise -> its standard deviation, in units of its parameter."""
+_SLACK = 0.1
+"""Share by which a measured deviation may lie below the claimed one; its own error is a tenth of that."""
+
+
+def generator(seed: int = 0) -> Generator:
+    """A generator of its own."""
+    return Generator().manual_seed(seed)
+
+
+def inputs(
+    defense: Defense, *, messages: int = 2, batch: int = 3, channels: int = 3, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Data in [0, 1] of the shape that a defense is given, and its labels; nothing is drawn from its generator."""
+    draws = generator(99)
+    lead = (messages, defense.group, batch) if defense.group > 1 else (messages, batch)
+    shape = (channels, SIDE, SIDE) if defense.level == "input" else (TOKENS, WIDTH)
+    labels = torch.randint(CLASSES, lead, generator=draws)
+    data = torch.rand(*lead, *shape, generator=draws, dtype=dtype)
+    return data, one_hot(labels, CLASSES).to(dtype) if defense.soft_labels else labels
+
+
+def same(a: Release, b: Release) -> bool:
+    """Bit by bit, public coins included."""
+    pairs = [(a.smashed, b.smashed), (a.labels, b.labels), (a.weights, b.weights)]
+    return all(x is y is None or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs)
+
+
+def draws_from_its_generator_alone(defense: Defense) -> str:
+    """Same seed, same bits; if it draws, another seed gives other bits."""
+    z, y = inputs(defense)
+    draws = generator()
+    before = draws.get_state()
+    first = defense.apply(z, y, draws)[0]
+    drew = not torch.equal(draws.get_state(), before)
+    if not same(first, defense.apply(z, y, generator())[0]):
+        return "the same seed gives other bits; draw from the generator that is given, and from nothing else"
+    if same(first, defense.apply(z, y, generator(1))[0]) == drew:
+        return "it draws from its generator, and another seed gives the same release" if drew else "it ignores its seed"
+    return ""
+
+
+def gradients_keep_shape_and_seed(defense: Defense) -> str:
+    """`on_gradient` keeps shape and type, and draws from its generator alone."""
+    gradient = torch.randn(2, 3, TOKENS, WIDTH, generator=generator(9))
+    draws = generator()
+    before = draws.get_state()
+    first = defense.on_gradient(gradient, draws)
+    drew = not torch.equal(draws.get_state(), before)
+    if (first.shape, first.dtype) != (gradient.shape, gradient.dtype):
+        return f"on_gradient gives {first.dtype} {list(first.shape)} for {gradient.dtype} {list(gradient.shape)}"
+    if not torch.equal(first, defense.on_gradient(gradient, generator())):
+        return "on_gradient gives other bits for the same seed"
+    if torch.equal(first, defense.on_gradient(gradient, generator(1))) == drew:
+        return "on_gradient draws from its generator, and another seed gives the same gradient"
+    return ""
+
+
+def leaves_everything_else_alone(defense: Defense) -> str:
+    """Torch's global generator and the inputs stay as they are; its networks follow their seed."""
+    z, y = inputs(defense)
+    kept, state = (z.clone(), y.clone()), torch.random.get_rng_state()
+    defense.apply(z, y, generator())
+    made = [_networks(defense) for _ in range(2)]
+    if not torch.equal(torch.random.get_rng_state(), state):
+        return "it draws from torch's global generator; take the generator or the seed that is given"
+    if not (torch.equal(z, kept[0]) and torch.equal(y, kept[1])):
+        return "it changes its input in place; return a new tensor"
+    for one, other in zip(*made, strict=True):
+        if (one is None) != (other is None):
+            return "it makes a network in one call and none in the next"
+        if one is not None and other is not None:
+            pairs = list(zip(one.parameters(), other.parameters(), strict=True))
+            if not (pairs and all(torch.equal(a, b) for a, b in pairs)):
+                return "the same seed gives other weights of its network, or the network has no weights"
+    return ""
+
+
+def _networks(defense: Defense) -> tuple[nn.Module | None, nn.Module | None]:
+    """Its companion and its adapter."""
+    return defense.companion((TOKENS, WIDTH), (3, SIDE, SIDE), 0), defense.adapter((TOKENS, WIDTH), 0)
+
+
+def gradient_is_the_derivative(defense: Defense) -> str:
+    """The gradient that reaches the client is the derivative of what is released."""
+    z, y = inputs(defense, messages=2 if defense.group == 1 else 1, batch=2, channels=1, dtype=torch.float64)
+    fast = defense.level == "input"  # the whole Jacobian of images would take a minute
+
+    def released(data: Tensor) -> Tensor:
+        return defense.apply(data, y, generator())[0].smashed.tanh()
+
+    if torch.autograd.gradcheck(released, (z.requires_grad_(),), fast_mode=fast, raise_exception=False):
+        return ""
+    return "the gradient through apply is not its derivative; keep the release differentiable in the smashed data"
+
+
+def releases_a_row_for_each_record(defense: Defense) -> str:
+    """The release has a message for each message, and a label for each record."""
+    z, y = inputs(defense)
+    release, _ = defense.apply(z, y, generator())
+    lead, shape = (2, 3), z.shape[-3:] if defense.level == "input" else z.shape[-2:]
+    adapter = defense.adapter((TOKENS, WIDTH), 0)
+    smashed = release.smashed if adapter is None else adapter(release.smashed)
+    shorter = "shortens" in (defense.effects or ())
+    expected = (*lead, TOKENS // 2, *shape[1:]) if shorter else (*lead, *shape)
+    if smashed.shape != expected or smashed.dtype != z.dtype:
+        return f"it releases {smashed.dtype} {list(smashed.shape)} where {z.dtype} {list(expected)} are expected"
+    soft = release.labels.is_floating_point()
+    if release.labels.shape != ((*lead, CLASSES) if soft else lead):
+        return f"its labels are {list(release.labels.shape)}; give one for each of {list(lead)} records"
+    if release.weights is not None and (release.weights.ndim, *release.weights.shape[:2]) != (3, 2, defense.group):
+        return f"its weights are {list(release.weights.shape)}; give [2, {defense.group}, T], one a member and position"
+    return ""
+
+
+def empty_seats_count_nothing(defense: Defense) -> str:
+    """Data on an empty seat of a group change nothing; with every seat taken, `present` changes nothing."""
+    if defense.group == 1:
+        return ""
+    z, y = inputs(defense)
+    present = torch.ones(2, defense.group, dtype=torch.bool)
+    if not same(defense.apply(z, y, generator(), present)[0], defense.apply(z, y, generator())[0]):
+        return "with every seat taken, `present` changes the release"
+    present[1, -1] = False
+    other = z.clone()
+    other[1, -1] = 1 - other[1, -1]
+    first, second = (defense.apply(data, y, generator(), present)[0].smashed for data in (z, other))
+    return "" if torch.equal(first, second) else "data on an empty seat change the release; give them weight 0"
+
+
+def receipts_make_certificates(defense: Defense) -> str:
+    """A receipt charges any number of releases, in JSON, and claims an ε only as differential privacy."""
+    z, y = inputs(defense)
+    receipt = defense.apply(z, y, generator())[1]
+    for count in COUNTS:
+        certificate = receipt.certificate(count)
+        json.dumps(asdict(certificate))
+        if (certificate.kind == "differential_privacy") != (certificate.epsilon < inf):
+            return f"its certificate of {count} is of kind {certificate.kind} and has ε = {certificate.epsilon}"
+        if not (certificate.statement and certificate.source):
+            return "its certificate names no statement or no source"
+        if certificate.kind == "nothing" and "nothing is proven" not in certificate.statement:
+            return f"its certificate proves nothing and does not say so: {certificate.statement!r}"
+    return ""
+
+
+def receipt_is_what_was_done(defense: Defense) -> str:
+    """What a receipt says was done: its permutation was applied, its noise is there, and no canary refutes its ε."""
+    if defense.level == "input" or defense.group > 1:
+        return ""
+    z, y = inputs(defense)
+    release, receipt = defense.apply(z, y, generator())
+    order = receipt.order if defense.effects == {"permutes"} else None
+    if order is not None and not torch.equal(release.smashed, take_rows(z, order)):
+        return "the permutation on its receipt is not the one that it applied"
+    certificate = receipt.certificate()
+    if certificate.kind != "differential_privacy" or certificate.covers != "release":
+        return ""
+
+    def mechanism(records: Tensor, draws: Generator) -> Tensor:
+        labels = torch.zeros(1, len(records), dtype=torch.int64)
+        given = one_hot(labels, CLASSES).float() if defense.soft_labels else labels
+        smashed = records.view(1, len(records), TOKENS, WIDTH)
+        return defense.apply(smashed, given, draws)[0].smashed[0].flatten(1)
+
+    present, claimed = torch.full((TOKENS, WIDTH), _FAR), receipt.mechanism()
+    if claimed is not None and claimed.noise.law in _SPREADS:
+        deviation = claimed.noise.smashed * _SPREADS[claimed.noise.law]
+        spread = mechanism(present.repeat(_CANARIES, 1, 1), generator()).std(0).mean().item()
+        if spread < (1 - _SLACK) * deviation:
+            return (
+                f"its receipt claims noise of deviation {deviation:.4g}, and releases of one record have {spread:.4g}"
+            )
+    bound = against_canaries(mechanism, certificate, neighbors=(present, -present), canaries=_CANARIES)
+    return bound.statement if bound.refuted else ""
+
+
+def refuses_bad_shapes(defense: Defense) -> str:
+    """Smashed data without messages or records are refused in a sentence with their shape."""
+    for shape in ((4,), (2, 3)):
+        try:
+            defense.apply(torch.zeros(shape), torch.zeros(shape[:1], dtype=torch.int64), generator())
+        except ValueError as error:
+            if str(list(shape)) not in str(error) or len(str(error)) < 20:
+                return f"its refusal of shape {list(shape)} does not name the shape: {str(error)!r}"
+        else:
+            return f"it takes data of shape {list(shape)}; refuse them with a ValueError that names the shape"
+    return ""
+
+
+def penalties_train(defense: Defense) -> str:
+    """A penalty is one finite number a client, and trains the lower segment or the companion."""
+    images = torch.rand(2, 4, 3, SIDE, SIDE, generator=generator())
+    smashed = torch.rand(2, 4, TOKENS, WIDTH, generator=generator(1), requires_grad=True)
+    companion = defense.companion((TOKENS, WIDTH), (3, SIDE, SIDE), 0)
+    penalty = defense.penalty(images, smashed, companion)
+    if penalty is None:
+        return "" if companion is None else "its companion has no penalty, so nothing trains it"
+    if penalty.shape != (2,):
+        return f"its penalty is {list(penalty.shape)}; give one value for each of 2 clients"
+    penalty.sum().backward()
+    if smashed.grad is None or not bool(smashed.grad.isfinite().all()):
+        return "the gradient of its penalty is missing or not finite"
+    trained = [smashed.grad, *(p.grad for p in companion.parameters())] if companion else [smashed.grad]
+    return "" if any(g is not None and bool((g != 0).any()) for g in trained) else "its penalty trains nothing"
+
+
+LAWS: dict[str, Callable[[Defense], str]] = {
+    "same seed, same bits; another seed, other bits": draws_from_its_generator_alone,
+    "gradients that go back keep shape and seed": gradients_keep_shape_and_seed,
+    "global randomness and inputs stay as they are": leaves_everything_else_alone,
+    "the gradient that reaches the client is the derivative": gradient_is_the_derivative,
+    "a row and a label for each record": releases_a_row_for_each_record,
+    "empty seats count nothing": empty_seats_count_nothing,
+    "receipts make certificates": receipts_make_certificates,
+    "the receipt is what was done": receipt_is_what_was_done,
+    "bad shapes are refused in a sentence": refuses_bad_shapes,
+    "penalties train": penalties_train,
+}

@@ -1,0 +1,163 @@
+"""Laws of a model: its shapes, its seed, its cuts, its clients in one call, and what it says about positions."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from privkit.domains.domain import Domain
+from privkit.domains.images.domain import Images
+from privkit.errors import UsageError
+from privkit.models import ModelSpec, SplitModel
+from privkit.models.places import hides_places
+
+CLASSES = 10
+IMAGES = tuple(Images(shape=shape) for shape in ((1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 224, 224)))
+"""What a model of images is tried on, until one fits."""
+_CLOSE = 2e-5
+"""Rounding of two ways to compute the same logits."""
+
+
+def records(domain: Domain, count: int) -> Tensor:
+    """Records of a domain, drawn."""
+    return domain.random(count, Generator().manual_seed(0))
+
+
+def built(spec: ModelSpec, domain: Domain, *, seed: int = 0, **options: Any) -> SplitModel:
+    """Both segments, with the class names of the laws."""
+    one: Any = replace(spec, **options) if options else spec  # type: ignore[type-var]
+    split: SplitModel = one.build(domain, CLASSES, positions=True, seed=seed)
+    return split
+
+
+def fitting(spec: ModelSpec) -> Domain:
+    """The first of `IMAGES` that a model takes.
+
+    Raises:
+        UsageError: if it takes none of them, with the last reason.
+    """
+    for domain in IMAGES:
+        try:
+            split = built(spec, domain)
+            with torch.no_grad():
+                split.upper.eval()(split.lower.eval()(records(domain, 2)))
+        except Exception as error:  # of a user's network
+            reason = error
+        else:
+            return domain
+    tried = ", ".join("×".join(map(str, domain.shape)) for domain in IMAGES)
+    raise UsageError(f"the model takes no images of {tried} ({reason}); name its data with --dataset") from reason
+
+
+def gives_logits(spec: ModelSpec, domain: Domain) -> str:
+    """Finite smashed data of a known form, and a logit for each class."""
+    split = built(spec, domain)
+    with torch.no_grad():
+        smashed = split.lower.eval()(records(domain, 2))
+        logits = split.upper.eval()(smashed)
+    if smashed.ndim not in (2, 3, 4) or len(smashed) != 2 or not bool(smashed.isfinite().all()):
+        return f"the lower segment gives {list(smashed.shape)}; give finite [N, T, D], [N, C, H, W] or [N, D]"
+    if logits.shape != (2, CLASSES):
+        return f"the upper segment gives {list(logits.shape)} for 2 records of {CLASSES} classes; give [2, {CLASSES}]"
+    return ""
+
+
+def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
+    """The seed gives the weights, and torch's global generator stays as it is."""
+    state = torch.random.get_rng_state()
+    first, again, other = (built(spec, domain, seed=seed) for seed in (0, 0, 1))
+    if not torch.equal(torch.random.get_rng_state(), state):
+        return "building it draws from torch's global generator; seed its weights inside torch.random.fork_rng()"
+    for half in ("lower", "upper"):
+        a, b, c = (getattr(split, half).state_dict() for split in (first, again, other))
+        if not all(torch.equal(a[key], b[key]) for key in a):
+            return f"the same seed gives other weights of the {half} segment"
+        if a and all(torch.equal(a[key], c[key]) for key in a):
+            return f"another seed gives the same weights of the {half} segment"
+    return ""
+
+
+def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[str] = (), **options: Any) -> str:
+    """Wherever it is cut, both segments together are one network, and a later cut moves weights to the client.
+
+    Args:
+        spec: the model; one without a field `cut` keeps this law.
+        domain: of the records.
+        cuts: that are tried, in their order; none for all.
+        options: of the model.
+    """
+    if not (is_dataclass(spec) and "cut" in {field.name for field in fields(spec)}):
+        return ""
+    cuts, x = cuts or getattr(spec, "cuts", ()), records(domain, 2)
+    logits, sizes = [], []
+    for cut in cuts:
+        split = built(spec, domain, cut=cut, **options)
+        with torch.no_grad():
+            logits.append(split.upper.eval()(split.lower.eval()(x)))
+        sizes.append([sum(weight.numel() for weight in half.parameters()) for half in (split.lower, split.upper)])
+        owned = tuple(
+            any(key.endswith("cls_token") for key in half.state_dict()) for half in (split.lower, split.upper)
+        )
+        if owned != {"none": (False, False), "client": (True, False), "server": (False, True)}[split.class_token]:
+            return f"with cut={cut} it says class_token={split.class_token!r}, and the token is elsewhere"
+    for cut, found in zip(cuts, logits, strict=True):
+        if not torch.allclose(found, logits[0], atol=_CLOSE, rtol=0):
+            return f"cut={cut} gives other logits than cut={cuts[0]}"
+    below = [lower for lower, _ in sizes]
+    if len({sum(size) for size in sizes}) > 1 or below != sorted(below) or not all(upper for _, upper in sizes):
+        return f"weights below and above the cuts {', '.join(cuts)} are {sizes}; a later cut only moves weights down"
+    return ""
+
+
+def stacked(lowers: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """All segments in one call, with their stacked weights and buffers."""
+    weights, buffers = stack_module_state(list(lowers))
+    frame = copy.deepcopy(lowers[0]).to("meta")
+
+    def run(w: dict[str, Tensor], b: dict[str, Tensor], batch: Tensor) -> Tensor:
+        smashed: Tensor = functional_call(frame, (w, b), (batch,))
+        return smashed
+
+    return vmap(run, randomness="different")(weights, buffers, x), weights, buffers
+
+
+def clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> str:
+    """The lower segments of three clients give the same in one call as one after the other."""
+    lowers = [built(spec, domain, seed=seed).lower.eval() for seed in range(3)]
+    x = torch.stack([domain.random(2, Generator().manual_seed(seed)) for seed in range(3)])
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            together, _, _ = stacked(lowers, x)
+        except RuntimeError:  # training then runs them one after the other
+            return ""
+        alone = torch.stack([lower(batch) for lower, batch in zip(lowers, x, strict=True)])
+    if torch.allclose(together, alone, atol=1e-4, rtol=1e-4):
+        return ""
+    return "three clients in one call give other smashed data than one after the other; keep no state between records"
+
+
+def positions_are_as_said(spec: ModelSpec, domain: Domain) -> str:
+    """Whether tokens tell their places is seen as the model says it, and asking for none is obeyed."""
+    for positions in (True, False):
+        split = spec.build(domain, CLASSES, positions=positions, seed=0)
+        seen = hides_places(split.lower, domain)
+        if split.hides_places is not None and seen not in (split.hides_places, None):
+            return f"with positions={positions} it says hides_places={split.hides_places}, and the opposite is seen"
+    return ""
+
+
+LAWS: dict[str, Callable[[ModelSpec, Domain], str]] = {
+    "a logit for each class": gives_logits,
+    "weights follow the seed": weights_follow_the_seed,
+    "a cut moves weights and changes no function": a_cut_changes_no_function,
+    "clients in one call equal each alone": clients_in_one_call_equal_each_alone,
+    "positions are as it says": positions_are_as_said,
+}

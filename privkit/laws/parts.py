@@ -1,0 +1,138 @@
+"""Every law of one part, by its kind; and those that parts of all kinds keep: options, docstring, JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from privkit import docstrings
+from privkit.constraints import allowed
+from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
+from privkit.import_path import imported
+from privkit.registry import Component, is_own, kinds_of, load, one_of, parse, read_part, table
+
+KINDS = ("defenses", "attacks", "datasets", "models", "metrics")
+"""Kinds of parts that have laws."""
+_SHORTEST = 20
+"""Characters of a docstring's first line."""
+
+
+def is_frozen(component: Component) -> str:
+    """Its options cannot change after it was made."""
+    parameters = getattr(type(component.spec), "__dataclass_params__", None)
+    return "" if parameters is not None and parameters.frozen else "make it a @dataclass(frozen=True, kw_only=True)"
+
+
+def is_documented(component: Component) -> str:
+    """Its docstring says in a line what it is, and what each option means."""
+    spec = component.spec
+    text = docstrings.text(spec).partition("\n")[0]
+    if len(text) < _SHORTEST or docstrings.text(spec) == inspect.cleandoc(object.__doc__ or ""):
+        return "give its class a docstring whose first line says what it is"
+    meanings = docstrings.meanings(type(spec))
+    silent = [field.name for field in dataclasses.fields(spec) if field.name not in meanings]
+    return f"say under Attributes: what {', '.join(silent)} means" if silent else ""
+
+
+def ranges_are_declared(component: Component) -> str:
+    """The annotation of each number says its range, so that a value outside is refused."""
+    words = allowed(type(component.spec))
+    numbers = [
+        field.name
+        for field in dataclasses.fields(component.spec)
+        if isinstance(getattr(component.spec, field.name), int | float) and field.name not in words
+    ]
+    if numbers:
+        return f"annotate {', '.join(numbers)} with a range, such as privkit.constraints.Positive"
+    return ""
+
+
+def survives_json(component: Component, kind: str) -> str:
+    """Name and options, written as JSON, give the part again."""
+    fields = json.loads(json.dumps(component.to_json()))
+    given = {key: value for key, value in fields.items() if value is not None}
+    return "" if parse(kind, given).spec == component.spec else "its options as JSON give another part"
+
+
+def kind_of(given: str) -> str:
+    """The kind of a part that a user named.
+
+    Raises:
+        UsageError: if it is none, or may be several.
+
+    >>> kind_of("batch_shuffle:keep=.2"), kind_of("privkit.models.lenet:LeNet5")
+    ('defenses', 'models')
+    """
+    name, _ = read_part(given, placed=True)
+    own = is_own(name, {name for kind in KINDS for name in table(kind)})
+    kinds = kinds_of(imported("the part", name)) if own else [kind for kind in KINDS if name in table(kind)]
+    if len(kinds) == 1:
+        return kinds[0]
+    singular = [one_of(kind) for kind in kinds]
+    if kinds:
+        raise UsageError(f"{name} may be a {' or a '.join(singular)}; add --kind {singular[0]} or {singular[1]}")
+    if own:
+        raise UsageError(f"{name} is no part; privkit new KIND NAME writes one ({', '.join(map(one_of, KINDS))})")
+    raise unknown("part", name, {name for kind in KINDS for name in table(kind)})
+
+
+def laws(given: str, kind: str, dataset: str | None = None) -> Iterator[tuple[str, str]]:
+    """Each law of a part, with how it is broken; an empty text if it holds.
+
+    Args:
+        given: the part, as the command line takes it.
+        kind: one of `KINDS`.
+        dataset: whose records a model reads, as the command line takes it; None for images of usual sizes.
+
+    Raises:
+        PrivkitError: if there is no such part.
+    """
+    component = parse(kind, given)
+    yield from _held(
+        {
+            "it is a frozen dataclass": is_frozen,
+            "its docstring says what it is": is_documented,
+            "its numbers have ranges": ranges_are_declared,
+            "its options survive JSON": lambda one: survives_json(one, kind),
+        },
+        component,
+    )
+    home = load(f"privkit.laws.{kind}:LAWS")
+    if kind == "datasets":
+        pools = component.spec.open(None, download=False, train_images=1)
+        yield from _held(home, pools)
+    elif kind == "models":
+        from privkit.laws.models import fitting
+
+        domain = fitting(component.spec) if dataset is None else _domain(dataset)
+        yield from _held({law: lambda spec, of=of: of(spec, domain) for law, of in home.items()}, component.spec)
+    elif kind == "attacks":
+        from privkit.laws.attacks import Mounted
+
+        yield from _held(home, Mounted(component.spec))
+    else:
+        yield from _held(home, component.spec)
+
+
+def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[str, str]]:
+    """Each law; an error on the way breaks it."""
+    for law, broken in laws.items():
+        try:
+            yield law, broken(part)
+        except (MemoryError, DataError):
+            raise
+        except PrivkitError as error:
+            yield law, str(error)
+        except Exception as error:  # of a user's part
+            yield law, one_line(error, None)
+
+
+def _domain(dataset: str) -> Any:
+    """What the records of a dataset are."""
+    import numpy as np
+
+    pools = parse("datasets", dataset).spec.open(None, download=False, train_images=1)
+    return pools.train.take(np.arange(1)).domain
