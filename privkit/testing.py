@@ -1,4 +1,4 @@
-"""Assertions for a user's own tests: a claimed ε stands against canaries, and an audit meets its gates."""
+"""Assertions for a user's own tests: a claimed ε stands against canaries, an audit meets its gates, a part its laws."""
 
 from __future__ import annotations
 
@@ -135,3 +135,24 @@ def assert_audit(out: Path | str | None = None, **settings: Any) -> AuditRun:
     if run.exit_code:
         raise AssertionError("\n".join([run.verdict.sentence, *run.failures, f"report: {run.report}"]))
     return run
+
+
+def assert_laws(part: str, *, kind: str | None = None, dataset: str | None = None) -> None:
+    """Fail unless a part keeps the laws of its kind, as `privkit check` asks them.
+
+    Args:
+        part: as the command line takes it, such as "mine:Squash:bound=2".
+        kind: "defenses", "attacks", "datasets", "models" or "metrics"; None if the object says it.
+        dataset: whose records a model reads; None for images of usual sizes.
+
+    Raises:
+        AssertionError: with each law that is broken, and how.
+        PrivkitError: if there is no such part.
+
+    >>> assert_laws("privkit.defenses.masking:Masking:keep=.2")
+    """
+    __tracebackhide__ = True
+    from privkit.laws.parts import kind_of, laws
+
+    if broken := [f"{law}: {how}" for law, how in laws(part, kind or kind_of(part), dataset) if how]:
+        raise AssertionError("\n".join(broken))

@@ -15,6 +15,7 @@ from privkit.cli.compare import compare
 from privkit.cli.describe import describe as describe_part
 from privkit.cli.frontier import frontier
 from privkit.cli.ledger import ledger
+from privkit.cli.new import new
 from privkit.cli.papers import papers
 from privkit.cli.reproduce import reproduce
 from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
@@ -285,7 +286,7 @@ def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
     return [f"options: {', '.join(written.values())}"] if written else []
 
 
-for command in (*COMMANDS, ledger, papers, compare, describe_part, check, reproduce):
+for command in (*COMMANDS, ledger, papers, compare, describe_part, new, check, reproduce):
     app.command()(command)
 
 

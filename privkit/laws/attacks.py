@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -23,11 +23,19 @@ _TRUTH_HELD = frozenset({"auxiliary", "auxiliary_labels", "query", "lower"})
 """What an adversary holds where the private images behind its views are replaced."""
 
 
-class Watched:
-    """An attack whose outputs are kept, also where it stands in for itself in control experiments."""
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of an attack: its output, and whether torch's global generator stayed as it was."""
 
-    def __init__(self, attack: Any, outputs: list[Tensor]) -> None:
-        self._attack, self._outputs = attack, outputs
+    output: Tensor
+    untouched: bool
+
+
+class Watched:
+    """An attack whose runs are kept, also where it stands in for itself in control experiments."""
+
+    def __init__(self, attack: Any, runs: list[Run]) -> None:
+        self._attack, self._runs = attack, runs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._attack, name)
@@ -39,12 +47,13 @@ class Watched:
         control = mounting.control
         if control is None:
             return mounting
-        return replace(mounting, control=lambda steps: Watched(control(steps), self._outputs))
+        return replace(mounting, control=lambda steps: Watched(control(steps), self._runs))
 
     def run(self, observation: Any, generator: Generator, session: Session | None = None) -> Any:
         """Run it; see `Attack.run`."""
+        state = torch.random.get_rng_state()
         output = self._attack.run(observation, generator, session)
-        self._outputs.append(_numbers(output))
+        self._runs.append(Run(output=_numbers(output), untouched=torch.equal(torch.random.get_rng_state(), state)))
         return output
 
 
@@ -59,10 +68,10 @@ class Mounted:
         self.attack: Any = attack
 
     @cached_property
-    def tried(self) -> tuple[tuple[Control, ...], list[Tensor], bool]:
-        """Both controls, the outputs in them, and whether torch's global generator stayed as it was."""
-        state, outputs = torch.random.get_rng_state(), list[Tensor]()
-        watched: Any = Watched(self.attack, outputs)
+    def tried(self) -> tuple[tuple[Control, ...], list[Run]]:
+        """Both controls, and the runs in them."""
+        runs: list[Run] = []
+        watched: Any = Watched(self.attack, runs)
         if self.attack.goal == "reconstruct":
             controls = reconstruct_controls.controls(watched, observed(images())[0], 0)
         else:
@@ -71,7 +80,7 @@ class Mounted:
                 "membership": membership.controls,
                 "distinguish": distinguish.controls,
             }[self.attack.goal](watched, 0)
-        return controls, outputs, torch.equal(torch.random.get_rng_state(), state)
+        return controls, runs
 
     def control(self, place: int) -> str:
         """How one of the controls failed; empty if it did not."""
@@ -115,11 +124,10 @@ def declares_what_it_needs(mounted: Mounted) -> str:
 
 def same_seed_same_bits(mounted: Mounted) -> str:
     """Two runs give the same bits, and torch's global generator stays as it was."""
-    _, outputs, untouched = mounted.tried
-    _, again, _ = Mounted(mounted.attack).tried
-    if not untouched:
+    runs, again = mounted.tried[1], Mounted(mounted.attack).tried[1]
+    if not all(run.untouched for run in runs):
         return "it draws from torch's global generator; take the generator that is given"
-    if len(outputs) == len(again) and all(torch.equal(a, b) for a, b in zip(outputs, again, strict=True)):
+    if len(runs) == len(again) and all(torch.equal(a.output, b.output) for a, b in zip(runs, again, strict=True)):
         return ""
     return "the same generator gives other bits; draw from it, and from nothing else"
 
