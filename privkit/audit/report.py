@@ -75,8 +75,8 @@ def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, 
         manifest=manifest,
         verdict=verdict,
         pictures=pictures,
-        texts={row.cell: found for row in rows if (found := _texts(homes[row.cell], row))},
-        told={row.cell: found for row in rows if (found := _told(homes[row.cell], row))},
+        texts={row.cell: lines for row in rows if (lines := _texts(homes[row.cell], row))},
+        told={row.cell: scores for row in rows if (scores := _told(homes[row.cell], row))},
         commands={row.cell: command for row in rows if (command := cell_command(manifest.argv, row))},
     )
     return page.render(report, run / "report", write)
