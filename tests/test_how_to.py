@@ -129,11 +129,11 @@ def test_each_part_is_listed_documented_and_sourced(kind: str) -> None:
         registry.test_specifications_are_frozen_and_survive_json(kind, PARTS[kind])
 
 
-def test_the_commands_of_the_page_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_page_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = re.findall(r"^privkit audit .*", PAGE, flags=re.MULTILINE)
     assert len(commands) == 3
     for command in commands:
-        laws("test_readme.py").test_the_commands_are_understood(command, tmp_path, monkeypatch)
+        laws("test_commands.py").plan(command, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["defenses", "attacks", "datasets"])
