@@ -16,6 +16,7 @@ from privkit.constraints import Checked
 from privkit.registry import Component
 
 if TYPE_CHECKING:
+    from privkit.metrics.own import ImageMetric
     from privkit.reports.gate import Gate
     from privkit.training.spec import TrainingSpec
 
@@ -113,6 +114,7 @@ class AuditConfig:
         held: names of the parts of a split release that the adversary holds; none for all of them.
         features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), for LPIPS, and
             a classifier of guesses.
+        metrics: own metrics of images, beside those of every row.
         device: "auto", "cpu" or "cuda".
         data_root: folder of the official datasets.
         download: whether missing official files may be fetched.
@@ -137,6 +139,7 @@ class AuditConfig:
     tune: Tuning | None = None
     held: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    metrics: tuple[Component, ...] = ()
     device: str = "auto"
     data_root: Path | None = None
     download: bool = False
@@ -159,6 +162,11 @@ class AuditConfig:
     def parts(self) -> tuple[AuditConfig, ...]:
         """The run protocol by protocol; `defenses`, `protocol` and `training` are of the first alone."""
         return (self, *self.also)
+
+    @property
+    def own_metrics(self) -> dict[str, ImageMetric]:
+        """Label -> own metric."""
+        return {metric.label: metric.spec for metric in self.metrics}
 
     @property
     def attacked(self) -> Literal["private", "test"]:
@@ -186,6 +194,7 @@ class AuditConfig:
             "auxiliary": self.auxiliary,
             "victims": self.attacked,
             "features": list(self.features),
+            **({"metrics": [c.to_json() for c in self.metrics]} if self.metrics else {}),
             **({"parts": list(self.held)} if self.held else {}),
             **({"queries": asdict(self.queries)} if self.queries != ANY_QUERIES else {}),
             **({"tune": asdict(self.tune)} if self.tune else {}),

@@ -42,6 +42,7 @@ _CONTRACTS: dict[str, tuple[str, ...]] = {
     "attacks": ("run", "goal", "needs", "uses", "mounting"),
     "datasets": ("open", "domain"),
     "models": ("build", "domain"),
+    "metrics": ("__call__", "name", "higher_is_closer"),
 }
 """Kind -> what a user's own object must have to be a part of it."""
 _FUNCTIONS = {

@@ -14,6 +14,7 @@ from privkit import early
 from privkit.attacks.query_rules import QueryRules
 from privkit.config import BUDGETS, AuditConfig, Budget, Tuning, distinct
 from privkit.errors import LONGEST, UsageError, shortened, unknown
+from privkit.metrics import METRICS
 from privkit.pairing import paired
 from privkit.quick_attacks import AUTO, choose
 from privkit.registry import Component, load, parse, read_options, specify, table
@@ -43,6 +44,7 @@ KEYS = (
     "queries",
     "tune",
     "features",
+    "metric",
     "parts",
     "device",
     "data_root",
@@ -159,6 +161,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         queries=specify("queries", QueryRules, _table("queries", s["queries"])),
         held=_held(s.get("parts", []), [defense for _, part in pairs for defense in part]),
         features=_features(s.get("features", [])),
+        metrics=_metrics(s.get("metric", []), gates),
         device=device,
         data_root=Path(root).expanduser() if root else None,
         download=s.get("download", False),
@@ -167,6 +170,10 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     )
     config = replace(config, tune=_tuning(s.get("tune"), config.every_attack))
     check_same_domain(dataset, auxiliary=config.auxiliary, augment=config.training.augment, features=config.features)
+    if config.metrics and domain_of(dataset) != "images":
+        raise UsageError(
+            f"metric={config.metrics[0].label} looks at images, and {dataset.name} holds none; leave it out"
+        )
     return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
 
 
@@ -212,6 +219,33 @@ def _features(given: Any) -> tuple[str, ...]:
         raise UsageError(f"features must be names of networks, got {shortened(given)}")
     check_names(names)
     return tuple(names)
+
+
+def _metrics(given: Any, gates: Sequence[Gate]) -> tuple[Component, ...]:
+    """Own metrics, each with a column of its own, which gates may name.
+
+    Raises:
+        UsageError: for metrics that need not be asked for, two of one name, and gates on a metric that is not there.
+    """
+    from privkit.metrics.own import PREFIX, check_declared, column
+
+    metrics: dict[str, Component] = {}
+    for text in _many(given):
+        if isinstance(text, str) and text in METRICS:
+            raise UsageError(f"{text} is measured wherever it means something; metric takes your own, module:object")
+        metric = parse("metrics", text)
+        try:
+            check_declared(metric.spec)
+        except ValueError as error:
+            raise UsageError(f"metric {metric.label}: {error}") from None
+        if (name := column(metric.spec)) in metrics:
+            raise UsageError(f"{metrics[name].label} and {metric.label} are both called {metric.spec.name}; rename one")
+        metrics[name] = metric
+    for gate in gates:
+        name = gate.column.removeprefix("unaligned_").removeprefix("matched_").removesuffix("_worst")
+        if name.startswith(PREFIX) and name not in metrics:
+            raise unknown(f"column of the gate {gate}", name, metrics)
+    return tuple(metrics.values())
 
 
 def _tuning(given: Any, attacks: Sequence[Component]) -> Tuning | None:

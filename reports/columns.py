@@ -35,6 +35,8 @@ _PROVEN = (
 _TASK = ("accuracy", "task_mcc", "task_auc")
 SHORT = {**{name: f"unaligned_{name}" for name in _METRICS}, "tpr": "tpr_at_1_percent"}
 """Short name -> column; a metric of guesses is taken unaligned, as an adversary has them."""
+OWN = "own_"
+"""Before the name of a metric that is no metric of privkit's."""
 GATED = (
     *_TASK,
     *_METRICS,
@@ -52,6 +54,17 @@ _OF_ROW = {
     *("cell", "status", "reason", "defense", "attack", "threat_model", "dataset", "model", "seed"),
     *("auxiliary", "attacked", "batch_size"),
 }
+
+
+def gated(name: str) -> str | None:
+    """The column that a gate names, None if there is none; whether a run has an own metric is its own to say.
+
+    >>> gated("ssim"), gated("own_edges"), gated("matched_own_edges_worst"), gated("sim")
+    ('unaligned_ssim', 'unaligned_own_edges', 'matched_own_edges_worst', None)
+    """
+    if name.removeprefix("unaligned_").removeprefix("matched_").startswith(OWN):
+        return name if not name.startswith(OWN) else f"unaligned_{name}"
+    return SHORT.get(name, name) if name in SHORT or name in GATED else None
 
 
 def numbers(row: Row) -> dict[str, Interval | float]:

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from math import isfinite
 
 from privkit.interval import Interval
-from privkit.reports.columns import GATED, SHORT, ends, numbers
+from privkit.reports.columns import GATED, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
 from privkit.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
@@ -149,7 +149,7 @@ class Gate:
 
     def _values(self, row: Row) -> dict[str, Interval | float | None]:
         """The numbers that must meet the condition, the row's own first; None where it has none."""
-        found, column = numbers(row), SHORT.get(self.column, self.column)
+        found, column = numbers(row), gated(self.column) or self.column
         own = found.get(column)
         values: dict[str, Interval | float | None] = {"": own}
         metric = found.get(column.removesuffix("_worst"))
@@ -182,7 +182,7 @@ def _known(gate: str, column: str) -> str:
     Raises:
         GateError: with the nearest one that exists.
     """
-    if column in GATED or column in SHORT:
+    if gated(column) is not None:
         return column
     if column.startswith("tpr@"):
         if float(f"0{column[4:]}") == 0.01:

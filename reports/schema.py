@@ -148,7 +148,7 @@ class Row(Frozen):
     data_range: Annotated[float, Field(description="largest minus smallest value of a pixel")] = 1.0
     tuned: Annotated[Tuned | None, Field(description="how the attack's fields were chosen, if they were tuned")] = None
     feature_networks: Annotated[
-        tuple[str, ...], Field(description="networks behind F-SIM, identification and LPIPS")
+        tuple[str, ...], Field(description="networks behind F-SIM, identification and LPIPS, and own metrics")
     ] = ()
     accuracy: Annotated[Interval | None, Field(description="of the task, on the test records")] = None
     task: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from privkit.interval import Interval
 from privkit.reports import escape
-from privkit.reports.columns import START
+from privkit.reports.columns import OWN, START
 from privkit.reports.origins import origins
 from privkit.reports.schema import Metrics, Row, Summary
 
@@ -96,7 +96,10 @@ def table(rows: Sequence[Row]) -> Table:
 
     Where rows are not made alike (another device, another version), a last column says in what they differ.
     """
-    looks = [name for name in PERCEIVED if any(name in row.recovered.get("unaligned", {}) for row in rows)]
+    held = {name: metric for row in rows for name, metric in row.recovered.get("unaligned", {}).items()}
+    own = {name: f"{name} {'↓' if held[name].higher_is_closer else '↑'}" for name in held if name.startswith(OWN)}
+    perceived = {name: header for name, header in PERCEIVED.items() if name in held} | own
+    looks = list(perceived)
     made = origins(rows)
     names = record_metrics(rows)
     lines: list[tuple[str, ...]] = []
@@ -126,8 +129,8 @@ def table(rows: Sequence[Row]) -> Table:
             for name, (key, metrics) in floors.items()
         ]
         floor += [False] * len(group) + [True] * len(floors)
-    own = (*HEADERS[:4], *(RECORD_METRICS[name] for name in names), *HEADERS[-2:]) if names else HEADERS
-    headers = (*own, *(PERCEIVED[name] for name in looks), *(["made of"] if made else []))
+    first = (*HEADERS[:4], *(RECORD_METRICS[name] for name in names), *HEADERS[-2:]) if names else HEADERS
+    headers = (*first, *perceived.values(), *(["made of"] if made else []))
     return Table(headers=headers, rows=tuple(lines), floor=tuple(floor))
 
 

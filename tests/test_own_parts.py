@@ -15,6 +15,7 @@ from privkit import registry
 from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import PrivkitError, RunFolderError
 from privkit.registry import parse, table
+from privkit.reports.tables import table as table_of
 from privkit.run.verify import examine
 from privkit.settings import resolve
 
@@ -52,6 +53,15 @@ class Grey(MidGrey):
     name: ClassVar[str] = "grey"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Largest:
+    name: ClassVar[str] = "largest"
+    higher_is_closer: ClassVar[bool] = False
+
+    def __call__(self, truth, guess, *, data_range):
+        return np.abs(truth - guess).max(axis=(1, 2, 3))
+
+
 def digits():
     pixels, labels = load_digits(return_X_y=True)
     return (pixels.reshape(-1, 8, 8) / 16).astype(np.float32), labels
@@ -65,6 +75,8 @@ SETTINGS: dict[str, Any] = {
     "attack": "mine_:Grey",
     "dataset": "mine_:digits",
     "model": "mine_:segments",
+    "metric": "mine_:Largest",
+    "gate": "own_largest>=0.0",
     "budget": "smoke:private=40,auxiliary=40,test=20,victims=20,epochs=1",
     "training": "batch_size=20",
     "threads": 1,
@@ -146,6 +158,12 @@ BAD = [
     ({"defense": "mine_:Squash:bond=2"}, "unknown option of defense mine_:Squash 'bond'; did you mean 'bound'?"),
     ({"defense": "mine_:Squash:bound=-1"}, "defense mine_:Squash: bound must be a finite number > 0, got -1"),
     ({"defense": "mine_:Squash@server"}, "mine_:Squash runs at the client only, got place='server'"),
+    ({"metric": "mine_:digits"}, "mine_:digits is no metric: it has no name, higher_is_closer"),
+    ({"metric": "ssim"}, "ssim is measured wherever it means something; metric takes your own"),
+    ({"metric": "mine_:Largest", "gate": "own_larges<=1"}, "unknown column of the gate .*did you mean 'own_largest'?"),
+    ({"metric": "mine_:Largest", "dataset": "names"}, "looks at images, and names holds none; leave it out"),
+    ({"gate": "own_largest<=1"}, "unknown column of the gate own_largest<=1.0 'own_largest'"),
+    ({"metric": ["mine_:Largest", {"name": "mine_:Largest"}]}, "are both called largest; rename one"),
     ({"defense": "batch_shuffle:keep"}, "write options as name:key=value"),
 ]
 
@@ -167,6 +185,11 @@ def test_own_parts_are_rows_of_a_run_that_resumes_and_verifies(home: Path) -> No
     }
     assert [row.certificate.kind for row in rows if row.certificate] == ["nothing", "nothing", "differential_privacy"]
     assert all(set(row.provenance.code) == {"mine_"} for row in rows)
+    for row in rows:
+        grey, floor = (found["unaligned"]["own_largest"] for found in (row.recovered, row.floors["mid_grey"]))
+        assert grey.value == floor.value == 0.5
+        assert not grey.higher_is_closer
+    assert "own_largest ↑" in table_of(rows).headers
     assert examine(home / "run").exit_code == 0
     trained = {path: path.stat().st_mtime_ns for path in (home / "run" / "models").glob("*/trained.json")}
     assert again().rows == rows

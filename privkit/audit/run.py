@@ -193,7 +193,7 @@ def _run_cells(
     config: AuditConfig, folder: RunFolder, device: torch.device, threads: int, progress: Progress, again: bool
 ) -> list[Row]:
     """Every cell of the plan, skipping what is finished and still is what this command would compute."""
-    cells, perception = plan(config), Perception.of(config.features, device)
+    cells, perception = plan(config), Perception.of(config.features, device, config.own_metrics)
     here = circumstances(device.type, threads)
     planned = [(part, plan(replace(part, also=()))) for part in config.parts]
     made_of = {cell: made for part, own in planned for cell, made in ingredients(part, own, perception, here).items()}

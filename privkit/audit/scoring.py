@@ -93,12 +93,12 @@ def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: f
     )
 
 
-def summarise(scores: Mapping[str, Scores], seed: int) -> dict[str, Metrics]:
-    """Estimates of every alignment and metric."""
+def summarise(scores: Mapping[str, Scores], seed: int, perception: Perception | None = None) -> dict[str, Metrics]:
+    """Estimates of every alignment and metric; `perception` knows the directions of own metrics."""
+    closer = HIGHER_IS_CLOSER | (perception.directions if perception is not None else {})
     return {
         alignment: {
-            name: estimate(values, higher_is_closer=HIGHER_IS_CLOSER[name], seed=seed)
-            for name, values in metrics.items()
+            name: estimate(values, higher_is_closer=closer[name], seed=seed) for name, values in metrics.items()
         }
         for alignment, metrics in scores.items()
     }

@@ -127,13 +127,14 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     splits, victims, auxiliary = images.splits, images.victims, images.auxiliary
     batch = config.protocol.spec.active * config.training.batch_size
     if perception is None:
-        perception = Perception.of(config.features, device)
+        perception = Perception.of(config.features, device, config.own_metrics)
     if perception.recognizes:
         perception = perception.fitted(without(splits.auxiliary, victims), splits.classes, seed)
     floors = {
         name: summarise(
             scored(splits.domain, victims.x, guess.expand_as(victims.x).contiguous(), batch, perception, victims.y),
             seed,
+            perception,
         )
         for name, guess in splits.domain.guesses(auxiliary.x).items()
     }

@@ -146,6 +146,10 @@ def audit(
             "repeatable. A PATH is a TorchScript program, and it is run."
         ),
     ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="Your own metric of images, module:object; its column is own_NAME; repeatable."),
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads. [all usable, at most 8]")] = None,
     gate: Annotated[
         list[str] | None,
@@ -196,6 +200,7 @@ def audit(
         "queries": queries,
         "tune": tune,
         "features": features,
+        "metric": metric,
         "parts": parts,
         "threads": threads,
         "gate": gate,

@@ -1,9 +1,10 @@
-"""The metrics that a user's own feature network adds to every reconstruction."""
+"""The metrics that feature networks and a user's own metrics add to every reconstruction."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from privkit.attacks.scores.image import Values
 from privkit.domains.base import Batch
 from privkit.errors import UsageError
 from privkit.metrics.feature_networks import FeatureNetwork, feature_network
+from privkit.metrics.own import ImageMetric, column
+from privkit.metrics.own import values as own_values
 from privkit.metrics.perceptual import f_sim, f_sim_floors, identity, lpips, lpips_weights
 from privkit.metrics.recognition import fitting, recognized, recognized_floors, taught
 
@@ -29,15 +32,19 @@ class Perception:
         trunk: of LPIPS, or "".
         classifier: of guesses, or None.
         learns: whether the classifier is one that `fitted` trains.
+        own: label -> metric of a user's own.
     """
 
     network: FeatureNetwork | None = None
     trunk: str = ""
     classifier: FeatureNetwork | None = None
     learns: bool = False
+    own: Mapping[str, ImageMetric] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, names: Sequence[str], device: torch.device) -> Perception:
+    def of(
+        cls, names: Sequence[str], device: torch.device, own: Mapping[str, ImageMetric] = MappingProxyType({})
+    ) -> Perception:
         """Load what a user named.
 
         Args:
@@ -45,6 +52,7 @@ class Perception:
                 "lpips:squeeze", and one "classifier" or "classifier:PATH", a TorchScript file, [N, 3, H, W] in [0, 1]
                 -> [N, L].
             device: where it computes.
+            own: label -> metric of a user's own.
 
         Raises:
             UsageError: for two of a kind, or an unknown name.
@@ -63,7 +71,13 @@ class Perception:
             trunk=trunks[0] if trunks else "",
             classifier=replace(given[0], label=given[0].label.replace("file:", "classifier:", 1)) if given else None,
             learns=paths == [""],
+            own=own,
         )
+
+    @property
+    def directions(self) -> dict[str, bool]:
+        """Own metric -> whether a higher value is closer."""
+        return {column(metric): metric.higher_is_closer for metric in self.own.values()}
 
     @property
     def recognizes(self) -> bool:
@@ -91,7 +105,7 @@ class Perception:
     def labels(self) -> tuple[str, ...]:
         """Names with their weights' hash or version, for the row."""
         names = [one.label for one in (self.network, self.classifier) if one is not None]
-        return tuple(names + ([f"lpips:{self.trunk} 0.1"] if self.trunk else []))
+        return (*names, *([f"lpips:{self.trunk} 0.1"] if self.trunk else []), *self.own)
 
     def contents(self) -> dict[str, str]:
         """What was named -> the hash of its weights; a classifier that is trained here follows from seed and images.
@@ -128,7 +142,7 @@ class Perception:
             values["lpips"] = lpips(truth, guess, self.trunk)
         if self.classifier is not None and labels is not None:
             values["recognized"] = recognized(labels, guess, self.classifier)
-        return values
+        return values | {column(metric): own_values(metric, truth, guess) for metric in self.own.values()}
 
     def floors(self, truth: Tensor, labels: Tensor) -> tuple[str, ...]:
         """F-SIM of different originals, and how many originals the classifier recognizes, in words."""

@@ -68,6 +68,7 @@ def ingredients(
     defenses = {d.label: _part("defenses", d) for d in config.defenses}
     attacks = {a.label: _part("attacks", a) for a in config.every_attack}
     looks = _joined(_code({metric.__module__ for metric in IMAGE_METRICS.values()}), _perceived(perception))
+    looks = _joined(looks, *(_part("metrics", metric) for metric in config.metrics))
     if config.auxiliary not in ("disjoint", "training"):
         looks = _joined(looks, _part("datasets", parse("datasets", config.auxiliary)))
     if config.tune is not None:

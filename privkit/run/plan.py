@@ -71,6 +71,7 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
         "victims": victims,
         "delta": config.delta,
         "features": list(config.features),
+        **({"metrics": [metric.to_json() for metric in config.metrics]} if config.metrics else {}),
         **({"parts": list(config.held)} if config.held and defense.spec.storages else {}),
         **({"queries": asdict(config.queries)} if config.queries != ANY_QUERIES else {}),
         **({"tune": asdict(config.tune)} if config.tune else {}),

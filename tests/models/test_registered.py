@@ -1,6 +1,5 @@
 """Laws of every registered model on images: a new model is tested by being registered."""
 
-import copy
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -8,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
+from privkit.laws import models as laws
 from privkit.models import MODELS, SplitModel
-from privkit.models.places import hides_places
 from privkit.registry import load, parse
 
 EVERY = {name: load(target) for name, target in MODELS.items()}
@@ -68,24 +66,9 @@ def shaken(module: nn.Module, seed: int = 0) -> nn.Module:
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_cut_moves_weights_and_changes_no_function(name: str) -> None:
     """Both segments together are one network wherever the cut is, and the class token is where it is said to be."""
-    owner: dict[str, Any] = (
-        {"class_token": "client"} if name == "t2t_vit" else {}
-    )  # blocks below the cut miss a token of the server's
-    x, found, sizes = images(2), [], []
-    for cut in cuts(name):
-        split = build(name, cut=cut, **owner)
-        with torch.no_grad():
-            found.append(split.upper.eval()(split.lower.eval()(x)))
-        halves = (split.lower, split.upper)
-        sizes.append([sum(weight.numel() for weight in half.parameters()) for half in halves])
-        owned = [any(key.endswith("cls_token") for key in half.state_dict()) for half in halves]
-        assert owned == {"none": [False, False], "client": [True, False], "server": [False, True]}[split.class_token]
-    assert found[0].shape == (2, 10)
-    for logits in found[1:]:
-        torch.testing.assert_close(logits, found[0], atol=2e-5, rtol=0)
-    assert len({below + above for below, above in sizes}) == 1
-    assert [below for below, _ in sizes] == sorted(below for below, _ in sizes)
-    assert all(above for _, above in sizes)
+    owner = {"class_token": "client"} if name == "t2t_vit" else {}  # blocks below the cut miss a token of the server's
+    assert laws.gives_logits(SPECS[name], IMAGES) == ""
+    assert laws.a_cut_changes_no_function(SPECS[name], IMAGES, cuts(name), **owner) == ""
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -105,13 +88,8 @@ def test_an_unknown_cut_lists_those_that_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_weights_follow_the_seed_and_nothing_else(name: str) -> None:
-    state = torch.random.get_rng_state()
-    first, again, other = (build(name, seed=seed) for seed in (0, 0, 1))
-    assert torch.equal(torch.random.get_rng_state(), state)
-    for half in ("lower", "upper"):
-        a, b, c = (getattr(split, half).state_dict() for split in (first, again, other))
-        assert all(torch.equal(a[key], b[key]) for key in a)
-        assert any(not torch.equal(a[key], c[key]) for key in a)
+    spec = replace(SPECS[name], patch=16, stride=16) if name == "patch_splitnn" else SPECS[name]
+    assert laws.weights_follow_the_seed(spec, IMAGES) == ""
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -132,18 +110,6 @@ def test_eight_pixels_are_enough(name: str) -> None:
         assert split.upper.eval()(split.lower.eval()(images(2, shape=(1, 8, 8)))).shape == (2, 10)
 
 
-def stacked(lowers: list[nn.Module], x: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """All segments in one call, with their stacked weights and buffers."""
-    weights, buffers = stack_module_state(lowers)
-    frame = copy.deepcopy(lowers[0]).to("meta")
-
-    def run(w: dict[str, Tensor], b: dict[str, Tensor], batch: Tensor) -> Tensor:
-        found: Tensor = functional_call(frame, (w, b), (batch,))
-        return found
-
-    return vmap(run)(weights, buffers, x), weights, buffers
-
-
 @pytest.mark.parametrize(("name", "end"), [*((n, e) for n in SMALL for e in (0, 1)), *((n, -1) for n in LIGHT)])
 @pytest.mark.parametrize("training", [True, False])
 def test_three_clients_in_one_call_equal_one_after_the_other(name: str, end: int, training: bool) -> None:
@@ -154,7 +120,7 @@ def test_three_clients_in_one_call_equal_one_after_the_other(name: str, end: int
     x = images(3, 2, shape=shape)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*batching rule.*")
-        together, weights, buffers = stacked(lowers, x)
+        together, weights, buffers = laws.stacked(lowers, x)
         (together**2).sum().backward()
     alone = torch.stack([lower(batch) for lower, batch in zip(lowers, x, strict=True)])
     (alone**2).sum().backward()
@@ -173,8 +139,8 @@ def test_three_clients_in_one_call_equal_one_after_the_other(name: str, end: int
 @pytest.mark.parametrize("name", SMALL)
 def test_what_is_said_about_places_is_what_is_seen(name: str) -> None:
     """The numeric test finds what the model says, wherever it can tell."""
-    for positions in (True, False):
-        split = SPECS[name].build(IMAGES, 10, positions=positions, seed=0)
-        seen = hides_places(split.lower, IMAGES)
-        assert split.hides_places in (True, False)
-        assert seen in (split.hides_places, None)
+    assert all(
+        SPECS[name].build(IMAGES, 10, positions=positions, seed=0).hides_places is not None
+        for positions in (True, False)
+    )
+    assert laws.positions_are_as_said(SPECS[name], IMAGES) == ""

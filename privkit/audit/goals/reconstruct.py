@@ -63,7 +63,7 @@ def ask(context: AttackContext) -> Row:
     floors = dict(seed_data.floors)
     if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
         untaught = mounting.start.run(observe(context, known_to(mounting.start)), context.generator()).images[seats]
-        floors["zero_steps"] = summarise(scored(domain, victims.x, untaught, size, looks, victims.y), seed)
+        floors["zero_steps"] = summarise(scored(domain, victims.x, untaught, size, looks, victims.y), seed, looks)
     checks = _controls(attack, context)
 
     context.begin()
@@ -75,7 +75,7 @@ def ask(context: AttackContext) -> Row:
     result = attack.run(observation, context.generator(), session)
     result = replace(result, images=result.images[seats])
     scores = scored(domain, victims.x, result.images, size, looks, victims.y)
-    recovered = summarise(scores, seed)
+    recovered = summarise(scores, seed, looks)
     checks += judge(
         result.converged, recovered["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
     )

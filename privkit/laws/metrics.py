@@ -1,0 +1,62 @@
+"""Laws of a metric of images: a value an image, best where guess and original are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from privkit.metrics.own import ImageMetric, check_declared, values
+
+COUNT, SIDE = 6, 16
+
+
+def images() -> tuple[Tensor, Tensor]:
+    """Originals and guesses [N, 3, H, W] in [0, 1]; the guesses drift away from image to image."""
+    draws = Generator().manual_seed(0)
+    truth, noise = torch.rand(2, COUNT, 3, SIDE, SIDE, generator=draws)
+    share = torch.linspace(0.2, 1, COUNT).view(-1, 1, 1, 1)
+    return truth, (1 - share) * truth + share * noise
+
+
+def declares_name_and_direction(metric: ImageMetric) -> str:
+    """It has a name for its column, and says whether higher is closer."""
+    try:
+        check_declared(metric)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def gives_a_number_for_each_image(metric: ImageMetric) -> str:
+    """Finite values [N], each of its own image alone, and the same again; the images stay as they are."""
+    truth, guess = images()
+    kept = truth.clone(), guess.clone()
+    given = values(metric, truth, guess)
+    order = torch.arange(COUNT).roll(2)
+    if not np.array_equal(values(metric, truth, guess), given):
+        return "the same images give other values; draw nothing"
+    if not np.allclose(values(metric, truth[order], guess[order]), given[order.numpy()], rtol=1e-6):
+        return "in another order images have other values; compare each image alone"
+    if not (torch.equal(truth, kept[0]) and torch.equal(guess, kept[1])):
+        return "it changes the images that it is given"
+    return ""
+
+
+def is_best_where_images_are_equal(metric: ImageMetric) -> str:
+    """Equal images have the best value in the direction that it declares, and images further away a worse one."""
+    truth, guess = images()
+    sign = 1 if metric.higher_is_closer else -1
+    equal, apart = sign * values(metric, truth, truth), sign * values(metric, truth, guess)
+    if not bool((equal > apart).all()):
+        return f"with higher_is_closer={metric.higher_is_closer} some guess is as close as the original itself"
+    return "" if apart[0] > apart[-1] else "a guess of pure noise is as close as one that is mostly the original"
+
+
+LAWS: dict[str, Callable[[ImageMetric], str]] = {
+    "it has a name and a direction": declares_name_and_direction,
+    "a number for each image": gives_a_number_for_each_image,
+    "equal images are closest": is_best_where_images_are_equal,
+}

@@ -1,0 +1,80 @@
+"""A user's own metric of reconstructed images: its contract, and its values as a row holds them."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privkit.attacks.scores.image import Values
+
+PREFIX = "own_"
+"""Before the name of an own metric in rows, tables and gates, so that it is taken for no metric of privkit's."""
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
+class ImageMetric(Protocol):
+    """A frozen dataclass that compares images, one value an image.
+
+    Attributes:
+        name: of its column, small letters, digits and _.
+        higher_is_closer: whether a larger value means that the guess is closer to the original.
+    """
+
+    name: ClassVar[str]
+    higher_is_closer: ClassVar[bool]
+
+    def __call__(
+        self, truth: NDArray[np.float32], guess: NDArray[np.float32], *, data_range: float
+    ) -> NDArray[np.floating]:
+        """Compare each original with its guess.
+
+        Args:
+            truth: [N, C, H, W].
+            guess: the same shape.
+            data_range: largest minus smallest possible value; 1.0 for images in [0, 1].
+
+        Returns:
+            [N], finite.
+        """
+
+
+def check_declared(metric: ImageMetric) -> None:
+    """Refuse a metric without a usable name or direction.
+
+    Raises:
+        ValueError: with what is wrong.
+    """
+    if not isinstance(metric.name, str) or not _NAME.fullmatch(metric.name):
+        raise ValueError(f"name must be small letters, digits and _, at most 40 of them, got {metric.name!r}")
+    if metric.name.endswith("worst"):
+        raise ValueError(f"name must not end in worst, as columns of the worst image do, got {metric.name!r}")
+    if not isinstance(metric.higher_is_closer, bool):
+        raise ValueError(f"higher_is_closer must be True or False, got {metric.higher_is_closer!r}")
+
+
+def column(metric: ImageMetric) -> str:
+    """The name of its values in rows, tables and gates."""
+    return PREFIX + metric.name
+
+
+def values(metric: ImageMetric, truth: Tensor, guess: Tensor) -> Values:
+    """One value an image.
+
+    Args:
+        metric: any.
+        truth: [N, C, H, W] in [0, 1].
+        guess: the same shape.
+
+    Raises:
+        ValueError: if it gives something else than a finite number for each image.
+    """
+    given = np.asarray(metric(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0))
+    if given.shape != (len(truth),) or given.dtype.kind not in "biuf":
+        raise ValueError(f"metric {metric.name} must give {len(truth)} numbers, one an image, got {list(given.shape)}")
+    if not bool(np.isfinite(given).all()):
+        raise ValueError(f"metric {metric.name} gave NaN or infinity; give a finite number for each image")
+    return given.astype(np.float64)

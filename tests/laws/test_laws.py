@@ -1,0 +1,197 @@
+"""The laws of parts: privkit's own and the templates keep them, and each law finds a part that breaks it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from privkit.attacks.goals.reconstruct import Reconstruction
+from privkit.domains.base import Pools, RecordPool
+from privkit.domains.images.domain import Images
+from privkit.errors import UsageError
+from privkit.laws import attacks, datasets, metrics, models
+from privkit.laws.parts import kind_of, laws
+from privkit.models import SplitModel
+from privkit.models.vit import Vit
+from privkit.registry import parse
+from privkit.templates import attack, metric, model
+
+SHAPE = Images(shape=(1, 8, 8))
+PARTS = (
+    *("privkit.templates.defense:Template", "privkit.templates.attack:Template", "privkit.templates.dataset:Template"),
+    *("privkit.templates.model:Template:maps=4", "privkit.templates.metric:Template"),
+    *("gaussian_noise:sigma=1", "label_leak", "member_inference", "canaries", "tiny_digits", "lenet5"),
+)
+COUNTER = iter(range(10_000))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_templates_and_our_own_parts_keep_their_laws(part: str) -> None:
+    asked = list(laws(part, kind_of(part)))
+    assert len(asked) >= 7
+    assert [(law, how) for law, how in asked if how] == []
+
+
+def test_what_is_no_part_is_refused() -> None:
+    for given, message in (
+        ("lenet6", "unknown part 'lenet6'; did you mean 'lenet5'?"),
+        (
+            "math:pi",
+            r"math:pi is no part; privkit new KIND NAME writes one \(defense, attack, dataset, model, metric\)",
+        ),
+        ("privkit.errors:one_line", "may be a dataset or a model; add --kind dataset or model"),
+        ("batch_shuffle:keep", "write options as name:key=value"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            kind_of(given)
+
+
+class Peeking(attack.Template):
+    """It remembers the images that a client sent."""
+
+    def run(self, observation: Any, generator: Any, session: Any = None) -> Reconstruction:
+        import gc
+
+        seen = [one for one in gc.get_objects() if torch.is_tensor(one) and one.shape == (attacks.VICTIMS, 1, 28, 28)]
+        return Reconstruction(images=seen[-1].clone())
+
+
+class Dice(attack.Template):
+    """It draws from the global generator."""
+
+    def run(self, observation: Any, generator: Any, session: Any = None) -> Reconstruction:
+        guess = super().run(observation, generator).images
+        return Reconstruction(images=(guess + 0.01 * torch.rand(guess.shape)).clamp(0, 1))
+
+
+class Idle(attack.Template):
+    """It guesses grey."""
+
+    def run(self, observation: Any, generator: Any, session: Any = None) -> Reconstruction:
+        return Reconstruction(images=0 * super().run(observation, generator).images + 0.5)
+
+
+class Undeclared(attack.Template):
+    """It wants what nobody holds."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"truth"})
+
+
+@pytest.mark.parametrize(
+    ("lie", "law"),
+    [
+        (Undeclared, "it declares what it needs"),
+        (Idle, "it wins on its control"),
+        (Dice, "same seed, same bits"),
+        (Peeking, "it sees no truth"),
+    ],
+)
+def test_attacks_that_break_a_law(lie: type[attack.Template], law: str) -> None:
+    assert attacks.LAWS[law](attacks.Mounted(lie()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd(model.Template):
+    """A model with a fault."""
+
+    fault: str = ""
+
+    def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
+        if self.fault == "seed":
+            seed = next(COUNTER)
+        split = super().build(domain, classes + (self.fault == "logits"), positions=positions, seed=seed)
+        if self.fault == "global":
+            nn.Linear(2, 2)
+        return replace(split, hides_places=False) if self.fault == "places" else split
+
+
+class Shifted(Vit):
+    """A network that depends on its cut."""
+
+    def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
+        return super().build(domain, classes, positions=positions, seed=seed + len(self.cut))
+
+
+@pytest.mark.parametrize(
+    ("fault", "law"),
+    [("logits", "a logit for each class"), ("seed", "weights follow the seed"), ("global", "weights follow the seed")],
+)
+def test_models_that_break_a_law(fault: str, law: str) -> None:
+    assert models.LAWS[law](Odd(), SHAPE) == ""
+    assert models.LAWS[law](Odd(fault=fault), SHAPE)
+
+
+def test_a_model_that_lies_about_cuts_or_positions() -> None:
+    micro = {"patch": 4, "width": 16, "depth": 2, "heads": 2}
+    assert models.a_cut_changes_no_function(Vit(**micro), SHAPE) == ""  # type: ignore[arg-type]
+    assert models.a_cut_changes_no_function(Shifted(**micro), SHAPE)  # type: ignore[arg-type]
+
+    class Denies(Vit):
+        def build(self, *given: Any, positions: bool, **named: Any) -> SplitModel:
+            split = super().build(*given, positions=True, **named)
+            return replace(split, hides_places=True)
+
+    assert models.positions_are_as_said(Vit(**micro), SHAPE) == ""  # type: ignore[arg-type]
+    assert models.positions_are_as_said(Denies(**micro), SHAPE)  # type: ignore[arg-type]
+
+
+class Restless(RecordPool):
+    """A pool whose records change with their order."""
+
+    def take(self, rows: Any) -> Any:
+        batch = super().take(rows)
+        return replace(batch, x=batch.x * torch.linspace(0.5, 1, len(rows)).view(-1, 1, 1, 1))
+
+
+def pools(kind: type[RecordPool] = RecordPool, **changes: Any) -> Pools:
+    x, y = torch.rand(8, 1, 8, 8), torch.arange(8) % 2
+    pool = kind(x=x, y=y, domain=SHAPE)
+    return replace(Pools(train=pool, test=replace(pool, first_id=100), classes=2), **changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "law"),
+    [
+        (lambda: pools(test=RecordPool(x=torch.rand(4, 1, 9, 9), y=torch.arange(4), domain=Images(shape=(1, 9, 9)))),
+         "records have one shape, in range"),
+        (lambda: pools(classes=1), "labels are classes"),
+        (lambda: pools(Restless), "a row stays what it is"),
+        (lambda: pools(test=pools().train), "a row stays what it is"),
+    ],
+)  # fmt: skip
+def test_datasets_that_break_a_law(given: Callable[[], Pools], law: str) -> None:
+    assert datasets.LAWS[law](pools()) == ""
+    assert datasets.LAWS[law](given())
+
+
+@pytest.mark.parametrize(
+    ("law", "given"),
+    [
+        ("it has a name and a direction", {"name": "Bad Name"}),
+        ("it has a name and a direction", {"name": "the_worst"}),
+        ("it has a name and a direction", {"higher_is_closer": "yes"}),
+        ("equal images are closest", {"higher_is_closer": True}),
+        ("equal images are closest", {"__call__": lambda self, truth, guess, *, data_range: np.ones(len(truth))}),
+        ("a number for each image", {"__call__": lambda self, truth, guess, *, data_range: np.arange(len(truth))}),
+    ],
+)
+def test_metrics_that_break_a_law(law: str, given: dict[str, Any]) -> None:
+    assert metrics.LAWS[law](metric.Template()) == ""
+    assert metrics.LAWS[law](type("Lie", (metric.Template,), given)())
+
+
+@pytest.fixture
+def undocumented(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.Template, "__doc__", "A model.")
+
+
+@pytest.mark.usefixtures("undocumented")
+def test_a_part_without_words_is_told_so() -> None:
+    part = "privkit.templates.model:Template"
+    broken = {law: how for law, how in laws(part, "models") if how}
+    assert broken == {"its docstring says what it is": "give its class a docstring whose first line says what it is"}
+    assert parse("models", part).label == part
