@@ -20,6 +20,7 @@ from privkit.reports.gallery import Pictures, gallery
 from privkit.reports.origins import mixture
 from privkit.reports.schema import Manifest, Row, Summary
 from privkit.reports.scores import Told, score_charts
+from privkit.reports.strongest import NAMES
 from privkit.reports.tables import Table
 from privkit.reports.verdict import Verdict
 from privkit.threat_models import THREAT_MODELS, shown
@@ -216,6 +217,8 @@ def _environment() -> Environment:
         "proven": tables.proven,
         "shown": shown,
         "label": label,
+        "names": {"psnr": "PSNR", **NAMES},
+        "floor_names": tables.FLOOR_NAMES,
         "sections": sections,
         "models": THREAT_MODELS,
         "others": threats.OTHERS,

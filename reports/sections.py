@@ -22,7 +22,7 @@ class Card:
     """One defense in a few lines.
 
     Attributes:
-        row: the strongest attack's on the first seed, or the first row if no attack gave a number.
+        row: of the strongest attack on the first seed; the first row if no attack gave a number.
         point: accuracy and recovery over seeds; None if no record was reconstructed.
         undefended: the same of the undefended model under the same protocol.
         accuracy: of the task, over seeds if there are several.
@@ -59,7 +59,8 @@ def _card(
     over: Mapping[tuple[str, str], Mapping[str, Interval]],
 ) -> Card:
     """The card of one defense's rows."""
-    row = best.row if best else rows[0]
+    point = points.get(rows[0].defense)
+    row = next((one for one in rows if point and one.attack == point.attack), best.row if best else rows[0])
     refused: dict[str, list[str]] = {}
     for other in rows:
         if other.status != "done" and other.attack not in refused.setdefault(other.reason, []):
@@ -68,7 +69,7 @@ def _card(
     told = {one.attack: one.answers["auc"] for one in reversed(rows) if "auc" in one.answers}
     return Card(
         row=row,
-        point=points.get(row.defense),
+        point=point,
         undefended=points.get(f"none:protocol={row.protocol}", points.get("none")),
         accuracy=accuracy,
         strongest=best,

@@ -76,7 +76,7 @@ def test_records_are_recovered_where_nothing_defends_them_and_shown_beside_the_t
         assert len(arrays[f"unaligned_{metric}"]) == bare.counts["victims"]
     assert len(truth) == len(guess) == 8
     for text in (*truth, *guess):
-        assert f"<td>{html.escape(text)}</td>" in page
+        assert f">{html.escape(text)}</td>" in page
     if records == "table rows":
         assert any(note.startswith("smallest errors by column: ") for note in bare.notes)
 

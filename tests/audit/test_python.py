@@ -50,7 +50,7 @@ def test_a_notebook_shows_verdict_tables_and_pictures(small_run: AuditRun) -> No
     page = small_run._repr_html_()
     assert small_run.verdict.sentence in page
     assert page.count("<table>") == 1
-    assert 'src="data:image/png;base64,' in page
+    assert 'src="data:image/svg+xml;base64,' in page
     evil = tables.Table(headers=("<b>",), rows=(("<script>",),), floor=(True,))
     assert html_table(evil, "<i>").count("&lt;") == 3
     assert "<script>" not in html_table(evil)

@@ -69,8 +69,12 @@ onload = () => {
 
 @pytest.mark.parametrize(
     ("width", "flags", "most", "ground"),
-    [(1280, (), 7_000, "rgb(247, 248, 250)"), (500, DARK, 12_000, "rgb(15, 18, 23)")],
-    ids=["desk, light", "phone, dark"],
+    [
+        (1280, (), 7_000, "rgb(247, 248, 250)"),
+        (800, (), 9_000, "rgb(247, 248, 250)"),
+        (500, DARK, 12_000, "rgb(15, 18, 23)"),
+    ],
+    ids=["desk, light", "tablet, light", "phone, dark"],
 )
 def test_no_table_is_wider_than_its_panel_and_the_page_is_short(
     page: Path, tmp_path: Path, width: int, flags: tuple[str, ...], most: int, ground: str
