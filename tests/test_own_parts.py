@@ -205,6 +205,7 @@ def test_an_edited_file_of_a_part_is_noticed(home: Path) -> None:
 
 def test_entry_points_bring_parts_of_each_kind(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     brought = {"defenses": "Squash", "attacks": "Grey", "datasets": "TinyDigits", "models": "LeNet5"}
+    brought["metrics"] = "Largest"
     found = [EntryPoint("brought", f"mine_:{part}", f"privkit.{kind}") for kind, part in brought.items()]
     monkeypatch.syspath_prepend(str(home))
 

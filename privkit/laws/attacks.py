@@ -31,6 +31,14 @@ class Run:
     untouched: bool
 
 
+_CONTROLS: dict[str, Callable[[Any, int], tuple[Control, ...]]] = {
+    "labels": labels.controls,
+    "membership": membership.controls,
+    "distinguish": distinguish.controls,
+}
+"""Goal -> its control experiments, of those that need no images."""
+
+
 class Watched:
     """An attack whose runs are kept, also where it stands in for itself in control experiments."""
 
@@ -75,11 +83,7 @@ class Mounted:
         if self.attack.goal == "reconstruct":
             controls = reconstruct_controls.controls(watched, observed(images())[0], 0)
         else:
-            controls = {
-                "labels": labels.controls,
-                "membership": membership.controls,
-                "distinguish": distinguish.controls,
-            }[self.attack.goal](watched, 0)
+            controls = _CONTROLS[self.attack.goal](watched, 0)
         return controls, runs
 
     def control(self, place: int) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
-from privkit.defenses.base import Defense, Release, ReleaseCount, take_rows
+from privkit.defenses.base import Defense, Effect, Release, ReleaseCount, take_rows
 from privkit.testing import against_canaries
 
 CLASSES, TOKENS, WIDTH, SIDE = 5, 16, 4, 28
@@ -21,6 +21,7 @@ COUNTS = (
     ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=5, lower_model="averaged", unmatched=1),
     ReleaseCount(rounds=200, epochs=20, clients=2, delta=1e-6),
 )
+_PERMUTES: frozenset[Effect] = frozenset({"permutes"})
 _CANARIES = 2_000
 _FAR = 1e3
 _SPREADS = {"gaussian": 1.0, "laplace": 2**0.5}
@@ -176,7 +177,7 @@ def receipt_is_what_was_done(defense: Defense) -> str:
         return ""
     z, y = inputs(defense)
     release, receipt = defense.apply(z, y, generator())
-    order = receipt.order if defense.effects == {"permutes"} else None
+    order = receipt.order if defense.effects == _PERMUTES else None
     if order is not None and not torch.equal(release.smashed, take_rows(z, order)):
         return "the permutation on its receipt is not the one that it applied"
     certificate = receipt.certificate()

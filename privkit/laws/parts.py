@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from privkit import docstrings
@@ -108,10 +109,15 @@ def laws(given: str, kind: str, dataset: str | None = None) -> Iterator[tuple[st
         from privkit.laws.models import fitting
 
         domain = fitting(component.spec) if dataset is None else _domain(dataset)
-        yield from _held({law: lambda spec, of=of: of(spec, domain) for law, of in home.items()}, component.spec)
+        yield from _held({law: partial(_on, of, domain) for law, of in home.items()}, component.spec)
     elif kind == "attacks":
         from privkit.laws.attacks import Mounted
 
+        if component.spec.goal == "reconstruct" and "images" not in component.spec.mounting.domains:
+            read = " and ".join(component.spec.mounting.domains)
+            raise UsageError(
+                f"{component.name} reads {read}, and laws mount attacks on images; audit it on its records"
+            )
         yield from _held(home, Mounted(component.spec))
     else:
         yield from _held(home, component.spec)
@@ -128,6 +134,11 @@ def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[st
             yield law, str(error)
         except Exception as error:  # of a user's part
             yield law, one_line(error, None)
+
+
+def _on(law: Callable[[Any, Any], str], domain: Any, spec: Any) -> str:
+    """A law of models on the records of a domain."""
+    return law(spec, domain)
 
 
 def _domain(dataset: str) -> Any:
