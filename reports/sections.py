@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from privkit.certificate import Certificate
 from privkit.interval import Interval
@@ -24,8 +24,9 @@ class Card:
     Attributes:
         row: of the strongest attack on the first seed; the first row if no attack gave a number.
         point: accuracy and recovery over seeds; None if no record was reconstructed.
-        undefended: the same of the undefended model under the same protocol.
+        undefended: the same of the undefended model under the same protocol; None if it is this one.
         accuracy: of the task, over seeds if there are several.
+        baseline: accuracy of that undefended model.
         strongest: on the first seed; None if no attack gave a number.
         told: attack that answers a question -> its AUC, over seeds if there are several.
         seeds: how many there are.
@@ -36,6 +37,7 @@ class Card:
     point: Point | None
     undefended: Point | None
     accuracy: Interval | None
+    baseline: Interval | None
     strongest: Strongest | None
     told: dict[str, Interval]
     seeds: int
@@ -49,17 +51,22 @@ def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | N
         best.setdefault(one.row.defense, one)
     points = {point.defense: point for point in found.points} if found else {}
     over = {(summary.defense, summary.attack): summary.values for summary in summaries if not summary.floor}
-    return [_card(group, best.get(label), points, over) for label, group in by_defense(rows).items()]
+    groups = by_defense(rows)
+    made = {label: _card(group, best.get(label), points.get(label), over) for label, group in groups.items()}
+    for label, card in made.items():
+        bare = made.get(f"none:protocol={card.row.protocol}", made.get("none"))
+        if bare is not None and label != bare.row.defense:
+            made[label] = replace(card, undefended=bare.point, baseline=bare.accuracy)
+    return list(made.values())
 
 
 def _card(
     rows: Sequence[Row],
     best: Strongest | None,
-    points: Mapping[str, Point],
+    point: Point | None,
     over: Mapping[tuple[str, str], Mapping[str, Interval]],
 ) -> Card:
     """The card of one defense's rows."""
-    point = points.get(rows[0].defense)
     row = next((one for one in rows if point and one.attack == point.attack), best.row if best else rows[0])
     refused: dict[str, list[str]] = {}
     for other in rows:
@@ -70,8 +77,9 @@ def _card(
     return Card(
         row=row,
         point=point,
-        undefended=points.get(f"none:protocol={row.protocol}", points.get("none")),
+        undefended=None,
         accuracy=accuracy,
+        baseline=None,
         strongest=best,
         told={
             attack: over.get((row.defense, attack), {}).get("auc", area)

@@ -219,6 +219,6 @@ def test_the_wheel_works_beside_a_users_own_attacks_module(tmp_path: Path) -> No
     where = "import attacks, privkit, privkit.attacks as a, privkit.reports.page; print(attacks.mine, a.__file__)"
     found = run(python, "-c", where, cwd=user)
     assert found.stdout.startswith("True " + str(tmp_path)), found.stdout + found.stderr
-    assert (site / "privkit" / "reports" / "templates" / "report.html.j2").is_file()
+    assert (site / "privkit" / "reports" / "templates" / "page.html.j2").is_file()
     assert (site / "privkit" / "py.typed").is_file()
     assert not (site / "attacks").exists()

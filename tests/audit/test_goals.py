@@ -100,7 +100,7 @@ def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
         assert (found.canaries, found.claimed) == (200, float("inf"))
         assert found.statement.startswith("nothing is claimed")
     page = run.report.read_text()
-    assert '<table id="answers">' in page
+    assert '<table id="answers"' in page
     assert "nothing is claimed; this attack shows" in page
 
 
