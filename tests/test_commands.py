@@ -102,6 +102,16 @@ def test_the_command_runs(command: str, folder: Path, request: pytest.FixtureReq
     assert result.output.strip()
 
 
+@pytest.mark.slow
+def test_the_tutorial_comes_true(folder: Path) -> None:
+    command = commands(ROOT / "docs" / "tutorial.md")[0]
+    shown = CliRunner().invoke(app, shlex.split(command)[1:]).output
+    assert re.search(r"query +falls to jigsaw", shown)
+    assert "σ-privacy over 16! = 10^13.3 orderings an image" in shown
+    assert "verdict: clean: 4 of 4 cells finished; 10 of 10 checks met" in shown
+    assert (folder / "privkit-run" / "report" / "index.html").exists()
+
+
 def test_a_refusal_is_as_the_page_shows_it() -> None:
     shown = [
         block.group(1, 2)
