@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -55,6 +58,30 @@ def imported(what: str, path: str) -> Any:
     near = get_close_matches(name, dir(home), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"define it in {getattr(home, '__file__', None) or module}"
     raise UsageError(f"cannot import {what} {path}: {module} has no {name}; {hint}")
+
+
+@contextmanager
+def faults_of(what: str, part: object) -> Iterator[None]:
+    """Turn what a user's own part raises into one sentence; a fault of privkit's own parts stays one.
+
+    Args:
+        what: how to call the part.
+        part: its specification.
+
+    Raises:
+        UsageError: with the part, its error and where it was raised.
+    """
+    try:
+        yield
+    except (MemoryError, PrivkitError):
+        raise
+    except (Exception, SystemExit) as error:
+        if type(part).__module__.partition(".")[0] == "privkit":
+            raise
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise UsageError(
+            f"{what} failed: {one_line(error, None)} ({place.filename}, line {place.lineno}); repair it"
+        ) from error
 
 
 def _cure(module: str, error: BaseException) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from privkit import registry
 from privkit.audit.run import AuditRun, run_audit
-from privkit.errors import PrivkitError, RunFolderError
+from privkit.errors import DataError, PrivkitError, RunFolderError, UsageError
 from privkit.registry import parse, table
 from privkit.reports.tables import table as table_of
 from privkit.run.verify import examine
@@ -194,6 +194,34 @@ def test_own_parts_are_rows_of_a_run_that_resumes_and_verifies(home: Path) -> No
     trained = {path: path.stat().st_mtime_ns for path in (home / "run" / "models").glob("*/trained.json")}
     assert again().rows == rows
     assert {path: path.stat().st_mtime_ns for path in trained} == trained
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "np.abs(truth - guess)",
+            "missing",
+            r"metric largest failed: NameError: .* \(.*mine_.py, line \d+\); repair it",
+        ),
+        ("max(axis=(1, 2, 3))", "max()", r"metric largest must give 20 numbers, one an image, got \[\]"),
+        ("np.abs(truth - guess)", "(truth * np.nan)", "metric largest gave NaN or infinity"),
+        ("digits():", "digits():\n    missing", r"mine_:digits\(\) failed: NameError"),
+    ],
+)
+def test_a_part_that_fails_is_named_with_its_line(home: Path, old: str, new: str, message: str) -> None:
+    (home / "mine_.py").write_text(MINE.replace(old, new), "utf-8")
+    with pytest.raises(UsageError if "metric" in message else DataError, match=message):
+        again(out="other")
+
+
+def test_a_dataset_of_a_users_own_class_that_fails_is_named(home: Path) -> None:
+    text = (
+        MINE + "\n\nclass Failing(TinyDigits):\n    def open(self, *given, **named):\n        raise OSError('gone')\n"
+    )
+    (home / "mine_.py").write_text(text, "utf-8")
+    with pytest.raises(UsageError, match=r"dataset mine_:Failing failed: OSError: gone \(.*mine_.py, line"):
+        again(out="other", dataset="mine_:Failing")
 
 
 @pytest.mark.usefixtures("no_report")

@@ -16,8 +16,9 @@ from privkit.domains.images.augment import check_colors
 from privkit.domains.partition import ClientPartition, stratified
 from privkit.domains.splits import Splits, part_sizes, split, without
 from privkit.errors import DataError, UsageError
+from privkit.import_path import faults_of
 from privkit.metrics.perception import Perception
-from privkit.registry import parse
+from privkit.registry import Component, parse
 from privkit.reports.schema import Metrics
 from privkit.seeds import derive
 
@@ -71,14 +72,15 @@ def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
     """
     budget = config.budget
     pools, other, _ = open_data(config)
-    cpu = split(
-        pools,
-        private=budget.private,
-        auxiliary=budget.auxiliary,
-        test=budget.test,
-        validation=budget.validation,
-        seed=seed,
-    )
+    with faults_of(f"dataset {config.dataset.label}", config.dataset.spec):
+        cpu = split(
+            pools,
+            private=budget.private,
+            auxiliary=budget.auxiliary,
+            test=budget.test,
+            validation=budget.validation,
+            seed=seed,
+        )
     if config.training.fraction < 1:
         kept = stratified(cpu.private.y, config.training.fraction, derive(seed, "fraction"))
         cpu = replace(cpu, private=cpu.private[kept])
@@ -179,14 +181,14 @@ def open_data(
         DataError: if files are missing or damaged, or there is but one class.
     """
     budget, other = config.budget, None
-    pools = instead(config.dataset.spec).open(
-        config.data_root, download=config.download, train_images=budget.private + budget.auxiliary + budget.validation
-    )
+    wished = budget.private + budget.auxiliary + budget.validation
+    pools = _opened(config, config.dataset, instead, wished)
     if pools.classes < 2:
         raise DataError(
             f"{config.dataset.label} has one class only, and telling classes apart is the task; add another"
         )
-    domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
+    with faults_of(f"dataset {config.dataset.label}", config.dataset.spec):
+        domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
     if domain.name == "images":  # else `check_same_domain` refused the augmentation
         check_colors(config.training.augment, domain.shape[0])
     sizes = part_sizes(
@@ -195,11 +197,18 @@ def open_data(
     if config.auxiliary == "training":
         sizes["auxiliary"] = sizes["private"]
     elif config.auxiliary != "disjoint":
-        spec = instead(parse("datasets", config.auxiliary).spec)
-        other = spec.open(config.data_root, download=config.download, train_images=budget.auxiliary).train
+        other = _opened(config, parse("datasets", config.auxiliary), instead, budget.auxiliary).train
         sizes["auxiliary"] = min(budget.auxiliary, len(other))
     _check_sizes(config, **sizes)
     return pools, other, sizes
+
+
+def _opened(
+    config: AuditConfig, dataset: Component, instead: Callable[[DatasetSpec], DatasetSpec], wished: int
+) -> Pools:
+    """A dataset, of which so many training records will be taken."""
+    with faults_of(f"dataset {dataset.label}", dataset.spec):
+        return instead(dataset.spec).open(config.data_root, download=config.download, train_images=wished)
 
 
 def _check_sizes(

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privkit.attacks.scores.image import Values
+from privkit.errors import UsageError
+from privkit.import_path import faults_of
 
 PREFIX = "own_"
 """Before the name of an own metric in rows, tables and gates, so that it is taken for no metric of privkit's."""
@@ -70,11 +72,12 @@ def values(metric: ImageMetric, truth: Tensor, guess: Tensor) -> Values:
         guess: the same shape.
 
     Raises:
-        ValueError: if it gives something else than a finite number for each image.
+        UsageError: if it fails, or gives something else than a finite number for each image.
     """
-    given = np.asarray(metric(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0))
+    with faults_of(f"metric {metric.name}", metric):
+        given = np.asarray(metric(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0))
     if given.shape != (len(truth),) or given.dtype.kind not in "biuf":
-        raise ValueError(f"metric {metric.name} must give {len(truth)} numbers, one an image, got {list(given.shape)}")
+        raise UsageError(f"metric {metric.name} must give {len(truth)} numbers, one an image, got {list(given.shape)}")
     if not bool(np.isfinite(given).all()):
-        raise ValueError(f"metric {metric.name} gave NaN or infinity; give a finite number for each image")
+        raise UsageError(f"metric {metric.name} gave NaN or infinity; give a finite number for each image")
     return given.astype(np.float64)
