@@ -171,9 +171,9 @@ def _threat_model(gate: str, given: str) -> ThreatModel:
         if given.replace(" ", "_") == name:
             return name
     near = get_close_matches(given, THREAT_MODELS, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else ""
     allowed = ", ".join(THREAT_MODELS)
-    raise GateError(f"cannot read the gate {gate!r}: no threat model is {given!r}; {hint}(threat models: {allowed})")
+    raise GateError(f"cannot read the gate {gate!r}: no threat model is {given!r}{hint} (threat models: {allowed})")
 
 
 def _known(gate: str, column: str) -> str:
@@ -189,8 +189,8 @@ def _known(gate: str, column: str) -> str:
             return "tpr"
         raise GateError(f"gate {gate!r}: rows hold the true positive rate at 1 % false positives alone; write tpr")
     near = get_close_matches(column, GATED, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise GateError(f"cannot read the gate {gate!r}: no column is {column!r}; {hint}(columns: {', '.join(_NAMED)})")
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise GateError(f"cannot read the gate {gate!r}: no column is {column!r}{hint} (columns: {', '.join(_NAMED)})")
 
 
 _NAMED = (*GATED[: GATED.index("unaligned_mse")], "unaligned_…", "matched_…", *GATED[GATED.index("auc") :])

@@ -86,9 +86,14 @@ def beyond(ours: Metric, floor: float) -> bool:
 
 def falls(row: Row) -> bool:
     """Whether an attack recovered more than every constant guess, by its deciding metric."""
-    metric = deciding(row)
-    floors = [floor["unaligned"][metric].value for name, floor in row.floors.items() if metric and name != START]
-    return bool(floors) and all(beyond(row.recovered["unaligned"][metric], floor) for floor in floors)
+    return beyond_guesses(row, deciding(row))
+
+
+def beyond_guesses(row: Row, metric: str) -> bool:
+    """Whether an attack is better than every constant guess by a metric, which the row need not have."""
+    ours = row.recovered.get("unaligned", {}).get(metric)
+    guesses = [floor["unaligned"] for name, floor in row.floors.items() if name != START]
+    return ours is not None and bool(guesses) and all(beyond(ours, guess[metric].value) for guess in guesses)
 
 
 def deciding(row: Row) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 from privkit.interval import Interval
 from privkit.reports.columns import START, csv_text
 from privkit.reports.schema import Frozen, Row, Summary
-from privkit.reports.strongest import FLOORS, NAMES, deciding, distance, falls
+from privkit.reports.strongest import FLOORS, NAMES, beyond_guesses, deciding, distance, falls
 from privkit.reports.tables import FLOOR_NAMES, Table, interval
 from privkit.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
@@ -71,7 +71,8 @@ def threat_verdicts(
         summaries: over its seeds; empty where there is one.
         registered: threat model (or `OTHERS`) -> names of the attacks that could be mounted on such records.
     """
-    attacked = [row for row in rows if row.attack not in FLOORS and "auc" not in row.answers and row.threat_model]
+    elsewhere = {*FLOORS, *registered.get(OTHERS, ())}
+    attacked = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]
     defenses = list(dict.fromkeys(row.defense for row in attacked))
     defended = [defense for defense in defenses if defense.partition(":")[0] != "none"] or defenses
     means = {(one.defense, one.attack): one.values for one in summaries if not one.floor}
@@ -92,7 +93,7 @@ def _of_defense(
 ) -> list[ThreatVerdict]:
     """One verdict a threat model, and one line on attacks that ask something else."""
     own = [row for row in attacked if row.defense == defense]
-    mounted = {row.attack.partition(":")[0] for row in rows if row.defense == defense}
+    mounted = {_name(row) for row in rows if row.defense == defense}
     left = {model: tuple(name for name in names if name not in mounted) for model, names in registered.items()}
     verdicts = [_verdict(model, own, means, left.get(model, ())) for model in THREAT_MODELS]
     if others := left.get(OTHERS, ()):
@@ -143,14 +144,43 @@ def _verdict(
     ]
     if any(row.attack in sound for row in own):
         found = _measured(numbers[sound[0]], means.get((rows[0].defense, sound[0]), {}))
-        return made("holds", f"holds against {', '.join(sound)}, at the floor: {found}", sound[0], sound[1:])
+        floor = f"at the floor{_sharper([row for name in sound for row in numbers[name]])}"
+        told = f"holds against {', '.join(sound)}, {floor}: {found}{_failed(within)}"
+        return made("holds", told, sound[0], sound[1:])
     if own and all(row.status == "not_applicable" for row in own):
         return made("not_applicable", f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}")
     if own:
-        return made(
-            "not_tried", f"no number: {', '.join(dict.fromkeys(row.attack for row in own))} failed", against=ranked
-        )
+        failed = dict.fromkeys(row.attack for row in own if row.status != "not_applicable")
+        return made("not_tried", f"no number: {', '.join(failed)} failed", against=ranked)
     return made("not_tried", NOT_TRIED)
+
+
+def _name(row: Row) -> str:
+    """Of the attack, without options."""
+    return row.attack.partition(":")[0]
+
+
+def _failed(rows: Sequence[Row]) -> str:
+    """A remark on attacks that ended in an error or did not pass their control experiments."""
+    seeds: dict[str, list[bool]] = {}
+    for row in rows:
+        sound = row.status != "error" and all(check.passed for check in row.checks if check.decisive)
+        seeds.setdefault(row.attack, []).append(sound)
+    told = [
+        attack + (f" in {each.count(False)} of {len(each)} seeds" if len(each) > 1 else "")
+        for attack, each in seeds.items()
+        if not all(each)
+    ]
+    return f"; no sound number: {', '.join(told)}" if told else ""
+
+
+def _sharper(rows: Sequence[Row]) -> str:
+    """A remark, if guesses that are no closer by the deciding metric are closer by SSIM, as sharp ones may be."""
+    sharper = {row.recovered["unaligned"]["ssim"].value: row for row in rows if beyond_guesses(row, "ssim")}
+    if not sharper:
+        return ""
+    best = sharper[max(sharper)]
+    return f" by {NAMES[deciding(best)]} but not by SSIM ({best.attack} {max(sharper):.3f})"
 
 
 def _likeness(rows: Sequence[Row]) -> float:

@@ -56,7 +56,10 @@ def test_a_defense_falls_to_the_strongest_attack_that_the_adversary_could_mount(
     assert found["weights"].untried == ("white_box",)
     both = attacked("white_box:passes=8", "many_passes", 0.01, knowledge=("lower",))
     assert judged(both)["many_passes"].sentence.startswith("falls to white_box:passes=8, which holds weights as well: ")
-    assert found["malicious"].sentence.startswith("holds against fsha, at the floor: SSIM 0.300")
+    sharp = "holds against fsha, at the floor by MSE but not by SSIM (fsha 0.300): SSIM 0.300"
+    assert found["malicious"].sentence.startswith(sharp)
+    blurred = judged(attacked("black_box", "query", 0.07, ssim=0.18))["query"].sentence
+    assert blurred.startswith("holds against black_box, at the floor: SSIM 0.180")
     assert (found["passive"].outcome, found["passive"].sentence) == ("not_tried", "not tried")
     assert found[OTHERS].untried == ("canaries",)
 
@@ -78,6 +81,26 @@ def test_what_does_not_apply_or_failed_or_cannot_be_trusted_is_no_verdict() -> N
     assert found["weights"].sentence == "no number: white_box failed"
     assert found["malicious"].outcome == "not_tried"
     assert found["passive"].outcome == "holds"
+
+
+def test_a_defense_does_not_hold_in_silence_against_attacks_that_failed() -> None:
+    held, lost = attacked("black_box", "query", 0.07, 0.18), {"status": "error", "recovered": {}, "floors": {}}
+    found = judged(held, attacked("jigsaw", "query", 0.0, reason="boom", **lost))["query"]
+    assert found.outcome == "holds"
+    assert found.sentence.endswith("; no sound number: jigsaw")
+    weak = Check(name="wins_on_identity", passed=False, detail="no", decisive=True)
+    assert judged(held, attacked("jigsaw", "query", 0.08, checks=(weak,)))["query"].sentence.endswith(": jigsaw")
+    seeds = [attacked("jigsaw", "query", 0.08, seed=0), attacked("jigsaw", "query", 0.0, seed=1, **lost)]
+    assert judged(held, *seeds)["query"].sentence.endswith("; no sound number: jigsaw in 1 of 2 seeds")
+
+
+def test_attacks_on_labels_say_nothing_of_what_images_looked_like() -> None:
+    asked = {"recovered": {}, "floors": {}, "status": "not_applicable", "reason": "canaries are for noise"}
+    for status in ("not_applicable", "error"):
+        found = judged(
+            attacked("black_box", "query", 0.07), attacked("canaries", "malicious", 0.0, **{**asked, "status": status})
+        )
+        assert (found["malicious"].outcome, found["malicious"].sentence) == ("not_tried", "not tried")
 
 
 def test_one_seed_that_falls_is_a_fall_and_means_are_shown() -> None:
