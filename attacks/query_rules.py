@@ -19,6 +19,14 @@ class QueryRules(Checked):
     rounds: Whole | None = None
     copies: bool = True
 
+    def allow(self, rounds: int) -> bool:
+        """Whether so many rounds may be sent.
+
+        >>> QueryRules(rounds=2).allow(3), QueryRules().allow(3)
+        (False, True)
+        """
+        return self.rounds is None or rounds <= self.rounds
+
 
 ANY_QUERIES = QueryRules()
 """As many rounds as an attack likes, copies allowed."""

@@ -37,7 +37,8 @@ def assert_claim_stands(
         certificate: what is claimed of one record.
         neighbors: two records [...] that the claim calls neighbors, as far apart as it allows. None takes two vectors
             of 16 coordinates that are far apart in each, which a mechanism that clips or clamps brings to its bound.
-        canaries: how many records are released; more of them show more.
+            These replace each other; for a claim of adding or removing a record, give one and what stands for none.
+        canaries: how many records are released, ≥ 2; more of them show more.
         confidence: of the lower bound on ε, in [1/2, 1): a true claim fails with probability at most 1 − confidence.
         seed: of coins and noise.
 
@@ -46,7 +47,8 @@ def assert_claim_stands(
 
     Raises:
         AssertionError: if the bound exceeds the claimed ε, or so many canaries could never refute it.
-        ValueError: if nothing is claimed, or a release is not finite or not one row a record.
+        ValueError: if nothing is claimed, a claim of adding or removing a record comes without neighbors, there are
+            fewer than two canaries, or a release is not finite or not one row a record.
 
     >>> import torch
     >>> from privkit.certificate import Certificate
@@ -83,6 +85,13 @@ def against_canaries(
 
     if certificate.epsilon == inf:
         raise ValueError("the certificate claims no ε, so there is nothing to test; give one that does")
+    if certificate.relation == "add_or_remove_one" and neighbors is None:
+        raise ValueError(
+            "the claim is about adding or removing a record, and the default neighbors replace one; give neighbors: a "
+            "record, and the one that your mechanism takes for none, such as zeros"
+        )
+    if canaries < 2:
+        raise ValueError(f"canaries must be at least 2, got {canaries}; take thousands, since few can refute nothing")
     generator = torch.Generator().manual_seed(seed)
     far = torch.full((_COORDINATES,), _FAR)
     present, absent = neighbors if neighbors is not None else (far, -far)

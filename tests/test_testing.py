@@ -31,16 +31,28 @@ def noisy(records: Tensor, generator: Generator, sigma: float = SIGMA) -> Tensor
     return clipped + sigma * torch.randn(records.shape, generator=generator)
 
 
-def claim() -> Certificate:
+def claim(**options: Any) -> Certificate:
     """ε of one release with that noise, by the exact profile."""
     ball = Ball(radius=CLIP)
-    return answer.epsilon(SplitMechanism(smashed=ball, noise=Noise(smashed=SIGMA), lower_model="frozen"), 1e-5)
+    mechanism = SplitMechanism(smashed=ball, noise=Noise(smashed=SIGMA), lower_model="frozen", **options)
+    return answer.epsilon(mechanism, 1e-5)
 
 
 def test_a_true_claim_stands_and_the_bound_comes_close() -> None:
     certificate = claim()
     bound = assert_claim_stands(noisy, certificate)
     assert 0.6 * certificate.epsilon < bound.epsilon < certificate.epsilon
+
+
+def test_a_claim_of_adding_a_record_is_not_held_against_replacing_one() -> None:
+    """Replaced records lie twice as far apart, and would refute a true claim."""
+    added = claim(relation="add_or_remove_one")
+    with pytest.raises(ValueError, match="adding or removing a record, and the default neighbors replace one"):
+        assert_claim_stands(noisy, added)
+    far = torch.full((16,), 1e3)
+    assert not assert_claim_stands(noisy, added, neighbors=(far, torch.full((16,), 1e-9))).refuted
+    with pytest.raises(AssertionError, match="refutes"):
+        assert_claim_stands(partial(noisy, sigma=0.7), added, neighbors=(far, torch.full((16,), 1e-9)))
 
 
 def test_a_false_claim_fails_with_a_sentence() -> None:
@@ -55,6 +67,8 @@ def test_what_can_never_fail_or_cannot_be_tested_is_refused() -> None:
         assert_claim_stands(noisy, claim(), canaries=4)
     with pytest.raises(ValueError, match="claims no ε"):
         assert_claim_stands(noisy, Certificate(kind="nothing", statement="", epsilon=inf))
+    with pytest.raises(ValueError, match="canaries must be at least 2, got 1"):
+        assert_claim_stands(noisy, claim(), canaries=1)
     for broken in (lambda x, g: x.sum(0), lambda x, g: x / 0):
         with pytest.raises(ValueError, match="one finite row for each of"):
             assert_claim_stands(broken, claim())

@@ -15,6 +15,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.white_box import Weight, WhiteBox
 from privkit.attacks.order.jigsaw import Compatibility, Jigsaw
+from privkit.attacks.order.own_tokens import OWN_ROUNDS
 from privkit.attacks.order.piece_solver import restored
 from privkit.attacks.search_space import Untuned
 from privkit.constraints import Checked, Probability, Whole
@@ -97,12 +98,12 @@ class JigsawWhiteBox(Checked):
         lower = frozen(observation.lower, device)
         check_release(lower, views[0], observation.image_shape)
         observation = replace(observation, lower=lower)
-        saved = session.load() or {"sources": []}
 
         ask, batch = observation.query, observation.batch_size
         tries = ask is not None and len(own) >= 4 * batch  # the white box tries its priors on the last round of them
+        tries = tries and observation.rules.allow(OWN_ROUNDS + 1)
         learned = replace(observation, auxiliary=own[:-batch], auxiliary_labels=None) if tries else observation
-        solver = self.jigsaw.learn(learned, generator, session, saved)
+        solver, saved = self.jigsaw.learn(learned, generator, session)
         for number in range(len(saved["sources"]), len(views)):
             saved["sources"].append(solver.solve(views[number], 1 + number))
             session.save(saved)

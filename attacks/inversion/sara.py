@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
@@ -106,9 +106,8 @@ class Sara(Checked):
         """
         check(self, observation)
         session = session or NoSession()
-        state: dict[str, Any] = session.load() or {}
-        learned = learn(
-            observation, self.predictor_epochs, generator, session, state, name=self.name, later=self.epochs
+        learned, state = learn(
+            observation, self.predictor_epochs, generator, session, name=self.name, later=self.epochs
         )
         geometry, own = learned.decoder.geometry, learned.own.tokens
         seeds = torch.randint(2**48, (2,), generator=generator).tolist()

@@ -253,12 +253,14 @@ class WhiteBox(Checked):
         near = near if self.l2 is None else (self.l2,)
         weights = list(product(smooth, near))
         method = self._method(orders[0])
-        if len(orders) * len(weights) == 1 or tried is None or observation.query is None or method.epochs == 0:
+        asks = observation.query is not None and observation.rules.allow(self.passes)
+        if len(orders) * len(weights) == 1 or tried is None or not asks or method.epochs == 0:
             given = zip((self.total_variation, self.l2), usual, strict=True)
             first, second = (own_weight if field is None else field for field, own_weight in given)
             return orders[0], first, second
         candidates = [(order, *pair) for order in orders for pair in weights]
         draws = Generator(tried.device).manual_seed(root)
+        assert observation.query is not None
         with torch.no_grad():
             answers = [observation.query(tried, draws) for _ in range(self.passes)]
         errors: list[float] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Generator
@@ -64,9 +64,7 @@ class DragReorder(Checked):
         torch.Size([2, 4])
         """
         check(self, observation)
-        session = session or NoSession()
-        state: dict[str, Any] = session.load() or {}
-        learned = learn(observation, self.epochs, generator, session, state, name=self.name)
+        learned, _ = learn(observation, self.epochs, generator, session or NoSession(), name=self.name)
         geometry, images, sources = learned.decoder.geometry, [], []
         for view in observation.views:
             sources.append(learned.source(view))

@@ -116,8 +116,7 @@ class Jigsaw(Checked):
         torch.Size([2, 4])
         """
         session = session or NoSession()
-        state = session.load() or {"sources": []}
-        solver = self.learn(observation, generator, session, state)
+        solver, state = self.learn(observation, generator, session)
         rounds = by_round(observation.views, self.passes) if self.passes > 1 else [[one] for one in observation.views]
         together = [self._together(same, solver) for same in rounds]
         views = [view for view, _ in together]
@@ -144,15 +143,18 @@ class Jigsaw(Checked):
         return View(round=same[0].round, smashed=met.tokens, messages=same[0].messages), met
 
     def learn(
-        self, observation: ImageObservation, generator: Generator, session: Session, state: dict[str, Any]
-    ) -> Solver:
+        self, observation: ImageObservation, generator: Generator, session: Session
+    ) -> tuple[Solver, dict[str, Any]]:
         """What `run` does before it solves: learn from auxiliary images, or take what a killed attack had learned.
 
         Args:
             observation: as in `run`.
             generator: as in `run`.
             session: where the state is saved after each epoch.
-            state: of the whole attack; what each network learns is saved in it.
+
+        Returns:
+            The solver, and the state of the whole attack, which holds what each network learned. It is loaded behind
+            the queries, which a killed attack makes again, so that none counts twice.
         """
         check(self, observation)
         views = observation.views
@@ -161,6 +163,7 @@ class Jigsaw(Checked):
         seeds = torch.randint(2**48, (3,), generator=generator).tolist()
         draws = Generator(device).manual_seed(seeds[1])
         own = own_tokens(views[0], observation, geometry, draws, self.read, self.passes)
+        state: dict[str, Any] = session.load() or {"sources": []}
         keep, in_order = own.keep if self.keep is None else self.keep, own.in_order
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order
         kinds = (False,) if mixes and self.pairs != "edges" else _JOINT[self.pairs]  # strangers would mislead others
@@ -200,8 +203,8 @@ class Jigsaw(Checked):
             for network in networks
         ]
         if len(solvers) == 1 or in_order:
-            return solvers[0]
-        return min(solvers, key=partial(_error, own.tokens[-held_out:], own.patches[-held_out:]))
+            return solvers[0], state
+        return min(solvers, key=partial(_error, own.tokens[-held_out:], own.patches[-held_out:])), state
 
 
 def _error(tokens: Tensor, patches: Tensor, solver: Solver) -> float:

@@ -27,6 +27,8 @@ OWN_NUMBERS = 2**29  # of the own tokens and patches that are held, 2 GiB in flo
 MATCHED_TOKENS = 16_384  # of a message: a table of all its pairs then takes 1 GiB
 _LABEL_SHARE = 4  # of the rounds left, one in so many at most goes into labels
 COPIES_ALIKE = 0.5  # least share of own images whose copies come back with the same tokens
+OWN_ROUNDS = 2
+"""Rounds that show which tokens a shuffle keeps in their row, if the lower segment is known."""
 KEEPS_ALL = 0.97  # an estimated share of kept tokens above which a shuffle is taken not to mix images
 
 
@@ -108,10 +110,10 @@ def own_tokens(
             f"the lower segment gives {list(ordered.shape[1:])} tokens, but the release is "
             f"{[geometry.tokens, geometry.token_dim]}"
         )
-    if query is None:
+    if query is None or not observation.rules.allow(1):
         return OwnTokens(tokens=ordered, patches=patches, keep=1.0, in_order=False)
     asker = Asker(query, whole, draws, geometry, observation.rules)
-    some = images[: 2 * whole]
+    some = images[: min(OWN_ROUNDS, asker.left) * whole]
     released = asker.images(some)
     keep, placed = shares_kept(ordered[: len(released)], released, asker.rows)
     again = min(passes - 1, asker.left // -(-len(some) // whole))

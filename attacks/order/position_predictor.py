@@ -87,11 +87,10 @@ def learn(
     epochs: int,
     generator: Generator,
     session: Session,
-    state: dict[str, Any],
     *,
     name: str,
     later: int = 0,
-) -> Predicted:
+) -> tuple[Predicted, dict[str, Any]]:
     """Read own tokens and train the predictor, or take what a killed attack had learned.
 
     Args:
@@ -99,9 +98,11 @@ def learn(
         epochs: passes over the own tokens.
         generator: the only source of randomness.
         session: where the state is saved after each epoch.
-        state: of the whole attack; the predictor's is saved in it.
         name: of the attack, for its refusals.
         later: epochs of the stages behind this one, for the report.
+
+    Returns:
+        What was learned, and the state of the whole attack with the predictor's in it, loaded as by `Jigsaw.learn`.
 
     Source: the predictor of DRAG's released code: one hidden layer as wide as a token, cross-entropy, AdamW.
     """
@@ -109,6 +110,7 @@ def learn(
     device = view.smashed.device
     seeds = torch.randint(2**48, (3,), generator=generator).tolist()
     own = own_tokens(view, observation, geometry, Generator(device).manual_seed(seeds[0]), _READ)
+    state: dict[str, Any] = session.load() or {}
     decoder = TokenDecoder.fitted(own.tokens, own.patches, geometry)
     with seeded(torch.device("cpu"), seeds[1]):  # torch's initializers know only the global generator
         width = geometry.token_dim
@@ -127,7 +129,7 @@ def learn(
         )
         stage = Stage(session, state, "predictor", 0, epochs + later)
         fit(training, epochs, stage, objective="the position predictor's training loss")
-    return learned
+    return learned, state
 
 
 def _losses(learned: Predicted, draws: Generator) -> Iterator[Tensor]:

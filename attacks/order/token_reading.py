@@ -89,7 +89,8 @@ class Asker:
         images = images if rounds is None else images[: rounds * self.whole]
         if not len(images):
             return images.new_empty(0, self._geometry.tokens, self._geometry.token_dim)
-        return torch.cat([self.round(_filled(part, self.whole)) for part in images.split(self.whole)])[: len(images)]
+        sent = [self._uncopied(_filled(part, self.whole), len(part)) for part in images.split(self.whole)]
+        return torch.cat([self.round(part) for part in sent])[: len(images)]
 
     def unmixed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Each image's own tokens [N, T, D] in no order, from a message of its copies, and which came back alike, [N].
@@ -98,9 +99,7 @@ class Asker:
         """
         rows, size, tokens = [], self.rows, self._geometry.tokens
         for part in images.split(self.whole // size):
-            sent = _filled(part, self.whole // size).repeat_interleave(size, 0)
-            if not self._rules.copies:
-                sent = _rearranged(sent, self._geometry, self._draws)
+            sent = self._uncopied(_filled(part, self.whole // size).repeat_interleave(size, 0), 0)
             rows.append(self.round(sent).unflatten(0, (-1, size)).flatten(1, 2)[: len(part)])
         messages = torch.cat(rows)
         scale = _scale(messages)
@@ -109,6 +108,12 @@ class Asker:
         runs = messages.gather(1, order).unflatten(1, (tokens, size))
         middle = runs[:, :, size // 2]
         return middle, _close((runs - middle.unsqueeze(2)) / scale).all(2).all(1)
+
+    def _uncopied(self, images: Tensor, first: int) -> Tensor:
+        """Images whose copies from row `first` on have their patches in other places, if copies are forbidden."""
+        if self._rules.copies:
+            return images
+        return torch.cat([images[:first], _rearranged(images[first:], self._geometry, self._draws)])
 
 
 def same_tokens(first: Tensor, second: Tensor) -> Tensor:

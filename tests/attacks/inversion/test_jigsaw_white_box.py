@@ -14,9 +14,11 @@ from privkit.attacks.inversion.jigsaw_white_box import JigsawWhiteBox
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.piece_solver import put, restored
 from privkit.attacks.patches import patchify
+from privkit.attacks.query_rules import QueryRules
 from privkit.attacks.scores.order import direct_accuracy
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.defenses.batch_shuffle import BatchShuffle
+from privkit.wire.queries import Queries
 from tests.attacks.sessions import Killed, Session
 from tests.attacks.victims import crops
 
@@ -126,6 +128,19 @@ def test_priors_are_chosen_behind_the_solved_order() -> None:
     order, smooth, _ = session.state["white_box"]["chosen"]
     assert order == "known"
     assert smooth > 0.003  # what an exact release in order calls for
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_works_with_few_queries(rounds: int) -> None:
+    """Where they do not reach for the priors, the usual ones are taken."""
+    rules, knowledge = QueryRules(rounds=rounds), known(1.0)
+    assert knowledge.query is not None
+    queries = Queries(knowledge.query, rules)
+    view, _ = send(VICTIMS, 1.0, Generator().manual_seed(1))
+    held = replace(knowledge, views=[view], rules=rules, query=queries)
+    attack = JigsawWhiteBox(pieces_epochs=1, kicks=1, epochs=1)
+    assert attack.run(held, Generator().manual_seed(0)).images.shape == VICTIMS.shape
+    assert queries.rounds == rounds
 
 
 def test_works_without_queries() -> None:

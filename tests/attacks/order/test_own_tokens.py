@@ -8,14 +8,20 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import NoSession, NotApplicable, QueryResult
+from privkit.attacks.inversion.sara import Sara
+from privkit.attacks.order.drag_reorder import DragReorder
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.order.own_tokens import kept_share, own_tokens
 from privkit.attacks.order.token_contents import match_own_tokens
 from privkit.attacks.order.token_reading import Asker, same_tokens
 from privkit.attacks.patches import Geometry
 from privkit.attacks.query_rules import QueryRules
-from tests.attacks.order.puzzles import AUXILIARY, BATCH, VICTIMS, T, pixels, projected, run, scene, shuffled
+from privkit.wire.queries import CountingSession, Queries
+from tests.attacks.order.puzzles import AUXILIARY, BATCH, VICTIMS, Projected, T, pixels, projected, run, scene, shuffled
+from tests.attacks.sessions import Killed, Session
 from tests.attacks.victims import answering
+
+QUICK: list[Any] = [Jigsaw(epochs=1, kicks=1), DragReorder(epochs=1)]
 
 
 def crowded(images: Tensor) -> Tensor:
@@ -34,7 +40,7 @@ def test_what_own_tokens_show_does_not_depend_on_whether_it_is_looked_up(monkeyp
 
     def learned() -> tuple[Tensor, ...]:
         known = replace(knowledge, views=views)
-        solver = Jigsaw(epochs=1, kicks=2).learn(known, Generator().manual_seed(0), NoSession(), {})
+        solver, _ = Jigsaw(epochs=1, kicks=2).learn(known, Generator().manual_seed(0), NoSession())
         assert solver.network is not None
         assert solver.members is not None
         weights = [*solver.network.parameters(), *solver.members.parameters()]
@@ -108,6 +114,48 @@ def test_copies_may_be_forbidden_where_tokens_hide_their_places() -> None:
     assert alike.all()
     assert same_tokens(rows, crowded(AUXILIARY[:9])).all()
     assert seen == 9 * [BATCH]
+
+
+@pytest.mark.parametrize("attack", [*QUICK, Sara(predictor_epochs=1, epochs=1)])
+def test_queries_of_a_killed_attack_count_once(attack: Any) -> None:
+    """It reads its own tokens again; where so many rounds are just allowed, it still ends."""
+    views, _, knowledge = scene(projected)
+    ask = knowledge.query
+    assert ask is not None
+
+    def attacked(session: Session, rounds: int | None = None) -> int:
+        queries = Queries(ask, QueryRules(rounds=rounds))
+        held = replace(knowledge, views=views, query=queries, rules=QueryRules(rounds=rounds))
+        attack.run(held, Generator().manual_seed(0), CountingSession(session, queries))
+        return queries.rounds
+
+    straight, killed = attacked(Session()), Session(dies_after=1, at="save")
+    with pytest.raises(Killed):
+        attacked(killed, straight)
+    assert attacked(Session(state=killed.state), straight) == straight
+
+
+@pytest.mark.parametrize("attack", QUICK)
+def test_a_round_that_is_filled_up_holds_no_copy_where_they_are_forbidden(attack: Any) -> None:
+    """Rounds of more images than labels need, as with many clients."""
+    views, _, knowledge = scene(projected)
+    ask, rules = knowledge.query, QueryRules(copies=False)
+    assert ask is not None
+    held = replace(knowledge, views=views, batch_size=55, query=Queries(ask, rules), rules=rules)
+    assert run(attack, views, held).images.shape == (10, 3, 32, 32)
+
+
+def test_the_lower_segment_is_enough_if_few_queries_are_allowed() -> None:
+    """One round shows what a shuffle keeps as two do; without any, all is taken to stay."""
+    views, _, knowledge = scene(projected, 0.4)
+    ask, kept = knowledge.query, []
+    assert ask is not None
+    for rounds in (0, 1, 2, None):
+        rules = QueryRules(rounds=rounds)
+        held = replace(knowledge, lower=Projected(), rules=rules, query=Queries(ask, rules))
+        kept.append(own_tokens(views[0], held, geometry_of(projected), Generator().manual_seed(0), 100).keep)
+    assert kept[0] == 1.0
+    assert kept[1:] == pytest.approx(3 * [int(0.4 * T) / T], abs=0.1)
 
 
 def test_says_that_tokens_cannot_be_read() -> None:
