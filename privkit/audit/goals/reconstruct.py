@@ -220,6 +220,7 @@ def _clients(context: AttackContext) -> LiveClients:
         seed_data.victims,
         seed,
         guard=SplitGuard(generator=Generator().manual_seed(derive(seed, "guard")), policy="average", patience=20),
+        passes=context.attack.mounting.passes,
     )
 
 
