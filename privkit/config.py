@@ -17,6 +17,7 @@ from privkit.registry import Component
 
 if TYPE_CHECKING:
     from privkit.metrics.own import ImageMetric
+    from privkit.recording.read import Recording
     from privkit.reports.gate import Gate
     from privkit.training.spec import TrainingSpec
 
@@ -120,6 +121,7 @@ class AuditConfig:
         download: whether missing official files may be fetched.
         threads: CPU threads; None for all that this process may use, at most 8.
         gates: conditions such as "ssim<=0.4" that every defended row must meet, or the run exits with 1.
+        recording: what somebody recorded of a training of theirs, in place of a training here; None to train.
     """
 
     defenses: tuple[Component, ...]
@@ -145,6 +147,7 @@ class AuditConfig:
     download: bool = False
     threads: int | None = None
     gates: tuple[Gate, ...] = ()
+    recording: Recording | None = None
     also: tuple[AuditConfig, ...] = ()
     automatic: Mapping[str, tuple[Component, ...]] = field(default_factory=dict)
     remarks: Mapping[str, str] = field(default_factory=dict)

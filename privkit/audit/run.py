@@ -144,7 +144,7 @@ def run_audit(
     device = pick_device(config.device)
     folder_path = Path(out) if out is not None else default_folder(config)
     if not (folder_path / "manifest.json").exists():  # else it was checked when the run began
-        for part in config.parts:
+        for part in config.parts if config.recording is None else ():
             check_shapes(part, open_data(part)[0])
     fresh = manifest(config, threads=config.threads or default_threads())
     progress = progress or Silent()

@@ -15,6 +15,7 @@ from privkit.reports.schema import Check, Manifest, Provenance, Row
 from privkit.run.differences import config_differences
 from privkit.run.plan import Cell, short_hash
 from privkit.run.records import (
+    GUESSES,
     MADE_OF,
     PICTURES,
     SCORES,
@@ -38,7 +39,7 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 
-CELL_FILES = ("spec.json", PICTURES, SCORES, TRIALS)
+CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)
 """Files that a cell's record lists, if they exist."""
 
 
