@@ -9,8 +9,10 @@ import torch
 from torch import Generator
 
 from privkit.attacks.base import Mounting, NotApplicable, Observation, Scores, Session
+from privkit.attacks.goals.labels import LabelObservation
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.attacks.hijack.hijack_detection import SplitGuard
+from privkit.attacks.labels.release_clustering import ReleaseClustering
 from privkit.audit.goals import labels
 from privkit.audit.goals.canaries_sent import noiseless, rows_of
 from privkit.audit.goals.context import told_apart
@@ -24,6 +26,7 @@ from privkit.registry import load, parse, table
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round
 from privkit.wire.channel import record
 from privkit.wire.hijack import LiveClients, serve
+from privkit.wire.transcript import Transcript
 from tests.small import fitted, random_images
 
 SETTINGS: dict[str, Any] = {
@@ -322,6 +325,32 @@ def test_a_client_asks_its_own_segment_and_for_the_others_label_in_every_epoch(t
     told = {row.attack: row.answers["auc"].value for row in run.rows if row.defense != "none"}
     assert told[CLIENTS_LEAKS[2]] > 0.9  # the mean of two gradients less the own one
     assert (tmp_path / "run" / "report" / "figures" / "auc.svg").exists()
+
+
+@pytest.mark.usefixtures("no_report", "no_controls")
+def test_a_client_knows_the_labels_of_the_same_records_in_all_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other ones in each epoch would tell it labels that it is asked for in the last one."""
+    sent, attack, records, known = labels._sent, ReleaseClustering.run, [], []
+
+    def kept(transcript: Transcript) -> torch.Tensor:
+        records.append(sent(transcript))
+        return records[-1]
+
+    def watched(spec: ReleaseClustering, observation: LabelObservation, *given: Any) -> Scores:
+        assert observation.known_rows is not None
+        known.append({records[-1][0, row].numpy().tobytes() for row in observation.known_rows.tolist()})
+        return attack(spec, observation, *given)
+
+    monkeypatch.setattr(labels, "_sent", kept)
+    monkeypatch.setattr(ReleaseClustering, "run", watched)
+    settings = {**SETTINGS, "budget": "smoke:private=100,victims=25,epochs=2", "protocol": "sl"}
+    run = run_audit(defense="none", attack="release_clustering:epoch=pooled", out=tmp_path / "run", **settings)
+    assert run.rows[0].status == "done"
+    assert len(known) == 2
+    assert known[0] == known[1]
+    assert run.rows[0].answers["label_accuracy"].n == 100 - len(known[0])
 
 
 @pytest.mark.usefixtures("no_report")

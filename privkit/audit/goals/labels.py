@@ -25,6 +25,8 @@ Asked = tuple[Scores, Tensor, Tensor]
 """Scores of rows, counted client after client, the label of each, and the round of each."""
 Stages = Callable[[str], Session]
 """The session of one client's attack on some rounds, by its name."""
+Remembered = dict[int, set[bytes]]
+"""Client -> its records whose labels it knows, so that they are the same ones in all epochs."""
 
 
 def ask(context: AttackContext) -> Row:
@@ -94,8 +96,22 @@ def named(scores: Scores, labels: Tensor) -> dict[str, Interval]:
     return {"label_accuracy": label_accuracy(truth, guesses), "cluster_accuracy": cluster_accuracy(truth, guesses)}
 
 
-def asked(attack: LabelAttack, transcript: Transcript, context: AttackContext, stage: Stages) -> Asked:
-    """Scores, label and round of every row of every client that the attack was asked about."""
+def asked(
+    attack: LabelAttack,
+    transcript: Transcript,
+    context: AttackContext,
+    stage: Stages,
+    remembered: Remembered | None = None,
+) -> Asked:
+    """Scores, label and round of every row of every client that the attack was asked about.
+
+    Args:
+        attack: its specification.
+        transcript: of some rounds.
+        context: of the cell.
+        stage: as `Stages`.
+        remembered: of the epochs before, filled by the first one; None if no other epoch is asked.
+    """
     parts: list[tuple[Tensor, ...]] = []
     of_labels: list[Tensor] = []
     clients = len(transcript.rounds[0].received) if transcript.rounds else 0
@@ -109,6 +125,8 @@ def asked(attack: LabelAttack, transcript: Transcript, context: AttackContext, s
     first = transcript.rounds[0].view.round
     for client, (own, truth) in enumerate(zip(owned, truths, strict=True)):
         known = _known(attack, own, rounds) if "known_rows" in declared else own[:0]
+        if remembered is not None and attack.mounting.labeled:
+            known = _again(known, _names(_sent(transcript)[client]), remembered, client)
         observation = _observed(attack, transcript, context, client, own, known)
         scores = attack.run(observation, context.generator(), stage(f"round {first}, client {client}"))
         # what is known is not asked, nor what nobody else is part of
@@ -215,12 +233,13 @@ def _each_epoch(attack: LabelAttack, context: TrainedContext, stage: Stages) -> 
     transcript, steps = Transcript(inputs=True), context.steps
     found: list[Asked] = []
     records: list[list[bytes]] = []
+    remembered: Remembered = {}
 
     def play(*given: Any, number: int = 0, **options: Any) -> Round:
         played = transcript(*given, number=number, **options)
         if (number + 1) % steps == 0:
-            found.append(asked(attack, transcript, context, stage))
-            records.append(_records(transcript, found[-1][0].examples))
+            found.append(asked(attack, transcript, context, stage, remembered))
+            records.append(_names(_sent(transcript).flatten(0, 1)[found[-1][0].examples.cpu()]))
             transcript.rounds.clear()
         return played
 
@@ -228,11 +247,28 @@ def _each_epoch(attack: LabelAttack, context: TrainedContext, stage: Stages) -> 
     return found, records
 
 
-def _records(transcript: Transcript, examples: Tensor) -> list[bytes]:
-    """What each score is of: a client recognizes its own records from epoch to epoch."""
+def _sent(transcript: Transcript) -> Tensor:
+    """Each client's records in the order of its rows, [clients, N, ...]."""
     clients = len(transcript.rounds[0].received)
-    sent = [kept.images.unflatten(0, (clients, -1)) for kept in transcript.rounds if kept.images is not None]
-    return [record.numpy().tobytes() for record in torch.cat(sent, 1).flatten(0, 1)[examples.cpu()]]
+    images = [kept.images for kept in transcript.rounds if kept.images is not None]
+    return torch.cat([part.unflatten(0, (clients, -1)) for part in images], 1)
+
+
+def _names(records: Tensor) -> list[bytes]:
+    """What a client recognizes its own records [N, ...] by from epoch to epoch."""
+    return [record.numpy().tobytes() for record in records]
+
+
+def _again(known: Tensor, names: list[bytes], remembered: Remembered, client: int) -> Tensor:
+    """The rows of the records whose labels a client knew in its first epoch, which are `known` there.
+
+    >>> before: Remembered = {}
+    >>> [_again(torch.tensor([0]), names, before, 7).tolist() for names in ([b"a", b"b"], [b"b", b"a"])]
+    [[0], [1]]
+    """
+    own = remembered.setdefault(client, {names[row] for row in known.tolist()})
+    rows = [row for row, name in enumerate(names) if name in own]
+    return torch.tensor(rows) if rows else known  # an augmentation makes other records in each epoch
 
 
 def _pooled(epochs: list[Asked], records: list[list[bytes]]) -> Asked:
