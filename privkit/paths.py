@@ -46,7 +46,7 @@ def file_name(name: str) -> str:
     >>> file_name("gaussian_noise+masking"), file_name("mine.stages:Squash")
     ('gaussian_noise+masking', 'mine.stages.Squash')
     """
-    return name.replace(":", ".")[-_LONGEST_NAME:]
+    return name.replace(":", ".")[-_LONGEST_NAME:] if ":" in name else name
 
 
 def check_folder(folder: Path) -> None:

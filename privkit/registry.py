@@ -141,7 +141,7 @@ def describe(kind: str) -> list[dict[str, Any]]:
     rows = []
     for name, target in sorted(table(kind).items()):
         try:
-            rows.append(_described(name, load(target)))
+            rows.append(describe_part(name, load(target)))
         except UsageError as error:  # one broken plug-in hides no other
             rows.append(_row(name, f"broken: {error}"))
     rule = "a name has letters, digits, _ and -, at most 64 of them"
@@ -153,8 +153,12 @@ def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "summary": summary, "options": {}, "allowed": {}, "meaning": {}} | more
 
 
-def _described(name: str, target: Any) -> dict[str, Any]:
-    """One part; a plug-in may be anything."""
+def describe_part(name: str, target: Any) -> dict[str, Any]:
+    """One entry of `describe`; a plug-in may be anything.
+
+    Raises:
+        UsageError: if it is neither a class, a function nor a dataclass.
+    """
     spec = dataclasses.is_dataclass(target)
     if not (spec or isinstance(target, type) or callable(target)):
         raise UsageError("it is neither a class, a function nor a dataclass")

@@ -126,7 +126,7 @@ def test_each_part_is_listed_documented_and_sourced(kind: str) -> None:
     assert (kind, PARTS[kind]) in registry.NAMES
     registry.test_everything_has_a_docstring_with_its_source(kind, PARTS[kind])
     if kind != "bounds":
-        registry.test_specifications_are_frozen_and_survive_json(kind, PARTS[kind])
+        registry.test_specifications_keep_the_laws_of_every_part(kind, PARTS[kind])
 
 
 def test_the_commands_of_the_page_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ import typer
 from privkit import docstrings
 from privkit.cli.accounting import Json
 from privkit.errors import unknown
-from privkit.registry import TABLES, as_written, load, table
+from privkit.import_path import imported, with_options
+from privkit.registry import TABLES, as_written, describe_part, kinds_of, load, own, table
 from privkit.registry import describe as described
 from privkit.reports.escape import terminal
 
@@ -19,11 +20,15 @@ _WIDTH = 100
 
 
 def describe(
-    name: Annotated[str, typer.Argument(help="A defense, attack, dataset, model or other part, by its name.")],
+    name: Annotated[
+        str, typer.Argument(help="A defense, attack, dataset, model or other part: its name, or module:object.")
+    ],
     as_json: Json = False,
 ) -> None:
     """Describe a part: what it does, and for each option its default, what is allowed, and what it means."""
     kinds = [kind for kind in TABLES if name in table(kind)]
+    if not kinds and with_options(name) == (name, ""):
+        kinds = kinds_of(imported("the part", name))
     if not kinds:
         raise unknown("part", name, {other for kind in TABLES for other in table(kind)})
     found = [_of(kind, name) for kind in kinds]
@@ -35,8 +40,12 @@ def describe(
 
 def _of(kind: str, name: str) -> dict[str, Any]:
     """One part of one kind."""
-    (entry,) = (entry for entry in described(kind) if entry["name"] == name)
-    part = load(table(kind)[name]) if not entry["summary"].startswith("broken: ") else None
+    if name not in table(kind):
+        part = own(kind, name)
+        entry = describe_part(name, part)
+    else:
+        (entry,) = (entry for entry in described(kind) if entry["name"] == name)
+        part = load(table(kind)[name]) if not entry["summary"].startswith("broken: ") else None
     about = {"text": docstrings.text(part) or entry["summary"], "source": docstrings.source(part)} if part else {}
     return {"kind": kind, **entry, **about}
 

@@ -21,13 +21,13 @@ _SHORTEST = 20
 """Characters of a docstring's first line."""
 
 
-def is_frozen(component: Component) -> str:
+def is_frozen(component: Component, kind: str) -> str:
     """Its options cannot change after it was made."""
     parameters = getattr(type(component.spec), "__dataclass_params__", None)
     return "" if parameters is not None and parameters.frozen else "make it a @dataclass(frozen=True, kw_only=True)"
 
 
-def is_documented(component: Component) -> str:
+def is_documented(component: Component, kind: str) -> str:
     """Its docstring says in a line what it is, and what each option means."""
     spec = component.spec
     text = docstrings.text(spec).partition("\n")[0]
@@ -38,7 +38,7 @@ def is_documented(component: Component) -> str:
     return f"say under Attributes: what {', '.join(silent)} means" if silent else ""
 
 
-def ranges_are_declared(component: Component) -> str:
+def ranges_are_declared(component: Component, kind: str) -> str:
     """The annotation of each number says its range, so that a value outside is refused."""
     words = allowed(type(component.spec))
     numbers = [
@@ -56,6 +56,15 @@ def survives_json(component: Component, kind: str) -> str:
     fields = json.loads(json.dumps(component.to_json()))
     given = {key: value for key, value in fields.items() if value is not None}
     return "" if parse(kind, given).spec == component.spec else "its options as JSON give another part"
+
+
+EVERY: dict[str, Callable[[Component, str], str]] = {
+    "it is a frozen dataclass": is_frozen,
+    "its docstring says what it is": is_documented,
+    "its numbers have ranges": ranges_are_declared,
+    "its options survive JSON": survives_json,
+}
+"""The laws of parts of all kinds."""
 
 
 def kind_of(given: str) -> str:
@@ -92,15 +101,7 @@ def laws(given: str, kind: str, dataset: str | None = None) -> Iterator[tuple[st
         PrivkitError: if there is no such part.
     """
     component = parse(kind, given)
-    yield from _held(
-        {
-            "it is a frozen dataclass": is_frozen,
-            "its docstring says what it is": is_documented,
-            "its numbers have ranges": ranges_are_declared,
-            "its options survive JSON": lambda one: survives_json(one, kind),
-        },
-        component,
-    )
+    yield from _held({law: partial(_on, of, kind) for law, of in EVERY.items()}, component)
     home = load(f"privkit.laws.{kind}:LAWS")
     if kind == "datasets":
         pools = component.spec.open(None, download=False, train_images=1)
@@ -136,9 +137,9 @@ def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[st
             yield law, one_line(error, None)
 
 
-def _on(law: Callable[[Any, Any], str], domain: Any, spec: Any) -> str:
-    """A law of models on the records of a domain."""
-    return law(spec, domain)
+def _on(law: Callable[[Any, Any], str], second: Any, part: Any) -> str:
+    """A law of two things: a component and its kind, or a model and the records that it reads."""
+    return law(part, second)
 
 
 def _domain(dataset: str) -> Any:

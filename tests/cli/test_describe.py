@@ -30,6 +30,11 @@ def test_a_part_in_words() -> None:
     assert defense["meaning"]["keep"].startswith("k in [0, 1]")
 
 
+def test_a_part_of_ones_own_in_words() -> None:
+    text = runner.invoke(app, ["describe", "privkit.templates.defense:Template"]).stdout
+    assert "bound=1.0: a finite number > 0\n      c > 0, the largest magnitude that is released." in text
+
+
 def test_an_unknown_part_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UsageError, match="did you mean 'batch_shuffle'"):
         runner.invoke(app, ["describe", "batch_shufle"], catch_exceptions=False)
