@@ -24,9 +24,9 @@ import torch
 from torch import Generator, nn
 
 from privkit.audit.cell import run_cell
-from privkit.audit.run import pick_device
 from privkit.audit.seed_data import prepare
 from privkit.audit.seed_intervals import RANGES, over_values
+from privkit.audit.worker import pick_device
 from privkit.config import AuditConfig
 from privkit.domains.images.domain import Images
 from privkit.metrics.perception import Perception

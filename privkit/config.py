@@ -17,7 +17,6 @@ from privkit.registry import Component
 
 if TYPE_CHECKING:
     from privkit.metrics.own import ImageMetric
-    from privkit.recording.read import Recording
     from privkit.reports.gate import Gate
     from privkit.training.spec import TrainingSpec
 
@@ -120,8 +119,10 @@ class AuditConfig:
         data_root: folder of the official datasets.
         download: whether missing official files may be fetched.
         threads: CPU threads; None for all that this process may use, at most 8.
+        cell_seconds: after how many seconds a cell ends as an error; None for no limit.
+        cell_memory: bytes of memory at which a cell ends as an error; None for no limit.
         gates: conditions such as "ssim<=0.4" that every defended row must meet, or the run exits with 1.
-        recording: what somebody recorded of a training of theirs, in place of a training here; None to train.
+        settings: what `privkit.settings.resolve` made this of, as JSON; nothing if it was made otherwise.
     """
 
     defenses: tuple[Component, ...]
@@ -146,8 +147,10 @@ class AuditConfig:
     data_root: Path | None = None
     download: bool = False
     threads: int | None = None
+    cell_seconds: float | None = None
+    cell_memory: int | None = None
     gates: tuple[Gate, ...] = ()
-    recording: Recording | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     also: tuple[AuditConfig, ...] = ()
     automatic: Mapping[str, tuple[Component, ...]] = field(default_factory=dict)
     remarks: Mapping[str, str] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ from privkit.config import BUDGETS, AuditConfig, Budget, Tuning, distinct
 from privkit.errors import LONGEST, UsageError, shortened, unknown
 from privkit.metrics import METRICS
 from privkit.pairing import paired
-from privkit.quick_attacks import AUTO, Chosen, choose
+from privkit.quick_attacks import AUTO, choose
 from privkit.registry import Component, load, parse, read_options, specify, table
+from privkit.run.cell_limits import read_memory
 from privkit.same_domain import check_same_domain, domain_of, model_for
 from privkit.toml_text import TomlError, parse_toml, read_text
 
@@ -29,7 +30,6 @@ _MOST_THREADS = 1024
 DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
 
 KEYS = (
-    "recorded",
     "defense",
     "attack",
     "dataset",
@@ -52,12 +52,13 @@ KEYS = (
     "download",
     "skip_bad_rows",
     "threads",
+    "cell_seconds",
+    "cell_memory",
     "gate",
 )
 """What a configuration file may hold; a flag of the same name overrides it."""
 
 _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "recorded": ((str, Path), "the path of a folder"),
     "data_root": ((str, Path), "the path of a folder"),
     "download": (bool, "true or false"),
     "skip_bad_rows": (bool, "true or false"),
@@ -114,6 +115,8 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         if key in s and not isinstance(s[key], kinds):
             raise UsageError(f"{key} must be {what}, got {shortened(s[key])}")
     victims, device, seeds, threads = s.get("victims"), s["device"], _seeds(s["seed"]), _threads(s.get("threads"))
+    seconds = _seconds(s.get("cell_seconds"))
+    memory = None if s.get("cell_memory") is None else read_memory(s["cell_memory"])
     if victims not in (None, "private", "test"):
         raise unknown("victims", str(victims), ["private", "test"])
     if device not in ("auto", "cpu", "cuda"):
@@ -125,21 +128,16 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     early.check(s)  # what follows imports torch
     from privkit.training.spec import TrainingSpec
 
-    recorded = None
-    if "recorded" in s:
-        from privkit.recording.parts import recorded_parts
-
-        recorded = recorded_parts(settings)
-    pairs = paired(_many(s["defense"]), s.get("protocol")) if recorded is None else recorded.pairs
+    pairs = paired(_many(s["defense"]), s.get("protocol"))
     named = _attacks(_many(s["attack"]))
     attacks = distinct(budgeted(parse("attacks", given), budget) for given in named)
-    dataset = parse("datasets", s["dataset"]) if recorded is None else recorded.dataset
+    dataset = parse("datasets", s["dataset"])
     if s.get("skip_bad_rows"):
         dataset = _skipping(dataset)
     if gates and all(defense.name == "none" for _, defenses in pairs for defense in defenses):
         raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
     root = s.get("data_root") or os.environ.get(DATA_ROOT_VARIABLE)
-    wished = _table("training", s["training"]) if recorded is None else recorded.training
+    wished = _table("training", s["training"])
     protocols: list[dict[str, Any]] = []
     for protocol, defenses in pairs:
         training = specify("training", TrainingSpec, {"batch_size": _natural_batch(protocol.spec.clients), **wished})
@@ -150,15 +148,14 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
             )
         protocols.append({"protocol": protocol, "defenses": defenses, "training": training})
         if AUTO in _many(s["attack"]):
-            chosen = None if recorded is None else recorded.chosen()
-            protocols[-1] |= _automatic(defenses, dataset, budget, chosen)
+            protocols[-1] |= _automatic(defenses, dataset, budget)
         elif not attacks:
             raise UsageError("name at least one defense and one attack")
     config = AuditConfig(
         **protocols[0],
         attacks=attacks,
         dataset=dataset,
-        model=model_for(dataset, settings.get("model")) if recorded is None else recorded.model,
+        model=model_for(dataset, settings.get("model")),
         partition=parse("partitions", s["partition"]),
         delta=s["delta"],
         seeds=seeds,
@@ -174,8 +171,11 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         data_root=Path(root).expanduser() if root else None,
         download=s.get("download", False),
         threads=threads,
+        cell_seconds=seconds,
+        cell_memory=memory,
         gates=gates,
-        recording=None if recorded is None else recorded.recording,
+        settings={key: _plain(value) for key, value in s.items()}
+        | ({"data_root": str(Path(root).expanduser().absolute())} if root else {}),
     )
     config = replace(config, tune=_tuning(s.get("tune"), config.every_attack))
     check_same_domain(dataset, auxiliary=config.auxiliary, augment=config.training.augment, features=config.features)
@@ -287,11 +287,9 @@ def _attacks(given: Sequence[Any]) -> Sequence[Any]:
     return [name for entry in given if entry != AUTO for name in (every if entry == "all" else [entry])]
 
 
-def _automatic(
-    defenses: Sequence[Component], dataset: Component, budget: Budget, instead: Chosen | None
-) -> dict[str, Any]:
-    """The fields of a configuration that say what `auto` mounts on each defense, or on what was recorded of it."""
-    chosen = {defense.label: instead or choose(defense, domain_of(dataset)) for defense in defenses}
+def _automatic(defenses: Sequence[Component], dataset: Component, budget: Budget) -> dict[str, Any]:
+    """The fields of a configuration that say what `auto` mounts on each defense."""
+    chosen = {defense.label: choose(defense, domain_of(dataset)) for defense in defenses}
     mounted = {
         label: distinct(budgeted(parse("attacks", attack), budget) for attack in one.attacks)
         for label, one in chosen.items()
@@ -375,6 +373,24 @@ def _seeds(given: Any) -> tuple[int, ...]:
     if not seeds:
         raise UsageError("name at least one seed")
     return tuple(dict.fromkeys(seeds))
+
+
+def _seconds(given: Any) -> float | None:
+    """A time in seconds, None for no limit."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
+        raise UsageError(f"cell_seconds is a number of seconds above 0, got {shortened(given)}")
+    return float(given)
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON holds it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _gate(text: Any) -> Gate:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import io
 import os
+import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from privkit.errors import DamagedFile, StorageError
 from privkit.paths import MOST_TEXT, check_folder, open_file, read_bytes
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names of files that are being written."""
+_HOST = crc32(platform.node().encode())
+"""Of this machine: processes of several machines, or containers, that share a folder may have one number."""
 
 
 @contextmanager
@@ -46,17 +50,22 @@ def write_bytes(path: Path, data: bytes) -> None:
     """
     with writing(path):
         make_folder(path.parent)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        temporary.unlink(missing_ok=True)
+        half = temporary(path)
+        half.unlink(missing_ok=True)
         try:
-            with os.fdopen(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as handle:
+            with os.fdopen(open_file(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as handle:
                 handle.write(data)
                 handle.flush()
                 os.fsync(handle.fileno())
-            os.replace(temporary, path)  # in place of a link, and not through it
+            os.replace(half, path)  # in place of a link, and not through it
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            half.unlink(missing_ok=True)
             raise
+
+
+def temporary(path: Path) -> Path:
+    """What a file is called while this process writes it."""
+    return path.with_name(f".{path.name}.{os.getpid()}{_HOST}.tmp")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -217,7 +217,8 @@ class PlannedCell(Frozen):
 class Manifest(Frozen):
     """Which run a folder holds, and the cells that it is to finish, in their order.
 
-    What its numbers are made of stands in its rows and models.
+    What its numbers are made of stands in its rows and models. The settings are those of the last command, as the user
+    wrote them; the configuration holds only what changes an answer.
     """
 
     schema_version: Literal[6] = 6
@@ -225,6 +226,7 @@ class Manifest(Frozen):
     created: str
     argv: tuple[str, ...]
     config: dict[str, object]
+    settings: dict[str, object] = {}
     fingerprint: str
     threads: int
     seeds: tuple[int, ...]

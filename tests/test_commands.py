@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from privkit.cli.app import app
-from tests.recording.made import written
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -21,6 +20,9 @@ PLANNED = ("audit", "frontier", "reproduce")
 ELSEWHERE = {
     "privkit papers dp_cutmixsl --results my-run": "needs CIFAR-10: tests/papers/test_papers.py judges runs",
     "privkit frontier --from RUN": "needs a defense at several strengths: tests/cli and tests/audit draw frontiers",
+    "privkit work RUN --slurm 8 --sbatch partition=gpu,gpus_per_node=1,time=240,mem=16GB": "needs Slurm: "
+    "tests/audit/test_slurm.py submits workers",
+    "privkit work grid/*": "needs a grid: tests/audit/test_workers.py plans one, and works on runs",
     "privkit doctor": "recomputes all reference values: tests/accountants does",
 }
 """Commands that this file does not run -> the reason."""
@@ -71,8 +73,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def plan(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything but the run itself: names, options, files and gates are resolved."""
     seen: list[object] = []
-    for recording in re.findall(r"--recorded (\S+)", command):
-        written(Path(recording))
 
     def preview(config: object) -> str:
         seen.append(config)

@@ -221,8 +221,7 @@ class SimulatorTraining(ABC):
     def guess(self) -> Tensor:
         """The images behind the recorded rows."""
         self.parts["decoder"].eval()
-        images = self._decoded(self.given.rows, self.given.labels)
-        return images if self.given.seats is None else images[self.given.seats]
+        return self._decoded(self.given.rows, self.given.labels)
 
     def _decoded(self, rows: Tensor, labels: Tensor | None) -> Tensor:
         """Images of many releases, cut to [0, 1]."""

@@ -1,33 +1,28 @@
-"""An audit: plan the cells, run those that are not finished, report."""
+"""An audit: plan the cells, compute those that are not finished, report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from privkit.audit.cell import run_cell
+from privkit.audit import launch
 from privkit.audit.probe import check_shapes
 from privkit.audit.report import build
-from privkit.audit.seed_data import open_data, prepare
-from privkit.audit.stale import refresh
+from privkit.audit.seed_data import open_data
+from privkit.audit.worker import CellWorker, pick_device
 from privkit.caches import use_own_caches
 from privkit.config import AuditConfig
 from privkit.errors import UsageError
-from privkit.metrics.perception import Perception
 from privkit.reports.schema import Row
 from privkit.reports.verdict import Verdict
 from privkit.run.folder import RunFolder
-from privkit.run.ingredients import ingredients
-from privkit.run.plan import Cell, plan
 from privkit.run.progress import Progress, Silent
-from privkit.run.provenance import circumstances, default_threads, manifest
+from privkit.run.provenance import default_threads, manifest
 from privkit.run.stopping import finished_cells
-from privkit.run.verdict import verdict_of, write_verdict
+from privkit.run.verdict import verdict_of
 from privkit.settings import resolve
 from privkit.torch_utils.freed_memory import keep_freed_memory
 
@@ -106,6 +101,7 @@ def run_audit(
     out: Path | str | None = None,
     progress: Progress | None = None,
     again: bool = False,
+    workers: int = 1,
     **settings: Any,
 ) -> AuditRun:
     """Run an audit, or go on with one that was interrupted.
@@ -115,6 +111,7 @@ def run_audit(
         out: the run folder; None for one named after the configuration under ./privkit-runs.
         progress: told what happens; silent by default.
         again: recompute models and cells whose data, code, versions or device changed; False refuses them.
+        workers: processes of this machine that share the work; the threads are divided among them, and devices too.
         **settings: keys of `privkit.settings.KEYS`.
 
     Returns:
@@ -134,48 +131,81 @@ def run_audit(
     >>> run.to_pandas()["unaligned_mse"].between(0, 0.3).all().item()
     True
     """
+    config = _given(config, settings)
+    with _led(config, out, progress, again, workers) as worker:
+        try:
+            if workers == 1:
+                worker.work()
+            else:
+                launch.work(worker, workers)
+        except KeyboardInterrupt as stopped:
+            folder = worker.folder.path
+            kept = finished_cells(folder, len(worker.queue.cells))
+            stopped.add_note(f"{kept}; go on with the same call and out={str(folder)!r}")
+            raise
+        worker.queue.close()
+        rows = worker.queue.rows
+        page = build(worker.folder.path, rows, config.gates)
+        verdict = verdict_of(worker.folder.manifest, rows, config.gates)
+    return AuditRun(rows=tuple(rows), folder=worker.folder.path, report=page, verdict=verdict)
+
+
+def plan_audit(
+    config: AuditConfig | None = None,
+    *,
+    out: Path | str | None = None,
+    again: bool = False,
+    workers: int = 1,
+    **settings: Any,
+) -> Path:
+    """Plan an audit whose cells others compute: `privkit work RUN`, or `privkit.audit.worker.join`.
+
+    Args, errors: as of `run_audit`.
+
+    Returns:
+        The run folder.
+    """
+    with _led(_given(config, settings), out, None, again, workers) as worker:
+        return worker.folder.path
+
+
+def _given(config: AuditConfig | None, settings: Mapping[str, Any]) -> AuditConfig:
+    """A configuration, or the one of these settings."""
     if config is None:
-        config = resolve(settings)
-    elif settings:
+        return resolve(settings)
+    if settings:
         raise UsageError("give a configuration or its settings, not both")
+    return config
+
+
+@contextmanager
+def _led(
+    config: AuditConfig, out: Path | str | None, progress: Progress | None, again: bool, workers: int
+) -> Iterator[CellWorker]:
+    """This process as the one that leads a run: its folder is made or mended, its plan stands, its data fit."""
     use_own_caches()  # before anything that may compile
     keep_freed_memory()
     check_batches(config)
-    device = pick_device(config.device)
+    device, progress = pick_device(config.device), progress or Silent()
+    if workers != 1:
+        launch.check(config, workers)
     folder_path = Path(out) if out is not None else default_folder(config)
     if not (folder_path / "manifest.json").exists():  # else it was checked when the run began
-        for part in config.parts if config.recording is None else ():
+        for part in config.parts:
             check_shapes(part, open_data(part)[0])
-    fresh = manifest(config, threads=config.threads or default_threads())
-    progress = progress or Silent()
-    with RunFolder(folder_path, fresh) as folder:
-        threads, torch_threads = config.threads or folder.manifest.threads, torch.get_num_threads()
+    threads = max(1, (config.threads or default_threads()) // workers)
+    with RunFolder(folder_path, manifest(config, threads=threads)) as folder:
         if folder.unlocked:
             progress.note(folder.unlocked)
-        torch.set_num_threads(threads)  # the manifest's on resume: other counts round otherwise
-        try:
-            rows = _run_cells(config, folder, device, threads, progress, again)
-            page = build(folder.path, rows, config.gates)
-        except KeyboardInterrupt as stopped:
-            kept = finished_cells(folder.path, len(plan(config)))
-            stopped.add_note(f"{kept}; go on with the same call and out={str(folder.path)!r}")
-            raise
-        finally:
-            torch.set_num_threads(torch_threads)
-        verdict = verdict_of(folder.manifest, rows, config.gates)
-    return AuditRun(rows=tuple(rows), folder=folder.path, report=page, verdict=verdict)
+        threads = threads if config.threads else folder.manifest.threads
+        worker = CellWorker(config=config, folder=folder, device=device, threads=threads, progress=progress)
+        worker.open(again=again)
+        yield worker
 
 
 def default_folder(config: AuditConfig) -> Path:
     """Where a run goes that was given no folder: the same configuration finds its own again."""
     return Path("privkit-runs") / f"{config.dataset.name}-{config.fingerprint}"
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of a run; "auto" takes a GPU where there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda, but torch sees no CUDA device; use --device cpu or auto")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
 def check_batches(config: AuditConfig) -> None:
@@ -187,45 +217,3 @@ def check_batches(config: AuditConfig) -> None:
                     f"{defense.name} needs batches of at least {defense.spec.smallest_batch} images, got "
                     f"batch_size={part.training.batch_size}: a smaller batch mixes nothing"
                 )
-
-
-def _run_cells(
-    config: AuditConfig, folder: RunFolder, device: torch.device, threads: int, progress: Progress, again: bool
-) -> list[Row]:
-    """Every cell of the plan, skipping what is finished and still is what this command would compute."""
-    cells, perception = plan(config), Perception.of(config.features, device, config.own_metrics)
-    here = circumstances(device.type, threads)
-    planned = [(part, plan(replace(part, also=()))) for part in config.parts]
-    made_of = {cell: made for part, own in planned for cell, made in ingredients(part, own, perception, here).items()}
-    rows, mended = folder.finished(cell.id for cell in cells)
-    for sentence in mended:
-        progress.note(sentence)
-    for part, own in planned:
-        if superseded := refresh(part, folder, own, rows, made_of, again=again):
-            progress.note(superseded)
-            rows, _ = folder.finished(cell.id for cell in cells)
-    folder.take(threads)
-    write_verdict(folder.path, verdict_of(folder.manifest, _ordered(cells, rows), config.gates))
-    for seed, (part, own) in product(config.seeds, planned):
-        pending = [cell for cell in own if cell.seed == seed and cell.id not in rows]
-        if not pending:
-            continue
-        seed_data = prepare(part, seed, device, perception)
-        if seed_data.dropped:
-            progress.note(f"seed {seed}: {seed_data.dropped} auxiliary images are private or attacked ones; left out")
-        for warning in seed_data.warnings:
-            progress.note(f"seed {seed}: {warning}")
-        for cell in pending:
-            progress.cell(len(rows) + 1, len(cells), f"{cell.defense.label} / {cell.attack.label}, seed {cell.seed}")
-            row = run_cell(part, cell, seed_data, folder, progress, made_of[cell.id].on(seed_data.hashes))
-            rows[cell.id] = folder.finish(row)
-            write_verdict(folder.path, verdict_of(folder.manifest, _ordered(cells, rows), config.gates))
-            if row.status != "done":
-                progress.note(f"{row.defense} / {row.attack}, seed {row.seed}: {row.status}: {row.reason}")
-            progress.ended(row.status)
-    return _ordered(cells, rows)
-
-
-def _ordered(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[Row]:
-    """The rows that there are, in the order of the plan."""
-    return [rows[cell.id] for cell in cells if cell.id in rows]

@@ -17,10 +17,10 @@ from privkit.cli.frontier import frontier
 from privkit.cli.ledger import ledger
 from privkit.cli.new import new
 from privkit.cli.papers import papers
-from privkit.cli.record import record
 from privkit.cli.reproduce import reproduce
 from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
-from privkit.errors import unknown
+from privkit.cli.work import work
+from privkit.errors import UsageError, unknown
 from privkit.registry import TABLES, as_written, describe
 from privkit.reports.escape import terminal
 from privkit.run.stopping import finished_cells, keeping
@@ -66,10 +66,6 @@ def _root(
 
 @app.command()
 def audit(
-    recorded: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a recording (privkit.Recorder) to audit, in place of a training here."),
-    ] = None,
     defense: Annotated[
         list[str] | None,
         typer.Option(help="NAME or NAME:key=value,…, or your own module:object; repeatable." + _default("defense")),
@@ -165,8 +161,25 @@ def audit(
         typer.Option(help="A paper's own settings (privkit papers lists them); --config and flags override them."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")] = None,
+    grid: Annotated[
+        Path | None,
+        typer.Option(help="TOML file as --config, whose dataset and model may be lists: one run for each pair."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Begin a grid of more than 1000 cells.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Run folder; the same command resumes it. [privkit-runs/DATASET-HASH]")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(help="Processes of this machine that share the cells, the threads and the GPUs.")
+    ] = 1,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Write the run folder and stop: privkit work RUN computes its cells.")
+    ] = False,
+    cell_seconds: Annotated[
+        float | None, typer.Option(help="Seconds after which a cell ends as an error. [no limit]")
+    ] = None,
+    cell_memory: Annotated[
+        str | None, typer.Option(help="Memory at which a cell ends as an error, such as 4GiB. [no limit]")
     ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Recompute what rests on changed data, code, versions, device or threads.")
@@ -186,7 +199,6 @@ def audit(
     """
     shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
     flags: dict[str, Any] = {
-        "recorded": str(recorded) if recorded else None,
         "defense": defense,
         "attack": attack,
         "dataset": dataset,
@@ -209,27 +221,69 @@ def audit(
         "metric": metric,
         "parts": parts,
         "threads": threads,
+        "cell_seconds": cell_seconds,
+        "cell_memory": cell_memory,
         "gate": gate,
     }
-    settings = read_toml(config) if config else {}
+    if config and grid:
+        raise UsageError("give --config or --grid, not both: a grid file holds the same settings")
+    source = config or grid
+    settings = read_toml(source) if source else {}
     given = {**settings, **{key: value for key, value in flags.items() if value not in (None, [])}}
     if preset:
         from privkit.papers import presets
 
         given = presets.overridden(presets.preset(preset), given)
+    if grid:
+        _audit_grid(given, out or Path("privkit-runs") / grid.stem, yes, dry_run, plan, shown, again, workers)
+        return
     resolved = resolve(given)
     if dry_run:
         from privkit.cli.estimate import preview
 
         typer.echo(preview(resolved))
         return
-    from privkit.audit.run import default_folder, run_audit
-    from privkit.run.plan import plan
+    from privkit.audit.run import default_folder, plan_audit, run_audit
+    from privkit.run.plan import plan as planned
 
+    if plan:
+        made = plan_audit(resolved, out=out, again=again, workers=workers)
+        typer.echo(terminal(f"planned; start workers with: privkit work {made}"))
+        return
     folder = out or default_folder(resolved)
-    with keeping(lambda: finished_cells(folder, len(plan(resolved)))), shown.progress() as progress:
-        run = run_audit(resolved, out=out, progress=progress, again=again)
+    with keeping(lambda: finished_cells(folder, len(planned(resolved)))), shown.progress() as progress:
+        run = run_audit(resolved, out=out, progress=progress, again=again, workers=workers)
     shown.show(run.rows, run.report, run.verdict)
+
+
+def _audit_grid(
+    given: Mapping[str, Any],
+    out: Path,
+    yes: bool,
+    dry_run: bool,
+    plan: bool,
+    shown: Shown,
+    again: bool,
+    workers: int,
+) -> None:
+    """The runs of a grid: estimated, planned or computed."""
+    from privkit.cli import grid
+
+    if shown.junit is not None:
+        raise UsageError(
+            "a grid has a verdict for each run; leave out --junit, and use privkit report RUN --junit FILE"
+        )
+    runs = grid.runs(given, out, yes=yes)
+    if dry_run:
+        from privkit.cli.estimate import preview
+
+        for folder, config in runs.items():
+            typer.echo(terminal(f"{folder}\n{preview(config)}"))
+    elif plan:
+        grid.plan(runs, again=again, workers=workers)
+        typer.echo(terminal(f"planned {len(runs)} runs; start workers with: privkit work {out}/*"))
+    else:
+        grid.audit(runs, shown, again=again, workers=workers)
 
 
 @app.command()
@@ -297,7 +351,7 @@ def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
     return [f"options: {', '.join(written.values())}"] if written else []
 
 
-for command in (*COMMANDS, ledger, papers, compare, describe_part, new, check, reproduce, record):
+for command in (*COMMANDS, ledger, papers, compare, describe_part, new, check, reproduce, work):
     app.command()(command)
 
 

@@ -10,8 +10,9 @@ from privkit.attacks.base import AnyAttack, known_to
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.search_space import why_untuned
 from privkit.audit.probe import ROUNDS, Timed, attack_on_images, training_step, untrained
-from privkit.audit.run import check_batches, default_folder, pick_device
+from privkit.audit.run import check_batches, default_folder
 from privkit.audit.seed_data import open_data
+from privkit.audit.worker import pick_device
 from privkit.caches import use_own_caches
 from privkit.config import AuditConfig
 from privkit.domains.stand_in import OFFICIAL, without_files
@@ -37,11 +38,6 @@ def preview(config: AuditConfig) -> str:
     use_own_caches()
     keep_freed_memory()
     check_batches(config)
-    if config.recording is not None:
-        cells = plan(config)
-        return "\n".join(
-            [*(cell.id for cell in cells), f"{len(cells)} cells on a recording; run folder {default_folder(config)}"]
-        )
     device, threads = pick_device(config.device), torch.get_num_threads()
     torch.set_num_threads(config.threads or default_threads())
     lines, total, least = [], 0.0, False

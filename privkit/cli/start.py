@@ -19,6 +19,7 @@ _LEAST_MEMORY = 300 * 2**20
 """Bytes of address space below which not even NumPy loads: OpenBLAS then ends the process by itself."""
 _HEAVY = {
     "audit": "privkit.audit.run, privkit.audit.report",
+    "work": "privkit.audit.run, privkit.audit.report",
     "report": "privkit.audit.report, privkit.audit.scoring",
     "list": "torch",
 }

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
 
 from privkit.errors import DamagedFile, RunFolderError
 from privkit.paths import file_name, inside, open_file
@@ -15,7 +19,6 @@ from privkit.reports.schema import Check, Manifest, Provenance, Row
 from privkit.run.differences import config_differences
 from privkit.run.plan import Cell, short_hash
 from privkit.run.records import (
-    GUESSES,
     MADE_OF,
     PICTURES,
     SCORES,
@@ -27,8 +30,9 @@ from privkit.run.records import (
     read_manifest,
     read_row,
 )
+from privkit.run.workers import HEARTBEAT, STALE, Role, Worker, Workers
 from privkit.sealed import Broken, altered, digests
-from privkit.storage import append_line, make_folder, read_record, sweep, write_bytes, write_record, writing
+from privkit.storage import append_line, make_folder, read_record, remove, sweep, write_bytes, write_record, writing
 
 if TYPE_CHECKING:
     from privkit.run.ingredients import Ingredients
@@ -39,62 +43,122 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 
-CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)
+PATIENCE = 300.0
+"""Seconds to wait for another worker that writes what all share, which takes it milliseconds."""
+CELL_FILES = ("spec.json", PICTURES, SCORES, TRIALS)
 """Files that a cell's record lists, if they exist."""
 
 
 class RunFolder:
-    """The folder of one run; use it in a `with` block, which locks it.
+    """The folder of one run; use it in a `with` block, which makes this process one of its workers.
 
     Args:
         path: created if absent; must be empty or hold this configuration's run.
         manifest: of the run that is about to start.
+        role: "audit" for the command that plans and reports, which is alone in this; "work" for its helpers.
 
     Attributes:
         unlocked: why the folder could not be locked, in a sentence; empty where it is.
+        workers: who works on the run.
+        alone: whether nobody else worked on it when this process began.
 
     Raises:
         RunFolderError: if the path is a file, or the folder belongs to another configuration, holds other files or is
             in use.
     """
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: Manifest, role: Role = "audit") -> None:
         self.path = Path(os.path.realpath(path))
         self.manifest = manifest
-        self._lock: Any = None
-        self.unlocked = ""
+        self.workers = Workers(self.path, role)
+        self._lock = FileLock(self.path / ".lock", poll_interval=0.01)
+        self.unlocked, self.alone = "", True
         there = next(place for place in (self.path, *self.path.parents) if os.path.lexists(place))
         if not os.path.isdir(there):
             raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
         if there == self.path:
-            self._own()  # refused folders stay as they were, without even a lock
+            self._own(begun=False)  # refused folders stay as they were, without even a lock
 
     def __enter__(self) -> RunFolder:
-        """Lock the folder against a second process, then take it over or go on with its run."""
+        """Join the run, or begin it."""
         with writing(self.path / ".lock"):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.fdopen(open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT), "rb+")
-        try:
-            self.unlocked = _lock(self._lock)
-            earlier = self._own()  # again: another process may have begun a run since
-            sweep(self.path)
-            if earlier is not None:
-                self.manifest = earlier
-            else:
-                self.save_manifest()
-            for part in ("cells", "models", "controls"):
-                with writing(self.path / part):
-                    make_folder(self.path / part)
-        except BlockingIOError:
-            self._lock.close()
-            raise RunFolderError(f"{self.path} is in use by another process; wait for it to end") from None
-        except BaseException:
-            self._lock.close()
-            raise
+            self.unlocked = _no_locks(open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT))
+        with self.exclusive():
+            if not self.unlocked:
+                self.workers.enter()
+            try:
+                self._join()
+            except BaseException:
+                self.leave()
+                raise
         return self
 
-    def _own(self) -> Manifest | None:
-        """The manifest of this configuration's earlier run here, None where nothing is begun; all else is refused."""
+    def _join(self) -> None:
+        """Go on with the run that is here, or begin one."""
+        others = self.others()
+        for other in others:
+            if self.workers.own.role == other.role == "audit":
+                raise RunFolderError(
+                    f"{self.path} is in use by another process ({other.described}); wait for it to end, or help it "
+                    f"with: privkit work {self.path}"
+                )
+        self.alone = not others
+        earlier = self._own(begun=not self.alone)  # again: another process may have begun a run since
+        if self.alone:
+            sweep(self.path)
+        if earlier is not None:
+            self.manifest = earlier
+        else:
+            self.save_manifest()
+        for part in ("cells", "models", "controls"):
+            with writing(self.path / part):
+                make_folder(self.path / part)
+
+    def others(self) -> list[Worker]:
+        """The other workers of the run; call it under the lock. A damaged record is given time to be mended.
+
+        Raises:
+            RunFolderError: if a record stays damaged.
+        """
+        for _ in range(30):
+            if (others := self.workers.others()) is not None:
+                return others
+            time.sleep(HEARTBEAT / 10)
+        raise RunFolderError(
+            f"a record in {self.workers.folder} is damaged, and its worker does not write it anew; if that worker was "
+            f"lost, it counts as gone {STALE:.0f} seconds after its last heartbeat: run the command again then"
+        )
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep the other workers of the run from writing what all of them share.
+
+        Raises:
+            RunFolderError: if another process holds the run for too long.
+        """
+        if self.unlocked:
+            yield
+            return
+        try:
+            os.stat(self.path)  # the lock would make a folder that was removed anew
+            self._lock.acquire(timeout=PATIENCE)
+        except Timeout:
+            raise RunFolderError(f"{self.path} is in use by another process; wait for it to end") from None
+        except OSError as error:
+            with writing(self.path / ".lock"):
+                raise error
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _own(self, *, begun: bool) -> Manifest | None:
+        """The manifest of this configuration's earlier run here, None where nothing is begun; all else is refused.
+
+        Args:
+            begun: whether somebody works on it, so that it counts as begun in any case.
+        """
         earlier = read_manifest(self.path)
         if earlier is None:
             strangers = sorted(name for name in os.listdir(self.path) if not name.startswith("."))
@@ -103,7 +167,7 @@ class RunFolder:
                     f"{self.path} holds other files ({strangers[0]}); name an empty or new folder with --out"
                 )
         elif earlier.fingerprint != self.manifest.fingerprint:
-            if not self._begun():
+            if not begun and not self._begun():
                 return None  # refused over its data, batch size or model: the mended command goes on
             differs = next(config_differences(earlier.config, self.manifest.config), "its order")
             raise RunFolderError(
@@ -120,8 +184,15 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Unlock."""
-        self._lock.close()
+        """Leave the run."""
+        self.leave()
+
+    def leave(self) -> None:
+        """Be no worker of the run any more; what this process claims is free."""
+        self.workers.leave()
+        if self.workers.folder.is_dir():
+            with suppress(Timeout, OSError), self._lock.acquire(blocking=False):
+                self.workers.folder.rmdir()  # if this was the last one
 
     def cell(self, cell_id: str) -> Path:
         """Folder of a cell."""
@@ -199,18 +270,24 @@ class RunFolder:
         """Write the manifest."""
         write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
-    def take(self, threads: int) -> None:
-        """Note in the manifest with how many threads the run goes on."""
-        if self.manifest.threads != threads:
-            self.manifest = self.manifest.model_copy(update={"threads": threads})
+    def take(self, threads: int, settings: Mapping[str, Any]) -> None:
+        """Note in the manifest with how many threads and with which settings the run goes on."""
+        changes = {"threads": threads, "settings": dict(settings)}
+        if {name: getattr(self.manifest, name) for name in changes} != changes:
+            self.manifest = self.manifest.model_copy(update=changes)
             self.save_manifest()
 
-    def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
+    def finished(self, cells: Iterable[str], *, errors: bool = False) -> tuple[dict[str, Row], list[str]]:
         """Rows of the finished cells, and a sentence for everything that had to be mended.
 
         The cells' own `result.json` are the truth; `results.jsonl` is their append-only copy, which is written anew
         where it differs. A damaged `result.json` is restored from a whole line of the copy. A cell runs again where
-        there is none, where another file of the cell is damaged, or where it ended in an error.
+        there is none, or where another file of the cell is damaged.
+
+        Args:
+            cells: ids of the planned cells.
+            errors: whether cells that ended in an error count as finished; else their result is removed, and they run
+                again.
         """
         rows = {}
         present, mended = self._lines()
@@ -225,17 +302,29 @@ class RunFolder:
                 mended.append(f"{error}; {'the cell runs again' if row is None else 'restored from results.jsonl'}")
                 if row is not None:
                     write_record(home / "result.json", row.model_dump(mode="json"))
-            if row is not None and row.status != "error":
-                wrong = altered(home, row.files)
-                mended += [f"{home / name} {what}; the cell runs again" for name, what in wrong]
-                if not wrong:
-                    rows[cell_id] = row
+            if row is None:
+                continue
+            if row.status == "error" and not errors:
+                remove(home / "result.json")
+                continue
+            wrong = altered(home, row.files)
+            mended += [f"{home / name} {what}; the cell runs again" for name, what in wrong]
+            if not wrong:
+                rows[cell_id] = row
         wanted = [line(row) for row in rows.values()]
         if damaged or sorted(present) != sorted(wanted):
             kept = [text for text in dict.fromkeys(present) if text in wanted]
-            missing = [text for text in wanted if text not in kept]
-            write_bytes(self.results, "".join(text + "\n" for text in (*kept, *missing)).encode())
+            self._write_lines([*kept, *(text for text in wanted if text not in kept)])
         return rows, mended
+
+    def stored(self, cell_id: str) -> Row | None:
+        """The row of a cell whose files are whole, None if there is none."""
+        home = self.cell(cell_id)
+        try:
+            row = read_row(home)
+        except DamagedFile:
+            return None
+        return None if row is None or altered(home, row.files) else row
 
     def finish(self, row: Row) -> Row:
         """Store a finished cell: first its own file, then the line in `results.jsonl`; the row as it was stored."""
@@ -243,6 +332,16 @@ class RunFolder:
         write_record(self.cell(row.cell) / "result.json", row.model_dump(mode="json"))
         append_line(self.results, line(row))
         return row
+
+    def arrange(self, rows: Iterable[Row]) -> None:
+        """Bring the lines of `results.jsonl` into the order of these rows, as one worker alone writes them."""
+        wanted = [line(row) for row in rows]
+        if [data.decode() for data in lines_of(self.results)] != wanted:
+            self._write_lines(wanted)
+
+    def _write_lines(self, lines: Iterable[str]) -> None:
+        """Write `results.jsonl` anew."""
+        write_bytes(self.results, "".join(f"{text}\n" for text in lines).encode())
 
     def _lines(self) -> tuple[list[str], list[str]]:
         """Whole lines of `results.jsonl`, and what is wrong with the others."""
@@ -259,18 +358,16 @@ class RunFolder:
         return whole, mended
 
 
-def _lock(file: Any) -> str:
-    """Lock a file, or say in a sentence why this system cannot.
-
-    Raises:
-        BlockingIOError: if another process holds it.
-    """
-    if fcntl is None:
-        return "this system has no file locks; start no second process on this run folder"
+def _no_locks(descriptor: int) -> str:
+    """Why this system cannot lock a file, in a sentence; empty if it can."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if fcntl is None:
+            return ""
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise
+        return ""
     except OSError as error:  # network file systems may have none
         return f"the run folder cannot be locked ({error.strerror}); start no second process on it"
+    finally:
+        os.close(descriptor)
     return ""

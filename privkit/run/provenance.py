@@ -45,6 +45,7 @@ def manifest(config: AuditConfig, *, threads: int) -> Manifest:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=tuple(sys.argv),
         config=config.answers(),
+        settings=dict(config.settings),
         fingerprint=config.fingerprint,
         threads=threads,
         seeds=config.seeds,

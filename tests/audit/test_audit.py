@@ -167,8 +167,9 @@ def test_a_folder_with_other_files(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_folder_in_use(copied: Path) -> None:
+def test_a_folder_in_use(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr("privkit.run.folder.PATIENCE", 0.0)
     with (copied / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(RunFolderError, match="in use by another process"):

@@ -19,7 +19,7 @@ from privkit.run.provenance import manifest
 from privkit.run.records import read_rows
 from privkit.run.verify import examine
 from privkit.settings import resolve
-from privkit.storage import append_line, remove, write_bytes
+from privkit.storage import append_line, remove, temporary, write_bytes
 
 QUICK = {"defense": "none", "attack": "mean_image", "dataset": "tiny_digits", "budget": "smoke", "threads": 1}
 
@@ -169,7 +169,7 @@ def test_a_line_is_not_appended_to_another_name_of_the_file(tmp_path: Path) -> N
 
 
 def test_a_planted_temporary_file_is_not_written_through(tmp_path: Path, outside: Path) -> None:
-    (tmp_path / f".file.{os.getpid()}.tmp").symlink_to(outside / "precious")
+    temporary(tmp_path / "file").symlink_to(outside / "precious")
     write_bytes(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
     assert (outside / "precious").read_text() == "precious\n"

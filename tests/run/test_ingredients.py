@@ -246,7 +246,9 @@ def test_another_device_and_other_threads(home: Path, monkeypatch: pytest.Monkey
     assert "threads (1 there, 2 here); restore what changed (--threads 1)," in said
     load = Perception.of
     monkeypatch.setattr("privkit.audit.run.pick_device", lambda name: torch.device("cuda"))
-    monkeypatch.setattr("privkit.audit.run.Perception.of", lambda names, device: load(names, torch.device("cpu")))
+    monkeypatch.setattr(
+        "privkit.audit.worker.Perception.of", lambda names, device, own: load(names, torch.device("cpu"), own)
+    )
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
     said = refused(home, device="auto")
     assert "device (cpu there, cuda, H200 here); restore what changed (--device cpu)," in said

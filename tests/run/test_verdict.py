@@ -98,7 +98,7 @@ def test_a_run_that_is_killed_leaves_its_verdict_so_far(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("privkit.audit.run.run_cell", killed)
+    monkeypatch.setattr("privkit.audit.worker.run_cell", killed)
     with pytest.raises(KeyboardInterrupt) as caught:
         again(copied, gate="ssim<=0.01")
     (note,) = caught.value.__notes__

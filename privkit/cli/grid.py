@@ -1,0 +1,102 @@
+"""`privkit audit --grid grid.toml`: defenses × attacks × data × models × seeds, as a folder of runs.
+
+A run holds one dataset and one model, because its attacked images, floors and defended models are of these. So a grid
+is one run for each dataset with each model, and everything that works on a run works on each of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from privkit.errors import UsageError, tell
+from privkit.reports.escape import terminal
+from privkit.settings import DEFAULTS, resolve
+
+if TYPE_CHECKING:
+    from privkit.cli.show import Shown
+    from privkit.config import AuditConfig
+
+ASKED = 1000
+"""Cells above which a grid needs --yes."""
+_AXES = ("dataset", "model")
+
+
+def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, AuditConfig]:
+    """The runs of a grid by their folders.
+
+    Args:
+        settings: of an audit, except that `dataset` and `model` may be lists.
+        out: folder of the runs.
+        yes: whether a large grid is meant.
+
+    Raises:
+        UsageError: for a large grid without `yes`, and for settings that do not fit together.
+    """
+    axes = [_axis(settings, key) for key in _AXES]
+    pairs = [
+        {**settings, **{key: value for key, value in zip(_AXES, pair, strict=True) if value is not None}}
+        for pair in product(*axes)
+    ]
+    first = resolve(pairs[0])
+    cells = len(pairs) * cells_of(first)
+    if cells > ASKED and not yes:
+        raise UsageError(
+            f"the grid has {cells:,} cells in {len(pairs):,} runs; shorten a list, or give --yes if that is meant"
+        )
+    configs = [first, *map(resolve, pairs[1:])]
+    return {out / _name(config): config for config in configs}
+
+
+def cells_of(config: AuditConfig) -> int:
+    """How many cells a run has, without planning them."""
+    attacked = sum(len(part.attacks_on(defense)) for part in config.parts for defense in part.defenses)
+    return attacked * len(config.seeds)
+
+
+def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, workers: int) -> NoReturn:
+    """Compute one run after the other, print a verdict for each, and exit with the worst code."""
+    from privkit.audit.run import run_audit
+    from privkit.run.stopping import finished_cells, keeping
+
+    plan(grid, again=again, workers=workers)
+    verdicts = {}
+    for folder, config in grid.items():
+        with keeping(lambda at=folder, of=config: finished_cells(at, cells_of(of))), shown.progress() as progress:  # type: ignore[misc]
+            run = run_audit(config, out=folder, progress=progress, workers=workers)
+        verdicts[folder] = run.verdict
+        if shown.as_json:
+            typer.echo(json.dumps({"event": "run", "run": str(folder), "verdict": run.verdict.model_dump(mode="json")}))
+        elif not shown.quiet:
+            typer.echo(terminal(f"{folder}: {run.verdict.sentence}"))
+        for failure in run.verdict.failures:
+            tell(f"{folder}: gate failed: {failure}")
+    raise typer.Exit(max(verdict.exit_code for verdict in verdicts.values()))
+
+
+def plan(grid: Mapping[Path, AuditConfig], *, again: bool, workers: int) -> None:
+    """Plan each run, so that what does not fit together is refused before the first one is computed."""
+    from privkit.audit.run import plan_audit
+
+    for folder, config in grid.items():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        plan_audit(config, out=folder, again=again, workers=workers)
+
+
+def _axis(settings: Mapping[str, Any], key: str) -> Sequence[Any]:
+    """The values of an axis, one for what is no list."""
+    given = settings.get(key, DEFAULTS[key] if key == "dataset" else None)
+    if given == []:
+        raise UsageError(f"{key} is an empty list; name at least one, or leave it out")
+    return given if isinstance(given, list) else [given]
+
+
+def _name(config: AuditConfig) -> str:
+    """A run's folder: its data, its model and its configuration's hash."""
+    return re.sub(r"[^\w.-]+", "-", f"{config.dataset.name}-{config.model.name}-{config.fingerprint}")

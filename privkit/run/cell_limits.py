@@ -1,0 +1,130 @@
+"""Limits on what one cell may take: seconds, and memory of its process."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from privkit.errors import UsageError, shortened
+from privkit.out_of_memory import ran_out
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+_UNITS = {"M": 2**20, "G": 2**30}
+_STATUS = Path("/proc/self/status")
+
+
+class OverLimit(BaseException):
+    """A cell took more than it may. No `Exception`, so that nothing in the cell takes it for a failure of its own."""
+
+
+def read_memory(given: object) -> int:
+    """Bytes of a text such as 4GiB.
+
+    Raises:
+        UsageError: if it is none.
+
+    >>> read_memory("500MiB"), read_memory("2G")
+    (524288000, 2147483648)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([MG])(?:i?B)?\s*", str(given), flags=re.IGNORECASE)
+    if match is None or not (size := int(float(match[1]) * _UNITS[match[2].upper()])):
+        raise UsageError(f"cell_memory is an amount such as 500MiB or 4GiB, got {shortened(given)}")
+    return size
+
+
+def written_memory(size: int) -> str:
+    """Bytes as `read_memory` reads them.
+
+    >>> written_memory(2**31), written_memory(500 * 2**20)
+    ('2GiB', '500MiB')
+    """
+    return f"{size >> 30}GiB" if size % 2**30 == 0 else f"{size / 2**20:g}MiB"
+
+
+@contextmanager
+def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
+    """Stop a block that takes longer, or more memory, than it may.
+
+    The time is a timer of this process. Memory is what the process holds (`ulimit -d`), the libraries among it: an
+    allocation above the limit fails, and nothing is killed.
+
+    Args:
+        seconds: None for any.
+        memory: bytes; None for any.
+
+    Raises:
+        OverLimit: with the reason and advice.
+        UsageError: if this system has no such limits, or the process already holds more.
+    """
+    if (seconds is not None or memory is not None) and (resource is None or not hasattr(signal, "setitimer")):
+        raise UsageError("cell_seconds and cell_memory need a system with POSIX limits; leave them out")
+    with _timer(seconds), _ceiling(memory):
+        yield
+
+
+@contextmanager
+def _timer(seconds: float | None) -> Iterator[None]:
+    """Stop the block after some seconds; again each second after that, since a destructor may swallow the first."""
+    if seconds is None:
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise OverLimit(
+            f"took longer than cell_seconds={seconds:g}; give it more, or choose a smaller budget; finished epochs are "
+            "kept, and the same command goes on from them"
+        )
+
+    try:
+        before = signal.signal(signal.SIGALRM, stop)
+    except ValueError:
+        raise UsageError("cell_seconds works in the main thread of a program only; leave it out") from None
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _ceiling(memory: int | None) -> Iterator[None]:
+    """Let allocations of the block fail above a limit."""
+    if memory is None:
+        yield
+        return
+    if (held := _held()) >= memory:
+        raise UsageError(
+            f"cell_memory={written_memory(memory)} is less than the {held >> 20} MiB that the libraries and the data "
+            "take before a cell begins; give it more"
+        )
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, before[1]))
+    try:
+        yield
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+        raise OverLimit(
+            f"needed more memory than cell_memory={written_memory(memory)}; give it more, or choose smaller batches or "
+            "fewer images"
+        ) from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _held() -> int:
+    """Bytes that count against the limit now; 0 where the system does not say."""
+    try:
+        return int(next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmData:")).split()[1]) << 10
+    except (OSError, StopIteration):
+        return 0
