@@ -94,7 +94,7 @@ def own_tokens(
     size, query, whole = rows_a_message(view), observation.query, observation.batch_size
     if query is not None and size * geometry.tokens > MATCHED_TOKENS:
         raise NotApplicable(
-            f"jigsaw compares all pairs of a message's tokens, of which there may be {MATCHED_TOKENS:,}, but a message "
+            f"all pairs of a message's tokens are compared, of which there may be {MATCHED_TOKENS:,}, but a message "
             f"has {size * geometry.tokens:,}: take smaller messages, or give the lower segment and no query"
         )
     whole = size if query is None else whole  # a query takes a round
@@ -142,7 +142,7 @@ def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, re
         return OwnTokens(tokens=own.flatten(0, 1), patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
     if not same:
         raise NotApplicable(
-            "jigsaw reads the tokens of own images by queries, but the same images sent twice came back with other "
+            "own tokens are read by queries, but the same images sent twice came back with other "
             "tokens: something beside a shuffle is random; give it the lower segment"
         )
     if same_tokens(once, again).all():
@@ -161,7 +161,7 @@ def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, re
     rows, alike = asker.unmixed(images)
     if alike.double().mean() < COPIES_ALIKE:
         raise NotApplicable(
-            "jigsaw reads the tokens of own images from messages of their copies, but copies came back with other "
+            "own tokens are read from messages of copies of one image, but copies came back with other "
             "tokens: a token depends on the other images of its message; give it the lower segment"
         )
     labels = labelled(chosen, asker.unmixed(repeated)[0])

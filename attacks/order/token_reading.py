@@ -248,7 +248,7 @@ def _order(answer: QueryResult, images: int) -> Tensor:
     """The answer's row of each image."""
     order = answer.members.flatten().argsort(stable=True)
     if len(order) != images or not torch.equal(answer.members.flatten()[order], torch.arange(images).to(order)):
-        raise NotApplicable("jigsaw needs a query that answers with a row of tokens for each image")
+        raise NotApplicable("own tokens are read from a query that answers with a row of tokens for each image")
     return order
 
 

@@ -8,6 +8,8 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, Query, QueryResult, Session
 from privkit.attacks.query_rules import QueryRules
+from privkit.seeds import derive
+from privkit.torch_utils.seeded import seeded
 
 
 class Queries:
@@ -41,7 +43,8 @@ class Queries:
                 "--queries copies=true, or choose an attack that sends none"
             )
         self.rounds += 1
-        return self._ask(images, draws)
+        with seeded(images.device, derive(self.rounds, "query", "module")):  # lower segments may draw, too
+            return self._ask(images, draws)
 
 
 class CountingSession(Session):

@@ -43,6 +43,18 @@ def test_refuses_copies_where_they_are_forbidden() -> None:
     assert queries(torch.eye(3), Generator()).view.smashed.shape == (3, 3)
 
 
+def test_lower_segments_with_draws_of_their_own_answer_the_same_again() -> None:
+    """Whatever the global generator, and other things in each round."""
+    rounds = []
+    for seed in (0, 1):
+        queries = Queries(lambda images, draws: answer(images + torch.rand(()), draws), ANY_QUERIES)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            rounds.append([queries(torch.zeros(1, 1), Generator()).view.smashed.item() for _ in range(2)])
+    assert rounds[0] == rounds[1]
+    assert rounds[0][0] != rounds[0][1]
+
+
 def test_a_killed_attack_counts_on() -> None:
     kept, first = Kept(), Queries(answer, ANY_QUERIES)
     session = CountingSession(kept, first)
