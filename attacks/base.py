@@ -83,7 +83,7 @@ class TrainingClients(Protocol):
         """
 
     def views(self) -> list[View]:
-        """What the clients, as they are now, release of the attacked images."""
+        """What the clients, as they are now, release of the attacked images: as many passes as were recorded before."""
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizers and draws, so that a killed attack goes on."""

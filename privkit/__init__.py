@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from privkit.audit.compare import compare
     from privkit.audit.run import AuditRun, run_audit
     from privkit.config import AuditConfig
+    from privkit.recording.recorder import Recorder
 
 __version__ = "0.1.0"
-__all__ = ["Attacked", "AuditConfig", "AuditRun", "__version__", "attack", "compare", "run_audit"]
+__all__ = ["Attacked", "AuditConfig", "AuditRun", "Recorder", "__version__", "attack", "compare", "run_audit"]
 
 __getattr__ = lazy(__name__)
 

@@ -17,6 +17,7 @@ from privkit.registry import Component
 
 if TYPE_CHECKING:
     from privkit.metrics.own import ImageMetric
+    from privkit.recording.read import Recording
     from privkit.reports.gate import Gate
     from privkit.training.spec import TrainingSpec
 
@@ -122,6 +123,7 @@ class AuditConfig:
         cell_seconds: after how many seconds a cell ends as an error; None for no limit.
         cell_memory: bytes of memory at which a cell ends as an error; None for no limit.
         gates: conditions such as "ssim<=0.4" that every defended row must meet, or the run exits with 1.
+        recording: what somebody recorded of a training of theirs, in place of a training here; None to train.
         settings: what `privkit.settings.resolve` made this of, as JSON; nothing if it was made otherwise.
     """
 
@@ -150,6 +152,7 @@ class AuditConfig:
     cell_seconds: float | None = None
     cell_memory: int | None = None
     gates: tuple[Gate, ...] = ()
+    recording: Recording | None = None
     settings: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     also: tuple[AuditConfig, ...] = ()
     automatic: Mapping[str, tuple[Component, ...]] = field(default_factory=dict)

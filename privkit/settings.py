@@ -16,7 +16,7 @@ from privkit.config import BUDGETS, AuditConfig, Budget, Tuning, distinct
 from privkit.errors import LONGEST, UsageError, shortened, unknown
 from privkit.metrics import METRICS
 from privkit.pairing import paired
-from privkit.quick_attacks import AUTO, choose
+from privkit.quick_attacks import AUTO, Chosen, choose
 from privkit.registry import Component, load, parse, read_options, specify, table
 from privkit.run.cell_limits import read_memory
 from privkit.same_domain import check_same_domain, domain_of, model_for
@@ -30,6 +30,7 @@ _MOST_THREADS = 1024
 DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
 
 KEYS = (
+    "recorded",
     "defense",
     "attack",
     "dataset",
@@ -59,6 +60,7 @@ KEYS = (
 """What a configuration file may hold; a flag of the same name overrides it."""
 
 _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "recorded": ((str, Path), "the path of a folder"),
     "data_root": ((str, Path), "the path of a folder"),
     "download": (bool, "true or false"),
     "skip_bad_rows": (bool, "true or false"),
@@ -128,16 +130,21 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     early.check(s)  # what follows imports torch
     from privkit.training.spec import TrainingSpec
 
-    pairs = paired(_many(s["defense"]), s.get("protocol"))
+    recorded = None
+    if "recorded" in s:
+        from privkit.recording.parts import recorded_parts
+
+        recorded = recorded_parts(settings)
+    pairs = paired(_many(s["defense"]), s.get("protocol")) if recorded is None else recorded.pairs
     named = _attacks(_many(s["attack"]))
     attacks = distinct(budgeted(parse("attacks", given), budget) for given in named)
-    dataset = parse("datasets", s["dataset"])
+    dataset = parse("datasets", s["dataset"]) if recorded is None else recorded.dataset
     if s.get("skip_bad_rows"):
         dataset = _skipping(dataset)
     if gates and all(defense.name == "none" for _, defenses in pairs for defense in defenses):
         raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
     root = s.get("data_root") or os.environ.get(DATA_ROOT_VARIABLE)
-    wished = _table("training", s["training"])
+    wished = _table("training", s["training"]) if recorded is None else recorded.training
     protocols: list[dict[str, Any]] = []
     for protocol, defenses in pairs:
         training = specify("training", TrainingSpec, {"batch_size": _natural_batch(protocol.spec.clients), **wished})
@@ -148,14 +155,15 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
             )
         protocols.append({"protocol": protocol, "defenses": defenses, "training": training})
         if AUTO in _many(s["attack"]):
-            protocols[-1] |= _automatic(defenses, dataset, budget)
+            chosen = None if recorded is None else recorded.chosen()
+            protocols[-1] |= _automatic(defenses, dataset, budget, chosen)
         elif not attacks:
             raise UsageError("name at least one defense and one attack")
     config = AuditConfig(
         **protocols[0],
         attacks=attacks,
         dataset=dataset,
-        model=model_for(dataset, settings.get("model")),
+        model=model_for(dataset, settings.get("model")) if recorded is None else recorded.model,
         partition=parse("partitions", s["partition"]),
         delta=s["delta"],
         seeds=seeds,
@@ -174,8 +182,8 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         cell_seconds=seconds,
         cell_memory=memory,
         gates=gates,
-        settings={key: _plain(value) for key, value in s.items()}
-        | ({"data_root": str(Path(root).expanduser().absolute())} if root else {}),
+        recording=None if recorded is None else recorded.recording,
+        settings=_kept(s if recorded is None else settings, root),
     )
     config = replace(config, tune=_tuning(s.get("tune"), config.every_attack))
     check_same_domain(dataset, auxiliary=config.auxiliary, augment=config.training.augment, features=config.features)
@@ -287,9 +295,11 @@ def _attacks(given: Sequence[Any]) -> Sequence[Any]:
     return [name for entry in given if entry != AUTO for name in (every if entry == "all" else [entry])]
 
 
-def _automatic(defenses: Sequence[Component], dataset: Component, budget: Budget) -> dict[str, Any]:
-    """The fields of a configuration that say what `auto` mounts on each defense."""
-    chosen = {defense.label: choose(defense, domain_of(dataset)) for defense in defenses}
+def _automatic(
+    defenses: Sequence[Component], dataset: Component, budget: Budget, instead: Chosen | None
+) -> dict[str, Any]:
+    """The fields of a configuration that say what `auto` mounts on each defense, or on what was recorded of it."""
+    chosen = {defense.label: instead or choose(defense, domain_of(dataset)) for defense in defenses}
     mounted = {
         label: distinct(budgeted(parse("attacks", attack), budget) for attack in one.attacks)
         for label, one in chosen.items()
@@ -382,6 +392,12 @@ def _seconds(given: Any) -> float | None:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
         raise UsageError(f"cell_seconds is a number of seconds above 0, got {shortened(given)}")
     return float(given)
+
+
+def _kept(settings: Mapping[str, Any], root: Any) -> dict[str, Any]:
+    """Settings as the manifest keeps them for other workers, whose environment may name another data root."""
+    kept = {key: _plain(value) for key, value in settings.items() if value is not None}
+    return kept | ({"data_root": str(Path(root).expanduser().absolute())} if root else {})
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, isfinite, log10
 
 import numpy as np
@@ -27,6 +27,7 @@ class Scale:
         start: place of `low` on the sheet.
         end: place of `high`.
         logarithmic: whether decades have one length.
+        whole: whether only whole numbers are ticks.
     """
 
     low: float
@@ -34,6 +35,7 @@ class Scale:
     start: float
     end: float
     logarithmic: bool = False
+    whole: bool = False
 
     def __call__(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         """Places on the sheet, kept inside the panel."""
@@ -58,6 +60,7 @@ class Scale:
             rough = (self.high - self.low) / 6
             unit = 10.0 ** floor(log10(rough))
             step = unit * next(factor for factor in (1, 2, 5, 10) if factor * unit >= rough * 0.999)
+            step = max(step, 1.0) if self.whole else step
             values = [
                 number * step for number in range(ceil(self.low / step - 1e-9), floor(self.high / step + 1e-9) + 1)
             ]
@@ -175,9 +178,10 @@ def curve(values: Sequence[float], title: str, *, logarithmic: bool = False) -> 
     if len(found) < 2:
         return None
     epochs, heights = zip(*found, strict=True)
-    logarithmic = logarithmic and min(heights) > 0 and max(heights) > min(heights)
+    logarithmic = logarithmic and 0 < 5 * min(heights) < max(heights)
     limits = (min(heights), max(heights)) if logarithmic else spread(heights)
     x, y = panel(300, 170, (1, len(values)), limits, logarithmic=logarithmic)
+    x = replace(x, whole=True)
     line = Shape(kind="line c0", points=points(x(epochs), y(heights)), name=title)
     return Chart(title=title, x=x, y=y, x_label="epoch", y_label="", width=300, height=170, shapes=(line,))
 
@@ -192,6 +196,7 @@ def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
     """
     longest = max(map(len, by_epoch.values()))
     x, y = panel(640, 300, (1, max(2, longest)), (0, 1))
+    x = replace(x, whole=True)
     shapes = [Shape(kind="floor", points=points(x([1, longest]), y([0.5, 0.5])), name="chance")]
     for number, (label, areas) in enumerate(by_epoch.items()):
         epochs, color = np.arange(1, len(areas) + 1), f"c{number % COLORS}"

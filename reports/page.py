@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,6 +98,7 @@ def render(report: Report, folder: Path, write: Write) -> Path:
             done=[row for row in rows if row.status == "done"],
             several=len({row.seed for row in rows}) > 1,
             mixed=mixed,
+            command=shlex.join(report.manifest.argv),
             sheets=sheets,
             frontier=found,
             epsilons=epsilons(found) if found else None,

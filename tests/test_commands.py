@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from privkit.cli.app import app
+from tests.recording.made import written
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -73,6 +74,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def plan(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything but the run itself: names, options, files and gates are resolved."""
     seen: list[object] = []
+    for recording in re.findall(r"--recorded (\S+)", command):
+        written(Path(recording))
 
     def preview(config: object) -> str:
         seen.append(config)

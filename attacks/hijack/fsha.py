@@ -10,7 +10,7 @@ from torch import Generator
 
 from privkit.attacks.base import Mounting, NotApplicable, Session
 from privkit.attacks.fit import fit
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
 from privkit.attacks.hijack.fsha_networks import End
 from privkit.attacks.hijack.fsha_server import Server, Settings
 from privkit.attacks.hijack.gan import Norm
@@ -52,13 +52,18 @@ class FSHA(Checked):
             the defense (`ImageObservation.imitate`, through which the pilot's releases go otherwise) is left out.
         keep: probability in (0, 1] with which each number of the pilot's noised releases is kept and not set to 0, for
             clients that mask so themselves.
+        passes: P ≥ 1, how often the same victims cross after the attack; views come pass after pass.
 
     If the server's own images have labels, the strong recipe gives the discriminator the labels that travel with the
     releases.
 
     A tenth of the server's images is held out: the curve is the MSE of the auto-encoder on them on [0, 1], never of
-    the clients' images, and it says nothing of the discriminator. The server's images may lack a class. Views
-    of mixed images are refused.
+    the clients' images, and it says nothing of the discriminator. The server's images may lack a class.
+
+    If rows are mixed by public coins, the pilot's releases are mixed by the coins of each round before the
+    discriminator compares them, so that the gradient at the cut reaches each member. In the end, and for several
+    passes, each record's release is solved for and then decoded; the decoder learns from the pilot's releases treated
+    likewise (`Unmixed`).
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the Tiger", §4 and the authors' released settings, with
     the penalty of Gulrajani et al. 2017, Eq. 3.
@@ -81,6 +86,7 @@ class FSHA(Checked):
     end: End | None = None
     noise: NonNegative = 0.0
     keep: Fraction = 1.0
+    passes: Count = 1
 
     @property
     def mounting(self) -> ImageMounting:
@@ -91,8 +97,9 @@ class FSHA(Checked):
         """
         width = min(_CONTROL_WIDTH, self.width or _WIDTHS[self.recipe])
         return Mounting(
+            passes=self.passes,
             start=None if self.epochs == 0 else replace(self, epochs=0),
-            control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS, width=width),
+            control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS, width=width, passes=1),
             control_side=8,
             short_of_published=self._short_of_published(),
         )
@@ -117,7 +124,8 @@ class FSHA(Checked):
         torch.Size([2, 1, 8, 8])
         """
         views = observation.views
-        check_rows(self, observation)
+        check(self, observation)
+        check_one_form(self, views)
         assert observation.auxiliary is not None
         assert observation.clients is not None
         if len(observation.auxiliary) < max(2, observation.batch_size):
@@ -162,4 +170,5 @@ class FSHA(Checked):
             keep=self.keep,
             labels=self.recipe == "strong",
             epoch=ROUNDS_AN_EPOCH,
+            passes=self.passes,
         )

@@ -15,6 +15,9 @@ from privkit.attacks.by_label import ByLabel
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha_networks import End, Networks, build
 from privkit.attacks.hijack.gan import Norm, between, finite, gradient_penalty
+from privkit.attacks.inversion.known_lower import mix
+from privkit.attacks.inversion.linked_rows import check_public
+from privkit.attacks.inversion.unmixed import Unmixed
 from privkit.attacks.patches import class_tokens
 from privkit.torch_utils.seeded import seeded
 
@@ -29,6 +32,7 @@ class Settings:
         end: of the pilot; None is the range of the first release.
         labels: whether the discriminator is given them.
         epoch: rounds between two snapshots.
+        passes: how often the same victims cross after the attack.
     """
 
     penalty: Norm
@@ -44,6 +48,7 @@ class Settings:
     keep: float
     labels: bool
     epoch: int
+    passes: int
 
 
 class Server:
@@ -70,9 +75,11 @@ class Server:
         root: int,
     ) -> None:
         self.settings, self.now, self.root, self.form = settings, 0, root, view.smashed.shape[1:]
-        self.clients, self.front = clients, class_tokens(view.smashed)
+        self.mixed, self.clients, self.front = view.mixed, clients, class_tokens(view.smashed)
         by_hand = settings.noise > 0 or settings.keep < 1
         self.imitate, self.round_size = None if by_hand else observation.imitate, observation.batch_size
+        solves = view.mixed > 1 or settings.passes > 1
+        self.unmixed = Unmixed.of(observation.views, settings.passes) if solves else None
         held_out = max(1, len(auxiliary) // 10)
         self.images, self.held_out = auxiliary[:-held_out] * 2 - 1, auxiliary[-held_out:]
         labels = observation.auxiliary_labels if settings.labels else None
@@ -109,19 +116,20 @@ class Server:
     def answer(self, view: View, draws: Generator) -> Tensor:
         """One step of all three networks; the gradient at the cut of what the clients are made to minimize."""
         pilot, decoder, discriminator = self.networks.pilot, self.networks.decoder, self.networks.discriminator
-        if view.mixed > 1 or view.smashed.shape[1:] != self.form:
+        if view.mixed != self.mixed or view.smashed.shape[1:] != self.form:
             raise NotApplicable(
-                f"fsha was given views of {list(self.form)}, one image a row, but the clients train in rounds of "
-                f"{list(view.smashed.shape[1:])} with {view.mixed} a row"
+                f"fsha was given views of {list(self.form)} with {self.mixed} images a row, but the clients train in "
+                f"rounds of {list(view.smashed.shape[1:])} with {view.mixed}"
             )
         real, told = self._patches(view.smashed).detach().clone().requires_grad_(), _told_by(view)
         count = len(real)
         for step in range(self.settings.discriminator_steps):
-            rows, labels = self._drawn(count, told, draws)
+            rows, labels = self._drawn(count * view.mixed, told, draws)
             images = self.images[rows]
             last = step == self.settings.discriminator_steps - 1
             with torch.set_grad_enabled(last):
-                made = self._sent(pilot(images), draws)
+                own = pilot(images)
+                made = self._sent(own, draws) if view.mixed == 1 else self._mixed(own, view, draws)
             fake = made.detach()
             # one pass and one backward give the discriminator's gradient and, with its sign turned, the clients'
             scores = discriminator(torch.cat([real, fake]), None if labels is None else labels.repeat(2))
@@ -135,7 +143,8 @@ class Server:
                 self._go_on(wanted, steep)
                 self.on_discriminator.step()
         self.on_images.zero_grad(set_to_none=True)
-        error = (decoder(made) - images).square().mean()
+        read = made if self.unmixed is None else self._solved(own, draws)
+        error = (decoder(read) - images).square().mean()
         error.backward()
         assert real.grad is not None
         gradient = -real.grad
@@ -178,6 +187,22 @@ class Server:
             released = released * (chance < self.settings.keep)
         return released
 
+    def _mixed(self, released: Tensor, view: View, draws: Generator) -> Tensor:
+        """The pilot's releases [N·k, ...] as the clients' were mixed in this view, with as much noise."""
+        assert self.unmixed is not None
+        check_public([view])
+        weights = view.weights
+        if weights is not None and view.clients is not None:
+            weights = weights * (view.clients >= 0).unsqueeze(2)
+        mixed = mix(self._whole(released), view.mixed, weights)
+        noise = torch.randn(mixed.shape, generator=draws, device=mixed.device)
+        return self._patches(mixed + self.unmixed.noise * noise)
+
+    def _solved(self, released: Tensor, draws: Generator) -> Tensor:
+        """What mixing, several passes and unmixing make of the pilot's releases."""
+        assert self.unmixed is not None
+        return self._patches(self.unmixed.imitate(self._whole(released), draws))
+
     @torch.no_grad()
     def examine(self) -> float:
         """The auto-encoder's mean square error on held-out images, through the same noise after every epoch.
@@ -188,7 +213,9 @@ class Server:
         draws = Generator(self.held_out.device).manual_seed(self.root)
         total, parts = 0.0, self._examined()
         for part in parts:
-            image = self.networks.decoder(self._sent(self.networks.pilot(part * 2 - 1), draws)) / 2 + 0.5
+            made = self.networks.pilot(part * 2 - 1)
+            read = self._sent(made, draws) if self.unmixed is None else self._solved(made, draws)
+            image = self.networks.decoder(read) / 2 + 0.5
             total += (image - part).square().sum().item()
         error = total / sum(part.numel() for part in parts)
         weights = [weight for network in self._networks().values() for weight in network.parameters()]
@@ -210,8 +237,11 @@ class Server:
     @torch.no_grad()
     def decoded(self, views: Sequence[View]) -> Tensor:
         """Images in [0, 1] of all releases."""
-        parts = [part for view in views for part in self._patches(view.smashed).split(_DECODED_AT_ONCE)]
-        return torch.cat([self.networks.decoder(part).float() / 2 + 0.5 for part in parts]).clamp(0, 1)
+        now = None if self.unmixed is None else Unmixed.of(views, self.settings.passes)
+        released = [view.smashed for view in views] if now is None else [now.rows]
+        parts = [part for rows in released for part in self._patches(rows).split(_DECODED_AT_ONCE)]
+        images = torch.cat([self.networks.decoder(part).float() / 2 + 0.5 for part in parts]).clamp(0, 1)
+        return images if now is None else images[now.seats]
 
     def _networks(self) -> dict[str, nn.Module]:
         return {

@@ -44,6 +44,8 @@ class FORA(Checked):
         discriminator_rate: of Adam on the discriminator, > 0; 1e-3 and 3e-4.
         width: channels of the first layers, ≥ 1.
         batch: images in a step, ≥ 2.
+        passes: P ≥ 1, how often the same victims crossed; views come pass after pass. With several, or if rows were
+            mixed by public coins, each record's release is solved for, and own rows are treated likewise (`Unmixed`).
 
     A tenth of the auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It tells
     how well the simulator can be decoded, not how true it is to the client.
@@ -65,12 +67,14 @@ class FORA(Checked):
     discriminator_rate: Positive | None = None
     width: Count = 16
     batch: Annotated[int, Ge(2)] = 32
+    passes: Count = 1
 
     @property
     def mounting(self) -> ImageMounting:
         """One and a half times the budget's epochs: two networks must meet before the decoder is of any use."""
         return replace(
             mounted(self, 1.5, _CONTROL_STEPS),
+            passes=self.passes,
             control_side=8,
             short_of_published=short_of_published(self.epochs, "1.5 times", _PUBLISHED_STEPS, _PUBLISHED_BATCH),
         )

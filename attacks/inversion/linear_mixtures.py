@@ -93,6 +93,20 @@ class Mixtures:
         weight = self.design.sum((0, 2, 3)) * (len(self.released) / len(self.design))
         return self.released.sum((0, 2)) / weight.clamp_min(1e-12).unsqueeze(1)
 
+    def variances(self) -> tuple[float, float]:
+        """Of the release's noise, and of a record's smashed data.
+
+        The noise is what least squares leave, over the equations that are more than the unknowns; 0 if none are.
+        """
+        typical = self.typical()
+        smashed, explained = self.solved(typical, NOISES[0])
+        left = (self.released - self.predicted(smashed)).square().mean(3)
+        spare = left.numel() - float(explained.sum())
+        noise = float(left.sum()) / spare if spare >= 1 else 0.0
+        unusual = self.released - self.design.sum(3, keepdim=True) * typical.unsqueeze(1)
+        weight = float(self.design.square().sum(3).mean())
+        return noise, max(float(unusual.square().mean()) - noise, 1e-12) / max(weight, 1e-12)
+
     def predicted(self, smashed: Tensor) -> Tensor:
         """What would be released of n·B records, shaped like `released`."""
         batch, cells = len(self.released), self.released.shape[1]

@@ -38,6 +38,8 @@ class PCAT(Checked):
         learning_rate: of Adam on pseudo-client and decoder, > 0.
         width: channels of the first layers, ≥ 1.
         batch: images in a step, ≥ 2.
+        passes: P ≥ 1, how often the same victims crossed; views come pass after pass. With several, or if rows were
+            mixed by public coins, each record's release is solved for, and own rows are treated likewise (`Unmixed`).
 
     If whole labels travel with the releases, each step takes images of the same labels as that many recorded rows have:
     the paper's label alignment. Without a history the final segment alone is used. A tenth of the auxiliary images is
@@ -58,6 +60,7 @@ class PCAT(Checked):
     learning_rate: Positive = 1e-3
     width: Count = 16
     batch: Annotated[int, Ge(2)] = 32
+    passes: Count = 1
 
     @property
     def uses(self) -> frozenset[str]:
@@ -70,6 +73,7 @@ class PCAT(Checked):
         return replace(
             mounted(self, 1.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
+            passes=self.passes,
             control_side=8,
             short_of_published="the pseudo-client meets the server's segment at some states of its training, where the "
             "authors' takes a step in each round: not the published strength",

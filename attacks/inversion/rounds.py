@@ -126,3 +126,9 @@ def chunks_of(views: Sequence[View], rows: int) -> list[View]:
     if views[0].weights is not None:
         weights = torch.cat([v.weights for v in views if v.weights is not None]).split(rows)
     return [View(round=0, smashed=z, mixed=views[0].mixed, weights=s) for z, s in zip(smashed, weights, strict=True)]
+
+
+def labels_of(views: Sequence[View]) -> Tensor | None:
+    """Labels int64 [N] of all rows, if they travel as whole numbers."""
+    labels = [v.labels for v in views if v.labels is not None and not v.labels.is_floating_point()]
+    return torch.cat(labels) if len(labels) == len(views) else None

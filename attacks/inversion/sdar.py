@@ -41,6 +41,8 @@ class SDAR(Checked):
         flip: share in [0, 1) of the auxiliary labels that are drawn anew in each step, against overfitting.
         width: channels of the first layers, ≥ 1.
         batch: images in a step, ≥ 2.
+        passes: P ≥ 1, how often the same victims crossed; views come pass after pass. With several, or if rows were
+            mixed by public coins, each record's release is solved for, and own rows are treated likewise (`Unmixed`).
 
     Where int labels travel with the releases, discriminators and decoder are told them, as in the paper. A tenth of the
     auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It tells how well the
@@ -63,6 +65,7 @@ class SDAR(Checked):
     flip: Annotated[float, Ge(0), Lt(1)] = 0.0
     width: Count = 16
     batch: Annotated[int, Ge(2)] = 32
+    passes: Count = 1
 
     @property
     def needs(self) -> frozenset[str]:
@@ -76,6 +79,7 @@ class SDAR(Checked):
         return replace(
             mounted(self, 0.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
+            passes=self.passes,
             control_side=8,
             short_of_published=short_of_published(self.epochs, "half", _PUBLISHED_STEPS, _PUBLISHED_BATCH),
         )

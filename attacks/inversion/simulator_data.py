@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable, View
-from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, check_rows
+from privkit.attacks.base import NotApplicable
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, check, check_one_form
 from privkit.attacks.inversion.known_lower import check_release, frozen
+from privkit.attacks.inversion.rounds import labels_of
+from privkit.attacks.inversion.unmixed import Unmixed
 
 _SMALLEST = 10
 
@@ -20,15 +22,16 @@ class AttackData:
     """What the adversary recorded and owns.
 
     Attributes:
-        rows: recorded releases [N, ...].
+        rows: recorded releases [N, ...]; of mixed rows and several passes, what they say of each record (`Unmixed`).
         images: auxiliary images [M, C, H, W] in [0, 1].
         labels: int64 [N], of the rows, or None where they do not travel or are not used.
         own_labels: int64 [M], of the images, or None likewise.
         upper: the server's segment, frozen; None for attacks that do not use it.
         classes: number of its logits.
         lower: the client's segment where its architecture is known.
-        imitate: what the clients' defense makes of a round of smashed data, or None.
+        imitate: what the clients' defense, and unmixing after it, make of a round of smashed data, or None.
         round_size: rows of that round.
+        seats: int64, the row of each image that is to be guessed; None if that is each row once.
     """
 
     rows: Tensor
@@ -40,6 +43,7 @@ class AttackData:
     lower: nn.Module | None = None
     imitate: Callable[[Tensor, Generator], Tensor] | None = None
     round_size: int = 1
+    seats: Tensor | None = None
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
@@ -51,16 +55,20 @@ class AttackData:
             lower: the client's segment, of which the architecture alone may be used.
 
         Raises:
-            NotApplicable: if something is missing, a row holds several images, there are too few images, labels are no
-                whole numbers, or the server's segment does not classify such rows.
+            NotApplicable: if something is missing, rows were mixed by hidden coins, there are too few images, labels
+                are no whole numbers, or the server's segment does not classify such rows.
         """
-        check_rows(attack, observation)
+        check(attack, observation)
+        check_one_form(attack, observation.views)
         assert observation.auxiliary is not None
-        views, device = observation.views, observation.views[0].smashed.device
-        rows, own = torch.cat([view.smashed for view in views]).float(), observation.auxiliary.to(device)
+        views, device, passes = observation.views, observation.views[0].smashed.device, attack.mounting.passes
+        unmixed = Unmixed.of(views, passes) if views[0].mixed > 1 or passes > 1 else None
+        rows = torch.cat([view.smashed for view in views]).float() if unmixed is None else unmixed.rows
+        own = observation.auxiliary.to(device)
         labels, own_labels, upper, classes = None, None, None, 0
         if "auxiliary_labels" in attack.needs and observation.auxiliary_labels is not None:
-            labels, own_labels = labels_of(views), observation.auxiliary_labels.to(device)
+            labels = labels_of(views) if unmixed is None else unmixed.labels
+            own_labels = observation.auxiliary_labels.to(device)
             if own_labels.shape != own.shape[:1] or own_labels.is_floating_point():
                 raise NotApplicable(
                     f"{attack.name} needs a whole-number label for each of the {len(own)} auxiliary images"
@@ -82,15 +90,10 @@ class AttackData:
             upper=upper,
             classes=classes,
             lower=lower,
-            imitate=observation.imitate,
-            round_size=observation.batch_size,
+            imitate=observation.imitate if unmixed is None else unmixed.imitate,
+            round_size=observation.batch_size if unmixed is None else 1,
+            seats=None if unmixed is None else unmixed.seats,
         )
-
-
-def labels_of(views: Sequence[View]) -> Tensor | None:
-    """Labels int64 [N] of all rows, if they travel as whole numbers."""
-    labels = [v.labels for v in views if v.labels is not None and not v.labels.is_floating_point()]
-    return torch.cat(labels) if len(labels) == len(views) else None
 
 
 def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None) -> int:

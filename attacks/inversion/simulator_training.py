@@ -221,7 +221,8 @@ class SimulatorTraining(ABC):
     def guess(self) -> Tensor:
         """The images behind the recorded rows."""
         self.parts["decoder"].eval()
-        return self._decoded(self.given.rows, self.given.labels)
+        images = self._decoded(self.given.rows, self.given.labels)
+        return images if self.given.seats is None else images[self.given.seats]
 
     def _decoded(self, rows: Tensor, labels: Tensor | None) -> Tensor:
         """Images of many releases, cut to [0, 1]."""

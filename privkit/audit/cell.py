@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,8 @@ from privkit.audit.defended import defended_model
 from privkit.audit.findings import at_chance
 from privkit.audit.goals import GOALS
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
+from privkit.audit.goals.trained import TrainedContext
+from privkit.audit.recorded import recorded_context, recorded_notes, why_not
 from privkit.audit.seed_data import SeedData
 from privkit.audit.tuning import tuned
 from privkit.config import AuditConfig
@@ -28,7 +31,9 @@ from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
 from privkit.run.restart import or_anew
+from privkit.seeds import derive
 from privkit.storage import append_line, write_record
+from privkit.torch_utils.seeded import seeded
 from privkit.training import release_count
 from privkit.training.losses import own_loss
 from privkit.training.private import of_run
@@ -40,7 +45,7 @@ def run_cell(
 ) -> Row:
     """One cell; whatever goes wrong in its computation becomes a row with a reason, and the other cells go on."""
     folder.begin(cell, made_of)
-    splits = seed_data.splits
+    splits, device = seed_data.splits, seed_data.auxiliary.x.device
     base = Row(
         cell=cell.id,
         status="done",
@@ -58,14 +63,7 @@ def run_cell(
         parts=config.held if cell.defense.spec.storages and config.held else cell.defense.spec.storages,
         batch_size=config.training.batch_size,
         records=splits.domain.records,
-        counts={
-            "private": len(splits.private),
-            "auxiliary": len(seed_data.auxiliary),
-            "auxiliary_dropped": seed_data.dropped,
-            "test": len(splits.test),
-            **({"validation": len(splits.validation)} if splits.validation is not None else {}),
-            "victims": len(seed_data.victims),
-        },
+        counts=seed_data.counts,
         floors=seed_data.floors,
         feature_networks=seed_data.perception.labels,
         provenance=made_of.cell,
@@ -75,16 +73,23 @@ def run_cell(
     log = _Log(home / "log.txt")
     log("start")
     write_record(home / "spec.json", spec)
-    context, tuning = None, ""
+    context: AttackContext | None = None
+    tuning = ""
     try:
         with limited(config.cell_seconds, config.cell_memory):
-            context = _context(config, cell, seed_data, folder, progress, made_of, base, log)
+            given = (config, cell, seed_data, folder, progress, made_of, base, log)
+            context = _trained(*given) if config.recording is None else recorded_context(*given)
             base = context.row
-            _can_read_the_server(context)
-            context, tuning = tuned(context)
-            base = context.row
+            if isinstance(context, TrainedContext):
+                _can_read_the_server(context)
+                context, tuning = tuned(context)
+                base = context.row
+            else:
+                context.refuse()
             ask = load(GOALS[context.attack.goal])
-            row: Row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
+            # A recorded module may draw from torch's global generators.
+            with nullcontext() if config.recording is None else seeded(device, derive(cell.seed, "recorded")):
+                row: Row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
     except OverLimit as error:
         row = base.model_copy(update={"status": "error", "reason": str(error)})
     except NotApplicable as error:
@@ -102,11 +107,7 @@ def run_cell(
         log(traceback.format_exc())
         reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"
         row = base.model_copy(update={"status": "error", "reason": reason})
-    told: tuple[str, ...] = ()
-    if context is not None:
-        told = (*filter(None, [tuning]), *context.model.known["notes"], *_uncovered(context))
-        if context.row.accuracy is not None and not several(splits.test.y) and own_loss(context.model.upper) is None:
-            told = (*told, *at_chance(context.row.accuracy, splits.test.y))
+    told = () if context is None else (*filter(None, [tuning]), *_told(context))
     storages = cell.defense.spec.storages
     held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
     remark = tuple(filter(None, [config.remarks.get(cell.defense.label)]))
@@ -115,15 +116,21 @@ def run_cell(
     return row
 
 
-def _uncovered(context: AttackContext) -> tuple[str, ...]:
-    """What the attack was given beside what the claim covers."""
-    known = known_to(context.attack)
-    if "lower" in known and shared_lower(context.model.edge) is None:
+def _told(context: AttackContext) -> tuple[str, ...]:
+    """Sentences on the model, and on what the attack was given beside what the claim covers."""
+    if not isinstance(context, TrainedContext):
+        return recorded_notes(context)
+    known, model = known_to(context.attack), context.model
+    if "lower" in known and shared_lower(model.edge) is None:
         known -= {"lower"}
-    return uncovered(context.certificate, context.release_count.lower_model, known)
+    told = (*model.known["notes"], *uncovered(context.certificate, context.release_count.lower_model, known))
+    test = context.seed_data.splits.test
+    if context.row.accuracy is not None and not several(test.y) and own_loss(model.upper) is None:
+        told = (*told, *at_chance(context.row.accuracy, test.y))
+    return told
 
 
-def _can_read_the_server(context: AttackContext) -> None:
+def _can_read_the_server(context: TrainedContext) -> None:
     """Refuse an attack that computes with the server's segment, if there are several or one with another loss.
 
     Raises:
@@ -141,8 +148,8 @@ def _can_read_the_server(context: AttackContext) -> None:
 
 def _why(context: AttackContext | None) -> str:
     """Why the adversary lacks what the attack wants: queries are forbidden, or nobody knows the lower segment."""
-    if context is None:
-        return ""
+    if not isinstance(context, TrainedContext):
+        return "" if context is None else why_not(context)
     if "query" in context.attack.uses and context.config.queries.rounds == 0:
         return ": the threat model forbids queries"
     if "lower" not in context.attack.needs or shared_lower(context.model.edge) is not None:
@@ -154,7 +161,7 @@ def _why(context: AttackContext | None) -> str:
     )
 
 
-def _context(
+def _trained(
     config: AuditConfig,
     cell: Cell,
     seed_data: SeedData,
@@ -163,7 +170,7 @@ def _context(
     made_of: Ingredients,
     base: Row,
     log: _Log,
-) -> AttackContext:
+) -> TrainedContext:
     """Train (or load) the defended model and record the wire; the row has what holds whatever an attack finds."""
     model = defended_model(config, cell, seed_data, folder, progress, log)
     attack: AnyAttack = cell.attack.spec
@@ -200,7 +207,7 @@ def _context(
         "best_epoch": model.known["best_epoch"],
         "kept": config.training.keep,
     }
-    return AttackContext(
+    return TrainedContext(
         config=config,
         cell=cell,
         seed_data=seed_data,

@@ -220,7 +220,7 @@ def _observed(
         lower=shared_lower(edge) if "lower" in held and _one_segment(config) else None,
         upper=upper if "upper" in held else None,
         upper_history=[upper] if "upper_history" in held else None,
-        clients=_clients(config, edge, images, a_round) if "clients" in held else None,
+        clients=_clients(config, edge, images, a_round, len(views)) if "clients" in held else None,
         imitate=imitated(edge, images.domain) if "imitate" in held else None,
     )
 
@@ -231,11 +231,11 @@ def _one_segment(config: AuditConfig) -> bool:
     return protocol.active == 1 or protocol.average != "never" or config.training.freeze_lower
 
 
-def _clients(config: AuditConfig, edge: Clients, images: Batch, a_round: int) -> LiveClients:
+def _clients(config: AuditConfig, edge: Clients, images: Batch, a_round: int, passes: int) -> LiveClients:
     """Clients in training with one round of images, for an attack that takes it over."""
     own = images[: a_round * (config.protocol.spec.clients // config.protocol.spec.active)]
     shares = config.partition.spec.assign(own.y.cpu(), config.protocol.spec.clients, derive(0, "partition"))
-    return LiveClients(edge, own, shares, config.training, own, 0)
+    return LiveClients(edge, own, shares, config.training, own, 0, passes=passes)
 
 
 def _images(pools: Pools, count: int, device: torch.device) -> Batch:

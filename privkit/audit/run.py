@@ -191,7 +191,7 @@ def _led(
         launch.check(config, workers)
     folder_path = Path(out) if out is not None else default_folder(config)
     if not (folder_path / "manifest.json").exists():  # else it was checked when the run began
-        for part in config.parts:
+        for part in config.parts if config.recording is None else ():
             check_shapes(part, open_data(part)[0])
     threads = max(1, (config.threads or default_threads()) // workers)
     with RunFolder(folder_path, manifest(config, threads=threads)) as folder:

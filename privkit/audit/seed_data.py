@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from privkit.attacks.base import AnyAttack
 from privkit.audit.scoring import scored, summarise
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
+from privkit.domains.domain import Domain
 from privkit.domains.images.augment import check_colors
+from privkit.domains.labels import several
 from privkit.domains.partition import ClientPartition, stratified
 from privkit.domains.splits import Splits, part_sizes, split, without
 from privkit.errors import DataError, UsageError
 from privkit.import_path import faults_of
 from privkit.metrics.perception import Perception
+from privkit.recording.read import Recording
 from privkit.registry import Component, parse
 from privkit.reports.schema import Metrics
 from privkit.seeds import derive
@@ -37,6 +41,7 @@ class SeedData:
         perception: what reconstructions are looked at with, beside pixels.
         warnings: of images that look clipped and of records that were left out, one sentence each.
         hashes: part -> SHA-256 of its images.
+        labeled: whether the adversary's images have labels; a recording may lack them.
     """
 
     splits: Splits
@@ -48,6 +53,25 @@ class SeedData:
     perception: Perception
     warnings: tuple[str, ...] = ()
     hashes: dict[str, str]
+    labeled: bool = True
+
+    @property
+    def own_images(self) -> Tensor | None:
+        """The adversary's images; None if a recording has none."""
+        return self.auxiliary.x if len(self.auxiliary) else None
+
+    @property
+    def own_labels(self) -> Tensor | None:
+        """Their labels; None if there are none, or several each."""
+        known = self.labeled and len(self.auxiliary) and not several(self.auxiliary.y)
+        return self.auxiliary.y if known else None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Records of each part."""
+        parts = {name: len(part) for name, part in self.splits.parts.items()}
+        own = {"auxiliary": len(self.auxiliary), "auxiliary_dropped": self.dropped, "victims": len(self.victims)}
+        return parts | own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +85,7 @@ class Images:
     dropped: int
     notes: tuple[str, ...]
     hashes: dict[str, str]
+    labeled: bool = True
 
 
 def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
@@ -70,6 +95,8 @@ def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
         UsageError: if the parts are too small for the batch size.
         DataError: if files are missing, damaged or too few.
     """
+    if config.recording is not None:
+        return _recorded(config.recording, device)
     budget = config.budget
     pools, other, _ = open_data(config)
     with faults_of(f"dataset {config.dataset.label}", config.dataset.spec):
@@ -138,7 +165,8 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
             seed,
             perception,
         )
-        for name, guess in splits.domain.guesses(auxiliary.x).items()
+        for name, guess in constant_guesses(splits.domain, auxiliary.x).items()
+        if len(victims)
     }
     return SeedData(
         splits=splits,
@@ -150,6 +178,36 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         perception=perception,
         warnings=tuple(filter(None, (*images.notes, splits.domain.warning(splits.private.x)))),
         hashes=images.hashes,
+        labeled=images.labeled,
+    )
+
+
+def constant_guesses(domain: Domain, auxiliary: Tensor) -> dict[str, Tensor]:
+    """The constant guesses; without own records, those that need none."""
+    if len(auxiliary):
+        return domain.guesses(auxiliary)
+    return {name: guess for name, guess in domain.guesses(domain.zeros(1)).items() if name == "mid_grey"}
+
+
+def _recorded(recording: Recording, device: torch.device) -> Images:
+    """The images of a recording: those whose truth is known, and the adversary's own; nothing else is known.
+
+    Own images that are true ones are left out.
+    """
+    own = without(recording.own, recording.truth)
+    none = recording.truth[:0]
+    nobody = ClientPartition(rows=torch.zeros(1, 1, dtype=torch.int64), sizes=torch.ones(1, dtype=torch.int64))
+    return Images(
+        splits=Splits(
+            private=none.to(device), auxiliary=own.to(device), test=none.to(device), classes=recording.classes
+        ),
+        shares=nobody,
+        victims=recording.truth.to(device),
+        auxiliary=own.to(device),
+        dropped=len(recording.own) - len(own),
+        notes=tuple(filter(None, (*recording.description.notes, recording.domain.warning(recording.truth.x)))),
+        hashes=dict(recording.files),
+        labeled=recording.own_labels,
     )
 
 

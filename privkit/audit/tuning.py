@@ -18,8 +18,8 @@ from privkit.attacks.goals.reconstruct import ImageAttack
 from privkit.attacks.query_rules import QueryRules
 from privkit.attacks.search_space import search_space, why_untuned
 from privkit.audit import trials as study
-from privkit.audit.goals.context import AttackContext
 from privkit.audit.goals.reconstruct import must_be_mountable, observe
+from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.scoring import HIGHER_IS_CLOSER, scored
 from privkit.audit.trials import Trial
 from privkit.registry import Component, parse, read_part
@@ -31,7 +31,7 @@ from privkit.wire.channel import record, shared_lower
 from privkit.wire.queries import Queries
 
 
-def tuned(context: AttackContext) -> tuple[AttackContext, str]:
+def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
     """The same cell with the fields of its attack that do best on the adversary's own records, and a sentence on it.
 
     The first trial is the attack as it is given, so that nothing weaker on these records is chosen.
@@ -83,7 +83,7 @@ def tuned(context: AttackContext) -> tuple[AttackContext, str]:
     return replace(context, cell=cell, config=config, row=row), found.sentence
 
 
-def _sees_nothing(context: AttackContext) -> str:
+def _sees_nothing(context: TrainedContext) -> str:
     """Why this adversary cannot see the release of own records here; empty if it can."""
     known = known_to(context.attack)
     if "query" in known and context.config.queries.rounds != 0:
@@ -93,7 +93,7 @@ def _sees_nothing(context: AttackContext) -> str:
     return "here its adversary may ask no query and knows no lower segment, so it sees no release of own records"
 
 
-def _rehearsal(context: AttackContext, share: float) -> tuple[AttackContext, int]:
+def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, int]:
     """The cell with own records on both sides, and the queries that showed the adversary their release."""
     data, size, attack = context.seed_data, context.round_size, context.attack
     own, seed = data.auxiliary, derive(context.cell.seed, "tune")
@@ -130,7 +130,7 @@ def _left(rules: QueryRules, asked: int) -> QueryRules:
     return replace(rules, rounds=rules.rounds - asked)
 
 
-def _tried(rehearsal: AttackContext, values: Mapping[str, Any], rules: QueryRules, metric: str) -> Trial:
+def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRules, metric: str) -> Trial:
     """The attack with these values, mounted on own records that play victims."""
     context = replace(rehearsal, config=replace(rehearsal.config, queries=rules))
     queries: Queries | None = None
@@ -152,7 +152,7 @@ def _tried(rehearsal: AttackContext, values: Mapping[str, Any], rules: QueryRule
     return Trial(values=dict(values), objective=objective, reason=reason, queries=asked)
 
 
-def _metric(context: AttackContext) -> str:
+def _metric(context: TrainedContext) -> str:
     """The metric by which attacks on these records are compared."""
     scores = next(iter(context.seed_data.floors.values()))["unaligned"]
     return next(name for name in DECIDING if name in scores)

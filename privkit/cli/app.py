@@ -17,6 +17,7 @@ from privkit.cli.frontier import frontier
 from privkit.cli.ledger import ledger
 from privkit.cli.new import new
 from privkit.cli.papers import papers
+from privkit.cli.record import record
 from privkit.cli.reproduce import reproduce
 from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
 from privkit.cli.work import work
@@ -66,6 +67,10 @@ def _root(
 
 @app.command()
 def audit(
+    recorded: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a recording (privkit.Recorder) to audit, in place of a training here."),
+    ] = None,
     defense: Annotated[
         list[str] | None,
         typer.Option(help="NAME or NAME:key=value,…, or your own module:object; repeatable." + _default("defense")),
@@ -199,6 +204,7 @@ def audit(
     """
     shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
     flags: dict[str, Any] = {
+        "recorded": str(recorded) if recorded else None,
         "defense": defense,
         "attack": attack,
         "dataset": dataset,
@@ -351,7 +357,7 @@ def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
     return [f"options: {', '.join(written.values())}"] if written else []
 
 
-for command in (*COMMANDS, ledger, papers, compare, describe_part, new, check, reproduce, work):
+for command in (*COMMANDS, ledger, papers, compare, describe_part, new, check, reproduce, record, work):
     app.command()(command)
 
 

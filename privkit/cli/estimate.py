@@ -38,6 +38,11 @@ def preview(config: AuditConfig) -> str:
     use_own_caches()
     keep_freed_memory()
     check_batches(config)
+    if config.recording is not None:
+        cells = plan(config)
+        return "\n".join(
+            [*(cell.id for cell in cells), f"{len(cells)} cells on a recording; run folder {default_folder(config)}"]
+        )
     device, threads = pick_device(config.device), torch.get_num_threads()
     torch.set_num_threads(config.threads or default_threads())
     lines, total, least = [], 0.0, False

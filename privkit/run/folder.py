@@ -19,6 +19,7 @@ from privkit.reports.schema import Check, Manifest, Provenance, Row
 from privkit.run.differences import config_differences
 from privkit.run.plan import Cell, short_hash
 from privkit.run.records import (
+    GUESSES,
     MADE_OF,
     PICTURES,
     SCORES,
@@ -45,7 +46,7 @@ except ImportError:  # not on Windows
 
 PATIENCE = 300.0
 """Seconds to wait for another worker that writes what all share, which takes it milliseconds."""
-CELL_FILES = ("spec.json", PICTURES, SCORES, TRIALS)
+CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)
 """Files that a cell's record lists, if they exist."""
 
 

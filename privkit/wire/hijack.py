@@ -52,10 +52,11 @@ class LiveClients:
         victims: the attacked images.
         seed: of every draw.
         guard: what a suspicious client keeps: it then sends wrong labels in a tenth of the rounds and learns nothing
-            from what comes back for them.
+            what comes back for them.
+        passes: how often the attacked images cross in `views`.
 
     Raises:
-        NotApplicable: if lower segments do not learn, or clients are mixed.
+        NotApplicable: if lower segments do not learn, or no single server answers whole releases.
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the tiger", §III: the clients follow the protocol.
     """
@@ -69,6 +70,7 @@ class LiveClients:
         victims: Batch,
         seed: int,
         guard: SplitGuard | None = None,
+        passes: int = 1,
     ) -> None:
         if spec.freeze_lower or not learns(edge):
             raise NotApplicable("the lower segments do not learn, so that no answer of the server changes them")
@@ -81,7 +83,7 @@ class LiveClients:
             raise NotApplicable("standalone clients send nothing, so there is nothing to hijack")
         check_private(edge, spec)
         self._edge, self._private, self._shares, self._spec = edge, private, shares, spec
-        self._victims, self._seed, self._number, self.guard = victims, seed, 0, guard
+        self._victims, self._seed, self._passes, self._number, self.guard = victims, seed, passes, 0, guard
         weights = [weight for weight in edge.parameters() if weight.requires_grad]
         self._optimizer = optimizer_of(spec.lower, weights)
         self._order: Tensor | None = None
@@ -141,8 +143,11 @@ class LiveClients:
         return self._private.x.device
 
     def views(self) -> list[View]:
-        """What the clients, as they are now, release of the attacked images."""
-        return record(self._edge, self._victims, batch_size=self._spec.batch_size, seed=self._seed).views
+        """What the clients, as they are now, release of the attacked images, pass after pass."""
+        recording = record(
+            self._edge, self._victims, batch_size=self._spec.batch_size, seed=self._seed, passes=self._passes
+        )
+        return recording.views
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer, the number of rounds, and what the guard has seen."""

@@ -17,8 +17,8 @@ from privkit.attacks.base import NotApplicable
 from privkit.audit.claims import audit_one_run
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import Sending, farthest, in_their_rows, seen_alone, smashed, tells_where
-from privkit.audit.goals.context import must_get_gradients
 from privkit.audit.goals.distinguish import because, judged, of_one_record
+from privkit.audit.goals.trained import must_get_gradients
 from privkit.audit.run import run_audit
 from privkit.certificate import Certificate
 from privkit.defenses.base import ReleaseCount

@@ -1,5 +1,6 @@
 """The truth stays outside of an attack."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FunctionType
@@ -7,17 +8,18 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, Session, known_to
+from privkit.attacks.base import Mounting, Session, View, known_to
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
+from privkit.attacks.hijack import fsha
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
 from privkit.registry import load, table
 from privkit.settings import resolve
 from privkit.training import Clients
 from privkit.wire.channel import black_box_query, record, shared_lower
-from privkit.wire.hijack import imitated
+from privkit.wire.hijack import LiveClients, imitated
 from tests.audit.audits import registered
 from tests.audit.test_every_part import ATTACKS
 from tests.small import SMALL
@@ -96,12 +98,13 @@ def test_no_private_image_can_be_reached_from_what_an_attack_is_given(
 
 
 QUICK = {"black_box", "mean_image", "mid_grey", "nearest_record"}
-TRAINS_CLIENTS = {"fsha"}
-"""Attacks whose clients train on private images, so that what they are shown follows from these by design."""
+LOADED = {name: load(target) for name, target in table("attacks").items()}
+HIJACKS = sorted(name for name, target in LOADED.items() if "clients" in target().needs)
+"""Attacks that lead clients in training: what these send follows from the private images, so it is replayed."""
 RECONSTRUCT = sorted(
     name
-    for name, target in ((name, load(target)) for name, target in table("attacks").items())
-    if target.goal == "reconstruct" and "images" in target().mounting.domains and name not in TRAINS_CLIENTS
+    for name, target in LOADED.items()
+    if target.goal == "reconstruct" and "images" in target().mounting.domains and name not in HIJACKS
 )
 
 
@@ -140,7 +143,62 @@ def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> No
     assert torch.equal(*outputs)
 
 
+class Tape:
+    """Clients in training whose views are kept; without the clients, these views alone are played again."""
+
+    def __init__(self, clients: LiveClients | None, kept: list[list[View]]) -> None:
+        self._clients, self._kept, self._played = clients, kept, iter(list(kept))
+
+    def round(self, answer: Callable[[View], Tensor]) -> None:
+        def kept_answer(view: View) -> Tensor:
+            self._kept.append([view])
+            return answer(view)
+
+        if self._clients is None:
+            answer(*next(self._played))
+        else:
+            self._clients.round(kept_answer)
+
+    def views(self) -> list[View]:
+        if self._clients is None:
+            return next(self._played)
+        self._kept.append(self._clients.views())
+        return self._kept[-1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state == {}
+
+
+@pytest.mark.parametrize("attack", HIJACKS)
+def test_a_hijack_learns_of_the_truth_through_views_alone(attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What clients in training sent is played again after they and their images are gone: the bits are the same."""
+    monkeypatch.setattr(fsha, "ROUNDS_AN_EPOCH", 10)
+    config = resolve({"defense": "batch_shuffle", "attack": ATTACKS[attack], **SMALL})
+    setting, spec = prepare(config, 0, torch.device("cpu")), config.attacks[0].spec
+    domain, training = setting.splits.domain, config.training
+    model = config.model.spec.build(domain, 10, positions=False, seed=0)
+    edge = Clients.build(model.lower, config.defenses[1].spec, domain, classes=10, seed=0)
+    views = record(edge, setting.victims, batch_size=50, seed=0).views
+    clients = LiveClients(edge, setting.splits.private, setting.shares, training, setting.victims, 0)
+    tape: list[list[View]] = []
+    outputs = []
+    for source in (clients, None):
+        known = ImageObservation(
+            image_shape=(1, 8, 8), batch_size=50, views=views, auxiliary=setting.auxiliary.x, clients=Tape(source, tape)
+        )
+        outputs.append(spec.run(known, Generator().manual_seed(0)).images)
+    assert len(tape) > 10
+    assert torch.equal(*outputs)
+    tape[-1] = [replace(view, smashed=torch.rand_like(view.smashed)) for view in tape[-1]]
+    other = spec.run(replace(known, clients=Tape(None, tape)), Generator().manual_seed(0)).images
+    assert not torch.equal(outputs[0], other)
+
+
 def test_every_attack_on_images_is_asked() -> None:
     assert {"adaptive", "black_box", "fora", "jigsaw", "pcat", "sdar", "unmix", "unsplit", "white_box"} <= set(
         RECONSTRUCT
     )
+    assert "fsha" in HIJACKS

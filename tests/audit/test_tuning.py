@@ -12,7 +12,7 @@ from privkit.attacks.base import Mounting
 from privkit.attacks.goals.reconstruct import ImageMounting
 from privkit.attacks.search_space import Choice, Range, Search, Untuned, search_space, why_untuned
 from privkit.audit import cell, trials
-from privkit.audit.goals.context import AttackContext
+from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.run import AuditRun, run_audit
 from privkit.audit.trials import Trial
 from privkit.audit.tuning import tuned
@@ -133,12 +133,12 @@ def test_the_next_trial_follows_from_the_seed_and_the_trials_before_it() -> None
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AuditRun, AttackContext]]:
+def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AuditRun, TrainedContext]]:
     """A finished run with a tuned attack, and its cell before the tuning."""
     pytest.importorskip("optuna")
-    seen: list[AttackContext] = []
+    seen: list[TrainedContext] = []
 
-    def watched(context: AttackContext) -> tuple[AttackContext, str]:
+    def watched(context: TrainedContext) -> tuple[TrainedContext, str]:
         seen.append(context)
         return tuned(context)
 
@@ -149,7 +149,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AuditRun, 
         yield run_audit(out=tmp_path_factory.mktemp("tuned") / "run", **TUNED), seen[0]
 
 
-def test_a_row_says_what_was_tuned(study: tuple[AuditRun, AttackContext]) -> None:
+def test_a_row_says_what_was_tuned(study: tuple[AuditRun, TrainedContext]) -> None:
     (row,) = study[0].rows
     found = row.tuned
     assert found is not None
@@ -163,7 +163,7 @@ def test_a_row_says_what_was_tuned(study: tuple[AuditRun, AttackContext]) -> Non
 
 
 def test_the_chosen_attack_named_by_hand_gives_the_same_numbers(
-    study: tuple[AuditRun, AttackContext], tmp_path: Path, no_report: None, no_controls: None
+    study: tuple[AuditRun, TrainedContext], tmp_path: Path, no_report: None, no_controls: None
 ) -> None:
     (row,) = study[0].rows
     assert row.tuned is not None
@@ -174,7 +174,7 @@ def test_the_chosen_attack_named_by_hand_gives_the_same_numbers(
     assert by_hand.queries == row.queries
 
 
-def test_other_victims_leave_the_choice_as_it_is(study: tuple[AuditRun, AttackContext]) -> None:
+def test_other_victims_leave_the_choice_as_it_is(study: tuple[AuditRun, TrainedContext]) -> None:
     """The private images and their release are replaced: the same trials, the same objectives, bit for bit."""
     run, context = study
     path = context.folder.cell(context.cell.id) / TRIALS
@@ -189,7 +189,7 @@ def test_other_victims_leave_the_choice_as_it_is(study: tuple[AuditRun, AttackCo
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"cell": "half'])
-def test_a_killed_study_goes_on(study: tuple[AuditRun, AttackContext], torn: bytes) -> None:
+def test_a_killed_study_goes_on(study: tuple[AuditRun, TrainedContext], torn: bytes) -> None:
     """Its file is cut after two trials: only the others are computed, and the choice is the same."""
     run, context = study
     path = context.folder.cell(context.cell.id) / TRIALS
@@ -207,7 +207,7 @@ def test_a_killed_study_goes_on(study: tuple[AuditRun, AttackContext], torn: byt
     assert path.read_bytes() == kept
 
 
-def test_queries_of_tuning_count(study: tuple[AuditRun, AttackContext]) -> None:
+def test_queries_of_tuning_count(study: tuple[AuditRun, TrainedContext]) -> None:
     context = study[1]
     (row,) = study[0].rows
     assert row.tuned is not None

@@ -11,14 +11,14 @@ from privkit.accountants.base import no_protection
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.audit.goals.canaries_sent import Sending
-from privkit.audit.goals.context import AttackContext
+from privkit.audit.goals.trained import TrainedContext
 from privkit.defenses.base import Defense
 from privkit.training.losses import own_loss
 from privkit.wire.channel import holds_all
 from privkit.wire.transcript import Transcript
 
 
-def gradients(context: AttackContext, coins: Tensor, draws: Generator) -> Sending:
+def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
     """Canaries are labels: the gradient that comes back for an image is asked which of two labels it had.
 
     The trained model stands still meanwhile, so that this is a lower bound on what a run of as many rounds gives away.
@@ -51,7 +51,7 @@ def gradients(context: AttackContext, coins: Tensor, draws: Generator) -> Sendin
 
 
 def _returned(
-    context: AttackContext, labels: Tensor, pair: Tensor, times: int, draws: Generator
+    context: TrainedContext, labels: Tensor, pair: Tensor, times: int, draws: Generator
 ) -> tuple[list[View], Tensor]:
     """Rounds without a step, one view for each time that all images were sent; and either side [times, 2, K, F]."""
     edge, victims = deepcopy(context.model.edge).eval(), context.seed_data.victims

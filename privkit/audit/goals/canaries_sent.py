@@ -13,7 +13,7 @@ from privkit.accountants.base import no_protection
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.attacks.base import Query, View
 from privkit.attacks.inversion.known_lower import mix
-from privkit.audit.goals.context import AttackContext
+from privkit.audit.goals.trained import TrainedContext
 from privkit.certificate import Certificate
 from privkit.defenses.base import Receipt, ReleaseCount
 from privkit.defenses.split_parts import held_parts
@@ -53,7 +53,7 @@ class Sending:
     shared: str
 
 
-def smashed(context: AttackContext, coins: Tensor, draws: Generator) -> Sending:
+def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
     """Canaries are images, their counterparts those images that their own client releases most differently."""
     edge, victims, size, passes = (
         context.model.edge,

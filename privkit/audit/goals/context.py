@@ -1,4 +1,4 @@
-"""What every goal starts from: the trained model, what crossed its wire, and the row as far as it is known."""
+"""What every goal starts from: what crossed the wire, what its adversary may know, and the row so far."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import AnyAttack, NotApplicable, Scores
+from privkit.attacks.base import AnyAttack, NotApplicable, Query, Scores, TrainingClients
 from privkit.attacks.goals.control import Control
 from privkit.attacks.scores.leak import advantage, per_batch_auc, pooled_auc, tpr_at
-from privkit.audit.defended import DefendedModel
 from privkit.audit.seed_data import SeedData
 from privkit.certificate import Certificate
 from privkit.config import AuditConfig
-from privkit.defenses.base import ReleaseCount
 from privkit.domains.domain import Domain
 from privkit.domains.labels import several
-from privkit.domains.partition import rounds_an_epoch
 from privkit.errors import DamagedFile
 from privkit.interval import Interval
 from privkit.reports.schema import Check, Row
@@ -33,8 +30,8 @@ from privkit.same_domain import RECORDS
 from privkit.seeds import derive
 from privkit.storage import write_bytes
 from privkit.training import Checkpoint
-from privkit.training.loop import learns
 from privkit.wire.channel import Recording
+from privkit.wire.transcript import Transcript
 
 ATTACK_CHECKPOINT = "attack.ckpt"
 """In a cell's folder, while its attack runs."""
@@ -45,7 +42,10 @@ FALSE_POSITIVES = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class AttackContext:
-    """One cell, its model trained and its wire recorded, before the attack.
+    """One cell, its wire recorded, before the attack.
+
+    What the methods give an adversary is None here: the context of a trained model has it all, that of a recording what
+    was recorded.
 
     Attributes:
         config: of the run.
@@ -55,10 +55,8 @@ class AttackContext:
         progress: told what happens.
         log: the cell's log.
         made_of: the cell's provenance, and that of what it shares.
-        model: the trained edge and server.
         recording: the attacked images as they crossed the wire after training.
-        release_count: how often the run released what belongs to one record.
-        certificate: what is proven of the run.
+        certificate: what is proven of the run; None if that cannot be known.
         row: what holds whatever the attack finds.
     """
 
@@ -69,10 +67,8 @@ class AttackContext:
     progress: Progress
     log: Callable[[str], None]
     made_of: Ingredients
-    model: DefendedModel
     recording: Recording
-    release_count: ReleaseCount
-    certificate: Certificate
+    certificate: Certificate | None
     row: Row
 
     @property
@@ -84,15 +80,48 @@ class AttackContext:
     @property
     def round_size(self) -> int:
         """Images of one round, over all clients."""
-        return self.model.edge.lowers.copies * self.config.training.batch_size
+        size: int = self.config.protocol.spec.active * self.config.training.batch_size
+        return size
 
-    @property
-    def steps(self) -> int:
-        """Rounds of an epoch of training, over the clients' turns."""
-        protocol, private = self.config.protocol.spec, len(self.seed_data.splits.private)
-        rounds = rounds_an_epoch(private, protocol.clients, self.config.training.batch_size)
-        steps: int = rounds * (protocol.clients // protocol.active)
-        return steps
+    def refuse(self) -> None:
+        """Refuse an attack that cannot be mounted here, whatever its goal is.
+
+        Raises:
+            NotApplicable: it says why.
+        """
+
+    def rounds(self) -> Transcript | None:
+        """Rounds of training that were recorded with their labels; None if the training is here, to be repeated."""
+        return None
+
+    def label_shares(self) -> Tensor:
+        """The share of each label among the private records, [L]."""
+        splits = self.seed_data.splits
+        return splits.private.y.cpu().bincount(minlength=splits.classes) / len(splits.private)
+
+    def lower(self) -> nn.Module | None:
+        """The lower segment that a white-box adversary knows."""
+        return None
+
+    def upper(self) -> nn.Module | None:
+        """The server's segment."""
+        return None
+
+    def upper_history(self) -> list[nn.Module] | None:
+        """The server's segment at moments of its training, the oldest first."""
+        return None
+
+    def query(self) -> Query | None:
+        """The adversary's access to the defended clients, uncounted."""
+        return None
+
+    def clients(self) -> TrainingClients | None:
+        """The clients before any training, for an attack that takes it over."""
+        return None
+
+    def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
+        """What the clients' defense makes of smashed data; see `ImageObservation.imitate`."""
+        return None
 
     def generator(self) -> Generator:
         """The attack's own randomness."""
@@ -136,16 +165,6 @@ class AttackContext:
         return told_apart(scores, positive, batches)
 
 
-def must_send(context: AttackContext) -> None:
-    """Refuse clients that send nothing.
-
-    Raises:
-        NotApplicable: it says so.
-    """
-    if context.model.edge.protocol.upper == "own":
-        raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
-
-
 def must_read(attack: AnyAttack, domain: Domain) -> None:
     """Refuse an attack that reconstructs records of other domains.
 
@@ -170,16 +189,6 @@ def must_have_one_label(context: AttackContext) -> None:
     if several(context.seed_data.victims.y):
         name = context.cell.attack.name
         raise NotApplicable(f"{name} reads one label a record, and these records have several each")
-
-
-def must_get_gradients(context: AttackContext) -> None:
-    """Refuse clients to whom no gradient comes back, because their lower segments do not learn.
-
-    Raises:
-        NotApplicable: it says so.
-    """
-    if context.config.training.freeze_lower or not learns(context.model.edge):
-        raise NotApplicable("no gradient comes back to a client of its own: its lower segment does not learn")
 
 
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:

@@ -13,14 +13,14 @@ from privkit.attacks.goals.distinguish import CanaryAttack, CanaryObservation, c
 from privkit.audit.claims import audit_one_run, claimed_family, limits_of
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import smashed
-from privkit.audit.goals.context import AttackContext, must_get_gradients, must_send
+from privkit.audit.goals.trained import TrainedContext, must_get_gradients, must_send
 from privkit.certificate import Certificate
 from privkit.empirical_bound import EmpiricalBound
 from privkit.reports.schema import Check, Row
 from privkit.seeds import derive
 
 
-def ask(context: AttackContext) -> Row:
+def ask(context: TrainedContext) -> Row:
     """Send every attacked image, or its counterpart, as often as the run sends a record, and tell which it was.
 
     Raises:

@@ -13,7 +13,8 @@ from privkit.attacks.fit import Stage
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls, first_of_each
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from privkit.audit.defended import replay
-from privkit.audit.goals.context import AttackContext, must_get_gradients, must_have_one_label, must_send, told_apart
+from privkit.audit.goals.context import AttackContext, must_have_one_label, told_apart
+from privkit.audit.goals.trained import TrainedContext, must_get_gradients
 from privkit.domains.labels import several
 from privkit.interval import Interval
 from privkit.reports.schema import Row
@@ -29,15 +30,15 @@ Remembered = dict[int, set[bytes]]
 
 
 def ask(context: AttackContext) -> Row:
-    """Train the model over again under a transcript, and attack what came back to every client.
+    """Attack what came back to every client: in recorded rounds, or in those of the training, which is repeated.
 
     Raises:
         NotApplicable: if nothing is sent or comes back, or the label that is asked for does not exist.
     """
     attack: LabelAttack = context.cell.attack.spec
     seed_data = context.seed_data
-    must_send(context)
-    if attack.mounting.gradients:
+    context.refuse()
+    if attack.mounting.gradients and isinstance(context, TrainedContext):
         must_get_gradients(context)
     if attack.mounting.labeled:
         must_have_one_label(context)
@@ -51,13 +52,17 @@ def ask(context: AttackContext) -> Row:
     def stage(name: str) -> Session:
         return Stage(checkpoint, saved, name)
 
-    every, pooled = attack.epoch == "every", attack.epoch == "pooled"
-    if every or pooled:
+    recorded = context.rounds()
+    every, pooled = (recorded is None and attack.epoch == epochs for epochs in ("every", "pooled"))
+    records: list[list[bytes]] = []
+    if isinstance(context, TrainedContext) and (every or pooled):
         by_epoch, records = _each_epoch(attack, context, stage)
         if not by_epoch:
             raise NotApplicable("the model was trained for no epoch, so that no gradient came back")
     else:
-        by_epoch, records = [asked(attack, _recorded(attack, context), context, stage)], []
+        recorded = _repeated(attack, context) if isinstance(context, TrainedContext) else recorded
+        assert recorded is not None
+        by_epoch = [asked(attack, recorded, context, stage)]
     scores, truth, rounds = _pooled(by_epoch, records) if pooled else by_epoch[-1]
     answers = context.told(scores, truth == attack.positive, rounds)
     if not several(seed_data.victims.y):
@@ -144,27 +149,21 @@ def _observed(
 ) -> LabelObservation:
     """What one client holds, as far as the attack declares it."""
     declared, rounds, clients = known_to(attack), transcript.rounds, len(transcript.rounds[0].received)
-    edge = context.model.edge
+    model = context.model if isinstance(context, TrainedContext) else None
     images = [kept.images.unflatten(0, (clients, -1))[client] for kept in rounds if kept.images is not None]
     return LabelObservation(
         image_shape=context.seed_data.splits.domain.shape,
         batch_size=context.round_size,
         views=transcript.received(client),
-        upper=context.model.upper if "upper" in declared else None,
-        lower=edge.lowers.copy(client) if "lower" in declared else None,
+        upper=None if "upper" not in declared else model.upper if model else context.upper(),
+        lower=model.edge.lowers.copy(client) if model and "lower" in declared else None,
         lower_weights=[kept.own_lower(client) for kept in rounds] if "lower" in declared else None,
         auxiliary=torch.cat(images) if "auxiliary" in declared else None,
         known_rows=known if len(known) else None,
         known_labels=own[known] if len(known) else None,
         own_labels=own if "own_labels" in declared else None,
-        label_shares=_shares(context) if "label_shares" in declared else None,
+        label_shares=context.label_shares() if "label_shares" in declared else None,
     )
-
-
-def _shares(context: AttackContext) -> Tensor:
-    """Share of each label among the private records."""
-    splits = context.seed_data.splits
-    return splits.private.y.cpu().bincount(minlength=splits.classes) / len(splits.private)
 
 
 def _others(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
@@ -175,7 +174,7 @@ def _others(attack: LabelAttack, transcript: Transcript, context: AttackContext,
     Raises:
         NotApplicable: if no other record, or more than one, is in a message's gradient.
     """
-    group, averaged = transcript.rounds[0].view.mixed, context.model.edge.protocol.gradient == "average"
+    group, averaged = transcript.rounds[0].view.mixed, context.config.protocol.spec.gradient == "average"
     if group != 2 and not (group == 1 and clients == 2 and averaged):
         found = f"mixes groups of {group}" if group > 1 else "mixes no two clients' records"
         raise NotApplicable(
@@ -209,7 +208,7 @@ def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None
     return Transcript(wanted, inputs="lower" in known_to(attack))
 
 
-def _recorded(attack: LabelAttack, context: AttackContext) -> Transcript:
+def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
     """The epoch's rounds; those of the last model are kept for the next attack that asks for its labels."""
     key = (str(context.folder.path), context.cell.model_id, attack.epoch, "lower" in known_to(attack))
     if key not in _KEPT:
@@ -229,7 +228,7 @@ _KEPT: dict[tuple[str, str, int | str, bool], Transcript] = {}
 """One replayed epoch at most."""
 
 
-def _each_epoch(attack: LabelAttack, context: AttackContext, stage: Stages) -> tuple[list[Asked], list[list[bytes]]]:
+def _each_epoch(attack: LabelAttack, context: TrainedContext, stage: Stages) -> tuple[list[Asked], list[list[bytes]]]:
     """What the attack says in each epoch, and which record each score is of; one epoch's rounds are in memory."""
     transcript, steps = Transcript(inputs=True), context.steps
     found: list[Asked] = []

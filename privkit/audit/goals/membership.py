@@ -10,7 +10,8 @@ from torch import Generator, Tensor
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.membership import MembershipAttack, MembershipObservation, Predict, controls
 from privkit.audit.defended import DefendedModel, another
-from privkit.audit.goals.context import AttackContext, must_have_one_label, must_send
+from privkit.audit.goals.context import must_have_one_label
+from privkit.audit.goals.trained import TrainedContext, must_send
 from privkit.domains.partition import rounds_an_epoch
 from privkit.reports.schema import Row
 from privkit.seeds import derive
@@ -19,7 +20,7 @@ from privkit.training.losses import class_scores
 from privkit.training.round import answered
 
 
-def ask(context: AttackContext) -> Row:
+def ask(context: TrainedContext) -> Row:
     """Ask for the membership of as many images that training released as there are test images beside them.
 
     Both kinds are asked about together, in an order of their own: a defense that mixes a batch mixes members with
@@ -60,7 +61,7 @@ def ask(context: AttackContext) -> Row:
     return context.row.model_copy(update={"answers": context.told(scores, truth), "checks": checks})
 
 
-def released(context: AttackContext) -> Tensor:
+def released(context: TrainedContext) -> Tensor:
     """Rows of the private images that training released at least once, ascending, int64 on their device.
 
     Its epochs are drawn over again. Others take no part: what an epoch's last round leaves over, images that nobody
@@ -76,7 +77,7 @@ def released(context: AttackContext) -> Tensor:
     return seen.nonzero().flatten()
 
 
-def _predict(context: AttackContext, model: DefendedModel) -> Predict:
+def _predict(context: TrainedContext, model: DefendedModel) -> Predict:
     """The deployed model: images through one of the clients' segments each, in turn, as test images go."""
     edge, size = model.edge, context.round_size
 
@@ -95,7 +96,7 @@ def _predict(context: AttackContext, model: DefendedModel) -> Predict:
     return predict
 
 
-def _fit(context: AttackContext, images: Tensor, labels: Tensor, draws: Generator) -> Predict:
+def _fit(context: TrainedContext, images: Tensor, labels: Tensor, draws: Generator) -> Predict:
     """A model of the same kind on these images and, up to the real one's number, on the adversary's others."""
     auxiliary, many = context.seed_data.auxiliary, len(context.seed_data.splits.private)
     others = len(auxiliary) if context.config.auxiliary == "disjoint" else 0  # else of other classes, or private

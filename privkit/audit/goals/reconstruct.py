@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 import io
-from copy import deepcopy
 from dataclasses import replace
 from math import log2
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Generator, Tensor, nn
+from torch import Tensor
 
 from privkit.attacks.base import NotApplicable, known_to, threat_model
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
 from privkit.attacks.goals.reconstruct_controls import controls
-from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.attacks.scores.order import kinds_of
-from privkit.audit.defended import replay, untrained
+from privkit.audit.defended import untrained
 from privkit.audit.findings import judge
-from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read, must_send
+from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
+from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.audit.scoring import Scores, scored, summarise
+from privkit.audit.seed_data import constant_guesses
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.labels import several
 from privkit.domains.tables.domain import Tables
 from privkit.interval import Interval
-from privkit.reports.schema import Check, Row
-from privkit.run.records import PICTURES
+from privkit.reports.schema import Check, Metrics, Row
+from privkit.run.records import GUESSES, PICTURES
 from privkit.seeds import derive
 from privkit.storage import write_bytes
-from privkit.training import Clients
-from privkit.training.round import Round, split_round
-from privkit.wire.channel import black_box_query, holds_all, shared_lower
-from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, imitated, serve
+from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, serve
 from privkit.wire.queries import CountingSession, Queries
 
 SHOWN = 8
 """Records of each cell that the report shows."""
-HISTORY = 16
-"""States of the server's segment that an attack may hold, the trained one among them."""
 CLOSEST = 5
 """Columns of a table that the row names."""
 
@@ -58,12 +53,14 @@ def ask(context: AttackContext) -> Row:
     must_be_mountable(context)
     members = context.recording.members[: len(context.recording.members) // mounting.passes]
     seats = members >= 0
-    victims = seed_data.victims[members[seats]]
+    victims = seed_data.victims[members[seats]] if len(seed_data.victims) else seed_data.victims
     domain, looks = victims.domain, seed_data.perception
     floors = dict(seed_data.floors)
     if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
-        untaught = mounting.start.run(observe(context, known_to(mounting.start)), context.generator()).images[seats]
-        floors["zero_steps"] = summarise(scored(domain, victims.x, untaught, size, looks, victims.y), seed, looks)
+        untaught = mounting.start.run(observe(context, known_to(mounting.start)), context.generator()).images
+        if len(victims):
+            start = scored(domain, victims.x, untaught[seats], size, looks, victims.y)
+            floors["zero_steps"] = summarise(start, seed, looks)
     checks = _controls(attack, context)
 
     context.begin()
@@ -73,17 +70,21 @@ def ask(context: AttackContext) -> Row:
     queries = observation.query if isinstance(observation.query, Queries) else None
     session = checkpoint if queries is None else CountingSession(checkpoint, queries)
     result = attack.run(observation, context.generator(), session)
-    result = replace(result, images=result.images[seats])
-    scores = scored(domain, victims.x, result.images, size, looks, victims.y)
-    recovered = summarise(scores, seed, looks)
-    checks += judge(
-        result.converged, recovered["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
-    )
-    _keep(context, victims, result, scores)
+    recovered: dict[str, Metrics] = {}
+    if len(victims):
+        result = replace(result, images=result.images[seats])
+        scores = scored(domain, victims.x, result.images, size, looks, victims.y)
+        recovered = summarise(scores, seed, looks)
+        _keep(context, victims, result, scores)
+        checks += judge(
+            result.converged, recovered["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
+        )
+    else:
+        keep_unscored(context, result.images)
     told, notes = ({}, "") if result.permutation is None else order(context, result.permutation)
     clients = observation.clients
     caught = noticed(context, clients) if isinstance(clients, LiveClients) else ""
-    seen = () if several(victims.y) else looks.floors(victims.x, victims.y)
+    seen = () if several(victims.y) or not len(victims) else looks.floors(victims.x, victims.y)
     columns = by_column(domain, victims.x, result.images) if isinstance(domain, Tables) else ""
     checkpoint.remove()
     return context.row.model_copy(
@@ -108,7 +109,7 @@ def must_be_mountable(context: AttackContext) -> None:
     """
     attack = context.attack
     must_read(attack, context.seed_data.splits.domain)
-    must_send(context)
+    context.refuse()
     if "query" in attack.needs and context.config.queries.rounds == 0:
         raise NotApplicable(f"the threat model forbids queries, and {attack.name} learns from their answers")
     if {"clients", "auxiliary_labels"} & attack.needs:
@@ -127,8 +128,9 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
     """How much of the shuffle the attack undid, and a sentence on its floors; nothing where nothing is shuffled."""
     receipts = context.recording.receipts[: len(context.recording.receipts) // context.attack.mounting.passes]
     orders = [true_arrangement(receipt) for receipt in receipts]
-    truth = torch.cat([found for found in orders if found is not None]) if None not in orders else None
-    if truth is None or truth.shape != guess.source.shape:
+    known = [found for found in orders if found is not None]
+    truth = torch.cat(known) if known and len(known) == len(orders) else None
+    if truth is None or truth.shape != guess.source.shape or context.certificate is None:
         return {}, ""
     batch, quantities = context.config.training.batch_size, context.certificate.quantities
     outcomes = quantities.get("log10_outcomes")
@@ -158,7 +160,8 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
     who = f"a client with SplitGuard ({guard.policy}, threshold {guard.threshold:g}, {guard.patience} wrong batches)"
     if guard.noticed is None:
         return f"{who} would not have noticed the hijack in {guard.rounds} rounds"
-    honest = _clients(context)
+    assert isinstance(context, TrainedContext)  # nobody else has clients in training
+    honest = context.clients()
     _, upper, _ = untrained(context.config, context.cell, context.seed_data)
     rounds = min(guard.rounds, max(HONEST_ROUNDS, guard.noticed + 1))
     serve(honest, upper, rounds, context.config.training, derive(context.cell.seed, "honest server"))
@@ -171,65 +174,34 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
 
 def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservation:
     """What this adversary holds: its views, and of the rest what its attack declares."""
-    seed_data, edge = context.seed_data, context.model.edge
+    seed_data, rules = context.seed_data, context.config.queries
     domain = seed_data.splits.domain
-    rules = context.config.queries
     same_classes = context.config.auxiliary in ("disjoint", "training")
-    labels = None if several(seed_data.auxiliary.y) else seed_data.auxiliary.y
+    query = context.query() if "query" in declared and rules.rounds != 0 else None
     return ImageObservation(
         image_shape=cast(tuple[int, int, int], domain.shape),  # of images; else the attack reads these
         columns=domain.column_sizes if isinstance(domain, Tables) else (),
         batch_size=context.round_size,
         views=context.recording.views,
-        auxiliary=seed_data.auxiliary.x if "auxiliary" in declared else None,
-        auxiliary_labels=labels if same_classes and "auxiliary_labels" in declared else None,
-        query=Queries(black_box_query(edge), rules) if "query" in declared and rules.rounds != 0 else None,
+        auxiliary=seed_data.own_images if "auxiliary" in declared else None,
+        auxiliary_labels=seed_data.own_labels if same_classes and "auxiliary_labels" in declared else None,
+        query=None if query is None else Queries(query, rules),
         rules=rules,
-        lower=shared_lower(edge) if "lower" in declared else None,
-        upper=context.model.upper if "upper" in declared and holds_all(edge) else None,
-        upper_history=_upper_history(context) if "upper_history" in declared and holds_all(edge) else None,
-        clients=_clients(context) if "clients" in declared else None,
-        imitate=imitated(edge, domain) if "imitate" in declared and holds_all(edge) else None,
-    )
-
-
-def _upper_history(context: AttackContext) -> list[nn.Module]:
-    """The server's segment at moments of the training, which is done again for it, evenly spaced and before its end."""
-    config, total = context.config, context.config.budget.epochs * context.steps
-    moments = {total * moment // HISTORY for moment in range(1, HISTORY)}
-    history: list[nn.Module] = []
-
-    def play(edge: Clients, upper: nn.Module, *given: Any, number: int = 0, **options: Any) -> Round:
-        if number in moments:
-            history.append(deepcopy(upper).requires_grad_(False))
-        return split_round(edge, upper, *given, number=number, **options)
-
-    replay(config, context.cell, context.seed_data, play, context.progress)
-    return history
-
-
-def _clients(context: AttackContext) -> LiveClients:
-    """The clients before any training, for an attack that takes it over."""
-    edge, _, _ = untrained(context.config, context.cell, context.seed_data)
-    seed_data, seed = context.seed_data, context.cell.seed
-    return LiveClients(
-        edge,
-        seed_data.splits.private,
-        seed_data.shares,
-        context.config.training,
-        seed_data.victims,
-        seed,
-        guard=SplitGuard(generator=Generator().manual_seed(derive(seed, "guard")), policy="average", patience=20),
+        lower=context.lower() if "lower" in declared else None,
+        upper=context.upper() if "upper" in declared else None,
+        upper_history=context.upper_history() if "upper_history" in declared else None,
+        clients=context.clients() if "clients" in declared else None,
+        imitate=context.imitate() if "imitate" in declared else None,
     )
 
 
 def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
     """The attack's two control experiments; constant guesses have none."""
-    if attack.mounting.ignores_views:
+    seed_data = context.seed_data
+    if attack.mounting.ignores_views or seed_data.own_images is None:
         return ()
-    auxiliary = context.seed_data.auxiliary
-    labels = None if several(auxiliary.y) else auxiliary.y
-    held = replace(observe(context, frozenset()), auxiliary=auxiliary.x, auxiliary_labels=labels)
+    held = observe(context, frozenset())
+    held = replace(held, auxiliary=seed_data.own_images, auxiliary_labels=seed_data.own_labels)
     return context.controls(lambda: controls(attack, held, context.cell.seed))
 
 
@@ -242,6 +214,13 @@ def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores
     write_bytes(context.folder.cell(context.cell.id) / PICTURES, buffer.getvalue())
 
 
+def keep_unscored(context: AttackContext, images: Tensor) -> None:
+    """Store guesses whose truth nobody knows: all of them, as pictures."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, guess=_to_uint8(images.cpu().numpy()))
+    write_bytes(context.folder.cell(context.cell.id) / GUESSES, buffer.getvalue())
+
+
 def _shown(victims: Batch, guess: Tensor, own: Tensor, size: int) -> dict[str, NDArray[np.generic]]:
     """The first images, their guesses and the floors as pictures; records of other domains as lines of text."""
     domain = victims.domain
@@ -251,7 +230,7 @@ def _shown(victims: Batch, guess: Tensor, own: Tensor, size: int) -> dict[str, N
     images, guesses = victims.x.cpu().numpy(), guess.cpu().numpy()
     matched = guesses[match(images, guesses, size)]
     pictures = {"truth": images, "guess": guesses, "matched": matched}
-    for name, floor in domain.guesses(own).items():
+    for name, floor in constant_guesses(domain, own).items():
         pictures[f"floor_{name}"] = np.broadcast_to(floor.cpu().numpy(), images[:SHOWN].shape)
     return {name: _to_uint8(found[:SHOWN]) for name, found in pictures.items()}
 

@@ -182,7 +182,7 @@ def test_knowledge_that_does_not_suffice(hijack: Any, changes: dict[str, Any], s
 @pytest.mark.parametrize(
     ("views", "says"),
     [
-        ([View(round=0, smashed=torch.rand(4, 4, 4, 4), mixed=2)], "each released row holds 2 images"),
+        ([View(round=0, smashed=torch.rand(4, 4, 4, 4), mixed=2)], "each row holds 2 images, and the adversary"),
         ([View(round=0, smashed=torch.rand(4, 12, 5))], "12 tokens"),
         ([View(round=0, smashed=torch.rand(4, 5)), View(round=1, smashed=torch.rand(4, 6))], "views of one form"),
     ],

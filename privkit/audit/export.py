@@ -1,0 +1,181 @@
+"""A recording of a model that privkit trained, from its run folder: audited, it gives the same numbers again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from privkit.accountants.spec.records import to_json
+from privkit.audit.defended import assemble, defended_model
+from privkit.audit.seed_data import prepare
+from privkit.config import AuditConfig
+from privkit.domains.images.domain import Images
+from privkit.errors import RunFolderError, UsageError, unknown
+from privkit.recording.files import packed
+from privkit.recording.read import Recording
+from privkit.recording.write import write_recording
+from privkit.registry import parse
+from privkit.run.folder import RunFolder
+from privkit.run.plan import Cell, plan
+from privkit.run.progress import Silent
+from privkit.run.records import TRAINED, read_manifest
+from privkit.settings import resolve
+from privkit.training import Clients, release_count
+from privkit.training.private import of_run
+from privkit.wire.channel import holds_all, record
+
+_BUILDER = "privkit.audit.export"
+
+
+def export(
+    run: Path, folder: Path, *, defense: str | None = None, seed: int | None = None, data_root: Path | None = None
+) -> Recording:
+    """Send the attacked images of a run once more, and record what crosses the wire, with weights and truth.
+
+    Args:
+        run: a run folder with a trained model.
+        folder: of the recording, new or empty.
+        defense: which of the run's, as its table shows it; None for the last.
+        seed: which of the run's; None for the first.
+        data_root: folder of the official datasets.
+
+    Raises:
+        UsageError: if the run has no such defense or seed, or its records are no images.
+        RunFolderError: if it is no run folder, or that model was not trained in it.
+    """
+    manifest = read_manifest(run)
+    if manifest is None:
+        raise RunFolderError(f"{run} holds no run; name the folder that privkit audit wrote")
+    planned = [cell for cell in manifest.cells if seed in (None, cell.seed)]
+    if not planned:
+        raise UsageError(f"this run has no seed {seed}; it has {', '.join(map(str, manifest.seeds))}")
+    names = list(dict.fromkeys(cell.defense for cell in planned))
+    wanted = names[-1] if defense is None else defense
+    if wanted not in names:
+        raise unknown("defense of this run", wanted, names)
+    own = [cell for cell in planned if cell.defense == wanted]
+    own = [cell for cell in own if cell.model == own[0].model]
+    home = RunFolder(run, manifest)
+    if not (home.model(own[0].model) / TRAINED).exists():
+        raise RunFolderError(f"{run} has not trained {wanted} with seed {own[0].seed}; repeat the run's command first")
+    models = {cell.model_id: (part, cell) for part in _parts(manifest.config, data_root) for cell in plan(part)}
+    if own[0].model not in models:
+        raise RunFolderError(f"{run} was written by another version of privkit, which planned its cells differently")
+    config, cell = models[own[0].model]
+    passes = max(parse("attacks", one.attack).spec.mounting.passes for one in own)
+    return _exported(config, cell, home, folder, passes)
+
+
+def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, passes: int) -> Recording:
+    """The recording of one model."""
+    seed_data = prepare(config, cell.seed, torch.device("cpu"))
+    domain, classes = seed_data.splits.domain, seed_data.splits.classes
+    if not isinstance(domain, Images) or seed_data.victims.y.ndim > 1:
+        raise UsageError("a recording holds images with one label each; audit other records by the run itself")
+    model = defended_model(config, cell, seed_data, home, Silent(), lambda text: None)
+    edge, batch, victims = model.edge, config.training.batch_size, seed_data.victims
+    if not holds_all(edge) or edge.protocol.upper == "own":
+        raise UsageError(
+            "a recording holds the whole release of clients that send one; this run has only parts, or none"
+        )
+    wire = record(edge, victims, batch_size=batch, seed=cell.seed, passes=passes)
+    often = release_count(
+        edge,
+        config.training,
+        seed_data.shares,
+        epochs=config.budget.epochs,
+        recorded=victims,
+        passes=1,
+        others=config.attacked != "private",
+    )
+    often = replace(often, delta=config.delta)
+    receipt = wire.receipts[0]
+    proven = of_run(receipt.certificate(often), often, config.training).kind == "differential_privacy"
+    mechanism = receipt.mechanism(often) if proven else None
+    own = seed_data.auxiliary
+    again = {
+        "model": _named(config.model.to_json()),
+        "defense": cell.defense.to_json(),
+        "protocol": config.protocol.to_json(),
+        "image_shape": list(domain.shape),
+        "classes": classes,
+        "seed": cell.seed,
+    }
+    accuracy = model.known["accuracy"]
+    return write_recording(
+        folder,
+        wire.views,
+        files={"lower.safetensors": packed(edge.state_dict()), "upper.safetensors": packed(model.upper.state_dict())},
+        own=(own.x, own.y if own.y.ndim == 1 else None),
+        truth=(victims.x, victims.y),
+        members=wire.members.view(passes, -1, wire.views[0].mixed)[0],
+        name=cell.defense.label,
+        image_shape=list(domain.shape),
+        batch_size=batch,
+        clients=edge.protocol.active,
+        passes=passes,
+        classes=classes,
+        lower={"builder": f"{_BUILDER}:clients", "options": again, "weights": "lower.safetensors"},
+        upper={"builder": f"{_BUILDER}:server", "options": again, "weights": "upper.safetensors"},
+        mechanism=None if mechanism is None else to_json(mechanism),
+        measured={"accuracy": accuracy["value"], "test_images": accuracy["n"]},
+        dataset=config.dataset.label,
+        model=config.model.label,
+        protocol=config.protocol.label,
+    )
+
+
+def clients(**given: Any) -> Clients:
+    """The clients of an exported recording, untrained: its lower segments with their defense."""
+    return _assembled(**given)[0]
+
+
+def server(**given: Any) -> nn.Module:
+    """The server's segment of an exported recording, untrained."""
+    return _assembled(**given)[1]
+
+
+def _assembled(
+    *,
+    model: str | Mapping[str, Any],
+    defense: Mapping[str, Any],
+    protocol: Mapping[str, Any],
+    image_shape: list[int],
+    classes: int,
+    seed: int,
+) -> tuple[Clients, nn.Module]:
+    """Both sides, as the run had them before their training."""
+    config = resolve({"model": model, "defense": [defense], "protocol": protocol, "attack": "mid_grey"})
+    domain = Images(shape=(image_shape[0], image_shape[1], image_shape[2]))
+    edge, upper, _ = assemble(config, config.defenses[-1].spec, domain, classes, seed)
+    return edge, upper
+
+
+def _named(model: dict[str, Any]) -> str | dict[str, Any]:
+    """A model as settings have it: a user's own pair by its import paths."""
+    return f"{model['lower']}:{model['upper']}" if model["name"] == "imported" else model
+
+
+def _parts(stored: Mapping[str, Any], data_root: Path | None) -> list[AuditConfig]:
+    """The configurations of a run, protocol by protocol, from its manifest; with one attack that costs nothing."""
+    kept = ("dataset", "partition", "delta", "auxiliary", "victims", "training", "parts")
+    return [
+        resolve(
+            {
+                **{key: part[key] for key in kept if key in part},
+                "model": _named(part["model"]),
+                "protocol": part["protocol"],
+                "defense": part["defenses"],
+                "attack": "mid_grey",
+                "seed": part["seeds"],
+                "budget": {"name": "small", **part["budget"]},
+                "data_root": data_root,
+            }
+        )
+        for part in (stored, *stored.get("also", ()))
+    ]

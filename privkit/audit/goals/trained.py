@@ -1,0 +1,122 @@
+"""A cell whose model privkit trains: its adversary may be given whatever the training held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import NotApplicable, Query
+from privkit.attacks.hijack.hijack_detection import SplitGuard
+from privkit.audit.defended import DefendedModel, replay, untrained
+from privkit.audit.goals.context import AttackContext
+from privkit.certificate import Certificate
+from privkit.defenses.base import ReleaseCount
+from privkit.domains.partition import rounds_an_epoch
+from privkit.seeds import derive
+from privkit.training import Clients
+from privkit.training.loop import learns
+from privkit.training.round import Round, split_round
+from privkit.wire.channel import black_box_query, holds_all, shared_lower
+from privkit.wire.hijack import LiveClients, imitated
+
+HISTORY = 16
+"""States of the server's segment that an attack may hold, the trained one among them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedContext(AttackContext):
+    """One cell, its model trained and its wire recorded, before the attack.
+
+    Attributes:
+        model: the trained edge and server.
+        release_count: how often the run released what belongs to one record.
+        certificate: what is proven of the run.
+    """
+
+    model: DefendedModel
+    release_count: ReleaseCount
+    certificate: Certificate
+
+    @property
+    def steps(self) -> int:
+        """Rounds of an epoch of training, over the clients' turns."""
+        protocol, private = self.config.protocol.spec, len(self.seed_data.splits.private)
+        rounds = rounds_an_epoch(private, protocol.clients, self.config.training.batch_size)
+        steps: int = rounds * (protocol.clients // protocol.active)
+        return steps
+
+    def refuse(self) -> None:
+        """Refuse clients that send nothing."""
+        must_send(self)
+
+    def lower(self) -> nn.Module | None:
+        """None where the clients' segments differ."""
+        return shared_lower(self.model.edge)
+
+    def upper(self) -> nn.Module | None:
+        """The server's segment, if the adversary holds all parts of a release."""
+        return self.model.upper if holds_all(self.model.edge) else None
+
+    def upper_history(self) -> list[nn.Module] | None:
+        """Evenly spaced, and before the end of the training, which is done again for it."""
+        if not holds_all(self.model.edge):
+            return None
+        config, total = self.config, self.config.budget.epochs * self.steps
+        moments = {total * moment // HISTORY for moment in range(1, HISTORY)}
+        history: list[nn.Module] = []
+
+        def play(edge: Clients, upper: nn.Module, *given: Any, number: int = 0, **options: Any) -> Round:
+            if number in moments:
+                history.append(deepcopy(upper).requires_grad_(False))
+            return split_round(edge, upper, *given, number=number, **options)
+
+        replay(config, self.cell, self.seed_data, play, self.progress)
+        return history
+
+    def query(self) -> Query | None:
+        """The defended edge answers."""
+        return black_box_query(self.model.edge)
+
+    def clients(self) -> LiveClients:
+        """One of them is suspicious."""
+        edge, _, _ = untrained(self.config, self.cell, self.seed_data)
+        seed_data, seed = self.seed_data, self.cell.seed
+        return LiveClients(
+            edge,
+            seed_data.splits.private,
+            seed_data.shares,
+            self.config.training,
+            seed_data.victims,
+            seed,
+            guard=SplitGuard(generator=Generator().manual_seed(derive(seed, "guard")), policy="average", patience=20),
+            passes=self.attack.mounting.passes,
+        )
+
+    def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
+        """By the edge's own defense."""
+        edge = self.model.edge
+        return imitated(edge, self.seed_data.splits.domain) if holds_all(edge) else None
+
+
+def must_send(context: TrainedContext) -> None:
+    """Refuse clients that send nothing.
+
+    Raises:
+        NotApplicable: it says so.
+    """
+    if context.model.edge.protocol.upper == "own":
+        raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
+
+
+def must_get_gradients(context: TrainedContext) -> None:
+    """Refuse clients to whom no gradient comes back, because their lower segments do not learn.
+
+    Raises:
+        NotApplicable: it says so.
+    """
+    if context.config.training.freeze_lower or not learns(context.model.edge):
+        raise NotApplicable("no gradient comes back to a client of its own: its lower segment does not learn")

@@ -1,0 +1,266 @@
+"""A cell of an audit of a recording: its adversary may be given what was recorded, and nothing else is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.accountants.answer import epsilon
+from privkit.attacks.base import NotApplicable, Query, QueryResult, View, known_to
+from privkit.audit.claims import limits_of, uncovered
+from privkit.audit.goals.context import AttackContext
+from privkit.audit.seed_data import SeedData
+from privkit.config import AuditConfig
+from privkit.domains.images.domain import Images
+from privkit.errors import UsageError, one_line
+from privkit.interval import clopper_pearson
+from privkit.recording.read import Recording
+from privkit.registry import parse
+from privkit.reports.schema import Row
+from privkit.run.folder import RunFolder
+from privkit.run.ingredients import Ingredients
+from privkit.run.plan import Cell
+from privkit.run.progress import Progress
+from privkit.run.records import TRAINED
+from privkit.seeds import derive
+from privkit.storage import write_record
+from privkit.torch_utils.seeded import seeded
+from privkit.training import Clients
+from privkit.wire import channel
+from privkit.wire.channel import black_box_query, shared_lower
+from privkit.wire.hijack import imitated
+from privkit.wire.transcript import RecordedRound, Transcript
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedContext(AttackContext):
+    """One cell on a recording.
+
+    Attributes:
+        source: the recording.
+        device: where the attack computes.
+    """
+
+    source: Recording
+    device: torch.device
+
+    def refuse(self) -> None:
+        """Refuse what needs the training itself, more passes than were recorded, or true labels that were not."""
+        attack, described = self.attack, self.source.description
+        if attack.goal in ("membership", "distinguish"):
+            raise NotApplicable(
+                f"{attack.name} sends records of its own choice through the training's clients, and a recording has no "
+                "clients; audit the model itself with --model"
+            )
+        if attack.mounting.passes > described.passes:
+            raise NotApplicable(
+                f"{attack.name} reads {attack.mounting.passes} passes of the attacked images, and {described.passes} "
+                "were recorded; record more, or lower its passes"
+            )
+        if attack.goal != "labels":
+            return
+        if described.clients > 1 or described.mixed > 1:
+            raise NotApplicable(f"{attack.name} reads the rounds of one client, and several were recorded together")
+        if self.source.labels is None:
+            raise NotApplicable("no true label was recorded, so nothing can be scored; record truth.labels")
+        if attack.mounting.gradients and self.source.views[0].cut_gradient is None:
+            raise NotApplicable(
+                f"{attack.name} reads the gradient that comes back, and none was recorded; record training rounds"
+            )
+        if {"lower", "auxiliary", "own_labels"} & known_to(attack):
+            raise NotApplicable(
+                f"{attack.name} needs the client's images, weights or labels of each round, which are not recorded"
+            )
+
+    def rounds(self) -> Transcript:
+        """The recorded rounds of the first pass, with their true labels."""
+        assert self.source.labels is not None
+        transcript, size = Transcript(), self.round_size
+        views = self.recording.views[: len(self.source.views) // self.source.description.passes]
+        for number, (view, members) in enumerate(zip(views, self.source.members.split(size), strict=True)):
+            if bool((members < 0).any()):
+                raise NotApplicable("the label of some rows is not known, since truth.members has -1; record all")
+            labels = self.source.labels[members.flatten()]
+            seats = torch.arange(size).unsqueeze(1)
+            returned = View(round=number, smashed=view.smashed, cut_gradient=view.cut_gradient)
+            transcript.rounds.append(RecordedRound(view=view, received=(returned,), members=seats, labels=labels))
+        return transcript
+
+    def label_shares(self) -> Tensor:
+        """Among the recorded records, since no others are known."""
+        assert self.source.labels is not None
+        return self.source.labels.bincount(minlength=self.source.classes) / len(self.source.labels)
+
+    @cached_property
+    def _lower(self) -> nn.Module | None:
+        """The clients' part: `Clients` if privkit knows its defense, or a user's module."""
+        lower, described = self.source.lower(), self.source.description
+        if lower is None:
+            return None
+        lower = lower.to(self.device)
+        if described.defense and not isinstance(lower, Clients):
+            lower = Clients.build(
+                lower.cpu(),
+                parse("defenses", described.defense).spec,
+                self.source.domain,
+                classes=self.source.classes,
+                seed=derive(self.cell.seed, "frozen block"),
+                protocol=self.config.protocol.spec,
+            ).to(self.device)
+        _must_fit(lower, self.source, self.device)
+        return lower
+
+    def lower(self) -> nn.Module | None:
+        """As it was recorded."""
+        return shared_lower(self._lower) if isinstance(self._lower, Clients) else self._lower
+
+    def upper(self) -> nn.Module | None:
+        """As it was recorded."""
+        upper = self.source.upper()
+        return None if upper is None else upper.to(self.device)
+
+    def query(self) -> Query | None:
+        """The recorded clients answer; without them nobody does."""
+        lower = self._lower
+        if lower is None or isinstance(lower, Clients):
+            return None if lower is None else black_box_query(lower)
+
+        @torch.no_grad()
+        def ask(images: Tensor, draws: Generator) -> QueryResult:
+            members = torch.arange(len(images), device=images.device).unsqueeze(1)
+            with seeded(images.device, int(torch.randint(2**31, (1,), generator=draws, device=draws.device))):
+                return QueryResult(view=View(round=0, smashed=lower(images).float()), members=members)
+
+        return ask
+
+    def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
+        """By the named defense."""
+        return imitated(self._lower, self.seed_data.splits.domain) if isinstance(self._lower, Clients) else None
+
+
+def recorded_context(
+    config: AuditConfig,
+    cell: Cell,
+    seed_data: SeedData,
+    folder: RunFolder,
+    progress: Progress,
+    made_of: Ingredients,
+    base: Row,
+    log: Callable[[str], None],
+) -> RecordedContext:
+    """The context of a cell on a recording; the row has what is known of it whatever an attack finds."""
+    source = config.recording
+    assert source is not None
+    described, device, passes = source.description, seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes
+    write_record(folder.model(cell.model_id) / TRAINED, {"model": cell.model_id, "files": {}, "recorded": source.files})
+    measured = described.measured
+    accuracy = None
+    if measured.accuracy is not None and measured.test_images is not None:
+        accuracy = clopper_pearson(measured.accuracy * measured.test_images, measured.test_images)
+    mechanism = source.mechanism_of(passes)
+    certificate = None if mechanism is None else epsilon(mechanism, config.delta)
+    limits = None if certificate is None else limits_of(certificate, mechanism)
+    rounds = len(source.views) // described.passes * min(passes, described.passes)
+    views = [_on(view, device) for view in source.views[:rounds]]
+    members = source.members if len(source.truth) else torch.full_like(source.members, -1)
+    row = base.model_copy(update={"accuracy": accuracy, "certificate": certificate, "limits": limits})
+    return RecordedContext(
+        config=config,
+        cell=cell,
+        seed_data=seed_data,
+        folder=folder,
+        progress=progress,
+        log=log,
+        made_of=made_of,
+        recording=channel.Recording(views=views, receipts=[], members=members.flatten().repeat(passes)),
+        certificate=certificate,
+        row=row,
+        source=source,
+        device=device,
+    )
+
+
+def recorded_notes(context: AttackContext) -> tuple[str, ...]:
+    """What cannot be known from the recording, what was repeated from it, and what its claim does not cover."""
+    assert isinstance(context, RecordedContext)
+    source, measured = context.source, context.source.description.measured
+    unknown = {
+        "accuracy": measured.accuracy is None,
+        "epsilon (no mechanism was recorded)": source.mechanism is None,
+        "costs": True,
+        "scores of images (no true image was recorded)": not len(source.truth),
+        "controls (no own image was recorded)": not len(source.own),
+        "answers to queries (no lower segment was recorded)": source.description.lower is None,
+    }
+    amounts = {"up": measured.bytes_up, "down": measured.bytes_down}
+    sent = " and ".join(f"{value:g} bytes {way} an image" for way, value in amounts.items() if value is not None)
+    told = [f"not known from the recording: {', '.join(name for name, lacks in unknown.items() if lacks)}"]
+    repeated = [*(["accuracy"] if measured.accuracy is not None else []), *([sent] if sent else [])]
+    if repeated:
+        told.append(f"as the recording says, unchecked: {', '.join(repeated)}")
+    if source.mechanism is not None and context.certificate is not None:
+        told.append(
+            "the certificate is of the mechanism that the recording names; whether the training ran it, nobody checked"
+        )
+        told += uncovered(context.certificate, source.mechanism.lower_model, known_to(context.attack))
+    return tuple(told)
+
+
+def why_not(context: AttackContext) -> str:
+    """What to record, so that the attack can be mounted."""
+    assert isinstance(context, RecordedContext)
+    lacks = known_to(context.attack)
+    what = []
+    if {"lower", "query"} & lacks and context.source.description.lower is None:
+        what.append("lower")
+    if {"auxiliary"} & lacks and not len(context.source.own):
+        what.append("own.images")
+    if "auxiliary_labels" in lacks and not context.source.own_labels:
+        what.append("own.labels")
+    if "upper" in lacks and context.source.description.upper is None:
+        what.append("upper")
+    return f"; the recording lacks {' and '.join(what)}" if what else ""
+
+
+@torch.no_grad()
+def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None:
+    """Refuse a lower segment that does not make what was recorded.
+
+    Raises:
+        UsageError: with both shapes.
+    """
+    if isinstance(lower, Clients):
+        return
+    wanted = list(source.views[0].smashed.shape[1:])
+    domain: Images = source.domain
+    try:
+        made = list(lower(domain.zeros(2).to(device)).shape[1:])
+    except Exception as error:
+        raise UsageError(
+            f"the recorded lower segment fails on images {list(domain.shape)}: {one_line(error)}"
+        ) from None
+    if made != wanted:
+        raise UsageError(
+            f"the recorded lower segment makes {made} of an image, and the rounds hold {wanted}; record the segment "
+            "with its defense, up to what crosses the cut"
+        )
+
+
+def _on(view: View, device: torch.device) -> View:
+    """A view on a device."""
+
+    def moved(value: Tensor | None) -> Tensor | None:
+        return None if value is None else value.to(device)
+
+    return replace(
+        view,
+        smashed=view.smashed.to(device),
+        cut_gradient=moved(view.cut_gradient),
+        labels=moved(view.labels),
+        weights=moved(view.weights),
+        clients=moved(view.clients),
+    )

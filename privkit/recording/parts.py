@@ -1,0 +1,136 @@
+"""A recording in place of the named parts of a run: what its configuration, its tables and `auto` make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from privkit.errors import UsageError
+from privkit.quick_attacks import GENERAL, Chosen, choose
+from privkit.recording.read import Recording, read_recording
+from privkit.registry import Component, parse
+from privkit.training.protocol import SplitProtocol
+
+NAME = "recorded"
+"""In ids and configurations, of each part that a recording stands for."""
+_FREE = frozenset(
+    {"recorded", "attack", "seed", "budget", "delta", "queries", "features", "metric", "device", "threads", "gate"}
+)
+"""Settings that an audit of a recording may have; all others describe a training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """The part of a run that a recording stands for.
+
+    Attributes:
+        part: which of its parts.
+        sha256: of the recording's files.
+        builders: modules that its segments are built by.
+    """
+
+    name: ClassVar[str] = NAME
+    domain: ClassVar[str] = "images"
+    storages: ClassVar[tuple[str, ...]] = ()
+    smallest_batch: ClassVar[int] = 1
+    position_embedding: ClassVar[bool] = True
+
+    part: str
+    sha256: Mapping[str, str]
+    builders: tuple[str, ...] = ()
+
+    def imports(self) -> Iterable[str]:
+        """Modules of the user's whose source takes part."""
+        return self.builders
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedParts:
+    """What `privkit.settings.resolve` takes from a recording.
+
+    Attributes:
+        recording: read and checked.
+    """
+
+    recording: Recording
+
+    def _part(self, part: str, label: str) -> Component:
+        described = self.recording.description
+        builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
+        modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
+        spec = Recorded(part=part, sha256=self.recording.files, builders=modules)
+        return Component(name=NAME, spec=spec, label=label)
+
+    @property
+    def dataset(self) -> Component:
+        """The images."""
+        return self._part("dataset", self.recording.description.dataset)
+
+    @property
+    def model(self) -> Component:
+        """The segments."""
+        return self._part("model", self.recording.description.model)
+
+    @property
+    def pairs(self) -> list[tuple[Component, tuple[Component, ...]]]:
+        """The protocol and the defense."""
+        described = self.recording.description
+        protocol = Component(name=NAME, spec=SplitProtocol(clients=described.clients), label=described.protocol)
+        return [(protocol, (self._part("defense", described.name),))]
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """What is known of the training."""
+        return {"batch_size": self.recording.description.batch_size}
+
+    def chosen(self) -> Chosen:
+        """What `auto` mounts: of the attacks that it knows on this defense, those that the recording has enough for.
+
+        Raises:
+            UsageError: if it has enough for none.
+        """
+        described, own = self.recording.description, len(self.recording.own) > 0
+        known = choose(parse("defenses", described.defense), "images").attacks if described.defense else ()
+        has = {"auxiliary": own, "query": described.lower is not None, "lower": described.lower is not None}
+        specs = {attack: parse("attacks", attack).spec for attack in (*known, *GENERAL["images"])}
+        fits = [
+            attack
+            for attack, spec in specs.items()
+            if all(has.get(need) for need in spec.needs) and spec.mounting.passes <= described.passes
+        ]
+        passive = ["fora"] if own and described.lower is None else []
+        leaks = self.recording.labels is not None and self.recording.views[0].cut_gradient is not None
+        attacks = (*fits, *passive, *(["label_leak"] if leaks else []))
+        if not attacks:
+            raise UsageError(
+                "auto finds no attack for this recording, which has neither own images nor a lower segment; record one "
+                "of them (privkit.Recorder.save), or name an attack such as mid_grey"
+            )
+        seen = "its lower segment" if described.lower is not None else "the release alone, without the lower segment"
+        return Chosen(attacks=attacks, remark=f"auto chose attacks by what was recorded: {seen}")
+
+
+def recorded_parts(settings: Mapping[str, Any]) -> RecordedParts:
+    """Read the recording that a user named, and refuse settings that would describe a training.
+
+    Raises:
+        UsageError: naming the setting, or if features need labels that were not recorded.
+        DataError: if the recording does not fit together.
+    """
+    given = [key for key, value in settings.items() if value not in (None, [], False) and key not in _FREE]
+    if given:
+        raise UsageError(
+            f"a recording brings its own {given[0]}, so leave --{given[0].replace('_', '-')} out; an audit of a "
+            f"recording may have {', '.join(sorted(_FREE - {'recorded'}))}"
+        )
+    recording = read_recording(Path(settings["recorded"]).expanduser())
+    features = settings.get("features") or []
+    named = [features] if isinstance(features, str) else list(features)
+    if named and not (recording.own_labels and recording.labels is not None and len(recording.truth)):
+        raise UsageError(
+            f"features={named[0]} compares labeled images, and this recording lacks own.labels, truth.images or "
+            "truth.labels; record them, or leave features out"
+        )
+    return RecordedParts(recording=recording)

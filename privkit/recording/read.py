@@ -1,0 +1,270 @@
+"""A recording in memory: read from its folder, and refused if its tensors do not fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.records import from_json
+from privkit.attacks.base import View
+from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
+from privkit.errors import DataError, shortened
+from privkit.recording.files import Files
+from privkit.recording.networks import network
+from privkit.recording.schema import FILE, Description, Network, read_description
+
+_ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
+"""Tensors of one round, named `round_0.smashed` and so on; only the first must be there."""
+_REST = ("own.images", "own.labels", "truth.images", "truth.labels", "truth.members")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What somebody recorded of a training of theirs.
+
+    Attributes:
+        description: its `recording.json`.
+        views: what crossed the cut, round after round and pass after pass.
+        own: the adversary's own images, perhaps none.
+        own_labels: whether these have labels.
+        truth: the true images, perhaps none; their labels are 0 if only images are known.
+        labels: true labels of all images, int64 [M]; None if they are not known.
+        members: int64 [R·N, k], of all rounds of one pass: the true image on each seat of each released row; −1 where
+            nobody knows it.
+        mechanism: what a certificate is computed from, with the first pass in it; or None.
+        files: file -> SHA-256 of what was read.
+        folder: of the recording.
+    """
+
+    description: Description
+    views: tuple[View, ...]
+    own: Batch
+    own_labels: bool
+    truth: Batch
+    labels: Tensor | None
+    members: Tensor
+    mechanism: SplitMechanism | None
+    files: Mapping[str, str]
+    folder: Path
+
+    @property
+    def domain(self) -> Images:
+        """What a private record is."""
+        return self.truth.domain  # type: ignore[return-value]
+
+    @property
+    def classes(self) -> int:
+        """The number of labels: as described, or one more than the largest one; at least two."""
+        labels = [self.own.y, *filter(lambda known: known is not None, [self.labels])]
+        largest = max((int(known.max()) for known in labels if known is not None and len(known)), default=1)
+        return self.description.classes or max(2, largest + 1)
+
+    @property
+    def round_rows(self) -> int:
+        """Images of one round, over all clients."""
+        return self.description.batch_size * self.description.clients
+
+    def mechanism_of(self, passes: int) -> SplitMechanism | None:
+        """The mechanism with further passes of the attacked images; the recorded one counts the first.
+
+        A further pass is as many rounds of a client as it has, and a record is charged as often as it is in one.
+
+        Args:
+            passes: that an attack reads, at most those that were recorded.
+        """
+        if self.mechanism is None:
+            return None
+        rounds = len(self.views) // self.description.passes
+        known = self.members[self.members >= 0]
+        of_one = int(known.bincount().max()) if len(known) else rounds
+        each = rounds if self.mechanism.unit == "client" else of_one
+        return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each)
+
+    def lower(self) -> nn.Module | None:
+        """The clients' part, built anew; None if it was not recorded."""
+        return self._network(self.description.lower)
+
+    def upper(self) -> nn.Module | None:
+        """The server's segment, likewise."""
+        return self._network(self.description.upper)
+
+    def _network(self, described: Network | None) -> nn.Module | None:
+        return None if described is None else network(described, Files(self.folder, self.files))
+
+
+def read_recording(folder: Path) -> Recording:
+    """Read and check a recording; its segments are built later, but their files are checked here.
+
+    Raises:
+        DataError: with one sentence on what is missing, damaged, or does not fit.
+    """
+    described = read_description(folder)
+    files = Files(folder, described.files)
+    files.content(FILE)
+    tensors = files.tensors(described.tensors)
+    allowed = {*_REST, *(f"round_{number}.{kind}" for number in range(described.rounds) for kind in _ROUND)}
+    here = folder / described.tensors
+    if strangers := sorted(set(tensors) - allowed):
+        raise DataError(
+            f"{here}: unknown tensor {shortened(strangers[0])}; {described.rounds} rounds have round_0.smashed to "
+            f"round_{described.rounds - 1}.smashed, beside {', '.join(_REST)}"
+        )
+    for name, value in tensors.items():
+        if value.is_complex() or value.dtype == torch.bool:
+            raise DataError(f"{here}: {name} is {value.dtype}; give floats, or whole numbers for labels and members")
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise DataError(f"{here}: {name} holds NaN or infinity; record a training that did not diverge")
+    for segment in filter(None, [described.lower, described.upper]):
+        for name in filter(None, [segment.weights, segment.program]):
+            files.content(name)
+    views = tuple(_view(described, number, tensors, here) for number in range(described.rounds))
+    if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] for view in views):
+        raise DataError(f"{here}: rounds have smashed data of different shapes; record one form only")
+    truth, labels = _images(described, tensors, "truth", here)
+    own, own_labels = _images(described, tensors, "own", here)
+    recording = Recording(
+        description=described,
+        views=views,
+        own=own,
+        own_labels=own_labels is not None,
+        truth=truth,
+        labels=labels,
+        members=torch.empty(0),
+        mechanism=_mechanism(described, folder),
+        files=dict(sorted(files.read.items())),
+        folder=folder,
+    )
+    known = len(truth) or (0 if labels is None else len(labels))
+    return replace(recording, members=_members(recording, tensors, known, here))
+
+
+def _view(described: Description, number: int, tensors: Mapping[str, Tensor], here: Path) -> View:
+    """One round as an adversary sees it."""
+    given = {kind: tensors.get(f"round_{number}.{kind}") for kind in _ROUND}
+    smashed, rows = given["smashed"], described.batch_size * described.clients // described.mixed
+    if smashed is None:
+        raise DataError(f"{here}: tensor round_{number}.smashed is missing; rounds={described.rounds} need one each")
+    if described.mixed == 1 and len(smashed) != rows:
+        raise DataError(
+            f"{here}: round_{number}.smashed has {len(smashed)} rows, and batch_size={described.batch_size} of "
+            f"clients={described.clients} makes {rows}; leave out the incomplete last batch"
+        )
+    wanted = {
+        "smashed": f"float [{len(smashed)}, T, D], [{len(smashed)}, C, H, W] or [{len(smashed)}, D]",
+        "cut_gradient": f"float {list(smashed.shape)}",
+        "labels": f"whole numbers [{len(smashed)}], or float [{len(smashed)}, L]",
+        "weights": f"float [{len(smashed)}, {described.mixed}, T]",
+        "clients": f"whole numbers [{len(smashed)}, {described.mixed}]",
+    }
+    fits: dict[str, Callable[[Tensor], bool]] = {
+        "smashed": lambda t: t.is_floating_point() and 2 <= t.ndim <= 4 and t.numel() > 0,
+        "cut_gradient": lambda t: t.is_floating_point() and t.shape == smashed.shape,
+        "labels": lambda t: len(t) == len(smashed) and t.ndim == (2 if t.is_floating_point() else 1),
+        "weights": lambda t: t.is_floating_point() and t.ndim == 3 and t.shape[:2] == (len(smashed), described.mixed),
+        "clients": lambda t: not t.is_floating_point() and t.shape == (len(smashed), described.mixed),
+    }
+    for kind, value in given.items():
+        if value is not None and not fits[kind](value):
+            raise DataError(
+                f"{here}: round_{number}.{kind} must be {wanted[kind]}, got {value.dtype} {list(value.shape)}"
+            )
+    return View(
+        round=number,
+        smashed=smashed.float(),
+        mixed=described.mixed,
+        weights=_single(given["weights"]),
+        clients=_single(given["clients"]),
+        cut_gradient=_single(given["cut_gradient"]),
+        messages=described.messages,
+        labels=_single(given["labels"]),
+        whole=described.whole,
+    )
+
+
+def _single(value: Tensor | None) -> Tensor | None:
+    """Floats as float32, whole numbers as int64."""
+    return None if value is None else value.float() if value.is_floating_point() else value.long()
+
+
+def _images(
+    described: Description, tensors: Mapping[str, Tensor], kind: str, here: Path
+) -> tuple[Batch, Tensor | None]:
+    """Images of one kind with their labels, which are 0 where there are none; and the labels, if they are known."""
+    images, labels = tensors.get(f"{kind}.images"), tensors.get(f"{kind}.labels")
+    domain = Images(shape=(described.image_shape[0], described.image_shape[1], described.image_shape[2]))
+    if labels is not None and (labels.is_floating_point() or labels.ndim != 1 or bool((labels < 0).any())):
+        raise DataError(
+            f"{here}: {kind}.labels must be whole numbers [N] from 0, got {labels.dtype} {list(labels.shape)}"
+        )
+    if images is not None and labels is not None and len(labels) != len(images):
+        raise DataError(
+            f"{here}: {kind}.labels has {len(labels)} labels for {len(images)} {kind}.images; give one each"
+        )
+    if described.classes is not None and labels is not None and len(labels) and int(labels.max()) >= described.classes:
+        raise DataError(
+            f"{here}: {kind}.labels has label {int(labels.max())}, and classes={described.classes} end below"
+        )
+    x = domain.zeros(0) if images is None else images
+    try:
+        domain.check(x)
+    except DataError as error:
+        raise DataError(f"{here}: {kind}.images: {error}") from None
+    y = torch.zeros(len(x), dtype=torch.int64) if labels is None or images is None else labels.long()
+    return Batch(x=x, y=y, ids=torch.arange(len(x)), domain=domain), None if labels is None else labels.long()
+
+
+def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:
+    """The true image on each seat of one pass; without `truth.members`, image n is on row n.
+
+    Raises:
+        DataError: if the truth does not match the rows.
+    """
+    described, given = recording.description, tensors.get("truth.members")
+    seats = (sum(len(view.smashed) for view in recording.views) // described.passes, described.mixed)
+    if given is None:
+        if known and (described.mixed > 1 or known != seats[0]):
+            raise DataError(
+                f"{here}: {known} true images do not match {seats[0]} released rows of {described.mixed} images each; "
+                "give truth.members, the number of the image on each seat of each row"
+            )
+        return torch.arange(seats[0]).unsqueeze(1) if known else torch.full(seats, -1)
+    if given.is_floating_point() or tuple(given.shape) not in (seats, seats[:1] if described.mixed == 1 else seats):
+        raise DataError(
+            f"{here}: truth.members must be whole numbers {list(seats)}, a row of one pass each, got {given.dtype} "
+            f"{list(given.shape)}"
+        )
+    if not known:
+        raise DataError(
+            f"{here}: truth.members names true images, and there are none; add truth.images or truth.labels"
+        )
+    if len(given) and (int(given.min()) < -1 or int(given.max()) >= known):
+        raise DataError(
+            f"{here}: truth.members must lie in -1..{known - 1} for {known} true images, got "
+            f"{int(given.min())}..{int(given.max())}"
+        )
+    return given.long().view(seats)
+
+
+def _mechanism(described: Description, folder: Path) -> SplitMechanism | None:
+    """The described mechanism.
+
+    Raises:
+        DataError: if it is none.
+    """
+    if described.mechanism is None:
+        return None
+    try:
+        made = from_json(described.mechanism)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{folder}: mechanism: {error}; write it with privkit.Recorder.save(mechanism=…)") from None
+    if not isinstance(made, SplitMechanism):
+        raise DataError(
+            f"{folder}: mechanism is a {type(made).__name__}; give a SplitMechanism, kind 'split_mechanism'"
+        )
+    return made

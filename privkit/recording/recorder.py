@@ -1,0 +1,199 @@
+"""A recorder for a user's own training loop: it watches what crosses the cut, and writes a recording."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections import deque
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.records import to_json
+from privkit.attacks.base import View
+from privkit.errors import UsageError, one_line
+from privkit.recording.files import packed
+from privkit.recording.read import Recording
+from privkit.recording.write import write_recording
+
+
+class _Round:
+    """One message as it crossed the cut, with what is known of it."""
+
+    def __init__(self, smashed: Tensor, x: Tensor | None, y: Tensor | None) -> None:
+        self.smashed = _kept(smashed)
+        self.x, self.y = (None if value is None else _kept(value) for value in (x, y))
+        self.gradient: Tensor | None = None
+        if smashed.requires_grad:
+            smashed.register_hook(self._arrived)
+
+    def _arrived(self, gradient: Tensor) -> None:
+        self.gradient = _kept(gradient)
+
+
+class Recorder:
+    """Remembers the last rounds of a training loop, and writes them as a recording that `privkit audit` reads.
+
+    Give it the module whose output crosses the cut, which it then watches while that is in training mode. Or call it on
+    that output: `recorder(smashed, x=images, y=labels)`. It also records the gradient that comes back to the cut. The
+    loop computes what it did before.
+
+    Args:
+        client: the module, from images [N, C, H, W] in [0, 1] to what the server gets; None to call the recorder.
+        rounds: how many of the last rounds are kept. Rounds of another size than the first, such as an incomplete last
+            batch, are left out.
+
+    Attributes:
+        left_out: rounds that were left out.
+
+    >>> import tempfile
+    >>> lower, images = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), torch.rand(10, 1, 4, 4)
+    >>> recorder = Recorder(lower)
+    >>> lower(images).sum().backward()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     recording = recorder.save(folder + "/recording", name="none", own=torch.rand(8, 1, 4, 4), lower=lower)
+    >>> recording.views[0].smashed.shape, len(recording.truth), recording.description.lower.program
+    (torch.Size([10, 4]), 10, 'lower.pt')
+    """
+
+    def __init__(self, client: nn.Module | None = None, *, rounds: int = 10) -> None:
+        if rounds < 1:
+            raise UsageError(f"rounds must be a whole number >= 1, got {rounds}; it is how many of the last are kept")
+        self._rounds: deque[_Round] = deque(maxlen=rounds)
+        self.left_out = 0
+        self._handle = None if client is None else client.register_forward_hook(self._hook)
+
+    def _hook(self, module: nn.Module, given: tuple[Tensor, ...], smashed: Tensor) -> None:
+        if module.training:  # an evaluation on test images is no round
+            self(smashed, x=given[0])
+
+    def __call__(self, smashed: Tensor, *, x: Tensor | None = None, y: Tensor | None = None) -> Tensor:
+        """Remember one message, and return it as it is.
+
+        Args:
+            smashed: what crosses the cut, [N, T, D], [N, C, H, W] or [N, D].
+            x: its images [N, C, H, W] in [0, 1], for scoring.
+            y: their labels, int64 [N], for scoring.
+        """
+        made = _Round(smashed, x, y)
+        if self._rounds and made.smashed.shape != self._rounds[0].smashed.shape:
+            self.left_out += 1
+        else:
+            self._rounds.append(made)
+        return smashed
+
+    def save(
+        self,
+        folder: Path | str,
+        *,
+        name: str,
+        own: Tensor | None = None,
+        own_labels: Tensor | None = None,
+        lower: nn.Module | None = None,
+        lower_builder: str = "",
+        upper: nn.Module | None = None,
+        upper_builder: str = "",
+        mechanism: SplitMechanism | None = None,
+        accuracy: tuple[float, int] | None = None,
+        **described: Any,
+    ) -> Recording:
+        """Write the recording and stop watching.
+
+        Args:
+            folder: new or empty.
+            name: of the defense, as tables show it.
+            own: the adversary's own images [M, C, H, W] in [0, 1]; most attacks need some hundreds.
+            own_labels: their labels, int64 [M].
+            lower: what an adversary may know of the clients: the module from images to what crosses the cut, defense
+                included. With it an audit asks queries and mounts white boxes; without it, only passive attacks.
+            lower_builder: "module:object" that builds it, so that its weights are recorded; empty to record it as a
+                TorchScript program, traced on the recorded images.
+            upper: the server's segment, from what crosses the cut to logits.
+            upper_builder: likewise.
+            mechanism: what the defense's certificate is computed from.
+            accuracy: share of right answers, and the number of test images.
+            **described: further fields of `recording.json`: `defense`, `classes`, `dataset`, `model`, `notes`, ….
+
+        Returns:
+            The recording, read back.
+
+        Raises:
+            UsageError: if nothing was recorded, or the folder holds something.
+            DataError: if what was recorded does not fit together.
+        """
+        if not self._rounds:
+            raise UsageError(
+                "nothing was recorded: run the loop after the recorder was made, or call it on the release"
+            )
+        if self._handle is not None:
+            self._handle.remove()
+        rounds = list(self._rounds)
+        images, labels = (_together([getattr(one, kind) for one in rounds]) for kind in ("x", "y"))
+        shape = next((list(known.shape[1:]) for known in (images, own) if known is not None), None)
+        shape = described.pop("image_shape", shape)
+        if shape is None:
+            raise UsageError(
+                "the shape of the private images is not known; give x to the recorder, or image_shape=(C, H, W)"
+            )
+        views = [
+            View(round=number, smashed=one.smashed, cut_gradient=one.gradient) for number, one in enumerate(rounds)
+        ]
+        given = {"lower": (lower, lower_builder, images), "upper": (upper, upper_builder, rounds[0].smashed)}
+        files: dict[str, bytes] = {}
+        for part, (module, builder, sample) in given.items():
+            if module is not None:
+                described[part] = _described(part, module, builder, sample, files)
+        if accuracy is not None:
+            described["measured"] = {"accuracy": float(accuracy[0]), "test_images": int(accuracy[1])}
+        if self.left_out:
+            note = f"{self.left_out} rounds of another size were left out when this was recorded"
+            described["notes"] = [*described.get("notes", []), note]
+        return write_recording(
+            Path(folder),
+            views,
+            files=files,
+            own=(own, own_labels),
+            truth=(images, labels),
+            name=name,
+            image_shape=list(shape),
+            batch_size=len(rounds[0].smashed),
+            mechanism=None if mechanism is None else to_json(mechanism),
+            **described,
+        )
+
+
+def _described(
+    part: str, module: nn.Module, builder: str, sample: Tensor | None, files: dict[str, bytes]
+) -> dict[str, str]:
+    """How `recording.json` names a segment, whose file is added."""
+    if builder:
+        files[f"{part}.safetensors"] = packed(module.state_dict())
+        return {"builder": builder, "weights": f"{part}.safetensors"}
+    if sample is None:
+        raise UsageError(f"{part} is traced on recorded images, and there are none; give x, or {part}_builder")
+    buffer = io.BytesIO()
+    try:
+        with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            warnings.simplefilter("ignore")  # of shapes that a trace takes for constants
+            torch.jit.save(torch.jit.trace(deepcopy(module).cpu().eval(), sample, check_trace=False), buffer)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(
+            f"{part} cannot be recorded as a program ({one_line(error)}); name its {part}_builder"
+        ) from None
+    files[f"{part}.pt"] = buffer.getvalue()
+    return {"program": f"{part}.pt"}
+
+
+def _together(parts: list[Tensor | None]) -> Tensor | None:
+    """All rounds' images or labels; None unless each round has some."""
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known and len(known) == len(parts) else None
+
+
+def _kept(value: Tensor) -> Tensor:
+    """A copy on the CPU, away from any graph."""
+    return value.detach().cpu().clone()

@@ -1,0 +1,165 @@
+"""`recording.json`: what a recording says of itself beside its tensors; versioned and checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from privkit.errors import DataError, shortened
+from privkit.paths import MOST_TEXT
+
+SCHEMA_VERSION = 1
+"""Raised whenever the folder changes; a newer one is refused."""
+FILE = "recording.json"
+
+Whole = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Frozen(BaseModel):
+    """Immutable, strict about unknown keys and types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Network(_Frozen):
+    """A segment: either weights with the code that builds it, or a program.
+
+    Attributes:
+        builder: "module:object", a class or function that returns the segment.
+        options: keywords for the builder.
+        weights: file of its state dict (safetensors or npz); empty if the builder brings them.
+        program: file of a TorchScript program or an exported program, in place of the other three.
+    """
+
+    builder: str = ""
+    options: dict[str, Any] = {}
+    weights: str = ""
+    program: str = ""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Network:
+        if bool(self.builder) == bool(self.program) or (self.program and (self.weights or self.options)):
+            raise ValueError("give either a program, or a builder with its options and weights")
+        return self
+
+
+class Measured(_Frozen):
+    """What the recording's owner measured; privkit repeats it and does not check it.
+
+    Attributes:
+        accuracy: share of right answers on test images.
+        test_images: how many there were; needed for the interval of the accuracy.
+        bytes_up: of one image's smashed data.
+        bytes_down: of what comes back for one image.
+    """
+
+    accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
+    test_images: Whole | None = None
+    bytes_up: Amount | None = None
+    bytes_down: Amount | None = None
+
+    @model_validator(mode="after")
+    def _with_its_number(self) -> Measured:
+        if (self.accuracy is None) != (self.test_images is None):
+            raise ValueError("accuracy and test_images belong together: the interval needs both")
+        return self
+
+
+class Description(_Frozen):
+    """The fields of `recording.json`.
+
+    Attributes:
+        schema_version: of the folder.
+        name: of the defense, as tables show it.
+        image_shape: (C, H, W) of the private images.
+        batch_size: images of one client in a round.
+        clients: that send in a round.
+        rounds: recorded messages of all clients, pass after pass.
+        passes: how often the same images were sent, in the same order.
+        messages: of a round, each of as many rows.
+        mixed: images that each released row holds.
+        whole: whether each patch of an image has its token.
+        classes: number of labels; None takes the largest label there is.
+        tensors: file of the tensors.
+        lower: the clients' part with its defense, unless `defense` names that.
+        defense: what stands between the lower segment and the release, as `--defense` takes it; empty if `lower` holds
+            it.
+        upper: the server's segment.
+        mechanism: what a certificate is computed from, as `privkit.accountants.spec.records` reads it.
+        measured: by the owner.
+        dataset: a name for tables, like the next two.
+        model: likewise.
+        protocol: likewise.
+        notes: sentences for every row.
+        files: file -> SHA-256; those that are listed are checked.
+    """
+
+    schema_version: Literal[1]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    image_shape: Annotated[list[Whole], Field(min_length=3, max_length=3)]
+    batch_size: Whole
+    clients: Whole = 1
+    rounds: Whole
+    passes: Whole = 1
+    messages: Whole = 1
+    mixed: Whole = 1
+    whole: bool = True
+    classes: Annotated[int, Field(ge=2)] | None = None
+    tensors: str = "tensors.safetensors"
+    lower: Network | None = None
+    defense: str = ""
+    upper: Network | None = None
+    mechanism: dict[str, Any] | None = None
+    measured: Measured = Measured()
+    dataset: str = "recorded"
+    model: str = "recorded"
+    protocol: str = "recorded"
+    notes: list[str] = []
+    files: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _whole_passes(self) -> Description:
+        if self.rounds % self.passes:
+            raise ValueError(f"{self.passes} passes of {self.rounds} rounds are no whole number of rounds each")
+        if self.defense and self.lower is None:
+            raise ValueError(
+                "defense is what follows the lower segment, and there is no lower; add it, or drop defense"
+            )
+        return self
+
+
+def read_description(folder: Path) -> Description:
+    """What a folder's `recording.json` says.
+
+    Raises:
+        DataError: if there is none, it is of a newer schema, or a field is missing, unknown or not allowed.
+    """
+    path = folder / FILE
+    try:
+        if path.stat().st_size > MOST_TEXT:
+            raise DataError(f"{path} is larger than {MOST_TEXT >> 20} MiB; keep tensors in the file of tensors")
+        fields = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(
+            f"{folder} holds no recording: cannot read {FILE} ({error.strerror}); write the folder with "
+            "privkit.Recorder, or as docs/reference/recording.md says"
+        ) from None
+    except (ValueError, RecursionError):
+        raise DataError(f"{path} is no JSON; write it anew, as docs/reference/recording.md says") from None
+    version = fields.get("schema_version") if isinstance(fields, dict) else None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise DataError(
+            f"{path} has schema version {shortened(version)}, and this privkit reads up to {SCHEMA_VERSION}; install a "
+            "newer privkit"
+        )
+    try:
+        return Description.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        said = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        raise DataError(f"{path}: {where}: {said[:1].lower()}{said[1:]}; see docs/reference/recording.md") from None

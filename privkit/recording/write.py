@@ -1,0 +1,74 @@
+"""Writing a recording: tensors, weights and `recording.json`, which is written last and lists the others' checksums."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from privkit.attacks.base import View
+from privkit.errors import UsageError
+from privkit.recording.files import packed
+from privkit.recording.read import Recording, read_recording
+from privkit.recording.schema import FILE, SCHEMA_VERSION
+from privkit.sealed import digest
+from privkit.storage import write_bytes, write_text, writing
+
+
+def write_recording(
+    folder: Path,
+    views: Sequence[View],
+    *,
+    files: Mapping[str, bytes],
+    own: tuple[Tensor | None, Tensor | None] = (None, None),
+    truth: tuple[Tensor | None, Tensor | None] = (None, None),
+    members: Tensor | None = None,
+    **described: Any,
+) -> Recording:
+    """Write the folder of a recording, and read it back, so that what does not fit is refused at once.
+
+    Args:
+        folder: new or empty.
+        views: all rounds, pass after pass, of one form.
+        files: name -> content, of weights and programs.
+        own: the adversary's images and labels.
+        truth: the true images and labels.
+        members: see `Recording.members`; None if image n is on row n.
+        **described: fields of `Description` that views do not say.
+
+    Raises:
+        UsageError: if the folder holds something.
+        DataError: if what was given does not fit together.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(os.scandir(folder)):
+            raise UsageError(f"{folder} holds files already; name a new or empty folder for the recording")
+    tensors: dict[str, Tensor | None] = {
+        f"round_{number}.{kind}": getattr(view, kind)
+        for number, view in enumerate(views)
+        for kind in ("smashed", "cut_gradient", "labels", "weights", "clients")
+    }
+    for kind, pair in (("own", own), ("truth", truth)):
+        tensors |= dict(zip((f"{kind}.images", f"{kind}.labels"), pair, strict=True))
+    tensors["truth.members"] = members
+    content = {"tensors.safetensors": packed({name: value for name, value in tensors.items() if value is not None})}
+    content |= files
+    for name, data in content.items():
+        write_bytes(folder / name, data)
+    first = views[0]
+    fields = {
+        "schema_version": SCHEMA_VERSION,
+        "rounds": len(views),
+        "mixed": first.mixed,
+        "messages": first.messages,
+        "whole": first.whole,
+        **{name: value for name, value in described.items() if value is not None},
+        "files": {name: digest(data) for name, data in content.items()},
+    }
+    write_text(folder / FILE, json.dumps(fields, indent=2) + "\n")
+    return read_recording(folder)

@@ -1,0 +1,196 @@
+"""Audits of recordings: the numbers of the run that made one, what follows from what is there, and what is said."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from privkit.audit.export import export
+from privkit.audit.run import AuditRun, run_audit
+from privkit.cli.app import app
+from privkit.errors import RunFolderError, UsageError
+from privkit.reports.schema import Row
+from privkit.settings import resolve
+from tests.recording.made import written
+from tests.small import SMALL, generator
+
+HALF = {"builder": "tests.recording.made:Half"}
+ATTACKS = ["nearest_record", "unmix:epochs=1,passes=2"]
+TINY: dict[str, Any] = {"budget": "smoke", "threads": 1}
+pytestmark = pytest.mark.usefixtures("no_report", "no_controls")
+
+
+def rows(folder: Path, out: Path, **settings: Any) -> dict[str, Row]:
+    """The rows of an audit of a recording, by their attack."""
+    return {row.attack: row for row in run_audit(recorded=folder, out=out, **{**TINY, **settings}).rows}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
+    """A run of privkit's own, behind noise with an ε."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("privkit.audit.run.build", lambda folder, *rest: folder / "report" / "index.html")
+        patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount: ())
+        return run_audit(
+            defense="gaussian_noise:sigma=0.5,clip=5",
+            attack=ATTACKS,
+            out=tmp_path_factory.mktemp("trained") / "run",
+            **SMALL,
+        )
+
+
+def same(trained: AuditRun, folder: Path, attacks: list[str]) -> None:
+    """The audit of the recording of a run has the run's numbers, bit for bit."""
+    export(trained.folder, folder / "recording")
+    again = rows(folder / "recording", folder / "run", attack=attacks)
+    defended = [row for row in trained.rows if row.defense != "none"]
+    assert len(defended) == len(attacks)
+    for row in defended:
+        found = again[row.attack]
+        for field in ("status", "recovered", "floors", "checks", "attack_curve", "threat_model", "queries", "accuracy"):
+            assert getattr(found, field) == getattr(row, field), (row.attack, field)
+        stored = [
+            np.load(run / "cells" / cell / "per_example.npz")
+            for run, cell in ((trained.folder, row.cell), (folder / "run", found.cell))
+        ]
+        assert all(np.array_equal(stored[0][name], stored[1][name]) for name in set(stored[0].files) - {"ids"})
+        if row.certificate is not None and row.certificate.kind == "differential_privacy":
+            assert found.certificate is not None
+            assert found.certificate.epsilon == row.certificate.epsilon
+
+
+def test_a_recording_of_a_trained_model_gives_the_same_numbers_bit_for_bit(trained: AuditRun, tmp_path: Path) -> None:
+    same(trained, tmp_path, ATTACKS)
+
+
+@pytest.mark.slow
+def test_so_do_white_boxes_behind_a_shuffle_of_two_clients(tmp_path: Path) -> None:
+    attacks = ["white_box:epochs=1", "jigsaw:epochs=1"]
+    given = {"defense": "batch_shuffle", "protocol": "splitfed:clients=2", "attack": attacks}
+    same(run_audit(out=tmp_path / "trained", **{**SMALL, **given, "budget": "smoke:victims=100"}), tmp_path, attacks)
+
+
+def test_what_cannot_be_exported_is_said(trained: AuditRun, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown defense of this run 'masking'"):
+        export(trained.folder, tmp_path / "recording", defense="masking")
+    with pytest.raises(UsageError, match="this run has no seed 7; it has 0"):
+        export(trained.folder, tmp_path / "recording", seed=7)
+    with pytest.raises(RunFolderError, match="holds no run"):
+        export(tmp_path, tmp_path / "recording")
+    (tmp_path / "recording").mkdir()
+    (tmp_path / "recording" / "other").touch()
+    with pytest.raises(UsageError, match="holds files already"):
+        export(trained.folder, tmp_path / "recording", defense="none")
+
+
+def test_auto_follows_from_what_is_there(tmp_path: Path) -> None:
+    labels = torch.arange(12) % 2
+    alone: dict[str, Any] = {"own.images": None, "truth.images": None}
+    returned = {f"round_{number}.cut_gradient": torch.rand(6, 1, 8, 8) for number in range(2)}
+    cases: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
+        ({}, {}, ["fora"]),
+        ({}, {"lower": HALF}, ["black_box", "white_box"]),
+        ({"own.images": None}, {"lower": HALF}, ["white_box"]),
+        ({}, {"lower": HALF, "defense": "patch_shuffle"}, ["jigsaw", "jigsaw_white_box", "black_box", "white_box"]),
+        ({**alone, **returned, "truth.labels": labels}, {}, ["label_leak"]),
+    ]
+    for number, (changed, described, attacks) in enumerate(cases):
+        folder = written(tmp_path / str(number), changed, **described)
+        config = resolve({"recorded": str(folder), "attack": "auto"})
+        assert [attack.name for attack in config.every_attack] == attacks
+    with pytest.raises(UsageError, match="auto finds no attack for this recording"):
+        resolve({"recorded": str(written(tmp_path / "none", alone)), "attack": "auto"})
+
+
+def test_without_the_truth_guesses_are_kept_and_nothing_is_scored(tmp_path: Path) -> None:
+    folder = written(tmp_path / "recording", {"truth.images": None}, lower=HALF)
+    given: dict[str, Any] = {"attack": ["nearest_record", "mid_grey"], "gate": "ssim<=0.9"}
+    run = run_audit(recorded=folder, out=tmp_path / "run", **TINY, **given)
+    assert [(row.status, row.recovered, row.floors) for row in run.rows] == [("done", {}, {})] * 2
+    assert all("scores of images (no true image was recorded)" in " ".join(row.notes) for row in run.rows)
+    guesses = np.load(run.folder / "cells" / run.rows[0].cell / "guesses.npz")["guess"]
+    assert (guesses.shape, guesses.dtype) == ((12, 8, 8, 1), np.uint8)
+    assert run.exit_code == 1
+    assert "ssim is no number" in run.failures[0]
+    again = run_audit(recorded=folder, out=tmp_path / "run", **TINY, **given)
+    assert again.rows == run.rows
+
+
+def test_what_is_not_recorded_is_not_applicable_and_the_row_says_what_lacks(tmp_path: Path) -> None:
+    folder = written(tmp_path / "recording")
+    attacks = ["black_box", "white_box", "sdar", "member_inference", "canaries", "label_leak", "unmix"]
+    found = rows(folder, tmp_path / "run", attack=attacks)
+    reasons = {name: row.reason for name, row in found.items()}
+    assert {row.status for row in found.values()} == {"not_applicable"}
+    assert "the recording lacks lower" in reasons["black_box"]
+    assert "the recording lacks lower" in reasons["white_box"]
+    assert "the recording lacks own.labels and upper" in reasons["sdar"]
+    assert "a recording has no clients" in reasons["member_inference"]
+    assert "a recording has no clients" in reasons["canaries"]
+    assert "record truth.labels" in reasons["label_leak"]
+    assert "reads 8 passes of the attacked images, and 1 were recorded" in reasons["unmix"]
+    assert "not known from the recording: accuracy, epsilon (no mechanism" in found["black_box"].notes[-1]
+    assert all(row.accuracy is None and row.certificate is None and row.costs is None for row in found.values())
+
+
+def test_labels_are_attacked_by_the_recorded_gradients(tmp_path: Path) -> None:
+    """Gradients of a rare label are longer: their norm tells it, in every row."""
+    labels = torch.arange(12) % 3 // 2
+    gradients = (labels * 2 + 1.0).view(-1, 1).expand(-1, 4) * torch.rand(12, 1, generator=generator()).add(1)
+    changed: dict[str, Any] = {"truth.labels": labels}
+    for number in range(2):
+        changed[f"round_{number}.smashed"] = torch.rand(6, 4, generator=generator(number))
+        changed[f"round_{number}.cut_gradient"] = gradients[6 * number : 6 * number + 6]
+    (row,) = rows(written(tmp_path / "recording", changed), tmp_path / "run", attack="label_leak").values()
+    assert (row.status, row.reason) == ("done", "")
+    assert row.answers["auc"].value == 1.0
+
+
+def test_the_owner_s_numbers_are_repeated_and_the_mechanism_is_accounted_for(tmp_path: Path, trained: AuditRun) -> None:
+    export(trained.folder, tmp_path / "other")
+    mechanism = json.loads((tmp_path / "other" / "recording.json").read_text())["mechanism"]
+    measured = {"accuracy": 0.75, "test_images": 40, "bytes_up": 128.0}
+    folder = written(tmp_path / "recording", mechanism=mechanism, measured=measured, notes=["of last May"])
+    (row,) = rows(folder, tmp_path / "run", attack="mid_grey", gate="epsilon<=1e9").values()
+    assert row.accuracy is not None
+    assert (row.accuracy.value, row.accuracy.n) == (0.75, 40)
+    assert row.certificate is not None
+    assert row.certificate.epsilon == trained.rows[-2].certificate.epsilon  # type: ignore[union-attr]
+    assert "of last May" in row.notes
+    assert any("accuracy, 128 bytes up an image" in note for note in row.notes)
+
+
+def test_settings_of_a_training_are_refused(tmp_path: Path) -> None:
+    folder = str(written(tmp_path / "recording"))
+    for key, value in {
+        "defense": "masking",
+        "dataset": "digits",
+        "training": "batch_size=3",
+        "tune": "trials=2",
+    }.items():
+        with pytest.raises(UsageError, match=f"a recording brings its own {key}, so leave --{key} out"):
+            resolve({"recorded": folder, key: value, "attack": "fora"})
+    with pytest.raises(UsageError, match=r"this recording lacks own\.labels, truth\.images or truth\.labels"):
+        resolve({"recorded": folder, "features": "classifier", "attack": "fora"})
+    with pytest.raises(UsageError, match="recorded must be the path of a folder"):
+        resolve({"recorded": 3})
+
+
+def test_a_lower_segment_that_makes_something_else_is_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path / "recording", lower={"builder": "torch.nn:Flatten"})
+    with pytest.raises(UsageError, match=r"makes \[64\] of an image, and the rounds hold \[1, 8, 8\]"):
+        rows(folder, tmp_path / "run", attack="white_box")
+
+
+def test_the_command_records_and_a_dry_run_names_the_cells(trained: AuditRun, tmp_path: Path) -> None:
+    recorded = CliRunner().invoke(
+        app, ["record", str(trained.folder), "--out", str(tmp_path / "r"), "--defense", "none"]
+    )
+    assert "2 rounds of none, 50 true and" in recorded.output
+    shown = CliRunner().invoke(app, ["audit", "--recorded", str(tmp_path / "r"), "--attack", "mid_grey", "--dry-run"])
+    assert re.search(r"recorded-mid_grey-s0-\w+\n1 cells on a recording", shown.output), shown.output

@@ -1,0 +1,198 @@
+"""Recordings that do not fit together are refused, each in one sentence, and a pickle is never loaded."""
+
+import io
+import pickle
+import zipfile
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from privkit.errors import DataError, PrivkitError
+from privkit.recording.files import is_pickle
+from privkit.recording.read import read_recording
+from tests.recording.made import ROUNDS, ROWS, Half, tensors, written
+
+HALF = "tests.recording.made:Half"
+
+
+class Evil:
+    """A pickle that tells if it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pytest.fail, ("a pickle was loaded",)
+
+
+def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
+    found, given = read_recording(written(tmp_path / "r")), tensors()
+    assert [view.smashed.tolist() for view in found.views] == [
+        given[f"round_{number}.smashed"].tolist() for number in range(ROUNDS)
+    ]
+    assert torch.equal(found.truth.x, given["truth.images"])
+    assert torch.equal(found.own.x, given["own.images"])
+    assert found.members.flatten().tolist() == list(range(ROUNDS * ROWS))
+    assert (found.own_labels, found.labels, found.mechanism, found.lower()) == (False, None, None, None)
+
+
+def test_npz_holds_the_same(tmp_path: Path) -> None:
+    folder = written(tmp_path / "r", tensors="t.npz")
+    arrays: dict[str, Any] = {name: value.numpy() for name, value in tensors().items()}
+    np.savez(folder / "t.npz", **arrays)
+    assert torch.equal(read_recording(folder).truth.x, read_recording(written(tmp_path / "s")).truth.x)
+
+
+TENSORS: list[tuple[dict[str, Tensor | None], dict[str, Any], str]] = [
+    ({"round_1.smashed": None}, {}, "tensor round_1.smashed is missing; rounds=2 need one each"),
+    ({"round_2.smashed": torch.zeros(ROWS, 4)}, {}, "unknown tensor 'round_2.smashed'"),
+    ({"round_1.smashed": torch.zeros(5, 1, 8, 8)}, {}, "has 5 rows, and batch_size=6 of clients=1 makes 6"),
+    ({"round_1.smashed": torch.zeros(ROWS, 1, 8, 4)}, {}, "smashed data of different shapes"),
+    ({"round_0.smashed": torch.full((ROWS, 1, 8, 8), nan)}, {}, "round_0.smashed holds NaN or infinity"),
+    ({"own.images": torch.full((2, 1, 8, 8), inf)}, {}, "own.images holds NaN or infinity"),
+    ({"own.images": torch.full((2, 1, 8, 8), 2.0)}, {}, "own.images: images must lie in [0, 1]"),
+    ({"own.images": torch.zeros(2, 3, 8, 8)}, {}, "own.images: images must be [1, 8, 8] each, got [3, 8, 8]"),
+    ({"own.images": torch.zeros(2, 1, 8, 8, dtype=torch.uint8)}, {}, "images must be float32"),
+    ({"round_0.smashed": torch.zeros(ROWS, 4, dtype=torch.complex64)}, {}, "is torch.complex64; give floats"),
+    ({"round_0.smashed": torch.zeros(ROWS, 4, dtype=torch.int64)}, {}, "round_0.smashed must be float [6, T, D]"),
+    ({"round_0.cut_gradient": torch.zeros(ROWS, 4)}, {}, "round_0.cut_gradient must be float [6, 1, 8, 8], got"),
+    ({"round_0.labels": torch.zeros(3, dtype=torch.int64)}, {}, "round_0.labels must be whole numbers [6]"),
+    ({"own.labels": torch.zeros(3, dtype=torch.int64)}, {}, "3 labels for 40 own.images; give one each"),
+    ({"own.labels": torch.zeros(40)}, {}, "own.labels must be whole numbers [N] from 0, got torch.float32 [40]"),
+    ({"own.labels": torch.full((40,), 7)}, {"classes": 5}, "own.labels has label 7, and classes=5 end below"),
+    ({"truth.images": torch.zeros(5, 1, 8, 8)}, {}, "5 true images do not match 12 released rows"),
+    ({"truth.members": torch.arange(5)}, {}, "truth.members must be whole numbers [12, 1]"),
+    ({"truth.members": torch.arange(12) + 1}, {}, "truth.members must lie in -1..11 for 12 true images, got 1..12"),
+    ({"truth.images": None, "truth.members": torch.arange(12)}, {}, "there are none; add truth.images"),
+]
+
+
+@pytest.mark.parametrize(("changed", "described", "sentence"), TENSORS, ids=[case[2] for case in TENSORS])
+def test_tensors_that_do_not_fit(
+    changed: dict[str, Tensor | None], described: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    refused(written(tmp_path / "r", changed, **described), sentence)
+
+
+FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"schema_version": 2}, "has schema version 2, and this privkit reads up to 1; install a newer privkit"),
+    ({"schema_version": "1"}, "schema_version: "),
+    ({"batch_sise": 3}, "batch_sise: extra inputs are not permitted"),
+    ({"rounds": 0}, "rounds: "),
+    ({"passes": 2, "rounds": 3}, "2 passes of 3 rounds are no whole number of rounds each"),
+    ({"defense": "gaussian_noise"}, "there is no lower; add it, or drop defense"),
+    ({"lower": {"builder": HALF, "program": "lower.pt"}}, "give either a program, or a builder"),
+    ({"measured": {"accuracy": 0.9}}, "accuracy and test_images belong together"),
+    ({"mechanism": {"kind": "magic"}}, "mechanism: unknown kind 'magic'"),
+    ({"mechanism": {"kind": "fixed", "ratios": [0.5, 0.5]}}, "give a SplitMechanism"),
+    ({"tensors": "../tensors.safetensors"}, "must be a file of this folder itself"),
+    ({"tensors": "absent.npz"}, "cannot read absent.npz"),
+    ({"files": {"tensors.safetensors": "0" * 64}}, "its checksum differs; restore the file"),
+]
+
+
+@pytest.mark.parametrize(("described", "sentence"), FIELDS, ids=[sentence for _, sentence in FIELDS])
+def test_descriptions_that_are_not_allowed(described: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    refused(written(tmp_path / "r", **described), sentence)
+
+
+def test_what_is_no_recording(tmp_path: Path) -> None:
+    refused(tmp_path, "holds no recording: cannot read recording.json")
+    (tmp_path / "recording.json").write_text("{")
+    refused(tmp_path, "is no JSON")
+
+
+def pickled() -> dict[str, bytes]:
+    """Pickles of every kind that a file of tensors or of a program may hide."""
+    saved, array = io.BytesIO(), io.BytesIO()
+    torch.save({"a": Evil()}, saved)
+    np.savez(array, evil=np.array([Evil()], dtype=object))
+    return {"bare": pickle.dumps(Evil()), "torch": saved.getvalue(), "array": array.getvalue()}
+
+
+@pytest.mark.parametrize("kind", pickled())
+@pytest.mark.parametrize("name", ["t.npz", "t.safetensors", "t.pt"])
+def test_a_pickle_is_refused_and_never_loaded(kind: str, name: str, tmp_path: Path) -> None:
+    folder = written(tmp_path / "r", tensors=name)
+    (folder / name).write_bytes(pickled()[kind])
+    refused(folder, f"{name} ")
+    folder = written(tmp_path / "p", lower={"program": name})
+    (folder / name).write_bytes(pickled()[kind])
+    with pytest.raises(DataError, match="no program without pickled objects"):
+        read_recording(folder).lower()
+
+
+def test_a_program_is_no_pickle_and_runs(tmp_path: Path) -> None:
+    images, folder = torch.rand(3, 1, 8, 8), written(tmp_path / "r", lower={"program": "lower.pt"})
+    torch.jit.save(torch.jit.script(Half()), folder / "lower.pt")
+    assert not is_pickle((folder / "lower.pt").read_bytes())
+    lower = read_recording(folder).lower()
+    assert lower is not None
+    assert torch.equal(lower.eval()(images), images / 2)
+    assert not lower(images).requires_grad
+
+
+@pytest.mark.slow
+def test_an_exported_program_runs_and_one_with_objects_is_refused(tmp_path: Path) -> None:
+    images, folder = torch.rand(3, 1, 8, 8), written(tmp_path / "r", lower={"program": "lower.pt2"})
+    exported = torch.export.export(
+        nn.Sequential(nn.Conv2d(1, 2, 3), Half()), (images,), dynamic_shapes=({0: torch.export.Dim("n")},)
+    )
+    torch.export.save(exported, folder / "lower.pt2")
+    lower = read_recording(folder).lower()
+    assert lower is not None
+    assert lower.eval()(torch.rand(7, 1, 8, 8)).shape == (7, 2, 6, 6)
+    data = (folder / "lower.pt2").read_bytes()
+    for renamed in ("", "custom_obj_0"):
+        with zipfile.ZipFile(io.BytesIO(data)) as whole, zipfile.ZipFile(folder / "lower.pt2", "w") as changed:
+            for member in whole.namelist():
+                text = whole.read(member)
+                weight = "/weights/weight_" in member or "/weights/tensor_" in member
+                if member.endswith("_config.json"):
+                    text = text.replace(b'"use_pickle": false', b'"use_pickle":true')
+                changed.writestr(member, pickle.dumps(Evil()) if weight else text)
+            if renamed:
+                changed.writestr(f"lower/data/constants/{renamed}", pickle.dumps(Evil()))
+        with pytest.raises(DataError, match=r"no program without pickled objects|cannot read the program"):
+            read_recording(folder).lower()
+
+
+BUILDERS: list[tuple[dict[str, Any], str]] = [
+    ({"builder": "os:system"}, "names no segment"),
+    ({"builder": "tests.recording.made"}, "names no segment"),
+    ({"builder": "tests.recording.made:Absent"}, "cannot import tests.recording.made:Absent"),
+    ({"builder": "tests.recording.made:tensors"}, "must give a torch.nn.Module, got dict"),
+    ({"builder": HALF, "options": {"share": 1}}, "cannot build"),
+    ({"builder": HALF, "options": {"factor": nan}}, "is NaN or infinite"),
+    ({"builder": HALF, "weights": "other.safetensors"}, "holds other weights than"),
+]
+
+
+@pytest.mark.parametrize(("lower", "sentence"), BUILDERS, ids=[sentence for _, sentence in BUILDERS])
+def test_segments_that_cannot_be_built(lower: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    folder.mkdir()
+    save_file({"weight": torch.zeros(1)}, folder / "other.safetensors")
+    found = read_recording(written(folder, lower=lower))
+    with pytest.raises(PrivkitError, match=sentence) as error:
+        found.lower()
+    assert "\n" not in str(error.value)
+
+
+def test_a_builder_with_weights_is_the_recorded_segment(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    folder.mkdir()
+    save_file(Half(0.25).state_dict(), folder / "lower.safetensors")
+    lower = read_recording(written(folder, lower={"builder": HALF, "weights": "lower.safetensors"})).lower()
+    assert lower is not None
+    assert lower(torch.ones(1)).item() == 0.25
+
+
+def refused(folder: Path, sentence: str) -> None:
+    with pytest.raises(DataError) as error:
+        read_recording(folder)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
