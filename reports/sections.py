@@ -107,13 +107,15 @@ def certificates(rows: Sequence[Row]) -> list[Certificate]:
     return found
 
 
-def curves(row: Row) -> list[Chart]:
-    """Training and attack of a cell, one value an epoch."""
-    both = (
-        curve(row.training_curve, "training loss"),
-        curve(row.attack_curve, "attack: held-out error", logarithmic=True),
-    )
-    return [chart for chart in both if chart is not None]
+def curves(rows: Sequence[Row]) -> list[Chart]:
+    """Training loss of one defense by epoch, once a seed."""
+    by_seed = {row.seed: row.training_curve for row in rows}
+    return [chart for seed, loss in by_seed.items() if (chart := curve(loss, f"training loss, seed {seed}"))]
+
+
+def attack_curve(row: Row) -> Chart | None:
+    """What the attack minimizes, on its own held-out records, by epoch."""
+    return curve(row.attack_curve, "attack: held-out error", logarithmic=True)
 
 
 def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
