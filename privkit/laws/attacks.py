@@ -80,6 +80,7 @@ class Mounted:
         """Both controls, and the runs in them."""
         runs: list[Run] = []
         watched: Any = Watched(self.attack, runs)
+        controls: tuple[Control, ...]
         if self.attack.goal == "reconstruct":
             controls = reconstruct_controls.controls(watched, observed(images())[0], 0)
         else:

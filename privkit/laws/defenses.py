@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from math import inf
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
+from privkit.accountants.spec.shift import scaled
 from privkit.defenses.base import Defense, Effect, Release, ReleaseCount, take_rows
 from privkit.testing import against_canaries
 
@@ -24,10 +26,10 @@ COUNTS = (
 _PERMUTES: frozenset[Effect] = frozenset({"permutes"})
 _CANARIES = 2_000
 _FAR = 1e3
-_SPREADS = {"gaussian": 1.0, "laplace": 2**0.5}
-"""Law of noise -> its standard deviation, in units of its parameter."""
+_NORMS: dict[str, tuple[Literal["l1", "l2"], int, float]] = {"gaussian": ("l2", 2, 1.0), "laplace": ("l1", 1, 2**0.5)}
+"""Law of noise -> the norm in which its distances add up, its order, and a standard deviation in units of its scale."""
 _SLACK = 0.1
-"""Share by which a measured deviation may lie below the claimed one; its own error is a tenth of that."""
+"""Share by which a measured distance may exceed the claimed one, and its chance error a coordinate, rounded up."""
 
 
 def generator(seed: int = 0) -> Generator:
@@ -177,8 +179,8 @@ def receipt_is_what_was_done(defense: Defense) -> str:
         return ""
     z, y = inputs(defense)
     release, receipt = defense.apply(z, y, generator())
-    order = receipt.order if defense.effects == _PERMUTES else None
-    if order is not None and not torch.equal(release.smashed, take_rows(z, order)):
+    permutation = receipt.order if defense.effects == _PERMUTES else None
+    if permutation is not None and not torch.equal(release.smashed, take_rows(z, permutation)):
         return "the permutation on its receipt is not the one that it applied"
     certificate = receipt.certificate()
     if certificate.kind != "differential_privacy" or certificate.covers != "release":
@@ -190,14 +192,17 @@ def receipt_is_what_was_done(defense: Defense) -> str:
         smashed = records.view(1, len(records), TOKENS, WIDTH)
         return defense.apply(smashed, given, draws)[0].smashed[0].flatten(1)
 
-    present, claimed = torch.full((TOKENS, WIDTH), _FAR), receipt.mechanism()
-    if claimed is not None and claimed.noise.law in _SPREADS:
-        deviation = claimed.noise.smashed * _SPREADS[claimed.noise.law]
-        spread = mechanism(present.repeat(_CANARIES, 1, 1), generator()).std(0).mean().item()
-        if spread < (1 - _SLACK) * deviation:
-            return (
-                f"its receipt claims noise of deviation {deviation:.4g}, and releases of one record have {spread:.4g}"
-            )
+    present = torch.full((TOKENS, WIDTH), _FAR)
+    claimed = receipt.mechanism()
+    if claimed is not None and claimed.noise.law in _NORMS:
+        norm, order, scale = _NORMS[claimed.noise.law]
+        sides = torch.stack(
+            [mechanism(sign * present.repeat(_CANARIES, 1, 1), generator(sign)) for sign in (1, -1)]
+        ).double()
+        apart = (sides[0].mean(0) - sides[1].mean(0)).abs() / (sides.var(1).mean(0).sqrt().clamp_min(1e-12) / scale)
+        shift, most = apart.norm(p=order).item(), scaled(claimed, norm)[0]
+        if shift > (1 + _SLACK) * most + _SLACK * len(apart) ** (1 / order):
+            return f"its receipt claims that two records are at most {most:.4g} noises apart, and two are {shift:.4g}"
     bound = against_canaries(mechanism, certificate, neighbors=(present, -present), canaries=_CANARIES)
     return bound.statement if bound.refuted else ""
 

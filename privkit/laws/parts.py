@@ -13,7 +13,7 @@ from privkit import docstrings
 from privkit.constraints import allowed
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
 from privkit.import_path import imported
-from privkit.registry import Component, is_own, kinds_of, load, one_of, parse, read_part, table
+from privkit.registry import Component, is_own, kinds_of, load, one_of, parse, read_part, stages_given, table
 
 KINDS = ("defenses", "attacks", "datasets", "models", "metrics")
 """Kinds of parts that have laws."""
@@ -76,6 +76,8 @@ def kind_of(given: str) -> str:
     >>> kind_of("batch_shuffle:keep=.2"), kind_of("privkit.models.lenet:LeNet5")
     ('defenses', 'models')
     """
+    if stages_given(given) is not None:
+        return "defenses"
     name, _ = read_part(given, placed=True)
     own = is_own(name, {name for kind in KINDS for name in table(kind)})
     kinds = kinds_of(imported("the part", name)) if own else [kind for kind in KINDS if name in table(kind)]

@@ -24,7 +24,15 @@ SHAPE = Images(shape=(1, 8, 8))
 PARTS = (
     *("privkit.templates.defense:Template", "privkit.templates.attack:Template", "privkit.templates.dataset:Template"),
     *("privkit.templates.model:Template:maps=4", "privkit.templates.metric:Template"),
-    *("gaussian_noise:sigma=1", "label_leak", "member_inference", "canaries", "tiny_digits", "lenet5"),
+    *(
+        "gaussian_noise:sigma=1+masking:keep=0.5",
+        "laplace_noise",
+        "label_leak",
+        "member_inference",
+        "canaries",
+        "tiny_digits",
+        "lenet5",
+    ),
 )
 COUNTER = iter(range(10_000))
 
