@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from privkit.errors import DataError, PrivkitError, UsageError, one_line
+from privkit.import_path import imported
 from privkit.recording.files import Files
 from privkit.recording.schema import Network
-from privkit.registry import load
 
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _OBJECTS = ("custom_obj_", "opaque_obj_")
@@ -37,14 +37,11 @@ def network(described: Network, files: Files) -> nn.Module:
 
 def _built(described: Network, files: Files) -> nn.Module:
     """What the builder makes, with the recorded weights in it."""
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)  # last, so that a user's file never hides an installed package
-    module_name, colon, _ = described.builder.partition(":")
-    if not colon or module_name.partition(".")[0] in sys.stdlib_module_names:
+    if ":" not in described.builder or described.builder.partition(".")[0].partition(":")[0] in sys.stdlib_module_names:
         raise UsageError(f"builder {described.builder!r} names no segment; write module:object, such as mynets:Lower")
+    builder = imported("the builder", described.builder)
     try:
-        module = load(described.builder)(**described.options)
+        module = builder(**described.options)
     except PrivkitError:
         raise
     except (Exception, SystemExit) as error:

@@ -25,6 +25,8 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
     >>> row = Row(cell="c", defense="mixup", attack="sdar", seed=1, attacked="private", batch_size=5, **shared)
     >>> cell_command(["bin/privkit", "audit", "--seed", "0", "--seed=1", "--budget", "smoke", "--quiet"], row)
     'privkit audit --budget smoke --defense mixup --attack sdar --seed 1'
+    >>> cell_command(["privkit", "audit", "--recorded", "their", "--attack", "all"], row)
+    'privkit audit --recorded their --attack sdar --seed 1'
     """
     if len(argv) < 2 or argv[1] not in ("audit", "frontier") or Path(argv[0]).name not in ("privkit", "__main__.py"):
         return ""
@@ -35,5 +37,6 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
             kept.append(word)
         elif name in _OF_THE_RUN and not equals:
             next(words, None)
-    own = ("--defense", row.defense, "--attack", row.attack, "--seed", str(row.seed))
-    return shlex.join(["privkit", "audit", *kept, *own])
+    recorded = any(word.partition("=")[0] == "--recorded" for word in argv)  # which brings its defense
+    defense = () if recorded else ("--defense", row.defense)
+    return shlex.join(["privkit", "audit", *kept, *defense, "--attack", row.attack, "--seed", str(row.seed)])

@@ -163,7 +163,7 @@ def test_an_exported_program_runs_and_one_with_objects_is_refused(tmp_path: Path
 BUILDERS: list[tuple[dict[str, Any], str]] = [
     ({"builder": "os:system"}, "names no segment"),
     ({"builder": "tests.recording.made"}, "names no segment"),
-    ({"builder": "tests.recording.made:Absent"}, "cannot import tests.recording.made:Absent"),
+    ({"builder": "tests.recording.made:Absent"}, "cannot import the builder tests.recording.made:Absent"),
     ({"builder": "tests.recording.made:tensors"}, "must give a torch.nn.Module, got dict"),
     ({"builder": HALF, "options": {"share": 1}}, "cannot build"),
     ({"builder": HALF, "options": {"factor": nan}}, "is NaN or infinite"),

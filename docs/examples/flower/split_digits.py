@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import privkit
 
-client_app, server_app = ClientApp(), ServerApp()
+client_app = ClientApp()
+server_app = ServerApp()
 digits = load_digits()
 x, y = torch.tensor(digits.images / 16).float().unsqueeze(1), torch.tensor(digits.target)
 
