@@ -8,9 +8,12 @@ from pathlib import Path
 
 from privkit.reports.schema import Row
 
-_OF_THE_RUN = ("defense", "attack", "seed", "vary", "out", "junit", "annotations", "workers")
+_OF_THE_RUN = (
+    *("defense", "attack", "seed", "vary", "out", "junit", "annotations"),
+    *("workers", "cell-seconds", "cell-memory"),
+)
 """Flags with a value that the cell has of its own, or that say how the whole run is done and shown."""
-_SWITCHES = ("again", "json", "quiet", "dry-run")
+_SWITCHES = ("again", "json", "quiet", "dry-run", "plan", "yes")
 
 
 def cell_command(argv: Sequence[str], row: Row) -> str:
@@ -25,6 +28,8 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
     >>> row = Row(cell="c", defense="mixup", attack="sdar", seed=1, attacked="private", batch_size=5, **shared)
     >>> cell_command(["bin/privkit", "audit", "--seed", "0", "--seed=1", "--budget", "smoke", "--quiet"], row)
     'privkit audit --budget smoke --defense mixup --attack sdar --seed 1'
+    >>> cell_command(["privkit", "audit", "--grid=grid.toml", "--workers", "2"], row)
+    'privkit audit --dataset d --model m --config=grid.toml --defense mixup --attack sdar --seed 1'
     >>> cell_command(["privkit", "audit", "--recorded", "their", "--attack", "all"], row)
     'privkit audit --recorded their --attack sdar --seed 1'
     """
@@ -33,7 +38,9 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
     kept, words = [], iter(argv[2:])
     for word in words:
         name, equals, _ = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or name not in (*_OF_THE_RUN, *_SWITCHES):
+        if word.startswith("--grid"):  # whose dataset and model may be lists
+            kept += ["--dataset", row.dataset, "--model", row.model, word.replace("--grid", "--config", 1)]
+        elif not word.startswith("--") or name not in (*_OF_THE_RUN, *_SWITCHES):
             kept.append(word)
         elif name in _OF_THE_RUN and not equals:
             next(words, None)
