@@ -13,8 +13,9 @@ from typing import Any
 import privkit
 from privkit.errors import unknown
 from privkit.import_path import with_options
+from privkit.own_parts import is_own
 from privkit.quick_attacks import AUTO
-from privkit.registry import TABLES, is_own, read_options, read_part, stages_given
+from privkit.registry import TABLES, read_options, read_part, stages_given
 
 SETTINGS = {
     "defense": "defenses",

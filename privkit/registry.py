@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from types import FunctionType
 from typing import Any, get_args, get_type_hints
 
 from privkit.constraints import allowed
 from privkit.docstrings import meanings
 from privkit.errors import PrivkitError, UsageError, one_line, shortened, unknown
-from privkit.import_path import imported, with_options
+from privkit.import_path import with_options
+from privkit.own_parts import is_own, one_of, own
 from privkit.toml_text import TomlError, TooMuch, parse_toml
 
 TABLES = {
@@ -37,19 +37,6 @@ _OURS = frozenset({"bounds"})
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 """What a plug-in may be called: its name stands in paths, tables and commands."""
 _REPAIR = "repair the file or package that brings it"
-_CONTRACTS: dict[str, tuple[str, ...]] = {
-    "defenses": ("apply", "effects", "place", "on_gradient", "noiseless", "storages"),
-    "attacks": ("run", "goal", "needs", "uses", "mounting"),
-    "datasets": ("open", "domain"),
-    "models": ("build", "domain"),
-    "metrics": ("__call__", "name", "higher_is_closer"),
-}
-"""Kind -> what a user's own object must have to be a part of it."""
-_FUNCTIONS = {
-    "datasets": "privkit.domains.images.own:FromFunction",
-    "models": "privkit.models.imported:FromFunction",
-}
-"""Kind -> the specification of a part that is a user's own function."""
 _COMMA = re.compile(r",(?![^\[\]]*\])")
 """A comma between options, and not between the values of a list."""
 _BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")
@@ -204,70 +191,6 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
     if kind == "defenses" and (stages := stages_given(given)) is not None:
         return _chain([_parsed(kind, stage) for stage in stages])
     return _parsed(kind, given)
-
-
-def one_of(kind: str) -> str:
-    """What one part of a kind is called.
-
-    >>> one_of("defenses"), one_of("attacks")
-    ('defense', 'attack')
-    """
-    return {"defenses": "defense"}.get(kind, kind.removesuffix("s"))
-
-
-def is_own(name: str, names: Container[str]) -> bool:
-    """Whether a name is the import path of a user's own part.
-
-    Args:
-        name: as `read_part` gives it.
-        names: of the registered parts.
-
-    Raises:
-        UsageError: if options of a registered part have no value.
-    """
-    registered, colon, rest = name.partition(":")
-    if colon and registered in names:
-        raise UsageError(
-            f"cannot read {shortened(rest)} in {shortened(name)}; write options as name:key=value,key=value"
-        )
-    return bool(colon) and with_options(name) == (name, "")
-
-
-def kinds_of(target: object) -> list[str]:
-    """The kinds of parts that a user's own object may be.
-
-    >>> from privkit.defenses.masking import Masking
-    >>> kinds_of(Masking), kinds_of(len)
-    (['defenses'], [])
-    """
-    if isinstance(target, FunctionType):
-        return list(_FUNCTIONS)
-    return [kind for kind, names in _CONTRACTS.items() if all(hasattr(target, name) for name in names)]
-
-
-def own(kind: str, path: str) -> Any:
-    """A user's own part: a dataclass or an object of one, with the defaults.
-
-    Args:
-        kind: for example "defenses".
-        path: "module:object".
-
-    Raises:
-        UsageError: if it cannot be imported, or is no part of this kind.
-    """
-    singular = one_of(kind)
-    if kind not in _CONTRACTS:
-        raise UsageError(f"a {singular} has no import path; name one of {', '.join(sorted(table(kind)))}, got {path}")
-    target = imported(f"the {singular}", path)
-    if isinstance(target, FunctionType) and kind in _FUNCTIONS:
-        return load(_FUNCTIONS[kind])(function=path)
-    lacking = [name for name in _CONTRACTS[kind] if not hasattr(target, name)]
-    if lacking:
-        raise UsageError(
-            f"{path} is no {singular}: it has no {', '.join(lacking)}; privkit new {singular} NAME writes one to start "
-            "from"
-        )
-    return target
 
 
 def _parsed(kind: str, given: Any) -> Component:

@@ -154,7 +154,7 @@ BAD = [
     ({"attack": "mine_:number"}, "mine_:number is no attack"),
     ({"dataset": "mine_:Squash"}, "mine_:Squash is no dataset: it has no open"),
     ({"model": "mine_:TinyDigits"}, "mine_:TinyDigits is no model: it has no build"),
-    ({"protocol": "mine_:Squash"}, "a protocol has no import path; name one of"),
+    ({"protocol": "mine_:Squash"}, "a protocol has no import path, got mine_:Squash; privkit list protocols names"),
     ({"defense": "mine_:Squash:bond=2"}, "unknown option of defense mine_:Squash 'bond'; did you mean 'bound'?"),
     ({"defense": "mine_:Squash:bound=-1"}, "defense mine_:Squash: bound must be a finite number > 0, got -1"),
     ({"defense": "mine_:Squash@server"}, "mine_:Squash runs at the client only, got place='server'"),

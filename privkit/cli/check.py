@@ -9,7 +9,7 @@ import typer
 
 from privkit.cli.accounting import Json
 from privkit.errors import unknown
-from privkit.registry import one_of
+from privkit.own_parts import one_of
 from privkit.reports.escape import terminal
 
 

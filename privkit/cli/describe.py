@@ -12,7 +12,8 @@ from privkit import docstrings
 from privkit.cli.accounting import Json
 from privkit.errors import unknown
 from privkit.import_path import imported, with_options
-from privkit.registry import TABLES, as_written, describe_part, kinds_of, load, own, table
+from privkit.own_parts import kinds_of, own
+from privkit.registry import TABLES, as_written, describe_part, load, table
 from privkit.registry import describe as described
 from privkit.reports.escape import terminal
 

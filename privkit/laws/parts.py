@@ -13,7 +13,8 @@ from privkit import docstrings
 from privkit.constraints import allowed
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
 from privkit.import_path import imported
-from privkit.registry import Component, is_own, kinds_of, load, one_of, parse, read_part, stages_given, table
+from privkit.own_parts import is_own, kinds_of, one_of
+from privkit.registry import Component, load, parse, read_part, stages_given, table
 
 KINDS = ("defenses", "attacks", "datasets", "models", "metrics")
 """Kinds of parts that have laws."""

@@ -1,0 +1,88 @@
+"""A user's own part by its import path: what it must have, and what a function stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from types import FunctionType
+from typing import Any
+
+from privkit.errors import UsageError, shortened
+from privkit.import_path import imported, with_options
+
+_CONTRACTS: dict[str, tuple[str, ...]] = {
+    "defenses": ("apply", "effects", "place", "on_gradient", "noiseless", "storages"),
+    "attacks": ("run", "goal", "needs", "uses", "mounting"),
+    "datasets": ("open", "domain"),
+    "models": ("build", "domain"),
+    "metrics": ("__call__", "name", "higher_is_closer"),
+}
+"""Kind -> what a user's own object must have to be a part of it."""
+_FUNCTIONS = {
+    "datasets": "privkit.domains.images.own:FromFunction",
+    "models": "privkit.models.imported:FromFunction",
+}
+"""Kind -> the specification of a part that is a user's own function."""
+
+
+def one_of(kind: str) -> str:
+    """What one part of a kind is called.
+
+    >>> one_of("defenses"), one_of("attacks")
+    ('defense', 'attack')
+    """
+    return {"defenses": "defense"}.get(kind, kind.removesuffix("s"))
+
+
+def is_own(name: str, names: Container[str]) -> bool:
+    """Whether a name is the import path of a user's own part.
+
+    Args:
+        name: as `read_part` gives it.
+        names: of the registered parts.
+
+    Raises:
+        UsageError: if options of a registered part have no value.
+    """
+    registered, colon, rest = name.partition(":")
+    if colon and registered in names:
+        raise UsageError(
+            f"cannot read {shortened(rest)} in {shortened(name)}; write options as name:key=value,key=value"
+        )
+    return bool(colon) and with_options(name) == (name, "")
+
+
+def kinds_of(target: object) -> list[str]:
+    """The kinds of parts that a user's own object may be.
+
+    >>> from privkit.defenses.masking import Masking
+    >>> kinds_of(Masking), kinds_of(len)
+    (['defenses'], [])
+    """
+    if isinstance(target, FunctionType):
+        return list(_FUNCTIONS)
+    return [kind for kind, names in _CONTRACTS.items() if all(hasattr(target, name) for name in names)]
+
+
+def own(kind: str, path: str) -> Any:
+    """A user's own part: a dataclass or an object of one, with the defaults.
+
+    Args:
+        kind: for example "defenses".
+        path: "module:object".
+
+    Raises:
+        UsageError: if it cannot be imported, or is no part of this kind.
+    """
+    singular = one_of(kind)
+    if kind not in _CONTRACTS:
+        raise UsageError(f"a {singular} has no import path, got {path}; privkit list {kind} names those that there are")
+    target = imported(f"the {singular}", path)
+    if isinstance(target, FunctionType) and kind in _FUNCTIONS:
+        return imported("the specification", _FUNCTIONS[kind])(function=path)
+    lacking = [name for name in _CONTRACTS[kind] if not hasattr(target, name)]
+    if lacking:
+        raise UsageError(
+            f"{path} is no {singular}: it has no {', '.join(lacking)}; privkit new {singular} NAME writes one to start "
+            "from"
+        )
+    return target
