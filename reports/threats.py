@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -39,6 +38,8 @@ class ThreatVerdict(Frozen):
         against: the other attacks that gave numbers.
         untried: registered attacks of this very model that were not mounted.
         sentence: the verdict in words.
+        measured: what `attack` reached, as the sentence has it.
+        remarks: what speaks against a verdict that holds, as the sentence has it.
     """
 
     defense: str
@@ -48,17 +49,8 @@ class ThreatVerdict(Frozen):
     against: tuple[str, ...] = ()
     untried: tuple[str, ...] = ()
     sentence: str
-
-    @property
-    def measured(self) -> str:
-        """The first number of the sentence with its interval; empty where there is none.
-
-        >>> told = "falls to jigsaw: SSIM 0.400 [0.360, 0.440] (mean image 0.180), MSE 0.06 [0.05, 0.07]"
-        >>> ThreatVerdict(defense="mixup", threat_model="query", outcome="falls", sentence=told).measured
-        'SSIM 0.400 [0.360, 0.440]'
-        """
-        found = re.search(r": ([^:\[]+\[[^\]]*\])", self.sentence)
-        return found[1] if found and self.outcome in ("falls", "holds") else ""
+    measured: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 def threat_verdicts(
@@ -119,7 +111,14 @@ def _verdict(
     ranked = sorted(numbers, key=lambda attack: sum(map(distance, numbers[attack])) / len(numbers[attack]))
     own = [row for row in within if row.threat_model == model]
 
-    def made(outcome: Outcome, sentence: str, attack: str = "", against: Sequence[str] = ()) -> ThreatVerdict:
+    def made(
+        outcome: Outcome,
+        sentence: str,
+        attack: str = "",
+        against: Sequence[str] = (),
+        measured: str = "",
+        remarks: Sequence[str] = (),
+    ) -> ThreatVerdict:
         return ThreatVerdict(
             defense=rows[0].defense,
             threat_model=model,
@@ -128,6 +127,8 @@ def _verdict(
             against=tuple(against),
             untried=untried,
             sentence=sentence,
+            measured=measured,
+            remarks=tuple(remarks),
         )
 
     if won := [attack for attack in ranked if any(map(falls, numbers[attack]))]:
@@ -138,20 +139,21 @@ def _verdict(
         needs += ", which holds weights as well" if model == "many_passes" and "lower" in best[0].knowledge else ""
         found = _measured(best, means.get((best[0].defense, winner), {}))
         others = [attack for attack in ranked if attack != winner]
-        return made("falls", f"falls to {winner}{needs}{seeds}: {found}", winner, others)
+        return made("falls", f"falls to {winner}{needs}{seeds}: {found}", winner, others, found)
     sound = [
         name for name in ranked if all(check.passed for r in numbers[name] for check in r.checks if check.decisive)
     ]
     if any(row.attack in sound for row in own):
         found = _measured(numbers[sound[0]], means.get((rows[0].defense, sound[0]), {}))
-        floor = f"at the floor{_sharper([row for name in sound for row in numbers[name]])}"
-        told = f"holds against {', '.join(sound)}, {floor}: {found}{_failed(within)}"
-        return made("holds", told, sound[0], sound[1:])
+        sharper, failed = _sharper([row for name in sound for row in numbers[name]]), _failed(within)
+        told = f"holds against {', '.join(sound)}, at the floor{sharper}: {found}{failed}"
+        remarks = [remark.strip("; ") for remark in (sharper, failed) if remark]
+        return made("holds", told, sound[0], sound[1:], found, remarks)
     if own and all(row.status == "not_applicable" for row in own):
         return made("not_applicable", f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}")
     if own:
-        failed = dict.fromkeys(row.attack for row in own if row.status != "not_applicable")
-        return made("not_tried", f"no number: {', '.join(failed)} failed", against=ranked)
+        broken = dict.fromkeys(row.attack for row in own if row.status != "not_applicable")
+        return made("not_tried", f"no number: {', '.join(broken)} failed", against=ranked)
     return made("not_tried", NOT_TRIED)
 
 
@@ -237,5 +239,7 @@ def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
 
 def threats_csv(verdicts: Sequence[ThreatVerdict]) -> str:
     """One line a verdict, names of attacks apart by spaces."""
-    lists = ("against", "untried")
-    return csv_text([one.model_dump() | {name: " ".join(getattr(one, name)) for name in lists} for one in verdicts])
+    apart = {"against": " ", "untried": " ", "remarks": "; "}
+    return csv_text(
+        [one.model_dump() | {name: by.join(getattr(one, name)) for name, by in apart.items()} for one in verdicts]
+    )

@@ -1,5 +1,7 @@
 """Verdicts under threat models: falls, holds, not possible and not tried, from rows that a test makes up."""
 
+from typing import Any
+
 import pytest
 
 from privkit.audit.scoring import over_seeds
@@ -84,10 +86,13 @@ def test_what_does_not_apply_or_failed_or_cannot_be_trusted_is_no_verdict() -> N
 
 
 def test_a_defense_does_not_hold_in_silence_against_attacks_that_failed() -> None:
-    held, lost = attacked("black_box", "query", 0.07, 0.18), {"status": "error", "recovered": {}, "floors": {}}
+    held = attacked("black_box", "query", 0.07, 0.18)
+    lost: dict[str, Any] = {"status": "error", "recovered": {}, "floors": {}}
     found = judged(held, attacked("jigsaw", "query", 0.0, reason="boom", **lost))["query"]
     assert found.outcome == "holds"
     assert found.sentence.endswith("; no sound number: jigsaw")
+    assert found.remarks == ("no sound number: jigsaw",)
+    assert found.measured.startswith("SSIM 0.180 [0.162, 0.198]")
     weak = Check(name="wins_on_identity", passed=False, detail="no", decisive=True)
     assert judged(held, attacked("jigsaw", "query", 0.08, checks=(weak,)))["query"].sentence.endswith(": jigsaw")
     seeds = [attacked("jigsaw", "query", 0.08, seed=0), attacked("jigsaw", "query", 0.0, seed=1, **lost)]
@@ -95,7 +100,12 @@ def test_a_defense_does_not_hold_in_silence_against_attacks_that_failed() -> Non
 
 
 def test_attacks_on_labels_say_nothing_of_what_images_looked_like() -> None:
-    asked = {"recovered": {}, "floors": {}, "status": "not_applicable", "reason": "canaries are for noise"}
+    asked: dict[str, Any] = {
+        "recovered": {},
+        "floors": {},
+        "status": "not_applicable",
+        "reason": "canaries are for noise",
+    }
     for status in ("not_applicable", "error"):
         found = judged(
             attacked("black_box", "query", 0.07), attacked("canaries", "malicious", 0.0, **{**asked, "status": status})
