@@ -134,7 +134,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     if "recorded" in s:
         from privkit.recording.parts import recorded_parts
 
-        recorded = recorded_parts(settings)
+        recorded = recorded_parts(settings, budget)
     pairs = paired(_many(s["defense"]), s.get("protocol")) if recorded is None else recorded.pairs
     named = _attacks(_many(s["attack"]))
     attacks = distinct(budgeted(parse("attacks", given), budget) for given in named)

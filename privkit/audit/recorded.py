@@ -196,6 +196,10 @@ def recorded_notes(context: AttackContext) -> tuple[str, ...]:
         "controls (no own image was recorded)": not len(source.own),
         "answers to queries (no lower segment was recorded)": source.description.lower is None,
     }
+    if (rounds := len(source.views)) < source.description.rounds:
+        attacked = f"{rounds} of {source.description.rounds} recorded rounds were attacked, as the budget has victims"
+    else:
+        attacked = ""
     amounts = {"up": measured.bytes_up, "down": measured.bytes_down}
     sent = " and ".join(f"{value:g} bytes {way} an image" for way, value in amounts.items() if value is not None)
     told = [f"not known from the recording: {', '.join(name for name, lacks in unknown.items() if lacks)}"]
@@ -207,7 +211,7 @@ def recorded_notes(context: AttackContext) -> tuple[str, ...]:
             "the certificate is of the mechanism that the recording names; whether the training ran it, nobody checked"
         )
         told += uncovered(context.certificate, source.mechanism.lower_model, known_to(context.attack))
-    return tuple(told)
+    return tuple(filter(None, (attacked, *told)))
 
 
 def why_not(context: AttackContext) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from privkit.config import Budget
 from privkit.errors import UsageError
 from privkit.quick_attacks import GENERAL, Chosen, choose
 from privkit.recording.read import Recording, read_recording
@@ -112,7 +113,7 @@ class RecordedParts:
         return Chosen(attacks=attacks, remark=f"auto chose attacks by what was recorded: {seen}")
 
 
-def recorded_parts(settings: Mapping[str, Any]) -> RecordedParts:
+def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> RecordedParts:
     """Read the recording that a user named, and refuse settings that would describe a training.
 
     Raises:
@@ -133,4 +134,4 @@ def recorded_parts(settings: Mapping[str, Any]) -> RecordedParts:
             f"features={named[0]} compares labeled images, and this recording lacks own.labels, truth.images or "
             "truth.labels; record them, or leave features out"
         )
-    return RecordedParts(recording=recording)
+    return RecordedParts(recording=recording.within(victims=budget.victims, own=budget.auxiliary))

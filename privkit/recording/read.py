@@ -70,6 +70,29 @@ class Recording:
         """Images of one round, over all clients."""
         return self.description.batch_size * self.description.clients
 
+    def within(self, *, victims: int, own: int) -> Recording:
+        """The first rounds of each pass and the first own images, as many as a budget allows; at least one round.
+
+        Args:
+            victims: attacked images.
+            own: images of the adversary's.
+        """
+        each = len(self.views) // self.description.passes
+        kept = min(each, max(1, victims // self.round_rows))
+        if kept == each and own >= len(self.own):
+            return self
+        members = self.members[: sum(len(view.smashed) for view in self.views[:kept])]
+        used = members[members >= 0].unique()
+        place = torch.full((int(used.max()) + 1 if len(used) else 0,), -1).scatter(0, used, torch.arange(len(used)))
+        return replace(
+            self,
+            views=tuple(view for number, view in enumerate(self.views) if number % each < kept),
+            own=self.own[:own],
+            truth=self.truth[used] if len(self.truth) else self.truth,
+            labels=None if self.labels is None else self.labels[used],
+            members=torch.where(members >= 0, place[members.clamp_min(0)], -1) if len(used) else members,
+        )
+
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
         """The mechanism with further passes of the attacked images; the recorded one counts the first.
 
@@ -80,7 +103,7 @@ class Recording:
         """
         if self.mechanism is None:
             return None
-        rounds = len(self.views) // self.description.passes
+        rounds = self.description.rounds // self.description.passes
         known = self.members[self.members >= 0]
         of_one = int(known.bincount().max()) if len(known) else rounds
         each = rounds if self.mechanism.unit == "client" else of_one

@@ -107,6 +107,20 @@ def test_auto_follows_from_what_is_there(tmp_path: Path) -> None:
         resolve({"recorded": str(written(tmp_path / "none", alone)), "attack": "auto"})
 
 
+def test_a_budget_takes_the_first_rounds_and_own_images(tmp_path: Path) -> None:
+    members = torch.arange(12).flip(0)
+    folder = written(tmp_path / "recording", {"truth.members": members, "truth.labels": torch.arange(12)}, lower=HALF)
+    whole = resolve({"recorded": str(folder), "attack": "mid_grey"}).recording
+    first = resolve({"recorded": str(folder), "attack": "mid_grey", "budget": "smoke:victims=6,auxiliary=3"}).recording
+    assert whole is not None
+    assert first is not None
+    assert (len(whole.views), len(whole.own), len(whole.truth)) == (2, 40, 12)
+    assert (len(first.views), len(first.own), len(first.truth)) == (1, 3, 6)
+    assert torch.equal(first.truth.x[first.members.flatten()], whole.truth.x[members[:6]])
+    assert first.labels is not None
+    assert torch.equal(first.labels[first.members.flatten()], members[:6])
+
+
 def test_without_the_truth_guesses_are_kept_and_nothing_is_scored(tmp_path: Path) -> None:
     folder = written(tmp_path / "recording", {"truth.images": None}, lower=HALF)
     given: dict[str, Any] = {"attack": ["nearest_record", "mid_grey"], "gate": "ssim<=0.9"}
