@@ -43,13 +43,14 @@ def client(device: torch.device) -> nn.Module:
         return nn.Sequential(nn.Conv2d(1, 8, 5), nn.MaxPool2d(2)).to(device)
 
 
-def milliseconds(lower: nn.Module, smashed: Tensor, apart: bool) -> float:
-    """Of an image and step."""
-    knowledge = ImageObservation(image_shape=SHAPE, batch_size=IMAGES, lower=lower)
+def milliseconds(lower: nn.Module, smashed: Tensor, together: int) -> float:
+    """Of an image and step, so many images at a time."""
+    attack = replace(ATTACK, parallel=together)
+    knowledge = ImageObservation(image_shape=SHAPE, batch_size=together, lower=lower)
     clock = perf_counter if smashed.is_cuda else process_time
     start = clock()
-    for part in smashed.split(1 if apart else IMAGES):
-        ATTACK.run(replace(knowledge, views=[View(round=0, smashed=part)]), Generator().manual_seed(0))
+    for part in smashed.split(together):
+        attack.run(replace(knowledge, views=[View(round=0, smashed=part)]), Generator().manual_seed(0))
     if smashed.is_cuda:
         torch.cuda.synchronize()
     return 1e3 * (clock() - start) / len(smashed) / STEPS_AN_EPOCH
@@ -77,13 +78,13 @@ def white_box(device: torch.device, rounds: int, looped: int) -> None:
     lower = client(device)
     with torch.no_grad():
         smashed = lower(torch.rand(IMAGES, *SHAPE, generator=Generator().manual_seed(0)).to(device))
-    milliseconds(lower, smashed, False)
-    milliseconds(lower, smashed[:1], True)
+    milliseconds(lower, smashed, IMAGES)
+    milliseconds(lower, smashed[:1], 1)
     bare_milliseconds(lower, smashed[:1])
     times = [
         (
-            milliseconds(lower, smashed, False),
-            milliseconds(lower, smashed[:looped], True),
+            milliseconds(lower, smashed, IMAGES),
+            milliseconds(lower, smashed[:looped], 1),
             bare_milliseconds(lower, smashed[:looped]),
         )
         for _ in range(rounds)

@@ -189,6 +189,31 @@ def frontier(path: Path) -> str:
     return table(["defense", "accuracy", f"{NAMES[metric]} of the strongest attack", "proven ε", "dominated"], made)
 
 
+def gpu(path: Path) -> str:
+    """Rows of `benchmarks/gpu.py`: the goals, then every number; rows of toy size are left out."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    rows = [row for row in map(json.loads, lines) if not row["tiny"]]
+    if not rows:
+        return "No rows yet: no GPU was available."
+    goals, numbers = [], []
+    for row in rows:
+        device = f"{row['device']}, driver {row['driver']}, torch {row['torch']}"
+        goals += [[one["goal"], f"{one['value']:.4g}", "yes" if one["met"] else "**no**"] for one in row["goals"]]
+        for name, value in row.items():
+            several = value if isinstance(value, dict) else {"": value}
+            if name not in GPU_ORIGIN:
+                for of, one in several.items():
+                    shown = f"{one:.4g}" if isinstance(one, float) else str(one)
+                    what = " ".join(filter(None, [name.replace("_", " "), of]))
+                    numbers.append([row["part"], row["unit"], what, shown, device, row["date"][:10]])
+    heading = ["part", "unit", "what", "value", "device", "date"]
+    return f"{table(['goal', 'measured', 'met'], goals)}\n\n{table(heading, numbers)}"
+
+
+GPU_ORIGIN = {"part", "unit", "tiny", "device", "driver", "torch", "cuda", "python", "commit", "date", "seed", "goals"}
+"""Fields of a row that say where it comes from."""
+
+
 def pages() -> dict[Path, str]:
     """Every page that is to be written, with its text."""
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
@@ -199,6 +224,7 @@ def pages() -> dict[Path, str]:
             table=lambda name, folder=source.parent: markdown(folder / f"{name}.csv"),
             over_seeds=lambda name, keys, digits, folder=source.parent: over_seeds(folder, name, keys, digits),
             frontier=lambda name, folder=source.parent: frontier(folder / f"{name}.csv"),
+            gpu=lambda folder=source.parent: gpu(folder / "rows.jsonl"),
             claims=claims,
             orderings=orderings,
             covered=covered,

@@ -10,12 +10,14 @@ that a slow minute hits all of them; medians over the turns.
 """
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter, process_time
+from typing import Any
 
 import torch
+from limits import PEAKS, card_of, training_round
 from torch import Generator, Tensor, nn
 
 from privkit.defenses.none import NoDefense
@@ -27,8 +29,9 @@ from privkit.registry import parse
 from privkit.training import Clients, SplitProtocol, TrainingSpec, train
 
 SHAPE, CLASSES = (3, 32, 32), 10
-H100_BF16 = 989e12  # operations a second, dense
 Work = Callable[[], None]
+Compiled = Mapping[str, Any] | None
+"""Arguments of `nn.Module.compile`; None trains without a compiler."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +96,17 @@ def uncut(name: str) -> nn.Module:
     return Normalized()
 
 
-def centralized(name: str, images: Batch, batch: int) -> Work:
+def compile_if(compiled: Compiled, *modules: nn.Module) -> None:
+    """Compile modules in place."""
+    for module in modules if compiled is not None else ():
+        module.compile(**compiled)
+
+
+def centralized(name: str, images: Batch, batch: int, compiled: Compiled = None) -> Work:
     """One epoch of a hand-written loop."""
     device = images.x.device
     model = uncut(name).to(device).train()
+    compile_if(compiled, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05, fused=True)
 
     def epoch() -> None:
@@ -134,7 +144,7 @@ def looped(name: str, images: Batch, batch: int, clients: int) -> Work:
     return epoch
 
 
-def privkit(name: str, images: Batch, batch: int, clients: int, group: int = 1) -> Work:
+def privkit(name: str, images: Batch, batch: int, clients: int, group: int = 1, compiled: Compiled = None) -> Work:
     """One epoch of privkit's loop."""
     device = images.x.device
     defense = RandomCutMix(group=group, patch=1 if name == "vgg16" else None) if group > 1 else NoDefense()
@@ -143,7 +153,8 @@ def privkit(name: str, images: Batch, batch: int, clients: int, group: int = 1) 
         split.lower, defense, Images(shape=SHAPE), classes=CLASSES, seed=0, protocol=SplitProtocol(clients=clients)
     ).to(device)
     upper, spec = split.upper.to(device), TrainingSpec(batch_size=batch // clients)
-    shares = Iid().assign(images.y, clients, 0)
+    shares = Iid().assign(images.y.cpu(), clients, 0)
+    compile_if(compiled, edge.lowers, upper)
 
     def epoch() -> None:
         train(edge, upper, images, spec, epochs=1, seed=0, shares=shares)
@@ -182,14 +193,9 @@ def ratios(name: str, options: Options, device: torch.device) -> None:
     for label, (wall, cpu) in seconds.items():
         ratio = f"{cpu / base_cpu:.3f}" if device.type == "cpu" else "–"
         print(f"| {label} | {1e3 * wall / steps:.0f} | {batch * steps / wall:.0f} | {wall / base:.3f} | {ratio} |")
-    if device.type == "cuda":
-        from torch.utils.flop_counter import FlopCounterMode
-
-        with FlopCounterMode(display=False) as counter:
-            nn.functional.cross_entropy(uncut(name).to(device)(images.x[:batch]), images.y[:batch]).backward()
-        print(
-            f"\nshare of the H100's bf16 peak, centralized: {counter.get_total_flops() * steps / base / H100_BF16:.1%}"
-        )
+    if device.type == "cuda" and (card := card_of(torch.cuda.get_device_name())):
+        share = training_round(name, 1, 1, batch).flops * steps / base / PEAKS[card][0]
+        print(f"\nshare of the {card}'s bf16 peak, centralized: {share:.1%}")
 
 
 def growth(path: str, options: Options, device: torch.device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 
 _PHRASES = (
     "can't allocate memory",  # torch on a CPU
@@ -13,7 +14,10 @@ _PHRASES = (
     "can't start new thread",
 )
 
-
+_ON_A_GPU = re.compile(
+    r"Tried to allocate (?P<wanted>[\d.]+ \w+)\. GPU \d+ has a total capacity of (?P<all>[\d.]+ \w+) "
+    r"of which (?P<free>[\d.]+ \w+) is free"
+)
 _ROOM = 32 * 2**20
 
 
@@ -46,9 +50,25 @@ def shortage(error: BaseException) -> str:
 
     >>> shortage(RuntimeError("alloc_cpu.cpp: can't allocate memory: you tried to allocate 800 bytes. Error code 12"))
     'you tried to allocate 800 bytes'
+    >>> gpu = "Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 1.12 GiB is free. Process"
+    >>> shortage(RuntimeError(f"CUDA out of memory. {gpu} 1 has 9 GiB memory in use."))
+    'Tried to allocate 2.00 GiB; 1.12 GiB of 139.81 GiB are free'
     """
     text = " ".join(str(error).split())
+    if found := _ON_A_GPU.search(text):
+        return "Tried to allocate {}; {} of {} are free".format(*found.group("wanted", "free", "all"))
     for mark in ("you tried to allocate", "Tried to allocate", "Unable to allocate"):
         if mark in text:
             return text[text.index(mark) :].split(". ")[0].rstrip(".")
     return text[:120] or "an allocation failed"
+
+
+def advice(error: BaseException) -> str:
+    """What a user can do about it, as the middle of a sentence.
+
+    >>> advice(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."))
+    'lower batch_size in --training, end other programs on the GPU, or use --device cpu'
+    """
+    if "CUDA" in str(error):
+        return "lower batch_size in --training, end other programs on the GPU, or use --device cpu"
+    return "free some, or raise the limit (ulimit -v)"

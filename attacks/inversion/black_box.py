@@ -21,6 +21,7 @@ from privkit.attacks.inversion.decoders.cells import CellDecoder
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Checked, Count, Fraction, Positive, Whole
+from privkit.torch_utils.chunks import in_chunks
 from privkit.torch_utils.seeded import seeded
 
 _SCALED = 2_000
@@ -135,7 +136,7 @@ class BlackBox(Checked):
             objective="black_box: the held-out error",
         )
         with torch.no_grad():
-            images = torch.cat([decoder.eval().guess(per_member(view)) for view in views])
+            images = torch.cat([_decoded(decoder.eval(), per_member(view)) for view in views])
         return Reconstruction(images=images, curve=curve, converged=converged)
 
     def _decoder(self, own: Tensor, observation: ImageObservation, seed: int) -> Decoder:
@@ -148,6 +149,13 @@ class BlackBox(Checked):
             raise NotApplicable(f"{' and '.join(given)} of black_box are for images: leave them out for table rows")
         released = _released(own[:_SCALED], observation, Generator(own.device).manual_seed(seed))
         return CellDecoder(released, own, observation.columns, width=self.width, depth=self.depth)
+
+
+def _decoded(decoder: Decoder, rows: Tensor) -> Tensor:
+    """Images of one view's rows; fewer rows at a time if memory runs out and the decoder reads each by itself."""
+    if decoder.whole_message:
+        return decoder.guess(rows)
+    return in_chunks(lambda part: decoder.guess(rows[part]), len(rows), len(rows))
 
 
 @torch.no_grad()

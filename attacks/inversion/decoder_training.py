@@ -13,6 +13,7 @@ from privkit.attacks.fit import Learner
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.mixed_releases import exercise
 from privkit.torch_utils.one_cycle import WARM_UP, one_cycle
+from privkit.torch_utils.precision import short_by_default
 from privkit.torch_utils.seeded import seeded
 
 Augment = Literal["none", "crop", "crop_flip"]
@@ -86,7 +87,7 @@ class DecoderTraining(Learner):
                 for own, wanted in zip(
                     released.tensor_split(self._parts), truth.tensor_split(self._parts), strict=True
                 ):
-                    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                    with torch.autocast(device.type, torch.bfloat16, enabled=short_by_default(device)):
                         loss = self.decoder.objective(own, wanted)
                     self.step(loss)
         with seeded(device, self._own):

@@ -12,6 +12,7 @@ from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import mix
 from privkit.constraints import Checked, Count
+from privkit.torch_utils.chunks import in_chunks
 
 CHUNK = 1 << 24  # distances that are held at once
 
@@ -105,12 +106,13 @@ def _nearest(seen: Tensor, known: Tensor, releases: Tensor, kept: Tensor) -> Ten
     """
     rows, there, others, theirs = (part.flatten(1).float() for part in (seen, known, releases, kept))
     whole = bool((there == 1).all()) and bool((theirs == 1).all())
-    winners = []
-    for x, k in zip(*(part.split(max(1, CHUNK // len(others))) for part in (rows, there)), strict=True):
+
+    def winners(part: slice) -> Tensor:
+        x, k = rows[part], there[part]
         if whole:
-            winners.append(torch.cdist(x, others).argmin(1))
-            continue
+            return torch.cdist(x, others).argmin(1)
         squared = (k * x.square()) @ theirs.T - 2 * (k * x) @ (theirs * others).T + k @ (theirs * others.square()).T
         both = k @ theirs.T
-        winners.append(torch.where(both > 0, squared / both.clamp_min(1e-12), torch.inf).argmin(1))
-    return torch.cat(winners)
+        return torch.where(both > 0, squared / both.clamp_min(1e-12), torch.inf).argmin(1)
+
+    return in_chunks(winners, len(rows), max(1, CHUNK // len(others)))

@@ -18,6 +18,7 @@ from privkit.attacks.inversion.budgeted import planned
 from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.attacks.inversion.simulator_networks import Decoder, Simulator
 from privkit.attacks.inversion.unsplit_training import fresh
+from privkit.torch_utils.chunks import in_chunks
 from privkit.torch_utils.seeded import seeded
 
 BETAS = (0.5, 0.999)
@@ -226,9 +227,9 @@ class SimulatorTraining(ABC):
 
     def _decoded(self, rows: Tensor, labels: Tensor | None) -> Tensor:
         """Images of many releases, cut to [0, 1]."""
-        of_rows = [None] * len(rows.split(_CHUNK)) if labels is None else labels.split(_CHUNK)
-        pairs = zip(rows.split(_CHUNK), of_rows, strict=True)
-        return torch.cat([self._decode(part, label) for part, label in pairs]).clamp(0, 1)
+        return in_chunks(
+            lambda part: self._decode(rows[part], None if labels is None else labels[part]), len(rows), _CHUNK
+        ).clamp(0, 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimizers."""

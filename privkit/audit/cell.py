@@ -22,7 +22,7 @@ from privkit.config import AuditConfig
 from privkit.domains.labels import several
 from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, UsageError
 from privkit.interval import Interval
-from privkit.out_of_memory import ran_out, shortage
+from privkit.out_of_memory import advice, ran_out, shortage
 from privkit.registry import load
 from privkit.reports.schema import Costs, Row
 from privkit.run.cell_limits import OverLimit, limited
@@ -101,8 +101,8 @@ def run_cell(
     except Exception as error:
         if ran_out(error):
             raise OutOfMemory(
-                f"memory ran out in {base.defense} / {base.attack}, seed {base.seed} ({shortage(error)}); free some, "
-                "or raise the limit (ulimit -v), and run the same command again: finished cells are kept"
+                f"memory ran out in {base.defense} / {base.attack}, seed {base.seed} ({shortage(error)}); "
+                f"{advice(error)}, and run the command again: finished cells are kept"
             ) from None
         log(traceback.format_exc())
         reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"

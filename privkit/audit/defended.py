@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, nn
 
+from privkit.attacks.base import NotApplicable
 from privkit.audit.seed_data import SeedData
 from privkit.config import AuditConfig
 from privkit.defenses.automatic import Denoiser
@@ -34,9 +35,11 @@ from privkit.sealed import AGAIN
 from privkit.seeds import derive
 from privkit.storage import load_module, read_record, save_module, write_record
 from privkit.torch_utils.seeded import seeded
-from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, split_round, train
+from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, train
 from privkit.training.costs import edge_costs
+from privkit.training.distributed import processes
 from privkit.training.loop import learns
+from privkit.training.together import train_together
 
 CHECKPOINT = "training.ckpt"
 """In a model's folder, while it is trained."""
@@ -82,7 +85,7 @@ def defended_model(
         edge, upper, _ = untrained(config, cell, seed_data)
         if (state := checkpoint.load()) is not None:
             log(f"training resumed after epoch {len(state['curve'])}")
-        trained = train(
+        trained = train_together(
             edge,
             upper,
             splits.private,
@@ -223,7 +226,15 @@ def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any],
 def replay(
     config: AuditConfig, cell: Cell, seed_data: SeedData, play: Callable[..., Round], progress: Progress
 ) -> None:
-    """Train this cell's model over again, from the same seed and so with the same rounds, for `play` to watch."""
+    """Train this cell's model over again, from the same seed and so with the same rounds, for `play` to watch.
+
+    Raises:
+        NotApplicable: in several processes, each of which sees its own part of the rounds.
+    """
+    if (world := processes()[1]) > 1:
+        raise NotApplicable(
+            f"it watches rounds of training, but each of {world} processes sees only its own; run it without torchrun"
+        )
     edge, upper, _ = untrained(config, cell, seed_data)
     watch = Checkpoint(None, progress.step)
     epochs, shares = config.budget.epochs, seed_data.shares
@@ -258,9 +269,7 @@ def another(
                     weight.copy_(given)
     if not learns(edge):
         edge.lowers.load_state_dict(real.lowers.state_dict())  # buffers, too
-    train(
-        edge, upper, private, config.training, epochs=config.budget.epochs, seed=seed, shares=shares, play=split_round
-    )
+    train_together(edge, upper, private, config.training, epochs=config.budget.epochs, seed=seed, shares=shares)
     return DefendedModel(edge=edge.eval(), upper=upper.eval(), known={})
 
 

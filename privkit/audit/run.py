@@ -12,7 +12,7 @@ from privkit.audit import launch
 from privkit.audit.probe import check_shapes
 from privkit.audit.report import build
 from privkit.audit.seed_data import open_data
-from privkit.audit.worker import CellWorker, pick_device
+from privkit.audit.worker import CellWorker, check_precision, pick_device
 from privkit.caches import use_own_caches
 from privkit.config import AuditConfig
 from privkit.errors import UsageError
@@ -187,6 +187,7 @@ def _led(
     keep_freed_memory()
     check_batches(config)
     device, progress = pick_device(config.device), progress or Silent()
+    check_precision(config, device)
     if workers != 1:
         launch.check(config, workers)
     folder_path = Path(out) if out is not None else default_folder(config)

@@ -29,6 +29,7 @@ from privkit.run.records import read_manifest
 from privkit.run.verdict import read_verdict
 from privkit.settings import resolve
 from privkit.torch_utils.freed_memory import keep_freed_memory
+from privkit.torch_utils.precision import computes_bfloat16
 
 
 @dataclass(kw_only=True)
@@ -175,6 +176,7 @@ def join(run: Path | str, *, device: str | None = None, progress: Progress | Non
     path = Path(run)
     config, manifest = planned(path)
     place = pick_device(device or config.device)
+    check_precision(config, place)
     with RunFolder(path, manifest, role="work") as folder:
         if folder.unlocked:
             raise RunFolderError(f"{folder.unlocked}: a run has several workers only where files can be locked")
@@ -244,3 +246,16 @@ def pick_device(name: str) -> torch.device:
             raise UsageError(f"--device {name}, but torch sees {count} CUDA devices; use cuda:0 to cuda:{count - 1}")
         torch.cuda.set_device(int(number))
     return torch.device("cuda" if kind == "cuda" or (kind == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def check_precision(config: AuditConfig, device: torch.device) -> None:
+    """Refuse bfloat16 on a card that would only emulate it.
+
+    Raises:
+        UsageError: with what works.
+    """
+    if any(part.training.precision == "bfloat16" for part in config.parts) and not computes_bfloat16(device):
+        raise UsageError(
+            f"--training precision=bfloat16, but {torch.cuda.get_device_name()} computes no bfloat16; use "
+            "precision=auto, float32, or --device cpu"
+        )

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from privkit.errors import PrivkitError, tell
-from privkit.out_of_memory import ran_out, shortage
+from privkit.out_of_memory import advice, ran_out, shortage
 from privkit.run.stopping import Stopped, heeded
 
 INTERNAL_FAULT = 70
@@ -93,8 +93,8 @@ def _told(error: BaseException) -> int:
         return error.exit_code
     if ran_out(error):
         tell(
-            f"memory ran out ({shortage(error)}); free some, or raise the limit (ulimit -v), and run the same command "
-            "again: what was finished is kept"
+            f"memory ran out ({shortage(error)}); {advice(error)}, and run the same command again: "
+            "what was finished is kept"
         )
         return 3
     if hasattr(error, "format_message"):  # click's

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
 from privkit.out_of_memory import ran_out
+from privkit.torch_utils.chunks import in_chunks
 
 CHUNK = 64
 _EMBEDDED_SIZE = 96
@@ -61,7 +62,7 @@ class FeatureNetwork:
             raise UsageError(f"{self.label} reads grey or color images [N, 1 or 3, H, W], got {list(images.shape)}")
         if not images.isfinite().all():
             raise UsageError("images hold NaN or infinity: there is nothing to compare")
-        return torch.cat([self._features(chunk) for chunk in images.split(CHUNK)])
+        return in_chunks(lambda part: self._features(images[part]), len(images), CHUNK)
 
     def _features(self, images: Tensor) -> Tensor:
         """Features of one chunk."""

@@ -17,6 +17,7 @@ from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
 from privkit.out_of_memory import ran_out
 from privkit.seeds import derive
+from privkit.torch_utils.precision import short_by_default
 from privkit.torch_utils.seeded import seeded
 from privkit.training.filtered import Filtered
 from privkit.training.losses import own_loss
@@ -107,7 +108,7 @@ class Clients(nn.Module):
 
     def mixed_precision(self, device: torch.device) -> torch.autocast:
         """A context in which both sides compute in the chosen precision; weights and losses stay float32."""
-        short = self.precision == "bfloat16" or (self.precision == "auto" and device.type == "cuda")
+        short = self.precision == "bfloat16" or (self.precision == "auto" and short_by_default(device))
         return torch.autocast(device.type, torch.bfloat16, enabled=short)
 
     @classmethod

@@ -155,8 +155,8 @@ def train(
     images as the receipt says. An epoch's randomness depends on the seed and its number alone: a restart continues
     bit for bit.
 
-    Under torchrun each process takes its part of every client's batch; a batch-level defense then mixes within that
-    part, and its receipts say so.
+    Under torchrun each of W processes plays a round with B images of every client, and one step averages the gradients
+    of all W rounds. A message holds B images whatever W is, so receipts and accounting stay as they are.
 
     Args:
         edge: on the device of `private`.
@@ -183,7 +183,7 @@ def train(
     check_private(edge, spec, world)
     edge.precision = spec.precision
     shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
-    rounds = rounds_an_epoch(len(private), protocol.clients, batch)
+    rounds = rounds_an_epoch(len(private), protocol.clients, batch * world)
     steps = rounds * (protocol.clients // protocol.active)  # who takes turns makes a step a turn
     total = epochs * steps
     if spec.freeze_lower:  # never the other way round: what a user froze stays frozen
@@ -228,9 +228,9 @@ def train(
         if not learns(edge):  # batch statistics would carry one record into the smashed data of others
             edge.lowers.eval()
         draws = Generator(device).manual_seed(derive(seed, "train", epoch))
-        order = round_order(private, shares, protocol, batch, rounds, draws)
+        order = round_order(private, shares, protocol, batch * world, rounds, draws)
         if world > 1:  # the order is everybody's, what each process draws beside it is its own
-            order = order[:, :, rank * batch // world : (rank + 1) * batch // world]
+            order = order[:, :, rank * batch : (rank + 1) * batch]
             draws.manual_seed(derive(seed, "train", epoch, "process", rank))
         secret = Generator(device).manual_seed(derive(seed, "train", epoch, "updates"))
         losses, groups = [], []
@@ -297,15 +297,13 @@ def check_batch(edge: Clients, batch: int, images: int, world: int = 1) -> None:
         UsageError: with what works.
     """
     clients, defense = edge.protocol.clients, edge.defense
-    if batch % world:
-        raise UsageError(f"batch_size={batch} must be a multiple of the {world} processes that share every batch")
-    if images < clients * batch:
-        whose = "" if clients == 1 else f" of {clients} clients"
+    if images < clients * batch * world:
+        whose = ("" if clients == 1 else f" of {clients} clients") + (f" in {world} processes" if world > 1 else "")
         raise UsageError(f"batch_size={batch}{whose} is more than the {images} private images; lower it")
-    if batch // world < defense.smallest_batch:
+    if batch < defense.smallest_batch:
         raise UsageError(
             f"{defense.name} needs batches of at least {defense.smallest_batch} images, got "
-            f"batch_size={batch // world}: a smaller batch mixes nothing"
+            f"batch_size={batch}: a smaller batch mixes nothing"
         )
 
 

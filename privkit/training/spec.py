@@ -100,7 +100,7 @@ class TrainingSpec(OptimizerSpec):
             validation images of the budget. Both are stored.
         best_by: what makes an epoch the best: "accuracy", "mcc" or "auc"; of equal ones the first.
         precision: of products and convolutions: "float32", "bfloat16" (weights and losses stay float32), or "auto" for
-            bfloat16 on a GPU and float32 on a CPU. A CPU with avx512_bf16 trains about twice as fast in bfloat16.
+            bfloat16 on a GPU that has it and float32 elsewhere. A CPU with avx512_bf16 is about twice as fast in it.
 
     Source: batch 50 of Yao et al., patch shuffling, §V-A.1; Abadi et al. 2016 (DP-SGD). The default optimizer and
     schedule are privkit's.

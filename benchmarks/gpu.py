@@ -1,0 +1,150 @@
+"""What a GPU gives, part by part: `python benchmarks/gpu.py [--part NAME] [--out FILE]`.
+
+    python benchmarks/gpu.py                            # every part that has no row of this device yet
+    python benchmarks/gpu.py --part speed
+    python benchmarks/gpu.py --device cpu --tiny        # every part at toy size, to try the script itself
+
+A part consists of units. Each appends a row to `--out`, and is skipped if its row is there. A part ends after eight
+minutes; the same command goes on with what is missing. `python benchmarks/pages.py` makes docs/results/gpu.md from the
+rows. Parts: tests, speed, training, white_box, fsha, attacks, shuffle, scoring, audit.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import Any, Literal, get_args
+
+import torch
+from gpu_parts import PARTS, Part, Setting
+from run import machine
+from run import main as run
+
+ROWS = Path(__file__).parent / "results" / "gpu" / "rows.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        part: one part alone; all of them by default.
+        out: the file of rows.
+        tiny: toy sizes, at which no goal is judged.
+        seconds: of a part, at most.
+        data_root: folder with MNIST, for fsha; without it 5,000 digits stand in, and its goal is not judged.
+    """
+
+    part: Part | None = None
+    out: str = str(ROWS)
+    device: Literal["cuda", "cpu"] = "cuda"
+    tiny: bool = False
+    seconds: float = 480
+    data_root: str | None = None
+
+
+class TimeUp(BaseException):
+    """The part has used its time. It derives from `BaseException`, so that no handler of errors swallows it."""
+
+
+def device_of(options: Options) -> dict[str, str]:
+    """The device and its driver."""
+    if options.device == "cpu":
+        return {"device": "cpu", "driver": "none"}
+    driver = "unknown"
+    if shutil.which("nvidia-smi"):
+        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+        driver = answer[0] if answer else driver
+    return {"device": torch.cuda.get_device_name(), "driver": driver}
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """All rows that there are."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise `TimeUp` inside when the time is over."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise TimeUp
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def measured(part: Part, options: Options, where: dict[str, Any]) -> None:
+    """Every unit of a part whose row is missing."""
+    path = Path(options.out)
+    done = {
+        (row["part"], row["unit"])
+        for row in rows_of(path)
+        if (row["device"], row["tiny"]) == (where["device"], options.tiny)
+    }
+    setting = Setting(
+        device=torch.device(options.device),
+        tiny=options.tiny,
+        data_root=options.data_root,
+        ends=monotonic() + options.seconds,
+    )
+    try:
+        with limited(options.seconds):
+            for name, measure in PARTS[part](setting):
+                if (part, name) in done:
+                    print(f"{part}: {name}: is there already")
+                    continue
+                try:
+                    values = measure()
+                except Exception as error:  # the other units go on
+                    print(f"{part}: {name}: failed: {type(error).__name__}: {error}")
+                    continue
+                goals = values.pop("goals", [])
+                if options.device == "cpu" or options.tiny:
+                    goals = []
+                row = {"part": part, "unit": name, "tiny": options.tiny, **where, "seed": 0, **values, "goals": goals}
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                print(f"{part}: {name}: {json.dumps(values, ensure_ascii=False)}", flush=True)
+    except TimeUp:
+        print(f"{part}: {options.seconds:g} seconds are over; the same command goes on with the units that are missing")
+
+
+def main(options: Options) -> None:
+    """Measure, and print which goals are met."""
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("torch sees no CUDA device; --device cpu --tiny tries the script without one")
+    if options.device == "cpu" and not options.tiny:
+        raise ValueError("--device cpu goes with --tiny, since a CPU would take days at full size")
+    about = machine(torch.get_num_threads())
+    kept = ("commit", "date", "python", "torch")
+    where = {**device_of(options), **{key: about[key] for key in kept}, "cuda": torch.version.cuda or "none"}
+    for part in [options.part] if options.part else get_args(Part):
+        measured(part, options, where)
+    print("\nGoals")
+    judged = [one for row in rows_of(Path(options.out)) if row["device"] == where["device"] for one in row["goals"]]
+    for one in judged:
+        print(f"  {'met    ' if one['met'] else 'NOT MET'} {one['goal']}: {one['value']:.4g}")
+    if not judged:
+        print("  none was judged: goals are those of a GPU at full size")
+
+
+if __name__ == "__main__":
+    sys.argv.insert(1, "gpu")
+    sys.exit(run())

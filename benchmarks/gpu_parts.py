@@ -1,0 +1,449 @@
+"""The parts of `benchmarks/gpu.py`: what each measures, at full size and at toy size."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from time import monotonic, perf_counter
+from typing import Any, Literal
+from unittest.mock import patch
+from xml.etree import ElementTree
+
+import fsha
+import shuffle
+import torch
+import training
+from fsha_clients import SHAPE as FSHA_SHAPE
+from fsha_clients import client as fsha_client
+from fsha_clients import digits, plain
+from limits import PEAKS, card_of, training_round
+from torch import Generator
+
+import attacks
+from privkit.attacks.base import NoSession
+from privkit.attacks.goals import reconstruct
+from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.hijack.fsha import FSHA, ROUNDS_AN_EPOCH
+from privkit.attacks.inversion.sdar import SDAR
+from privkit.audit.run import run_audit
+from privkit.defenses import BatchShuffle
+from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.domains.base import Batch
+from privkit.domains.images.domain import Images
+from privkit.domains.partition import Iid
+from privkit.registry import parse
+from privkit.training import Checkpoint, Clients, SplitProtocol, TrainingSpec, train
+from privkit.wire.channel import black_box_query, record
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = ("--dataset", "tiny_digits", "--budget", "smoke")
+Part = Literal["tests", "speed", "training", "white_box", "fsha", "attacks", "shuffle", "scoring", "audit"]
+Values = dict[str, Any]
+"""What a unit measured; under "goals", a list of `goal`."""
+Unit = tuple[str, Callable[[], Values]]
+"""A name, which stands for one row, and what measures it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where and how large a part measures.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        tiny: toy sizes.
+        data_root: folder with MNIST; None for 5,000 digits.
+        ends: when the part must end, on the clock `time.monotonic`.
+    """
+
+    device: torch.device
+    tiny: bool
+    data_root: str | None
+    ends: float
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left to the part."""
+        return self.ends - monotonic()
+
+    def synchronize(self) -> None:
+        """Wait until the device has done its work."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def peak(self) -> tuple[float, float] | None:
+        """Operations and bytes a second of this device; None if they are not in `PEAKS`."""
+        card = card_of(torch.cuda.get_device_name()) if self.device.type == "cuda" else None
+        return None if card is None else PEAKS[card]
+
+
+def goal(says: str, value: float, *, most: float | None = None, least: float | None = None) -> Values:
+    """A goal and whether it is met.
+
+    >>> goal("ratio", 1.04, most=1.05)
+    {'goal': 'ratio ≤ 1.05', 'value': 1.04, 'met': True}
+    """
+    met = (most is None or value <= most) and (least is None or value >= least)
+    bound = f"≤ {most:g}" if most is not None else f"≥ {least:g}"
+    return {"goal": f"{says} {bound}", "value": value, "met": met}
+
+
+class Enough(Exception):
+    """The epochs that were wanted are timed."""
+
+
+class Stopwatch(NoSession):
+    """Notes when each epoch of an attack ends, and raises `Enough` after so many."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs, self.ended, self.total = epochs, [perf_counter()], 0
+
+    def report(self, done: int, total: int, value: float) -> None:
+        """Note the time."""
+        self.ended.append(perf_counter())
+        self.total = total
+        if len(self.ended) > self.epochs:
+            raise Enough
+
+    def epoch_seconds(self) -> float:
+        """Median; the first one, which warms up, counts only if it is alone."""
+        spans = [after - before for before, after in pairwise(self.ended)]
+        return median(spans[1:] or spans)
+
+
+def tests(setting: Setting) -> Iterator[Unit]:
+    """(a) The tests marked `gpu`."""
+
+    def run() -> Values:
+        files = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "tests.xml"
+            command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"--junitxml={report}", *files]
+            subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+            suite = next(ElementTree.parse(report).getroot().iter("testsuite"))
+        counts = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped")}
+        bad = counts["failures"] + counts["errors"] + counts["skipped"]
+        return {**counts, "goals": [goal("tests marked gpu that fail or are skipped", bad, most=0)]}
+
+    yield "tests marked gpu", run
+
+
+RATIOS = {1: 1.05, 10: 1.10, 100: 1.3}
+"""Clients -> the largest ratio of PSL's time to that of centralized training that is a success."""
+
+
+def speed(setting: Setting) -> Iterator[Unit]:
+    """(b) PSL and CutMixSL against a hand-written loop over the uncut model: eager, compiled, CUDA graphs."""
+    models = ("vit_micro",) if setting.tiny else ("vit_tiny6", "pit_tiny", "vgg16")
+    batch, steps, turns = (8, 1, 1) if setting.tiny else (2_000, 10, 5)
+    numbers = (1, 4) if setting.tiny else (1, 10, 100)
+    modes: dict[str, Mapping[str, Any] | None] = {
+        "eager": None,
+        "torch.compile": {"dynamic": False},  # a graph for each shape, as a run with one shape has it
+        "CUDA graphs": {"dynamic": False, "mode": "reduce-overhead"},
+    }
+    if setting.tiny:
+        modes = {"eager": None, "torch.compile": {"dynamic": False, "backend": "eager"}}
+
+    def run(name: str, mode: Mapping[str, Any] | None) -> Values:
+        torch._dynamo.reset()
+        torch._dynamo.config.recompile_limit = 64  # five shapes share their code
+        images = training.data(batch * steps, setting.device)
+        works = {"centralized": training.centralized(name, images, batch, mode)}
+        for n in numbers:
+            works[f"PSL, n={n}"] = training.privkit(name, images, batch, n, compiled=mode)
+            if n > 1:
+                works[f"CutMixSL, n={n}"] = training.privkit(name, images, batch, n, group=2, compiled=mode)
+                if mode is None:
+                    works[f"loop over clients, n={n}"] = training.looped(name, images, batch, n)
+        wall = {
+            label: seconds / steps for label, (seconds, _) in training.in_turns(works, setting.device, turns).items()
+        }
+        base, peak = wall["centralized"], setting.peak()
+        values: Values = {
+            "batch": batch,
+            "ms_a_round": {label: 1e3 * seconds for label, seconds in wall.items()},
+            "images_a_second": {label: batch / seconds for label, seconds in wall.items()},
+            "ratio": {label: seconds / base for label, seconds in wall.items()},
+            "faster_than_the_loop": {
+                f"n={n}": wall[f"loop over clients, n={n}"] / wall[f"PSL, n={n}"] for n in numbers if n > 1 and not mode
+            },
+        }
+        if peak is not None:
+            flops = training_round(name, 1, 1, batch).flops
+            values["share_of_bf16_peak"] = {
+                label: flops / wall[label] / peak[0] for label in ("centralized", "PSL, n=1")
+            }
+        psl = {n: values["ratio"][f"PSL, n={n}"] for n in numbers}
+        goals = [goal(f"{name}, {label}: PSL / centralized, n={n}", psl[n], most=RATIOS.get(n, 0)) for n in numbers]
+        return {**values, "goals": goals}
+
+    for name in models:
+        for label, mode in modes.items():
+            yield f"{name}, {label}", partial(run, name, mode)
+
+
+def whole_training(setting: Setting) -> Iterator[Unit]:
+    """(c) 600 epochs of CutMixSL with 10 clients: ten are timed, and all are run if the time suffices."""
+    images, clients, batch, epochs, timed = (40, 2, 5, 4, 2) if setting.tiny else (50_000, 10, 128, 600, 10)
+
+    def run() -> Values:
+        data = training.data(images, setting.device)
+        model, domain = "vit_micro" if setting.tiny else "vit_tiny6", Images(shape=training.SHAPE)
+        split = parse("models", model).spec.build(domain, training.CLASSES, positions=True, seed=0)
+        protocol = SplitProtocol(clients=clients)
+        edge = Clients.build(
+            split.lower, RandomCutMix(group=2), domain, classes=training.CLASSES, seed=0, protocol=protocol
+        ).to(setting.device)
+        watch = Stopwatch(epochs)
+
+        def noted(done: int, total: int, value: float) -> None:
+            watch.report(done, total, value)
+            if done == timed and watch.epoch_seconds() * (epochs - timed) > setting.left:
+                raise Enough
+
+        with suppress(Enough):
+            train(
+                edge,
+                split.upper.to(setting.device),
+                data,
+                TrainingSpec(batch_size=batch),
+                epochs=epochs,
+                seed=0,
+                shares=Iid().assign(data.y.cpu(), clients, 0),
+                checkpoint=Checkpoint(None, noted),
+            )
+        ran = len(watch.ended) - 1
+        minutes = watch.epoch_seconds() * epochs / 60
+        whole = (watch.ended[-1] - watch.ended[0]) / 60 if ran == epochs else None
+        taken = minutes if whole is None else whole
+        return {
+            "epochs_run": ran,
+            "epoch_seconds": watch.epoch_seconds(),
+            "minutes_extrapolated": minutes,
+            "minutes_run": whole,
+            "goals": [goal(f"minutes of {epochs} epochs of CutMixSL", taken, most=10)],
+        }
+
+    yield f"{epochs} epochs, {clients} clients, {images:,} images", run
+
+
+def white_box(setting: Setting) -> Iterator[Unit]:
+    """(d) White box on many images at once against the loop over images."""
+
+    def run(images: int, rounds: int, looped: int) -> Values:
+        lower = attacks.client(setting.device)
+        with torch.no_grad():
+            drawn = torch.rand(images, *attacks.SHAPE, generator=Generator().manual_seed(0))
+            smashed = lower(drawn.to(setting.device))
+        for warm in (smashed, smashed[:1]):
+            attacks.milliseconds(lower, warm, len(warm))
+        together = median(attacks.milliseconds(lower, smashed, images) for _ in range(rounds))
+        apart = median(attacks.milliseconds(lower, smashed[:looped], 1) for _ in range(rounds))
+        ratio = apart / together
+        return {
+            "ms_together": together,
+            "ms_apart": apart,
+            "ratio": ratio,
+            "goals": [goal(f"white box, {images} images: times faster than the loop", ratio, least=20)],
+        }
+
+    for images in (2,) if setting.tiny else (64, 256, 1_024):
+        yield f"{images} images", partial(run, images, 1 if setting.tiny else 5, 1 if setting.tiny else 8)
+
+
+class Memory(Stopwatch):
+    """Keeps the state, so that a call with more epochs goes on."""
+
+    state: dict[str, Any] | None = None
+
+    def load(self) -> dict[str, Any] | None:
+        """The last state."""
+        return self.state
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Keep it."""
+        self.state = state
+
+
+def hijack(setting: Setting) -> Iterator[Unit]:
+    """(e) FSHA at full width until the published error is reached, 10,000 rounds at most."""
+    width, blocks, epochs, every, batch = (2, 1, 1, 1, 2) if setting.tiny else (64, 6, 100, 10, 64)
+    victims, published = 500, 0.0193
+
+    def run() -> Values:
+        data = [part.to(setting.device) for part in digits(setting.data_root)]
+        private, labels, own, own_labels = [part[:60] for part in data] if setting.tiny else data
+        truth = private[:victims]
+        given = fsha.Options(part="mnist", batch=batch, victims=victims, device=str(setting.device))
+        memory, error, done = Memory(epochs + 1), float("inf"), 0
+        while done < epochs and error > published:
+            began, done = monotonic(), done + every
+            lower = fsha_client("1", 0, width).to(setting.device)
+            clients = fsha.Victims(lower, private, labels, truth, given, 0, plain)
+            known = ImageObservation(
+                image_shape=FSHA_SHAPE, batch_size=batch, auxiliary=own, auxiliary_labels=own_labels, clients=clients
+            )
+            views = clients.views()
+            first = replace(views[0], labels=labels[: len(views[0].smashed)])
+            attack = FSHA(epochs=done, width=width, blocks=blocks)
+            guess = attack.run(replace(known, views=[first, *views[1:]]), Generator().manual_seed(0), memory).images
+            error = 4 * (guess - truth).square().mean().item()
+            if setting.left < 1.5 * (monotonic() - began):
+                break
+        goals = [goal(f"FSHA on MNIST: error after {done * ROUNDS_AN_EPOCH:,} rounds", error, most=published)]
+        return {
+            "data": "mnist" if setting.data_root else "5,000 digits",
+            "rounds": done * ROUNDS_AN_EPOCH,
+            "mse": error,
+            "ms_a_round": 1e3 * memory.epoch_seconds() / ROUNDS_AN_EPOCH,
+            "goals": goals if setting.data_root else [],
+        }
+
+    yield f"level 1, width {width}, {'mnist' if setting.data_root else 'digits'}", run
+
+
+def long_attacks(setting: Setting) -> Iterator[Unit]:
+    """(f) The joint solver of orders, SDAR and the black box at the papers' size: seconds an epoch."""
+    epochs = 1 if setting.tiny else 3
+    wide, small = ((1, 8, 8), (1, 8, 8)) if setting.tiny else ((3, 224, 224), (3, 32, 32))
+    large = "vit_micro" if setting.tiny else "t2t_vit:width=512,depth=24,heads=8"
+    narrow = "vit_micro" if setting.tiny else "resnet20_tanh"
+    own, few, batch = (40, 10, 10) if setting.tiny else (5_000, 200, 50)
+
+    def run(attack: Any, model: str, defense: str, shape: tuple[int, int, int]) -> Values:
+        domain, spec, device = Images(shape=shape), parse("defenses", defense).spec, setting.device
+        split = parse("models", model).spec.build(domain, 10, positions=spec.position_embedding, seed=0)
+        edge = Clients.build(split.lower, spec, domain, classes=10, seed=0).to(device)
+        draws, numbers = Generator().manual_seed(0), torch.arange(own + few)
+        everything = Batch(x=torch.rand(own + few, *shape, generator=draws), y=numbers % 10, ids=numbers).to(device)
+        auxiliary, attacked = everything[:own], everything[own:]
+        watch = Stopwatch(epochs)
+        observation = ImageObservation(
+            image_shape=shape,
+            batch_size=batch,
+            views=record(edge, attacked, batch_size=batch, seed=0).views,
+            auxiliary=auxiliary.x,
+            auxiliary_labels=auxiliary.y,
+            query=black_box_query(edge),
+            upper=split.upper.to(device).eval(),
+        )
+        with suppress(Enough):
+            attack.run(observation, Generator().manual_seed(0), watch)
+        setting.synchronize()
+        seconds = watch.epoch_seconds()
+        return {
+            "own_images": own,
+            "epoch_seconds": seconds,
+            "epochs": watch.total,
+            "hours": seconds * watch.total / 3600,
+        }
+
+    solver = parse("attacks", "jigsaw:epochs=1,kicks=1" if setting.tiny else "jigsaw:pairs=joint").spec
+    decoder = parse("attacks", f"black_box:epochs={2 if setting.tiny else 50}").spec
+    yield "joint solver of patch shuffling", partial(run, solver, large, "patch_shuffle", wide)
+    yield "SDAR", partial(run, SDAR(batch=4, epochs=1) if setting.tiny else SDAR(batch=128), narrow, "none", small)
+    yield "black box of batch shuffling", partial(run, decoder, large, "batch_shuffle", wide)
+
+
+def gather(setting: Setting) -> Iterator[Unit]:
+    """(g) Batch shuffling against the bandwidth of the memory: every number is read once and written once."""
+    size = (2, 9, 4) if setting.tiny else (shuffle.BATCH, shuffle.TOKENS, shuffle.WIDTH)
+    repeats = 2 if setting.tiny else 200
+
+    def run(dtype: torch.dtype) -> Values:
+        draws = Generator(setting.device).manual_seed(0)
+        tokens = torch.randn(1, *size, generator=draws, device=setting.device).to(dtype)
+        labels, defense = torch.zeros(1, size[0], device=setting.device), BatchShuffle(keep=shuffle.KEEP)
+
+        def seconds(work: Callable[[], object]) -> float:
+            spans = []
+            for _ in range(5):
+                setting.synchronize()
+                start = perf_counter()
+                for _ in range(repeats):  # one after another, as in training: launches overlap with work
+                    work()
+                setting.synchronize()
+                spans.append((perf_counter() - start) / repeats)
+            return median(spans)
+
+        shuffled = seconds(lambda: defense.apply(tokens, labels, draws))
+        copied = seconds(tokens.clone)
+        values: Values = {"us_shuffle": 1e6 * shuffled, "us_copy": 1e6 * copied, "ratio": shuffled / copied}
+        if (peak := setting.peak()) is not None:
+            values["share_of_bandwidth"] = 2 * tokens.nbytes / shuffled / peak[1]
+            values["share_of_bandwidth_copy"] = 2 * tokens.nbytes / copied / peak[1]
+        return values
+
+    for dtype in (torch.float32, torch.bfloat16):
+        yield f"B={size[0]} N={size[1]} D={size[2]}, {str(dtype).removeprefix('torch.')}", partial(run, dtype)
+
+
+def scoring(setting: Setting) -> Iterator[Unit]:
+    """(h) SSIM and PSNR as a share of the whole audit."""
+
+    def run() -> Values:
+        spent, score = [0.0], reconstruct.score
+
+        def timed(*given: Any, **named: Any) -> Any:
+            setting.synchronize()
+            start = perf_counter()
+            try:
+                return score(*given, **named)
+            finally:
+                spent[0] += perf_counter() - start
+
+        size: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke"} if setting.tiny else {"budget": "small"}
+        began = perf_counter()
+        with tempfile.TemporaryDirectory() as folder, patch.object(reconstruct, "score", timed):
+            run_audit(
+                defense="batch_shuffle",
+                attack="mean_image" if setting.tiny else "black_box",
+                device=setting.device.type,
+                out=f"{folder}/run",
+                **size,
+            )
+        whole = perf_counter() - began
+        return {"seconds": whole, "seconds_scoring": spent[0], "share": spent[0] / whole}
+
+    yield "audit of batch_shuffle", run
+
+
+def audit(setting: Setting) -> Iterator[Unit]:
+    """(i) The audit that a user types, from the start of the process to its report."""
+
+    def run() -> Values:
+        command = [sys.executable, "-m", "privkit", "audit", "--defense", "batch_shuffle"]
+        command += ["--attack", "mean_image", *TINY] if setting.tiny else ["--attack", "auto"]
+        began = perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(
+                [*command, "--device", setting.device.type, "--out", f"{folder}/run"],
+                cwd=ROOT, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if done.returncode:
+                raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+            cells = len((Path(folder) / "run" / "results.jsonl").read_text("utf-8").splitlines())
+        return {"command": " ".join(command[2:]), "seconds": perf_counter() - began, "cells": cells}
+
+    yield "privkit audit --defense batch_shuffle --attack auto", run
+
+
+PARTS: dict[Part, Callable[[Setting], Iterator[Unit]]] = {
+    "tests": tests,
+    "speed": speed,
+    "training": whole_training,
+    "white_box": white_box,
+    "fsha": hijack,
+    "attacks": long_attacks,
+    "shuffle": gather,
+    "scoring": scoring,
+    "audit": audit,
+}

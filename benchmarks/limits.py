@@ -1,0 +1,254 @@
+"""Floating-point operations and bytes of a step, and the least time in which the hardware could do it.
+
+    python benchmarks/run.py limits              # writes results/gpu/limits.csv, a part of docs/results/gpu.md
+
+Operations are those of matrix products, convolutions and attention (torch.utils.flop_counter). Bytes are what no kernel
+can keep on the chip: activations that wait for the backward pass are written and read once; weights are read, their
+gradients written and read, and weights and both moments of Adam read and written. The least time is the longer of both
+over the limits of NVIDIA's H200. Rounds of training are counted on tensors without numbers, so no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fsha import Options as FshaOptions
+from fsha import Victims
+from fsha_clients import SHAPE as FSHA_SHAPE
+from fsha_clients import client as fsha_client
+from fsha_clients import plain
+from torch import Generator, Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from privkit.attacks.base import View
+from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.hijack.fsha import FSHA
+from privkit.attacks.hijack.fsha_server import Server
+from privkit.attacks.inversion.decoders import build
+from privkit.attacks.inversion.image_fit import total_variation
+from privkit.attacks.inversion.sdar import SDAR
+from privkit.attacks.inversion.sdar_training import SDARTraining
+from privkit.attacks.inversion.simulator_data import AttackData
+from privkit.defenses import NoDefense
+from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.domains.images.domain import Images
+from privkit.registry import parse
+from privkit.training import Clients, SplitProtocol, split_round
+
+TABLE = Path(__file__).parent / "results" / "gpu" / "limits.csv"
+PEAKS = {"H200": (989e12, 4.8e12), "H100": (989e12, 3.35e12), "A100": (312e12, 2.039e12)}
+"""Operations a second in dense bfloat16, and bytes a second of memory, of SXM cards.
+
+Source: NVIDIA's datasheets "H200 Tensor Core GPU" (1,979 TFLOPS with sparsity, 4.8 TB/s), "H100" (1,979, 3.35) and
+"A100" (312 without sparsity, 2,039 GB/s). Sparsity doubles the figure.
+"""
+_BYTES_A_WEIGHT = 4 + 2 * 4 + 6 * 4
+"""Read forward; gradient written and read; Adam reads and writes the weight and two moments; all in float32."""
+CLIENTS, TOTAL, SHAPE, CLASSES = 10, 2_000, (3, 32, 32), 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        out: the CSV file.
+    """
+
+    out: str = str(TABLE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """What a step costs.
+
+    Attributes:
+        flops: floating-point operations, two for a multiply-accumulate.
+        trained: numbers that the step changes.
+        activations: bytes that wait for the backward pass.
+    """
+
+    flops: int
+    trained: int
+    activations: int
+
+    @property
+    def moved(self) -> int:
+        """Bytes to and from memory, at least."""
+        return 2 * self.activations + _BYTES_A_WEIGHT * self.trained
+
+    def least(self, card: str) -> tuple[float, float]:
+        """Seconds by arithmetic and seconds by memory."""
+        operations, memory = PEAKS[card]
+        return self.flops / operations, self.moved / memory
+
+
+def card_of(name: str) -> str | None:
+    """The key of `PEAKS` for a device's name; None if it is another one.
+
+    >>> card_of("NVIDIA H200"), card_of("Tesla T4")
+    ('H200', None)
+    """
+    return next((card for card in PEAKS if card in name), None)
+
+
+class Operations(TorchDispatchMode):
+    """Counts by torch's formulas; its own counter follows modules, which fails if gradients are differentiated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func._overloadpacket)
+        self.total += formula(*args, **(kwargs or {}), out_val=out) if formula else 0
+        return out
+
+
+def counted(step: Callable[[], object], trained: Iterable[Tensor], given: Iterable[Tensor] = ()) -> Counted:
+    """Count one call.
+
+    Args:
+        step: forward and backward pass.
+        trained: what it changes.
+        given: weights that it only reads, which are no activations either.
+    """
+    weights = list(trained)
+    own = {w.untyped_storage()._cdata for w in (*weights, *given)}
+    kept: dict[int, Tensor] = {}
+
+    def keep(value: Tensor) -> Tensor:
+        key = value.untyped_storage()._cdata
+        if key not in own:
+            kept.setdefault(key, value)  # holding it keeps its key from being used again
+        return value
+
+    with Operations() as operations, torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        step()
+    return Counted(
+        flops=operations.total,
+        trained=sum(w.numel() for w in weights),
+        activations=sum(value.untyped_storage().nbytes() for value in kept.values()),
+    )
+
+
+def scaled(cost: Counted, rows: int, wanted: int) -> Counted:
+    """The same step on more rows, of which each costs the same."""
+    flops, activations = (value * wanted // rows for value in (cost.flops, cost.activations))
+    return Counted(flops=flops, trained=cost.trained, activations=activations)
+
+
+@contextmanager
+def numberless(*modules: nn.Module) -> Iterator[None]:
+    """Inside, tensors have shapes and no numbers, those of the modules as well."""
+    with FakeTensorMode() as mode:
+        for module in modules:
+            module._apply(mode.from_tensor)
+        yield
+
+
+def training_round(model: str, clients: int, group: int, total: int = TOTAL) -> Counted:
+    """A round of training in bfloat16: PSL, or CutMixSL with groups of several clients."""
+    domain = Images(shape=SHAPE)
+    split = parse("models", model).spec.build(domain, CLASSES, positions=True, seed=0)
+    defense = NoDefense() if group == 1 else RandomCutMix(group=group, patch=1 if model == "vgg16" else None)
+    protocol = SplitProtocol(clients=clients)
+    edge = Clients.build(split.lower, defense, domain, classes=CLASSES, seed=0, protocol=protocol)
+    edge.precision = "bfloat16"
+    each = total // clients
+    with numberless(edge, split.upper):
+        images, labels = torch.rand(clients, each, *SHAPE), torch.zeros(clients, each, dtype=torch.int64)
+        weights = [*edge.parameters(), *split.upper.parameters()]
+        return counted(lambda: split_round(edge, split.upper, images, labels, Generator()), weights, [images])
+
+
+def white_box_step(images: int = 256) -> Counted:
+    """Images of 224×224 through the frozen edge of patch shuffling's paper."""
+    model = parse("models", "t2t_vit:width=512,depth=24,heads=8").spec
+    edge = model.build(Images(shape=(3, 224, 224)), CLASSES, positions=False, seed=0).lower.requires_grad_(False)
+    with numberless(edge):
+        free = torch.rand(images, 3, 224, 224, requires_grad=True)
+        target = torch.rand_like(edge(free.detach()))
+
+        def step() -> None:
+            ((edge(free) - target).square().mean() + total_variation(free).sum()).backward()
+
+        return counted(step, [free], edge.parameters())
+
+
+def decoder_step(images: int = 50) -> Counted:
+    """The MAE decoder learns from releases of 196 tokens of 512 numbers."""
+    decoder = build("mae", torch.rand(1, 196, 512), (3, 224, 224))
+    with numberless(decoder), torch.autocast("cpu", torch.bfloat16):
+        released, wanted = torch.rand(images, 196, 512), torch.rand(images, 3, 224, 224)
+        return counted(lambda: decoder.objective(released, wanted).backward(), decoder.parameters())
+
+
+def fsha_round(rows: int = 2) -> Counted:
+    """A whole round of the hijack at the authors' size, level 1; counted for few rows and scaled."""
+    images, labels = torch.rand(4 * rows, *FSHA_SHAPE), torch.zeros(4 * rows, dtype=torch.int64)
+    given = FshaOptions(part="speed", batch=rows)
+    victims = Victims(fsha_client("1", 0), images, labels, images[:1], given, 0, plain)
+    view = View(round=0, smashed=victims.lower(images[:rows]).detach())
+    known = ImageObservation(image_shape=FSHA_SHAPE, batch_size=rows, auxiliary=images, clients=victims)
+    server = Server(FSHA(recipe="released")._settings(), view, victims, known, images, 0)
+    weights = [*victims.lower.parameters(), *(w for part in server._networks().values() for w in part.parameters())]
+    draws = Generator().manual_seed(0)
+    return scaled(counted(lambda: victims.round(lambda seen: server.answer(seen, draws)), weights, [images]), rows, 64)
+
+
+def sdar_step(rows: int = 2) -> Counted:
+    """Simulator, decoder and both discriminators learn from images of 32×32, released as 16 maps."""
+    images, released = torch.rand(20, *SHAPE), torch.rand(20, 16, 32, 32)
+    labels = torch.arange(20) % CLASSES
+    upper = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, CLASSES))
+    data = AttackData(
+        rows=released, images=images, labels=labels, own_labels=labels, classes=CLASSES, upper=upper,
+        imitate=None, round_size=rows, lower=None,
+    )  # fmt: skip
+    training = SDARTraining(SDAR(batch=rows), data, 0)
+    some, draws = torch.arange(rows), Generator().manual_seed(0)
+    weights = [w for part in training.parts.values() for w in part.parameters()]
+    return scaled(counted(lambda: training._learn_from(some, some, draws), weights, [images, released]), rows, 128)
+
+
+def steps() -> Iterator[tuple[str, int, Counted]]:
+    """Each step with its name, its rows and its cost."""
+    for model in ("vit_tiny6", "pit_tiny", "vgg16"):
+        yield f"`{model}`, PSL, n={CLIENTS}", TOTAL, training_round(model, CLIENTS, 1)
+        yield f"`{model}`, CutMixSL, n={CLIENTS}, k=2", TOTAL, training_round(model, CLIENTS, 2)
+    yield "`white_box` through T2T-ViT's edge, 224×224", 256, white_box_step()
+    yield "`black_box`, MAE decoder, 196 tokens of 512", 50, decoder_step()
+    yield "`fsha`, authors' size, level 1", 64, fsha_round()
+    yield "`sdar`, 32×32", 128, sdar_step()
+
+
+def main(options: Options) -> None:
+    """Write and print the table."""
+    heading = [
+        "step", "rows", "TFLOP", "trained (M)", "activations (GB)", "moved (GB)", "ms by arithmetic", "ms by memory",
+        "least ms", "rows/s at most",
+    ]  # fmt: skip
+    rows = []
+    for name, count, cost in steps():
+        seconds = cost.least("H200")
+        cells = (
+            f"{cost.flops / 1e12:.4g}", f"{cost.trained / 1e6:.4g}", f"{cost.activations / 1e9:.3g}",
+            f"{cost.moved / 1e9:.3g}", *(f"{1e3 * s:.3g}" for s in seconds), f"{1e3 * max(seconds):.3g}",
+            f"{count / max(seconds):,.0f}",
+        )  # fmt: skip
+        rows.append([name, str(count), *cells])
+        print(" | ".join(rows[-1]), flush=True)
+    path = Path(options.out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([heading, *rows])

@@ -1,0 +1,143 @@
+"""Several processes of torchrun: the first one runs the whole command, the others help it whenever it trains.
+
+A command trains at moments that only its first process knows: a model may be finished already, and an attack may train
+models of its own. So the first process sends what is to be trained, and all of them train it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import nn
+
+from privkit.domains.base import Batch
+from privkit.domains.partition import ClientPartition
+from privkit.errors import PrivkitError, TrainingDiverged, UsageError, one_line
+from privkit.training.checkpoint import Checkpoint
+from privkit.training.distributed import processes
+from privkit.training.edge import Clients
+from privkit.training.loop import Trained, train
+from privkit.training.spec import TrainingSpec
+
+_PATIENCE = timedelta(days=30)
+"""Longer than any attack, during which the other processes wait."""
+
+
+def train_together(
+    edge: Clients,
+    upper: nn.Module,
+    private: Batch,
+    spec: TrainingSpec,
+    *,
+    epochs: int,
+    seed: int,
+    shares: ClientPartition | None = None,
+    checkpoint: Checkpoint | None = None,
+    validation: Batch | None = None,
+) -> Trained:
+    """As `train`, in all processes that joined.
+
+    Raises:
+        UsageError: if a module cannot be sent to the other processes; as `train` does.
+    """
+    checkpoint = checkpoint or Checkpoint()
+    work: dict[str, Any] = {"edge": edge, "upper": upper, "private": private, "spec": spec}
+    work |= {"epochs": epochs, "seed": seed, "shares": shares}
+    if processes()[1] > 1:
+        _send({**work, "saved": checkpoint.load()})
+    return train(**work, checkpoint=checkpoint, validation=validation)
+
+
+@contextmanager
+def joined(device: str) -> Iterator[bool]:
+    """Join the processes that torchrun started, if it did.
+
+    The first process runs the body. The others train what it trains until its body has ended, and skip theirs.
+
+    Args:
+        device: "cuda", which gives each process a GPU of its own, or "cpu".
+
+    Yields:
+        Whether this process runs the body: False in all but the first.
+
+    Raises:
+        UsageError: if there are fewer GPUs than processes.
+        PrivkitError: in other processes, if the first one failed.
+
+    >>> with joined("cpu") as leads:
+    ...     print(leads)
+    True
+    """
+    if not torch.distributed.is_available() or not torch.distributed.is_torchelastic_launched():
+        yield True
+        return
+    if device == "cuda":
+        _own_gpu(int(os.environ["LOCAL_RANK"]))
+    torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=_PATIENCE)
+    rank, _ = processes()
+    if rank:
+        _help(torch.device(device))
+    yield not rank
+    if not rank:
+        _send(None)
+    torch.distributed.destroy_process_group()
+
+
+def _own_gpu(local: int) -> None:
+    """Take the GPU of this process."""
+    if local >= torch.cuda.device_count():
+        raise UsageError(
+            f"torchrun started process {local + 1} on this machine, but it has {torch.cuda.device_count()} GPUs; lower "
+            "--nproc-per-node"
+        )
+    torch.cuda.set_device(local)
+
+
+def _help(device: torch.device) -> None:
+    """Train whatever the first process sends, until it sends nothing."""
+    try:
+        while (work := _received(device)) is not None:
+            with suppress(TrainingDiverged):  # in all processes alike
+                train(checkpoint=_Saved(work.pop("saved")), **work)
+    except RuntimeError as error:  # gloo's and NCCL's, if a process is gone
+        raise PrivkitError(f"the first process ended, and says why ({one_line(error, 80)})") from None
+
+
+class _Saved(Checkpoint):
+    """A checkpoint that was sent, and saves nothing."""
+
+    def __init__(self, state: dict[str, Any] | None) -> None:
+        super().__init__()
+        self._state = state
+
+    def load(self) -> dict[str, Any] | None:
+        """What the first process goes on from."""
+        return self._state
+
+
+def _send(work: dict[str, Any] | None) -> None:
+    """Send to all other processes; tensors travel whatever device they are on."""
+    buffer = io.BytesIO()
+    try:
+        torch.save(work, buffer)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UsageError(
+            f"this model cannot be sent to the other processes ({one_line(error, 80)}); run it without torchrun"
+        ) from None
+    torch.distributed.broadcast_object_list([buffer.getvalue()], src=0, device=torch.device("cpu"))
+
+
+def _received(device: torch.device) -> dict[str, Any] | None:
+    """What the first process sent, on this process's device."""
+    box: list[bytes] = [b""]
+    torch.distributed.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+    place = f"cuda:{torch.cuda.current_device()}" if device.type == "cuda" else "cpu"
+    work: dict[str, Any] | None = torch.load(io.BytesIO(box[0]), map_location=place, weights_only=False)
+    return work
