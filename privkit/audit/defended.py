@@ -37,7 +37,7 @@ from privkit.storage import load_module, read_record, save_module, write_record
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, train
 from privkit.training.costs import edge_costs
-from privkit.training.distributed import processes
+from privkit.training.distributed import joined_processes
 from privkit.training.loop import learns
 from privkit.training.together import train_together
 
@@ -231,7 +231,7 @@ def replay(
     Raises:
         NotApplicable: in several processes, each of which sees its own part of the rounds.
     """
-    if (world := processes()[1]) > 1:
+    if (world := joined_processes()[1]) > 1:
         raise NotApplicable(
             f"it watches rounds of training, but each of {world} processes sees only its own; run it without torchrun"
         )

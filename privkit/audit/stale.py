@@ -91,6 +91,14 @@ def _changes(there: Provenance | None, here: Provenance, seed: int) -> list[str]
 
 
 def _flags(there: Provenance | None, here: Provenance) -> list[str]:
-    """Flags that give the device and the threads of before."""
+    """Flags that give the device, the threads and the processes of before."""
     before = there.machine if there is not None else {}
-    return [f"--{key} {value.partition(',')[0]}" for key, value in before.items() if value != here.machine.get(key)]
+    return [
+        f"{_FLAGS.get(key, f'--{key}')} {value.partition(',')[0]}"
+        for key, value in before.items()
+        if value != here.machine.get(key)
+    ]
+
+
+_FLAGS = {"processes": "torchrun --nproc-per-node"}
+"""Where a key of the machine is no flag of `privkit audit`, what sets it."""

@@ -250,15 +250,20 @@ def audit(
         typer.echo(preview(resolved))
         return
     from privkit.audit.run import default_folder, plan_audit, run_audit
+    from privkit.audit.worker import pick_device
     from privkit.run.plan import plan as planned
+    from privkit.training.together import joined
 
     if plan:
         made = plan_audit(resolved, out=out, again=again, workers=workers)
         typer.echo(terminal(f"planned; start workers with: privkit work {made}"))
         return
     folder = out or default_folder(resolved)
-    with keeping(lambda: finished_cells(folder, len(planned(resolved)))), shown.progress() as progress:
-        run = run_audit(resolved, out=out, progress=progress, again=again, workers=workers)
+    with joined(pick_device(resolved.device).type, workers) as leads:
+        if not leads:
+            return
+        with keeping(lambda: finished_cells(folder, len(planned(resolved)))), shown.progress() as progress:
+            run = run_audit(resolved, out=out, progress=progress, again=again, workers=workers)
     shown.show(run.rows, run.report, run.verdict)
 
 

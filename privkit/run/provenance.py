@@ -59,12 +59,14 @@ def manifest(config: AuditConfig, *, threads: int) -> Manifest:
 
 
 def circumstances(device: str, threads: int) -> Provenance:
-    """What all numbers of this process share: privkit and its libraries, the device, the threads.
+    """What all numbers of this process share: privkit and its libraries, the device, the threads, the processes.
 
     Args:
         device: "cpu" or "cuda".
         threads: of the CPU.
     """
+    from privkit.training.distributed import joined_processes
+
     packages = {
         "privkit": f"{privkit.__version__}, source {own_source()[:12]}",
         "python": platform.python_version(),
@@ -74,9 +76,14 @@ def circumstances(device: str, threads: int) -> Provenance:
         import torch
 
         device = f"cuda, {torch.cuda.get_device_name()}"
+    together = joined_processes()[1]
     return Provenance(
         packages=packages,
-        machine={"device": device, "threads": str(threads)},
+        machine={
+            "device": device,
+            "threads": str(threads),
+            **({"processes": str(together)} if together > 1 else {}),
+        },
         noted={"commit": _git_revision(), "processor": _processor(), "system": _system()},
     )
 

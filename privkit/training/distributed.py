@@ -1,4 +1,4 @@
-"""Several processes, each with its part of every client's batch: one average of the gradients over all of them.
+"""Several processes, each with a batch of every client: one average of the gradients over all of them.
 
 The backward pass enters each segment on its own, across the cut, so the wrapper, which expects one forward and one
 backward pass, does not fit; one all-reduce of all gradients does.
@@ -6,19 +6,43 @@ backward pass, does not fit; one all-reduce of all gradients does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+_ALONE = ContextVar("alone", default=False)
+
+
+@contextmanager
+def alone(yes: bool = True) -> Iterator[None]:
+    """Inside, this process trains by itself, although others have joined; with False, together with them again."""
+    before = _ALONE.set(yes)
+    try:
+        yield
+    finally:
+        _ALONE.reset(before)
+
+
+def leads() -> bool:
+    """Whether other processes wait for this one to send them what they help to train."""
+    return _ALONE.get() and joined_processes()[1] > 1
+
 
 def processes() -> tuple[int, int]:
-    """Rank and number of processes; (0, 1) without torchrun.
+    """Rank and number of the processes that train together now; (0, 1) without torchrun.
 
     >>> processes()
     (0, 1)
     """
+    return (0, 1) if _ALONE.get() else joined_processes()
+
+
+def joined_processes() -> tuple[int, int]:
+    """Rank and number of all processes that joined."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1

@@ -333,7 +333,7 @@ def round_order(
     if protocol.clients == 1:
         order = torch.randperm(len(private), generator=draws, device=draws.device)
         return order[: rounds * batch].view(rounds, 1, batch)
-    return epoch_order(shares, batch, draws, rounds).view(-1, protocol.active, batch)
+    return epoch_order(shares.to(draws.device), batch, draws, rounds).view(-1, protocol.active, batch)
 
 
 def _check_finite(losses: Tensor, groups: list[Tensor], weights: list[nn.Parameter], before: int, total: int) -> None:

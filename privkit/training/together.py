@@ -21,13 +21,15 @@ from privkit.domains.base import Batch
 from privkit.domains.partition import ClientPartition
 from privkit.errors import PrivkitError, TrainingDiverged, UsageError, one_line
 from privkit.training.checkpoint import Checkpoint
-from privkit.training.distributed import processes
+from privkit.training.distributed import alone, joined_processes, leads
 from privkit.training.edge import Clients
 from privkit.training.loop import Trained, train
 from privkit.training.spec import TrainingSpec
 
 _PATIENCE = timedelta(days=30)
 """Longer than any attack, during which the other processes wait."""
+_OF_THE_NETWORK = ("gloo", "NCCL", "Connection")
+"""Words of an error that means that another process is gone."""
 
 
 def train_together(
@@ -50,25 +52,28 @@ def train_together(
     checkpoint = checkpoint or Checkpoint()
     work: dict[str, Any] = {"edge": edge, "upper": upper, "private": private, "spec": spec}
     work |= {"epochs": epochs, "seed": seed, "shares": shares}
-    if processes()[1] > 1:
-        _send({**work, "saved": checkpoint.load()})
-    return train(**work, checkpoint=checkpoint, validation=validation)
+    if not leads():
+        return train(**work, checkpoint=checkpoint, validation=validation)
+    _send({**work, "saved": checkpoint.load()})
+    with alone(False):
+        return train(**work, checkpoint=checkpoint, validation=validation)
 
 
 @contextmanager
-def joined(device: str) -> Iterator[bool]:
+def joined(device: str, workers: int = 1) -> Iterator[bool]:
     """Join the processes that torchrun started, if it did.
 
     The first process runs the body. The others train what it trains until its body has ended, and skip theirs.
 
     Args:
         device: "cuda", which gives each process a GPU of its own, or "cpu".
+        workers: of the run, which must be 1 under torchrun.
 
     Yields:
         Whether this process runs the body: False in all but the first.
 
     Raises:
-        UsageError: if there are fewer GPUs than processes.
+        UsageError: if there are fewer GPUs than processes, or several workers.
         PrivkitError: in other processes, if the first one failed.
 
     >>> with joined("cpu") as leads:
@@ -78,14 +83,17 @@ def joined(device: str) -> Iterator[bool]:
     if not torch.distributed.is_available() or not torch.distributed.is_torchelastic_launched():
         yield True
         return
+    if workers != 1:
+        raise UsageError(f"--workers {workers} and torchrun both start processes; use one of them")
     if device == "cuda":
         _own_gpu(int(os.environ["LOCAL_RANK"]))
     torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=_PATIENCE)
-    rank, _ = processes()
-    if rank:
+    if joined_processes()[0]:
         _help(torch.device(device))
-    yield not rank
-    if not rank:
+        yield False
+    else:
+        with alone():
+            yield True
         _send(None)
     torch.distributed.destroy_process_group()
 
@@ -104,10 +112,12 @@ def _help(device: torch.device) -> None:
     """Train whatever the first process sends, until it sends nothing."""
     try:
         while (work := _received(device)) is not None:
-            with suppress(TrainingDiverged):  # in all processes alike
+            with suppress(TrainingDiverged, UsageError):  # which the first process meets and tells as well
                 train(checkpoint=_Saved(work.pop("saved")), **work)
-    except RuntimeError as error:  # gloo's and NCCL's, if a process is gone
-        raise PrivkitError(f"the first process ended, and says why ({one_line(error, 80)})") from None
+    except RuntimeError as error:
+        if not any(word in str(error) for word in _OF_THE_NETWORK):
+            raise
+        raise PrivkitError(f"another process ended and says why ({one_line(error, 80)})") from None
 
 
 class _Saved(Checkpoint):

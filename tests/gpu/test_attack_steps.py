@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from privkit.audit.run import run_audit
 from privkit.registry import parse, table
+from tests.gpu.exceptions import exceptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_report", "no_controls")]
 
@@ -27,13 +28,8 @@ CALLED = {
     "white_box": "white_box:epochs=1",
 }
 """How an attack is called that has more passes or epochs than it needs here."""
-LOOKING = {
-    "exploit": "its epoch is a single step on so few records",
-    "adaptive": "it checks each answer to its queries, which a user's own edge might shape as it likes",
-    "fsha": "it stops at the first round that is not finite, one look in three steps",
-    "unmix": "it checks each answer to its queries",
-}
-"""Attacks that do look once a step, and why; never more than a few times."""
+LOOKING = exceptions("waits for the host")
+"""Attacks that do look once a step; never more than a few times."""
 NO_STEPS = {"drag_reorder"}  # it trains its networks by ridge regression
 TRAIN = [
     name

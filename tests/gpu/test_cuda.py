@@ -27,6 +27,13 @@ def test_an_audit_on_the_device(tmp_path: Path) -> None:
     assert [row.status for row in run.rows] == ["done"] * 3
 
 
+def test_several_clients_on_the_device(tmp_path: Path) -> None:
+    """Their images are dealt out on the CPU, and everything else is drawn on the device."""
+    partition = "dirichlet:alpha=1"
+    run = run_audit(defense="random_cutmix", partition=partition, device="cuda", out=tmp_path / "run", **SMALL)
+    assert [row.status for row in run.rows] == ["done"] * 2
+
+
 def test_compiled_training_and_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("privkit.training.loop.COMPILE_FROM_STEPS", 1)
     monkeypatch.setattr("privkit.attacks.inversion.decoder_training.COMPILE_FROM_STEPS", 1)

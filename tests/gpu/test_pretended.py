@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from privkit.defenses import BatchShuffle, Defense, NoDefense
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.images.domain import Images
+from privkit.domains.partition import ClientPartition, Iid
 from privkit.registry import load, parse, table
 from privkit.training import Clients, SplitProtocol, split_round
+from privkit.training.loop import round_order
 from tests.gpu.pretended import DefaultGenerator, emptied, pretended_gpu, without_numbers
-from tests.small import IMAGES, built, generator
+from tests.small import IMAGES, built, digits, generator
 
 CLASSES, TOKENS, SIDE = 5, 16, 28
 QUICK = ("batch_shuffle", "gaussian_noise", "random_cutmix")
@@ -116,6 +119,19 @@ def test_both_segments_compile_in_one_graph(model: str, clients: int) -> None:
     logits = upper(lowers(images).flatten(0, 1))
     cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64)).backward()
     assert all(p.grad is not None for side in (edge.lowers, split.upper) for p in side.parameters())
+
+
+def test_the_order_of_rounds_is_drawn_on_the_device_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition is dealt out on the CPU, and a generator of another device draws nothing there."""
+
+    def drawn(shares: ClientPartition, batch: int, draws: Any, rounds: int) -> Tensor:
+        assert shares.rows.device == draws.device
+        return shares.rows.new_zeros(rounds, len(shares.rows), batch)
+
+    monkeypatch.setattr("privkit.training.loop.epoch_order", drawn)
+    shares, there = Iid().assign(torch.zeros(12), 2, 0), SimpleNamespace(device=torch.device("meta"))
+    order = round_order(digits(12), shares, SplitProtocol(clients=2), 3, 2, there)  # type: ignore[arg-type]
+    assert order.device == there.device
 
 
 def test_bfloat16_stays_near_float32() -> None:

@@ -15,6 +15,7 @@ from privkit.audit.goals.trained import TrainedContext, must_send
 from privkit.domains.partition import rounds_an_epoch
 from privkit.reports.schema import Row
 from privkit.seeds import derive
+from privkit.training.distributed import joined_processes
 from privkit.training.loop import round_order
 from privkit.training.losses import class_scores
 from privkit.training.round import answered
@@ -68,7 +69,7 @@ def released(context: TrainedContext) -> Tensor:
     was dealt, and those to which a client that takes fewer rounds than it could fill did not come.
     """
     seed_data, config, protocol = context.seed_data, context.config, context.model.edge.protocol
-    private, batch = seed_data.splits.private, config.training.batch_size
+    private, batch = seed_data.splits.private, config.training.batch_size * joined_processes()[1]
     rounds = rounds_an_epoch(len(private), protocol.clients, batch)
     seen = torch.zeros(len(private), dtype=torch.bool, device=private.x.device)
     for epoch in range(config.budget.epochs):
@@ -109,5 +110,5 @@ def _fit(context: TrainedContext, images: Tensor, labels: Tensor, draws: Generat
     )
     seed = int(torch.randint(2**31, (1,), generator=draws))
     config = context.config
-    shares = config.partition.spec.assign(private.y, config.protocol.spec.clients, derive(seed, "partition"))
+    shares = config.partition.spec.assign(private.y.cpu(), config.protocol.spec.clients, derive(seed, "partition"))
     return _predict(context, another(config, context.cell, context.seed_data, private, shares, seed))
