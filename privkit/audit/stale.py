@@ -93,11 +93,9 @@ def _changes(there: Provenance | None, here: Provenance, seed: int) -> list[str]
 def _flags(there: Provenance | None, here: Provenance) -> list[str]:
     """Flags that give the device, the threads and the processes of before."""
     before = there.machine if there is not None else {}
-    return [
-        f"{_FLAGS.get(key, f'--{key}')} {value.partition(',')[0]}"
-        for key, value in before.items()
-        if value != here.machine.get(key)
-    ]
+    flags = {key: value.partition(",")[0] for key, value in before.items()}  # no flag chooses between two kinds of GPU
+    now = {key: value.partition(",")[0] for key, value in here.machine.items()}
+    return [f"{_FLAGS.get(key, f'--{key}')} {value}" for key, value in flags.items() if value != now.get(key)]
 
 
 _FLAGS = {"processes": "torchrun --nproc-per-node"}

@@ -9,8 +9,10 @@ from torch import Tensor
 from privkit.attacks.inversion.black_box import _decoded
 from privkit.attacks.inversion.decoders import build
 from privkit.audit.run import run_audit
+from privkit.audit.stale import _changes, _flags
 from privkit.cli.start import _told
 from privkit.errors import UsageError
+from privkit.reports.schema import Provenance
 from privkit.torch_utils.chunks import in_chunks
 from privkit.torch_utils.precision import short_by_default
 from tests.small import SMALL, generator
@@ -40,6 +42,15 @@ def test_a_card_without_bfloat16(has: bool, tmp_path: Path, monkeypatch: pytest.
         ):
             run_audit(training="precision=bfloat16", out=tmp_path / "run", **SMALL)
         assert not (tmp_path / "run").exists()
+
+
+def test_another_kind_of_gpu_is_a_change_that_no_flag_undoes() -> None:
+    there, here, cpu = (
+        Provenance(packages={"torch": "2.15"}, machine={"device": name}) for name in ("cuda, A100", "cuda, H200", "cpu")
+    )
+    assert _changes(there, here, 0) == ["device (cuda, A100 there, cuda, H200 here)"]
+    assert not _flags(there, here)
+    assert _flags(there, cpu) == ["--device cuda"]
 
 
 def test_memory_of_a_gpu_that_runs_out(capsys: pytest.CaptureFixture[str]) -> None:
