@@ -108,6 +108,7 @@ class RunFolder:
         earlier = self._own(begun=not self.alone)  # again: another process may have begun a run since
         if self.alone:
             sweep(self.path)
+            self.workers.clear()
         if earlier is not None:
             self.manifest = earlier
         else:

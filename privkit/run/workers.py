@@ -117,13 +117,15 @@ class Workers:
         if not self._alive.is_locked:  # on a file system without locks a run has one worker
             return []
         found, readable = [], True
+        if not self._path.exists():  # another host believed this process lost
+            self._write()
         os.utime(self._path)  # now, by the clock of the file system
         now = self._path.stat().st_mtime
         for path in sorted(self.folder.glob("*.json")):
             if path == self._path:
                 continue
             if self._gone(path, now):
-                self._bury(path)
+                path.unlink(missing_ok=True)  # and with it its claim
                 continue
             try:
                 record = read_record(path, name=path.stem)
@@ -141,11 +143,11 @@ class Workers:
         except FileNotFoundError:
             return True
 
-    def _bury(self, path: Path) -> None:
-        """Remove the record of a worker that is gone, and with it its claim."""
-        with writing(path):
-            path.unlink(missing_ok=True)
-            path.with_suffix(".lock").unlink(missing_ok=True)
+    def clear(self) -> None:
+        """Remove the locks of lost workers; for a worker that is alone."""
+        for path in self.folder.glob("*.lock"):
+            if path.stem != self.own.name:
+                path.unlink(missing_ok=True)
 
     def _write(self) -> None:
         """Write this process's record; its time is the heartbeat."""

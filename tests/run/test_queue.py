@@ -176,6 +176,8 @@ def test_a_worker_of_another_host_is_gone_when_its_heart_stops(tmp_path: Path, m
             long_ago = time.time() - workers.STALE - 5
             os.utime(record, (long_ago, long_ago))
             assert folder.others() == []
+            assert lost.others() == [folder.workers.own]  # it was only slow, and is a worker again
+            assert [other.host for other in folder.others()] == ["far-away-1"]
         lost.workers.leave()
 
 
