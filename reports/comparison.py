@@ -12,7 +12,7 @@ class Difference(Frozen):
 
     `first` and `second` are means over the common seeds, `difference` is second less first with its interval. Numbers
     of records have `p_value` (Wilcoxon's signed-rank test, adjusted by Holm for all tests of the comparison) and
-    `effect` (rank-biserial correlation in [-1, 1]); others have None. `records` counts paired records over all seeds.
+    `effect` (rank-biserial correlation in [-1, 1]); others have None. `records` counts paired records, each once.
     """
 
     first_name: str
@@ -52,7 +52,8 @@ HEADERS = ("defense / attack", "quantity", "seeds", "A", "B", "B − A", "p", "e
 NOTE = (
     "B − A with its 95 % interval: over seeds if there are several; else over records, or from the limits of both runs "
     "if no values of records are stored. p: Wilcoxon's signed-rank test of the paired records, two-sided, adjusted by "
-    "Holm for all lines. It speaks of these trained models; only an interval over seeds speaks of other trainings. "
+    "Holm for all lines; a record that several seeds attack counts once. It speaks of these trained models; only an "
+    "interval over seeds speaks of other trainings. "
     "Effect: rank-biserial correlation, from -1 (B is smaller for every record) to 1 (B is larger)."
 )
 

@@ -184,6 +184,7 @@ def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> 
     if not metrics or not all(PICTURES in row.files for row in rows):
         return []
     values: dict[str, tuple[list[Values], list[Values]]] = {name: ([], []) for name in metrics}
+    paired_ids: list[list[int]] = []
     for mine, its in zip(ours, theirs, strict=True):
         (ids, first), (others, second) = a.values(mine, metrics), b.values(its, metrics)
         shared = sorted(set(ids) & set(others))
@@ -191,6 +192,7 @@ def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> 
             raise UsageError(
                 f"the runs attack other records with seed {mine.seed}; compare runs with the same --victims"
             )
+        paired_ids.append(shared)
         here, there = ([where.index(record) for record in shared] for where in (ids, others))
         for name in metrics:
             values[name][0].append(first[name][here])
@@ -199,14 +201,14 @@ def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> 
     for name, (one, other) in values.items():
         if not all(bool(np.isfinite(part).all()) for part in (*one, *other)):
             continue
-        result = paired(one, other)
+        result = paired(one, other, paired_ids)
         found.append(
             {
                 "quantity": name.removeprefix("unaligned_"),
                 "first": float(np.mean([part.mean() for part in one])),
                 "second": float(np.mean([part.mean() for part in other])),
                 "difference": result.difference,
-                "records": sum(map(len, one)),
+                "records": len({record for seed in paired_ids for record in seed}),
                 "p_value": result.p_value,
                 "effect": result.effect,
             }

@@ -30,15 +30,17 @@ class Paired:
     effect: float
 
 
-def paired(first: Sequence[Values], second: Sequence[Values]) -> Paired:
+def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> Paired:
     """Compare two measurements of the same records.
 
-    The test takes all records together. So it speaks of these trained models: another training may differ by more
-    than another record does, which only an interval over seeds shows.
+    The test takes all records together, each once: of one that is measured with several seeds, the mean change counts.
+    So it speaks of these trained models: another training may differ by more than another record does, which only an
+    interval over seeds shows.
 
     Args:
         first: [N] finite values for each seed.
         second: likewise, of the same records in the same order.
+        ids: of these records, for each seed; None if no two are the same.
 
     Source: Wilcoxon 1945, with zeros as in Pratt 1959; Kerby 2014 (rank-biserial correlation); Efron 1979 and Student
     1908 (intervals).
@@ -51,6 +53,9 @@ def paired(first: Sequence[Values], second: Sequence[Values]) -> Paired:
 
     changes = [b - a for a, b in zip(first, second, strict=True)]
     together = np.concatenate(changes)
+    if ids is not None:
+        _, record = np.unique(np.concatenate(ids), return_inverse=True)
+        together = np.bincount(record, together) / np.bincount(record)
     ranks = rankdata(np.abs(together))
     up, down = float(ranks[together > 0].sum()), float(ranks[together < 0].sum())
     return Paired(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.base import AnyAttack
-from privkit.audit.scoring import scored, summarise
+from privkit.audit.scoring import few, scored, summarise
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
 from privkit.domains.domain import Domain
@@ -176,7 +176,8 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         dropped=images.dropped,
         floors=floors,
         perception=perception,
-        warnings=tuple(filter(None, (*images.notes, splits.domain.warning(splits.private.x)))),
+        warnings=tuple(filter(None, (*images.notes, splits.domain.warning(splits.private.x))))
+        + few(len(images.victims)),
         hashes=images.hashes,
         labeled=images.labeled,
     )

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import privkit
 from privkit.audit import compare as module
-from privkit.audit.paired import unpaired
+from privkit.audit.paired import paired, unpaired
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.errors import RunFolderError, UsageError
@@ -114,6 +114,17 @@ def test_code_and_machine_are_named(small_run: AuditRun, monkeypatch: pytest.Mon
     assert torch.startswith("torch (")
     assert torch.endswith("in A, 3 in B)")
     assert device == "device (cpu in A, cuda in B)"
+
+
+def test_a_record_that_several_seeds_attack_counts_once() -> None:
+    """A test set that is the same for all seeds would otherwise give a p-value of three times as many records."""
+    draws = np.random.default_rng(0)
+    before, after = draws.normal(size=20), draws.normal(0.4, 1, 20)
+    once, ids = paired([before], [after]), [list(range(20))] * 3
+    assert paired(3 * [before], 3 * [after], ids).p_value == pytest.approx(once.p_value)
+    assert paired(3 * [before], 3 * [after]).p_value < 0.5 * once.p_value
+    others = [list(range(first, first + 20)) for first in (0, 20, 40)]
+    assert paired(3 * [before], 3 * [after], others) == paired(3 * [before], 3 * [after])
 
 
 def test_exact_numbers_differ_exactly() -> None:

@@ -7,7 +7,7 @@ from scipy.stats import norm
 from scipy.stats import t as student_t
 
 from privkit.attacks.goals.reconstruct import score
-from privkit.audit.scoring import estimate, over_seeds, summarise
+from privkit.audit.scoring import FEW, estimate, few, over_seeds, summarise
 from privkit.reports.schema import Row
 
 
@@ -23,6 +23,17 @@ def test_interval_covers_as_the_normal_law_says() -> None:
     assert found.low == pytest.approx(values.mean() - half, abs=0.03)
     assert found.high == pytest.approx(values.mean() + half, abs=0.03)
     assert found.n == 400
+
+
+@pytest.mark.parametrize(("records", "least", "most"), [(2, 0.4, 0.6), (10, 0.82, 0.93), (50, 0.88, 0.97)])
+def test_intervals_over_few_records_are_as_narrow_as_the_row_says(records: int, least: float, most: float) -> None:
+    """Skewed errors, as of images; 95 % are promised."""
+    draws, hits = np.random.default_rng(0), 0
+    for seed in range(400):
+        found = estimate(draws.lognormal(0, 0.6, records), higher_is_closer=False, seed=seed)
+        hits += found.low <= np.exp(0.18) <= found.high
+    assert least < hits / 400 < most
+    assert bool(few(records)) == (records < FEW)
 
 
 def test_worst_is_the_image_that_came_closest() -> None:
