@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from privkit.cli.accounting import Json
 from privkit.errors import unknown
 from privkit.own_parts import one_of
 from privkit.reports.escape import terminal
+from privkit.settings import DATA_ROOT_VARIABLE
 
 
 def check(
@@ -20,6 +22,9 @@ def check(
     ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="Whose records a model reads, NAME or NAME:key=value,…. [images of usual sizes]")
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(envvar=DATA_ROOT_VARIABLE, help="Folder of the official datasets.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -33,7 +38,7 @@ def check(
     if kind is not None and kind not in kinds:
         raise unknown("kind", kind, kinds)
     found = []
-    for law, broken in laws(part, kinds[kind] if kind else kind_of(part), dataset):
+    for law, broken in laws(part, kinds[kind] if kind else kind_of(part), dataset, data_root):
         found.append({"law": law, "holds": not broken, "detail": broken})
         if not as_json:
             typer.echo(terminal(f"{'broken' if broken else 'holds '}  {law}{f': {broken}' if broken else ''}"))

@@ -7,6 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from privkit import docstrings
@@ -92,13 +93,14 @@ def kind_of(given: str) -> str:
     raise unknown("part", name, {name for kind in KINDS for name in table(kind)})
 
 
-def laws(given: str, kind: str, dataset: str | None = None) -> Iterator[tuple[str, str]]:
+def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = None) -> Iterator[tuple[str, str]]:
     """Each law of a part, with how it is broken; an empty text if it holds.
 
     Args:
         given: the part, as the command line takes it.
         kind: one of `KINDS`.
         dataset: whose records a model reads, as the command line takes it; None for images of usual sizes.
+        root: the data root; None for none.
 
     Raises:
         PrivkitError: if there is no such part.
@@ -107,12 +109,12 @@ def laws(given: str, kind: str, dataset: str | None = None) -> Iterator[tuple[st
     yield from _held({law: partial(_on, of, kind) for law, of in EVERY.items()}, component)
     home = load(f"privkit.laws.{kind}:LAWS")
     if kind == "datasets":
-        pools = component.spec.open(None, download=False, train_images=1)
+        pools = component.spec.open(root, download=False, train_images=1)
         yield from _held(home, pools)
     elif kind == "models":
         from privkit.laws.models import fitting
 
-        domain = fitting(component.spec) if dataset is None else _domain(dataset)
+        domain = fitting(component.spec) if dataset is None else _domain(dataset, root)
         yield from _held({law: partial(_on, of, domain) for law, of in home.items()}, component.spec)
     elif kind == "attacks":
         from privkit.laws.attacks import Mounted
@@ -145,9 +147,9 @@ def _on(law: Callable[[Any, Any], str], second: Any, part: Any) -> str:
     return law(part, second)
 
 
-def _domain(dataset: str) -> Any:
+def _domain(dataset: str, root: Path | None) -> Any:
     """What the records of a dataset are."""
     import numpy as np
 
-    pools = parse("datasets", dataset).spec.open(None, download=False, train_images=1)
+    pools = parse("datasets", dataset).spec.open(root, download=False, train_images=1)
     return pools.train.take(np.arange(1)).domain
