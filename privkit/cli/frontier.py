@@ -36,7 +36,8 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
         It is an audit of a list of defenses: run the same command again to resume, and verify its folder.
         """
         if from_ is not None:
-            _of_run(from_, vary, flags)
+            defaults = {name: flag.default for name, flag in inspect.signature(audit).parameters.items()}
+            _of_run(from_, vary, {name: value for name, value in flags.items() if value != defaults[name]})
             report(from_, **{name: flags[name] for name in _RUN})
             return
         settings = _read(flags["config"])
