@@ -23,7 +23,7 @@ from privkit.papers.coverage import STATES, coverage
 from privkit.papers.orderings import judge, measured, read_rows
 from privkit.papers.orderings import orderings as orderings_of
 from privkit.papers.reproduce import why_not
-from privkit.papers.reproduced import committed, judged_rows, tables, tiny_verdicts
+from privkit.papers.reproduced import claim_patterns, committed, judged_rows, tables, tiny_verdicts
 from privkit.quick_attacks import TABLE
 from privkit.reports.frontier import RECOVERY
 from privkit.reports.strongest import NAMES
@@ -84,7 +84,7 @@ def reproduced_tables() -> str:
         verdicts = [one.verdict for one in found.orderings]
         effect_verdicts = [one.verdict for one in effects_of.comparisons(rows)] if effects_of else []
         counts = [
-            sum(one in ("agrees", "ordering agrees") for one in verdicts) + effect_verdicts.count("reproduced"),
+            verdicts.count("ordering agrees") + effect_verdicts.count("reproduced"),
             verdicts.count("reversed") + effect_verdicts.count("differs"),
             verdicts.count("undecided") + effect_verdicts.count("unproven"),
         ]
@@ -109,11 +109,14 @@ def not_reproduced() -> str:
     """Why a table has no rows at tiny scale."""
     made = []
     for name in PAPERS:
-        runnable = {one.source for one in orderings_of(name)}
+        runnable, effects_of = {one.source for one in orderings_of(name)}, paper(name).effects
         for source in tables(name):
             if (name, source) not in committed():
                 computed = len(judged_rows(name, source, "tiny", []).claims)
-                reason = "not run yet" if source in runnable else "" if computed else why_not(name, source, "tiny")
+                if source in runnable or (effects_of and effects_of.needed(claim_patterns(name, source))):
+                    reason = "its cells are not run yet"
+                else:
+                    reason = "" if computed else why_not(name, source, "tiny")
                 made.append([f"`{name}`", source, str(computed or ""), reason])
     return table(["paper", "table", "claims that are computed", "why not"], made)
 

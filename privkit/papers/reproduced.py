@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
@@ -70,8 +70,13 @@ def judged_rows(name: str, table: str, scale: Scale, rows: Sequence[Mapping[str,
         claims=tuple(comparisons(name, table, rows)),
         methods=tuple(one for one in found if one.values),
         published=_published(name, table),
-        orderings=tuple(one for one in judge(name, found) if one.ordering.source == table),
+        orderings=tuple(_at(scale, one) for one in judge(name, found) if one.ordering.source == table),
     )
+
+
+def _at(scale: Scale, judged: Judged) -> Judged:
+    """A verdict on an ordering; below the paper's scale it says nothing of the printed difference."""
+    return replace(judged, verdict="ordering agrees") if scale != "paper" and judged.verdict == "agrees" else judged
 
 
 @cache

@@ -41,7 +41,7 @@ def test_measured_stands_beside_published(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert methods["PSL"].values == {0: 0.3, 1: 0.31, 2: 0.32}
     assert found.verdict(methods["PSL"]) == "other scale"
     verdicts = {(one.ordering.better, one.ordering.worse): one.verdict for one in found.orderings}
-    assert verdicts["CutMixSL", "PSL + Mixup"] in ("agrees", "ordering agrees")
+    assert verdicts["CutMixSL", "PSL + Mixup"] == "ordering agrees"  # tiny scale says nothing of numbers
     assert {one.ordering.source for one in found.orderings} == {"Table 1"}
 
 
