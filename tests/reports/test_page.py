@@ -2,6 +2,7 @@
 
 import io
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from privkit.reports.gallery import Pictures, gallery, strip
 from privkit.reports.scores import score_charts
 from privkit.run.commands import cell_command
 from privkit.run.plan import plan
-from privkit.run.records import read_manifest, read_rows
+from privkit.run.records import read_rows
 from privkit.settings import resolve
 from tests.reports.grids import SHIFTY, grid, named
 from tests.reports.made import made
@@ -68,23 +69,16 @@ def test_the_page_escapes_what_a_run_says(small_run: AuditRun, tmp_path: Path) -
 
 
 def test_the_command_of_a_cell_plans_this_very_cell(small_run: AuditRun) -> None:
-    manifest = read_manifest(small_run.folder)
-    assert manifest is not None
     for row in small_run.rows:
-        command = cell_command(("privkit", "audit", "--dataset", "tiny_digits", "--seed", "0", "--out", "run"), row)
-        assert command.startswith("privkit audit --dataset tiny_digits --defense ")
-        config = resolve(
-            {"defense": [row.defense], "attack": [row.attack], "seed": [row.seed], **_shared(manifest.config)}
-        )
+        argv = ("privkit", "audit", "--dataset", "tiny_digits", "--budget=smoke", "--seed", "0", "--out", "run")
+        words = shlex.split(cell_command(argv, row).replace("=", " ", 1))
+        assert words[:2] == ["privkit", "audit"]
+        settings = dict(zip(words[2::2], words[3::2], strict=True))
+        assert set(settings) == {"--dataset", "--budget", "--defense", "--attack", "--seed"}
+        named = {name.removeprefix("--"): value for name, value in settings.items()}
+        config = resolve(named | {"seed": int(named["seed"])})
         assert row.cell in [cell.id for cell in plan(config)]
     assert cell_command(("notebook.py",), small_run.rows[0]) == ""
-
-
-def _shared(config: dict[str, object]) -> dict[str, object]:
-    """What `small_run` says beside defense, attack and seed."""
-    from tests.small import SMALL
-
-    return {name: value for name, value in SMALL.items() if name not in ("attack", "seed", "threads")}
 
 
 # pictures and charts
