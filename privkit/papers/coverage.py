@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -121,6 +121,7 @@ class Coverage:
         return tuple(value for value in printed_values(self.paper) if value not in shown)
 
 
+@cache
 def coverage(name: str) -> Coverage:
     """What became of every number that a paper prints.
 
