@@ -26,14 +26,15 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from run import machine
-from scipy.special import stdtrit
 from torch import Generator, nn
 from torchvision import datasets, transforms
 
+from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.models.cnn import CNN
 from privkit.registry import parse
+from privkit.reports.tables import interval
 from privkit.torch_utils.freed_memory import keep_freed_memory
 from privkit.training import Clients, TrainingSpec, evaluate, train
 from privkit.training.spec import Precision
@@ -119,13 +120,9 @@ def summarize() -> None:
             table.writerow([f"`{key[0]}`", *key[1:], seeds, *map(over_seeds, values)])
 
 
-def over_seeds(values: list[float]) -> str:
-    """Mean and half the width of the 95 % Student interval; of one seed, its value."""
-    mean = f"{statistics.mean(values):.3f}"
-    if len(values) < 2:
-        return mean
-    half = stdtrit(len(values) - 1, 0.975) * statistics.stdev(values) / len(values) ** 0.5
-    return f"{mean} ± {half:.3f}"
+def over_seeds(values: list[float], within: tuple[float, float] = UNIT) -> str:
+    """Mean and 95 % Student interval inside the quantity's range; of one seed, its value."""
+    return interval(over_values(values, 0.95, within), 3) if len(values) > 1 else f"{values[0]:.3f}"
 
 
 def ours(defense: str, options: Options, precision: Precision) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from privkit.audit.seed_intervals import over_values
+from privkit.audit.seed_intervals import RANGES, UNBOUNDED, over_values
 from privkit.cli.papers import claims_table, coverage_table, methods_table, orderings_table
 from privkit.papers import PAPERS, paper
 from privkit.papers.accurate_sl import effects
@@ -167,7 +167,8 @@ def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str,
         for value, places in digits.items():
             several = [run[value] for run in runs]
             one = f"{sum(several) / len(several):.{places}f}"
-            cells.append(interval(over_values(several, 0.95), places) if len(runs) > 1 and places else one)
+            within = RANGES.get(value.removeprefix("floor_"), UNBOUNDED)
+            cells.append(interval(over_values(several, 0.95, within), places) if len(runs) > 1 and places else one)
         made.append(cells)
     return table([*keys, "seeds", *(value.replace("_", " ") for value in digits)], made)
 

@@ -24,6 +24,7 @@ from run import machine
 from torch import Generator
 
 from privkit.attacks.goals.reconstruct import ImageObservation, score
+from privkit.audit.seed_intervals import RANGES
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.registry import parse
@@ -114,7 +115,7 @@ def tables() -> None:
                 seeds = sorted({line["seed"] for line in own})
                 cells = [[line[metric] for line in own if line["attack"] == name] for name in columns]
                 floor = f"{mean(line[f'floor_{metric}'] for line in own):.3f}"
-                shown = (over_seeds(values) if values else "–" for values in cells)
+                shown = (over_seeds(values, RANGES[metric]) if values else "–" for values in cells)
                 table.writerow([f"`{defense}`", str(epochs), " ".join(map(str, seeds)), floor, *shown])
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Generator, nn
 
 from privkit.attacks.base import NoSession, NotApplicable, View, known_to
+from privkit.attacks.goals.labels import LabelAttack, first_of_each, observe
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.audit.defended import assemble
 from privkit.config import AuditConfig
@@ -194,6 +195,36 @@ def attack_on_images(
                     with watch:
                         spec.run(observation, Generator().manual_seed(0), watch)
                     break
+        except NotApplicable as error:
+            return Timed(reason=f"not applicable: {error}")
+    return watch.timed
+
+
+def attack_on_labels(
+    config: AuditConfig, attack: Component, who: str, model: Untrained, pools: Pools, device: torch.device, limit: float
+) -> Timed:
+    """Time of an attack on the labels of one client, on a few rounds of random records; else as `attack_on_images`."""
+    spec: LabelAttack = attack.spec
+    records = _images(pools, ROUNDS * config.training.batch_size, device)
+    if config.protocol.spec.upper == "own" or several(records.y):
+        return Timed()
+    watch = _Watch(limit)
+    with _blamed(config, who):
+        edge, upper = deepcopy(model)
+        lower = edge.client(0).eval()
+        try:
+            seen = observe(lower, upper, records.x, records.y, batch_size=config.training.batch_size, known=True)
+            known = first_of_each(records.y, max(1, spec.mounting.labeled))
+            observation = replace(
+                seen,
+                lower=lower,
+                auxiliary=records.x,
+                known_rows=known,
+                known_labels=records.y[known],
+                label_shares=torch.full((pools.classes,), 1 / pools.classes, device=device),
+            )
+            with watch:
+                spec.run(observation, Generator().manual_seed(0), watch)
         except NotApplicable as error:
             return Timed(reason=f"not applicable: {error}")
     return watch.timed

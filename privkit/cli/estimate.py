@@ -8,8 +8,9 @@ import torch
 
 from privkit.attacks.base import AnyAttack, known_to
 from privkit.attacks.goals.control import CONTROL_STEPS
+from privkit.attacks.goals.labels import LabelAttack
 from privkit.attacks.search_space import why_untuned
-from privkit.audit.probe import ROUNDS, Timed, attack_on_images, training_step, untrained
+from privkit.audit.probe import ROUNDS, Timed, attack_on_images, attack_on_labels, training_step, untrained
 from privkit.audit.run import check_batches, default_folder
 from privkit.audit.seed_data import open_data
 from privkit.audit.worker import pick_device
@@ -85,14 +86,18 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
             small = replace(config, training=replace(config.training, batch_size=step.batch_size))
             for attack in filter(lambda attack: _trains(attack.spec), config.every_attack):
                 who, limit = f"{defense.label} / {attack.label}", seconds / len(config.every_attack)
-                probed[attack.label] = attack_on_images(small, attack, who, model, pools, device, limit)
+                probe = attack_on_labels if attack.spec.goal == "labels" else attack_on_images
+                probed[attack.label] = probe(small, attack, who, model, pools, device, limit)
     victims = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])
     larger = max(sizes["auxiliary"] / (ROUNDS * a_round), victims / a_round)
     cells, trained = [], set()
     for cell in plan(replace(config, also=())):
         a_step, timed = steps[cell.defense.label].seconds, probed.get(cell.attack.label, Timed())
         hijack = "clients" in cell.attack.spec.needs  # its probe has one round of images
-        took = timed.seconds * (max(sizes["private"], sizes["auxiliary"]) / a_round if hijack else larger)
+        times = max(sizes["private"], sizes["auxiliary"]) / a_round if hijack else larger
+        if cell.attack.spec.goal == "labels":
+            times = _clients_asked(cell.attack.spec, config, sizes["private"] / (ROUNDS * a_round))
+        took = timed.seconds * times
         if config.tune and not why_untuned(cell.attack.spec):
             took *= 1 + config.tune.trials * (1 - config.tune.share)
         took += _replays(cell.attack.spec, config.budget.epochs, victims / (protocol.active * batch), rounds) * a_step
@@ -105,8 +110,22 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
 
 
 def _trains(attack: AnyAttack) -> bool:
-    """Whether an attack on images has steps to take beyond its start."""
+    """Whether an attack on images has steps to take beyond its start, or one on labels trains."""
+    if attack.goal == "labels":
+        return hasattr(attack, "epochs")
     return attack.goal == "reconstruct" and attack.mounting.start is not None
+
+
+def _clients_asked(attack: LabelAttack, config: AuditConfig, larger: float) -> float:
+    """How much longer than its probe an attack on labels takes: it is made for each client, in one epoch or in all.
+
+    Args:
+        attack: one that reads gradients learns from all rows; another one from the few whose labels it knows.
+        config: of one protocol.
+        larger: all clients' rows of an epoch over those of a round's clients in the probe.
+    """
+    epochs = config.budget.epochs if attack.epoch in ("pooled", "every") else 1
+    return epochs * config.protocol.spec.active * (larger if attack.mounting.gradients else 1.0)
 
 
 def _replays(attack: AnyAttack, epochs: int, victim_rounds: float, rounds: int) -> float:

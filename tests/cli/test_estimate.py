@@ -60,6 +60,13 @@ def test_the_estimate_uses_the_sizes_that_the_data_have(tmp_path: Path) -> None:
     assert int(preview(config).splitlines()[-1].split("about ")[1].split(" s")[0]) < 120
 
 
+@pytest.mark.parametrize("attack", ["model_completion", "exploit"])
+def test_the_training_of_attacks_on_labels_is_counted(attack: str) -> None:
+    """Thousands of epochs take more than the seconds of the training that they follow."""
+    text = preview(resolve({"defense": "none", "attack": f"{attack}:epochs=100000", **SMALL}))
+    assert int(text.split("about ")[1].split(" s")[0]) > 60
+
+
 @pytest.mark.slow
 def test_every_attack_and_every_protocol_has_an_estimate() -> None:
     text = preview(resolve({"defense": ["patch_shuffle", "mixup"], "attack": "all", **SMALL}))
