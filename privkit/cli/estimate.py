@@ -125,7 +125,8 @@ def _clients_asked(attack: LabelAttack, config: AuditConfig, larger: float) -> f
         larger: all clients' rows of an epoch over those of a round's clients in the probe.
     """
     epochs = config.budget.epochs if attack.epoch in ("pooled", "every") else 1
-    return epochs * config.protocol.spec.active * (larger if attack.mounting.gradients else 1.0)
+    clients: int = config.protocol.spec.active
+    return epochs * clients * (larger if attack.mounting.gradients else 1.0)
 
 
 def _replays(attack: AnyAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
