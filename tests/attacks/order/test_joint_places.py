@@ -1,7 +1,6 @@
 """Places of all tokens of an image at once."""
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Generator
@@ -55,9 +54,8 @@ def test_strangers_in_a_row_are_scored_token_by_token() -> None:
 def test_the_reading_that_draws_held_out_images_better_is_taken() -> None:
     """A hundred pictures are too few for the joint one, which overfits."""
     views, _, knowledge = scene()
-    state: dict[str, Any] = {}
     attack = Jigsaw(pairs="auto", epochs=3, kicks=2)
-    solver = attack.learn(replace(knowledge, views=views), Generator().manual_seed(0), NoSession(), state)
+    solver, state = attack.learn(replace(knowledge, views=views), Generator().manual_seed(0), NoSession())
     assert solver.network is not None
     assert not isinstance(solver.network.places, JointPlaces)
     assert {"places", "joint"} <= set(state)
