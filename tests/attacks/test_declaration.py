@@ -71,7 +71,7 @@ def test_what_is_missing_or_wrong_is_named(
     monkeypatch.setattr("privkit.early.check", lambda settings: None)  # it knows registered names only
     with pytest.raises(UsageError) as refused:
         resolve({"attack": ["wrong"]})
-    assert str(refused.value) == f"attack wrong: {caught.value}; repair the package that brings it"
+    assert str(refused.value) == f"attack wrong: {caught.value}; repair the file or package that brings it"
 
 
 def test_needs_follow_the_specification() -> None:
