@@ -23,6 +23,8 @@ MEANING = (
 )
 NOTE = f"{MEANING} {' '.join(f'{shown(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
 NOT_TRIED = "not tried"
+_RECOVERED = 0.5
+"""Share of the mean image's error below which matched guesses are recovered images."""
 OTHERS = "labels, members, canaries"
 """The row of attacks that ask another question than what the records looked like."""
 
@@ -145,9 +147,10 @@ def _verdict(
     ]
     if any(row.attack in sound for row in own):
         found = _measured(numbers[sound[0]], means.get((rows[0].defense, sound[0]), {}))
-        sharper, failed = _sharper([row for name in sound for row in numbers[name]]), _failed(within)
-        told = f"holds against {', '.join(sound)}, at the floor{sharper}: {found}{failed}"
-        remarks = [remark.strip("; ") for remark in (sharper, failed) if remark]
+        tried = [row for name in sound for row in numbers[name]]
+        sharper, unnamed, failed = _sharper(tried), _unnamed(tried), _failed(within)
+        told = f"holds against {', '.join(sound)}, at the floor{sharper}: {found}{unnamed}{failed}"
+        remarks = [remark.strip("; ") for remark in (sharper, unnamed, failed) if remark]
         return made("holds", told, sound[0], sound[1:], found, remarks)
     if own and all(row.status == "not_applicable" for row in own):
         return made("not_applicable", f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}")
@@ -174,6 +177,26 @@ def _failed(rows: Sequence[Row]) -> str:
         if not all(each)
     ]
     return f"; no sound number: {', '.join(told)}" if told else ""
+
+
+def _unnamed(rows: Sequence[Row]) -> str:
+    """A remark, if images were recovered, and only whose they are was not, as where groups are secret.
+
+    Guesses are then matched to the records of a round by the truth, which makes good ones of bad ones to some extent:
+    an error of half the mean image's is none of them.
+    """
+    found = {}
+    for row in rows:
+        matched, floor = (
+            side.get("matched", {}).get("mse") for side in (row.recovered, row.floors.get("mean_image", {}))
+        )
+        if matched is not None and floor is not None and matched.high < _RECOVERED * floor.value:
+            found[matched.value] = row.attack
+    if not found:
+        return ""
+    return (
+        f"; but images are recovered, and not whose they are: {found[min(found)]} has MSE {min(found):.4f} once matched"
+    )
 
 
 def _sharper(rows: Sequence[Row]) -> str:

@@ -99,6 +99,18 @@ def test_a_defense_does_not_hold_in_silence_against_attacks_that_failed() -> Non
     assert judged(held, *seeds)["query"].sentence.endswith("; no sound number: jigsaw in 1 of 2 seeds")
 
 
+def test_images_that_were_recovered_in_another_order_are_told() -> None:
+    """As of a mixup with secret groups: the attack gets every image, and cannot say whose it is."""
+    row = attacked("unmix", "many_passes", 0.12)
+    for error, told in ((0.001, True), (0.06, False)):
+        matched = {"mse": metric(error, 0.9 * error, 1.1 * error, worst=error, closer=False)}
+        floors = {"mean_image": row.floors["mean_image"] | {"matched": row.floors["mean_image"]["unaligned"]}}
+        other = row.model_copy(update={"recovered": row.recovered | {"matched": matched}, "floors": floors})
+        sentence = judged(other)["many_passes"].sentence
+        assert sentence.startswith("holds against unmix")
+        assert sentence.endswith("and not whose they are: unmix has MSE 0.0010 once matched") == told
+
+
 def test_attacks_on_labels_say_nothing_of_what_images_looked_like() -> None:
     asked: dict[str, Any] = {
         "recovered": {},
