@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,12 +101,23 @@ def _prepared(run: Path, workers: int, given: Mapping[str, Any]) -> tuple[Any, P
     if not 1 <= workers <= 10_000:
         raise UsageError(f"--slurm is a number of workers from 1 to 10000, got {workers}")
     _, manifest = planned(run)
-    try:
-        import submitit
-    except ImportError:
-        raise UsageError("workers through Slurm need the package submitit: pip install 'privkit[slurm]'") from None
+    submitit = _imported()
     known = set(submitit.SlurmExecutor._valid_parameters()) - {"array_parallelism", "additional_parameters"}
     if strange := sorted(set(given) - known):
         raise UsageError(f"unknown parameter of --sbatch {strange[0]!r} (allowed: {', '.join(sorted(known))})")
     parameters = {**_DEFAULTS, "cpus_per_task": manifest.threads, **given}
     return submitit, run.absolute().with_name(f"{run.absolute().name}.slurm"), parameters
+
+
+def _imported() -> Any:
+    """The module submitit, which sets up logging in its jobs alone: here that would close the handlers of others."""
+    level = "SUBMITIT_LOG_LEVEL"
+    ours = level not in os.environ
+    os.environ.setdefault(level, "NOCONFIG")
+    try:
+        return import_module("submitit")
+    except ImportError:
+        raise UsageError("workers through Slurm need the package submitit: pip install 'privkit[slurm]'") from None
+    finally:
+        if ours:
+            del os.environ[level]

@@ -2,10 +2,13 @@
 
 import getpass
 import json
+import logging
+import os
 import platform
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from privkit.audit.run import plan_audit
-from privkit.audit.slurm import script, submit
+from privkit.audit.slurm import _imported, script, submit
 from privkit.errors import RunFolderError, UsageError
+from tests.forked import forked
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "sinfo")
 QUICK = {"defense": "none", "attack": ["mean_image", "mid_grey"], "dataset": "tiny_digits", "budget": "smoke"}
@@ -120,3 +124,16 @@ def test_the_script_of_an_array_stands_on_its_own(tmp_path: Path) -> None:
         script(run, 0, None, {})
     with pytest.raises(RunFolderError, match="is no run folder"):
         script(tmp_path / "nothing", 1, None, {})
+
+
+def test_the_import_leaves_the_logging_of_others_alone(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+
+    def imports_it_anew() -> None:
+        mine = logging.StreamHandler()
+        for name in [name for name in sys.modules if name.partition(".")[0] == "submitit"]:
+            del sys.modules[name]
+        _imported()
+        print(mine in [known() for known in logging._handlerList], "SUBMITIT_LOG_LEVEL" in os.environ)  # type: ignore[attr-defined]
+
+    assert forked(imports_it_anew, ("privkit",), tmp_path).stdout.split() == ["True", "False"]
