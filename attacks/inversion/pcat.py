@@ -128,13 +128,21 @@ class PCATTraining(SimulatorTraining):
     def _learn_from(self, own: Tensor, recorded: Tensor, draws: Generator) -> Tensor:
         if self._wanted is not None:
             own, _ = self._own.drawn(self._wanted[recorded], draws)
-        assert self.given.own_labels is not None
-        images, labels = self.given.images[own], self.given.own_labels[own]
-        simulated = self._sent(self.parts["simulator"](images), draws)
-        loss = functional.cross_entropy(self._upper(simulated.clone()), labels)  # it may work in place
-        if self.attack.mmd_weight:
-            loss = loss + self.attack.mmd_weight * mk_mmd(self.given.rows[recorded], simulated)
+        simulated = self._sent(self.parts["simulator"](self.given.images[own]), draws)
+        loss = self.pretense(own, simulated, recorded)
         self._learn("simulator", loss)
-        error = functional.mse_loss(self._decode(simulated.detach(), None), images)
+        error = self.error(own, simulated.detach())
         self._learn("decoder", error)
         return loss.detach() + error.detach()
+
+    def pretense(self, own: Tensor, simulated: Tensor, recorded: Tensor) -> Tensor:
+        """The pseudo-client's loss: how far what it sends of own images is from being classified, and from the rows."""
+        assert self.given.own_labels is not None
+        loss = functional.cross_entropy(self._upper(simulated.clone()), self.given.own_labels[own])  # may work in place
+        if self.attack.mmd_weight:
+            loss = loss + self.attack.mmd_weight * mk_mmd(self.given.rows[recorded], simulated)
+        return loss
+
+    def error(self, own: Tensor, simulated: Tensor) -> Tensor:
+        """The decoder's loss on what was sent of own images."""
+        return functional.mse_loss(self._decode(simulated, None), self.given.images[own])

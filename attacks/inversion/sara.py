@@ -141,9 +141,24 @@ def _losses(network: Completion, learned: Predicted, masked: float, draws: Gener
     for rows in torch.randperm(len(own), generator=draws).split(_IMAGES_A_STEP):
         share = masked * torch.rand(len(rows), 1, generator=draws)
         absent = (torch.rand(len(rows), geometry.tokens, generator=draws) < share).to(own.device)
-        truth = learned.standardized(own[rows])
-        completed, drawn = network(learned.standardized(predicted[rows]), absent)
-        image = unpatchify(learned.own.patches[rows], geometry.patch, geometry.image_shape)
-        error = nn.functional.mse_loss(drawn, image)
-        gaps = (completed - truth).square().mean(2)[absent]
-        yield error + _COMPLETION_WEIGHT * gaps.sum() / max(1, gaps.numel())
+        yield completion_loss(network, learned, predicted[rows], rows, absent)
+
+
+def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
+    """Error of images, and of the tokens that were masked.
+
+    Args:
+        network: to be trained.
+        learned: holds the own tokens and patches.
+        predicted: [n, T, D], tokens in predicted places.
+        rows: int64 [n], whose they are.
+        absent: bool [n, T], masked.
+    """
+    geometry = learned.decoder.geometry
+    truth = learned.standardized(learned.own.tokens[rows])
+    completed, drawn = network(learned.standardized(predicted), absent)
+    image = unpatchify(learned.own.patches[rows], geometry.patch, geometry.image_shape)
+    error = nn.functional.mse_loss(drawn, image)
+    gaps = (completed - truth).square().mean(2)[absent]
+    loss: Tensor = error + _COMPLETION_WEIGHT * gaps.sum() / max(1, gaps.numel())
+    return loss

@@ -149,33 +149,48 @@ class _Completion:
         return float(torch.stack(losses).mean().item())
 
     def _step(self, step: int, draws: Generator, ratio: float) -> Tensor:
-        """One step on labeled and unlabeled records, mixed in pairs."""
-        spec = self.spec
-        of = torch.randint(len(self.seeds), (spec.batch,), generator=draws).to(self.seeds.device)
-        targets = nn.functional.one_hot(self.labels[of], self.count).float()
-        records = [self.records[self.seeds[of]]]
+        """One step on labeled and unlabeled records that are drawn anew."""
+
+        def drawn(count: int, among: int) -> Tensor:
+            return torch.randint(among, (count,), generator=draws).to(self.seeds.device)
+
+        spec, alone = self.spec, not len(self.others)
+        of = drawn(spec.batch, len(self.seeds))
+        rows = self.others if alone else self.others[drawn(2 * spec.batch, len(self.others))]
+        pairs = torch.randperm(len(of) + len(rows), generator=draws).to(self.seeds.device)
         self.model.head.train()
-        if len(self.others):
-            rows = torch.randint(len(self.others), (2 * spec.batch,), generator=draws).to(self.seeds.device)
-            records.append(self.records[self.others[rows]])
-            with torch.no_grad():
-                sharp = (self.model(records[1]).log_softmax(1) / spec.temperature).softmax(1)
-            targets = torch.cat([targets, sharp])
-        sent = self.model.lower(torch.cat(records)).flatten(1).float()
-        pairs = torch.randperm(len(sent), generator=draws).to(sent.device)
-        kept = max(ratio, 1 - ratio)
-        logits = self.model.head(kept * sent + (1 - kept) * sent[pairs])
-        targets = kept * targets + (1 - kept) * targets[pairs]
-        loss: Tensor = -(targets * logits.log_softmax(1)).sum(1)[: spec.batch].mean()
-        if len(self.others):
-            weight = spec.unlabeled * step / (_STEPS * spec.epochs)
-            loss = loss + weight * (logits.softmax(1) - targets)[spec.batch :].square().mean()
+        loss = self.loss(of, rows, pairs, max(ratio, 1 - ratio), spec.unlabeled * step / (_STEPS * spec.epochs))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
         for average, now in zip(_numbers(self.averaged), _numbers(self.model), strict=True):
             average.lerp_(now, 1 - _KEPT if step else 1.0)
         return loss.detach()
+
+    def loss(self, of: Tensor, rows: Tensor, pairs: Tensor, kept: float, weight: float) -> Tensor:
+        """The loss of labeled and unlabeled records, mixed in pairs.
+
+        Args:
+            of: int64 [B], which of the labeled records.
+            rows: int64 [M], unlabeled ones; M may be 0.
+            pairs: int64 [B + M], which record each is mixed with.
+            kept: share of a record in its mixture, in [1/2, 1].
+            weight: of the unlabeled records, ≥ 0.
+        """
+        targets = nn.functional.one_hot(self.labels[of], self.count).float()
+        records = [self.records[self.seeds[of]]]
+        if len(rows):
+            records.append(self.records[rows])
+            with torch.no_grad():
+                sharp = (self.model(records[1]).log_softmax(1) / self.spec.temperature).softmax(1)
+            targets = torch.cat([targets, sharp])
+        sent = self.model.lower(torch.cat(records)).flatten(1).float()
+        logits = self.model.head(kept * sent + (1 - kept) * sent[pairs])
+        targets = kept * targets + (1 - kept) * targets[pairs]
+        loss: Tensor = -(targets * logits.log_softmax(1)).sum(1)[: len(of)].mean()
+        if len(rows):
+            loss = loss + weight * (logits.softmax(1) - targets)[len(of) :].square().mean()
+        return loss
 
     @torch.no_grad()
     def logits(self) -> Tensor:

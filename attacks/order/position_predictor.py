@@ -135,6 +135,11 @@ def learn(
 def _losses(learned: Predicted, draws: Generator) -> Iterator[Tensor]:
     """An epoch's cross-entropies of places."""
     for rows in torch.randperm(len(learned.own.tokens), generator=draws).split(_IMAGES_A_STEP):
-        logits = learned.predictor(learned.standardized(learned.own.tokens[rows]))
-        place = torch.arange(logits.shape[1], device=logits.device).repeat(len(rows))
-        yield nn.functional.cross_entropy(logits.flatten(0, 1), place)
+        yield place_loss(learned, learned.own.tokens[rows])
+
+
+def place_loss(learned: Predicted, tokens: Tensor) -> Tensor:
+    """Cross-entropy of the places of tokens [N, T, D] in order."""
+    logits = learned.predictor(learned.standardized(tokens))
+    place = torch.arange(logits.shape[1], device=logits.device).repeat(len(tokens))
+    return nn.functional.cross_entropy(logits.flatten(0, 1), place)

@@ -5,19 +5,46 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from privkit.attacks.base import QueryResult, View
 from privkit.attacks.hijack.fsha_networks import build as hijacking
 from privkit.attacks.hijack.gan import gradient_penalty
 from privkit.attacks.inversion.decoders import DECODERS, build
 from privkit.attacks.inversion.image_fit import ImageFit, Method, Problem
+from privkit.attacks.inversion.mixed_releases import exercise, per_member
+from privkit.attacks.inversion.pcat import PCAT, PCATTraining
+from privkit.attacks.inversion.sara import Completion, completion_loss
+from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.attacks.inversion.simulator_networks import Decoder, Discriminator, Simulator
+from privkit.attacks.inversion.unsplit_training import Alternation, Recipe, fresh
+from privkit.attacks.labels.exploit import ExPLoit, _Matching
+from privkit.attacks.labels.gradient_matching import label_gradients
+from privkit.attacks.labels.model_completion import ModelCompletion, _Completion
+from privkit.attacks.order.own_tokens import OwnTokens
+from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, own_prior
+from privkit.attacks.order.piece_solver import TokenDecoder
+from privkit.attacks.order.piece_training import piece_loss
+from privkit.attacks.order.place_model import PlaceModel
+from privkit.attacks.order.position_predictor import Predicted, place_loss
+from privkit.attacks.patches import Geometry, patchify
 from privkit.models import VIT_MICRO
 from tests.gpu.exceptions import exceptions
 from tests.small import IMAGES, SHAPE, generator
 
 Step = Callable[[], Tensor]
-ROWS, TOKENS, WIDTH = 4, 16, 12
+ROWS, TOKENS, WIDTH, CLASSES = 4, 16, 12, 3
+
+
+def own() -> OwnTokens:
+    """Tokens of an adversary's own images, in order."""
+    tokens = torch.rand(ROWS, TOKENS, WIDTH, generator=generator())
+    patches = patchify(torch.rand(ROWS, *SHAPE, generator=generator(1)), 2)
+    return OwnTokens(tokens=tokens, patches=patches, keep=1.0, in_order=False)
+
+
+def decoder_of(known: OwnTokens) -> TokenDecoder:
+    return TokenDecoder.fitted(known.tokens, known.patches, Geometry.of(known.tokens, SHAPE))
 
 
 def decoding(name: str) -> Step:
@@ -57,17 +84,127 @@ def simulated() -> Step:
     return lambda: decoder(simulator(images)).sum() + judge(simulator(images), None).sum()
 
 
+def pcat() -> Step:
+    images = torch.rand(ROWS, *SHAPE, generator=generator(1))
+    torch.manual_seed(0)
+    upper = nn.Sequential(nn.Flatten(), nn.Linear(TOKENS * WIDTH, CLASSES)).requires_grad_(False)
+    data = AttackData(
+        rows=torch.rand(ROWS, TOKENS, WIDTH, generator=generator()),
+        images=images,
+        own_labels=torch.arange(ROWS) % CLASSES,
+        upper=upper,
+        classes=CLASSES,
+    )
+    training, recorded = PCATTraining(PCAT(width=4), data, [upper], 0), torch.arange(ROWS)
+
+    def step() -> Tensor:
+        sent = training.parts["simulator"](images)
+        return training.pretense(recorded, sent, recorded) + training.error(recorded, sent.detach())
+
+    return step
+
+
+def unsplit() -> Step:
+    lower = VIT_MICRO.build(IMAGES, 10, positions=True, seed=0).lower.eval()
+    with torch.no_grad():
+        part = View(round=0, smashed=lower(torch.rand(ROWS, *SHAPE, generator=generator())))
+    recipe = Recipe(steps=1, learning_rate=0.03, total_variation=0.1, l2=0.1)
+    training = Alternation(fresh(lower, 1), [part], SHAPE, recipe, 0)
+    images, unit = training.images[0], torch.ones(())
+    return lambda: training._objective(part, images, unit).sum() + training._error(part, images.detach()).mean()
+
+
+def unmix() -> Step:
+    """The decoder of solved mixtures, which is told how much is known of each cell."""
+    images = torch.rand(ROWS, *SHAPE, generator=generator(1))
+    explained = torch.rand(ROWS, 1, TOKENS, generator=generator(2))
+    view = View(round=0, smashed=torch.rand(ROWS, TOKENS, WIDTH, generator=generator()), weights=explained)
+    torch.manual_seed(0)
+    decoder = build("mae", per_member(view), SHAPE, width=16)
+    answer = QueryResult(view=view, members=torch.arange(ROWS).unsqueeze(1))
+    return lambda: decoder.objective(*exercise(answer, images))
+
+
+def jigsaw(joint: bool) -> Step:
+    decoder, tokens = decoder_of(own()), own().tokens
+    torch.manual_seed(0)
+    network = PieceNetwork(WIDTH + decoder.geometry.patch_dim, TOKENS, 16, joint)
+
+    def step() -> Tensor:
+        pieces = decoder.features(tokens)
+        scores, pairs = network(pieces, decoder.edges(tokens))
+        return piece_loss(scores, pairs, decoder.twins(pieces) if joint else None)
+
+    return step
+
+
+def members() -> Step:
+    pieces, prior = own().tokens, own_prior(ROWS, 0.5)
+    torch.manual_seed(0)
+    network, image = MemberNetwork(WIDTH, 16), torch.arange(ROWS).repeat_interleave(TOKENS)
+    return lambda: nn.functional.cross_entropy(network(pieces.flatten(0, 1), pieces) + prior[image], image)
+
+
+def places() -> Step:
+    tokens = own().tokens
+    return lambda: PlaceModel.fit(tokens).costs(tokens).mean()
+
+
+def predicted() -> Predicted:
+    torch.manual_seed(0)
+    predictor = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, TOKENS))
+    return Predicted(own=own(), decoder=decoder_of(own()), predictor=predictor)
+
+
+def sara() -> Step:
+    learned, rows = predicted(), torch.arange(ROWS)
+    absent = torch.rand(ROWS, TOKENS, generator=generator()) < 0.5
+    return partial(completion_loss, Completion(learned.decoder.geometry), learned, learned.own.tokens, rows, absent)
+
+
+def exploit() -> Step:
+    released, received = torch.rand(2, ROWS, WIDTH, generator=generator())
+    first, shares = torch.rand(ROWS, CLASSES, generator=generator(1)), torch.full((CLASSES,), 1 / CLASSES)
+    training, rows = _Matching(ExPLoit(hidden=8), released, received, first, shares, generator()), torch.arange(ROWS)
+    return lambda: training.losses(rows)[0]
+
+
+def completion() -> Step:
+    records, known = torch.rand(8, WIDTH, generator=generator()), (torch.arange(CLASSES), torch.arange(CLASSES))
+    training = _Completion(ModelCompletion(), nn.Identity(), records, known, CLASSES, generator())
+    return partial(training.loss, torch.arange(CLASSES), training.others, torch.arange(8).flip(0), 0.75, 10.0)
+
+
+def matched_gradients() -> Step:
+    released = torch.rand(ROWS, WIDTH, generator=generator())
+    upper = nn.Linear(WIDTH, CLASSES).requires_grad_(False)
+    return lambda: label_gradients(upper, released).square().sum()
+
+
 STEPS: dict[str, Callable[[], Step]] = {
     **{f"black_box, {name}": partial(decoding, name) for name in DECODERS},
     "white_box": white_box,
     "fsha": hijack,
     "sdar": simulated,
+    "pcat": pcat,
+    "unsplit": unsplit,
+    "unmix": unmix,
+    "jigsaw, pieces": partial(jigsaw, joint=False),
+    "jigsaw, joint places": partial(jigsaw, joint=True),
+    "jigsaw, members": members,
+    "white_box, places": places,
+    "drag_reorder": lambda: partial(place_loss, predicted(), own().tokens),
+    "exploit": exploit,
+    "model_completion": completion,
+    "sara": sara,
 }
+UNTRAINED = {"white_box, places"}
+"""Fitted without gradients."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in ("white_box", "fsha", "sdar") else pytest.mark.slow) for name in STEPS],
+    [pytest.param(name, marks=pytest.mark.slow if name.startswith("black_box") else []) for name in STEPS],
 )
 def test_a_step_compiles_in_one_graph(name: str) -> None:
     step = STEPS[name]()
@@ -76,7 +213,9 @@ def test_a_step_compiles_in_one_graph(name: str) -> None:
     value = torch.compile(step, backend="eager", fullgraph=True)()
     torch.manual_seed(0)
     assert value.item() == pytest.approx(step().item(), rel=1e-5)
-    value.backward()
+    assert value.requires_grad == (name not in UNTRAINED)
+    if value.requires_grad:
+        value.backward()
 
 
 def test_the_gradient_penalty_does_not_compile_as_the_list_says() -> None:
@@ -84,3 +223,14 @@ def test_the_gradient_penalty_does_not_compile_as_the_list_says() -> None:
     torch._dynamo.reset()
     with pytest.raises(Exception, match=r"grad"):
         torch.compile(hijack(penalty=True), backend="aot_eager", fullgraph=True)().backward()
+
+
+def test_a_gradient_within_a_step_compiles_with_a_switch_as_the_list_says() -> None:
+    assert "gradient_matching" in exceptions("compiled with a switch")
+    step = matched_gradients()
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="trace_autograd_ops"):
+        torch.compile(step, backend="eager", fullgraph=True)()
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        assert torch.equal(torch.compile(step, backend="eager", fullgraph=True)(), step())
