@@ -14,6 +14,7 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import FSHA
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.audit.goals import reconstruct
+from privkit.audit.goals.trained import TrainedContext
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.dp_mixsl import DpMixSl
@@ -198,8 +199,9 @@ def test_a_notice_is_held_against_as_much_honest_training(
     """As many rounds as the hijack had, up to a number that is said; with dropout at the server, the same again."""
     served = []
 
-    def clients(context: Any) -> LiveClients:
-        return live(NoDefense(), guard=SplitGuard(generator=Generator().manual_seed(0), patience=10_000))[0]
+    class Suspicious(TrainedContext):
+        def clients(self) -> LiveClients:
+            return live(NoDefense(), guard=SplitGuard(generator=Generator().manual_seed(0), patience=10_000))[0]
 
     def counted(given: LiveClients, upper: nn.Module, count: int, spec: Any, seed: int) -> list[float]:
         losses = serve(given, upper, min(count, 8), spec, seed)
@@ -209,11 +211,11 @@ def test_a_notice_is_held_against_as_much_honest_training(
         return losses
 
     upper = lambda *given: (None, nn.Sequential(nn.Dropout(0.5), fitted(NoDefense())[1]), None)  # noqa: E731
-    monkeypatch.setattr(reconstruct, "_clients", clients)
     monkeypatch.setattr(reconstruct, "untrained", upper)
     monkeypatch.setattr(reconstruct, "serve", counted)
-    context: Any = SimpleNamespace(config=SimpleNamespace(training=SPEC), cell=SimpleNamespace(seed=0), seed_data=None)
-    hijacked = clients(None)
+    context: Any = object.__new__(Suspicious)
+    vars(context).update(config=SimpleNamespace(training=SPEC), cell=SimpleNamespace(seed=0), seed_data=None)
+    hijacked = context.clients()
     assert hijacked.guard is not None
     hijacked.guard.scores, hijacked.guard.noticed, hijacked.guard.rounds = [0.1], noticed, rounds
     assert reconstruct.noticed(context, hijacked).endswith(says)
