@@ -194,6 +194,7 @@ class RunFolder:
         self.workers.leave()
         if self.workers.folder.is_dir():
             with suppress(Timeout, OSError), self._lock.acquire(blocking=False):
+                self.workers.clear()
                 self.workers.folder.rmdir()  # if this was the last one
 
     def cell(self, cell_id: str) -> Path:

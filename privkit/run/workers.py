@@ -144,9 +144,9 @@ class Workers:
             return True
 
     def clear(self) -> None:
-        """Remove the locks of lost workers; for a worker that is alone."""
+        """Remove the locks of lost workers, which have no record any more; under the lock of the run."""
         for path in self.folder.glob("*.lock"):
-            if path.stem != self.own.name:
+            if path.stem != self.own.name and not path.with_suffix(".json").exists():
                 path.unlink(missing_ok=True)
 
     def _write(self) -> None:

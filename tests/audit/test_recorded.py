@@ -44,10 +44,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
         )
 
 
-def same(trained: AuditRun, folder: Path, attacks: list[str]) -> None:
+def same(trained: AuditRun, folder: Path, attacks: list[str], **settings: Any) -> None:
     """The audit of the recording of a run has the run's numbers, bit for bit."""
     export(trained.folder, folder / "recording")
-    again = rows(folder / "recording", folder / "run", attack=attacks)
+    again = rows(folder / "recording", folder / "run", attack=attacks, **settings)
     defended = [row for row in trained.rows if row.defense != "none"]
     assert len(defended) == len(attacks)
     for row in defended:
@@ -72,7 +72,8 @@ def test_a_recording_of_a_trained_model_gives_the_same_numbers_bit_for_bit(train
 def test_so_do_white_boxes_behind_a_shuffle_of_two_clients(tmp_path: Path) -> None:
     attacks = ["white_box:epochs=1", "jigsaw:epochs=1"]
     given = {"defense": "batch_shuffle", "protocol": "splitfed:clients=2", "attack": attacks}
-    same(run_audit(out=tmp_path / "trained", **{**SMALL, **given, "budget": "smoke:victims=100"}), tmp_path, attacks)
+    budget = {"budget": "smoke:victims=100"}
+    same(run_audit(out=tmp_path / "trained", **{**SMALL, **given, **budget}), tmp_path, attacks, **budget)
 
 
 def test_what_cannot_be_exported_is_said(trained: AuditRun, tmp_path: Path) -> None:
