@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 
 from privkit.attacks.inversion import black_box
+from privkit.attacks.inversion.budgeted import mounted
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.start import main
 from privkit.settings import DEFAULTS
@@ -44,7 +45,7 @@ def one_thread() -> Iterator[None]:
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
     """A finished audit of batch shuffling; read it, do not change its folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(black_box, "mounted", partial(black_box.mounted, steps=50))  # half as long, and enough to win
+        patch.setattr(black_box, "mounted", partial(mounted, steps=50))  # half as long, and enough to win
         return run_audit(defense="batch_shuffle", out=tmp_path_factory.mktemp("audit") / "run", **SMALL)
 
 

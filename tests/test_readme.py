@@ -9,6 +9,7 @@ import pytest
 
 import privkit
 from privkit.attacks.inversion import black_box
+from privkit.attacks.inversion.budgeted import mounted
 from privkit.audit.run import run_audit
 from tests.forked import script
 
@@ -34,7 +35,7 @@ def test_the_python_example_runs(
     (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     assert len(code.splitlines()) <= 10
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(black_box, "mounted", partial(black_box.mounted, steps=50))  # half as long, and enough to win
+    monkeypatch.setattr(black_box, "mounted", partial(mounted, steps=50))  # half as long, and enough to win
     monkeypatch.setattr(privkit, "run_audit", partial(run_audit, **smaller), raising=False)
     exec(compile(code, "README.md", "exec"), {})
     shown = capsys.readouterr().out
