@@ -25,7 +25,8 @@ from types import FrameType
 from typing import Any, Literal, get_args
 
 import torch
-from gpu_parts import PARTS, Part, Setting
+from gpu_parts import PARTS, Part
+from gpu_units import Setting
 from run import machine
 from run import main as run
 

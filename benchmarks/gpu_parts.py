@@ -7,9 +7,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
@@ -24,11 +23,11 @@ import training
 from fsha_clients import SHAPE as FSHA_SHAPE
 from fsha_clients import client as fsha_client
 from fsha_clients import digits, plain
-from limits import PEAKS, card_of, training_round
+from gpu_units import Enough, Memory, Setting, Stopwatch, Unit, Values, goal
+from limits import training_round
 from torch import Generator
 
 import attacks
-from privkit.attacks.base import NoSession
 from privkit.attacks.goals import reconstruct
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import FSHA, ROUNDS_AN_EPOCH
@@ -46,76 +45,6 @@ from privkit.wire.channel import black_box_query, record
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--dataset", "tiny_digits", "--budget", "smoke")
 Part = Literal["tests", "speed", "training", "white_box", "fsha", "attacks", "shuffle", "scoring", "audit"]
-Values = dict[str, Any]
-"""What a unit measured; under "goals", a list of `goal`."""
-Unit = tuple[str, Callable[[], Values]]
-"""A name, which stands for one row, and what measures it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Where and how large a part measures.
-
-    Attributes:
-        device: "cpu" or "cuda".
-        tiny: toy sizes.
-        data_root: folder with MNIST; None for 5,000 digits.
-        ends: when the part must end, on the clock `time.monotonic`.
-    """
-
-    device: torch.device
-    tiny: bool
-    data_root: str | None
-    ends: float
-
-    @property
-    def left(self) -> float:
-        """Seconds that are left to the part."""
-        return self.ends - monotonic()
-
-    def synchronize(self) -> None:
-        """Wait until the device has done its work."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def peak(self) -> tuple[float, float] | None:
-        """Operations and bytes a second of this device; None if they are not in `PEAKS`."""
-        card = card_of(torch.cuda.get_device_name()) if self.device.type == "cuda" else None
-        return None if card is None else PEAKS[card]
-
-
-def goal(says: str, value: float, *, most: float | None = None, least: float | None = None) -> Values:
-    """A goal and whether it is met.
-
-    >>> goal("ratio", 1.04, most=1.05)
-    {'goal': 'ratio ≤ 1.05', 'value': 1.04, 'met': True}
-    """
-    met = (most is None or value <= most) and (least is None or value >= least)
-    bound = f"≤ {most:g}" if most is not None else f"≥ {least:g}"
-    return {"goal": f"{says} {bound}", "value": value, "met": met}
-
-
-class Enough(Exception):
-    """The epochs that were wanted are timed."""
-
-
-class Stopwatch(NoSession):
-    """Notes when each epoch of an attack ends, and raises `Enough` after so many."""
-
-    def __init__(self, epochs: int) -> None:
-        self.epochs, self.ended, self.total = epochs, [perf_counter()], 0
-
-    def report(self, done: int, total: int, value: float) -> None:
-        """Note the time."""
-        self.ended.append(perf_counter())
-        self.total = total
-        if len(self.ended) > self.epochs:
-            raise Enough
-
-    def epoch_seconds(self) -> float:
-        """Median; the first one, which warms up, counts only if it is alone."""
-        spans = [after - before for before, after in pairwise(self.ended)]
-        return median(spans[1:] or spans)
 
 
 def tests(setting: Setting) -> Iterator[Unit]:
@@ -257,20 +186,6 @@ def white_box(setting: Setting) -> Iterator[Unit]:
 
     for images in (2,) if setting.tiny else (64, 256, 1_024):
         yield f"{images} images", partial(run, images, 1 if setting.tiny else 5, 1 if setting.tiny else 8)
-
-
-class Memory(Stopwatch):
-    """Keeps the state, so that a call with more epochs goes on."""
-
-    state: dict[str, Any] | None = None
-
-    def load(self) -> dict[str, Any] | None:
-        """The last state."""
-        return self.state
-
-    def save(self, state: dict[str, Any]) -> None:
-        """Keep it."""
-        self.state = state
 
 
 def hijack(setting: Setting) -> Iterator[Unit]:

@@ -6,27 +6,28 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
-from math import ceil, inf
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privkit import early
 from privkit.attacks.query_rules import QueryRules
 from privkit.config import BUDGETS, AuditConfig, Budget, Tuning, distinct
-from privkit.errors import LONGEST, UsageError, shortened, unknown
+from privkit.errors import UsageError, shortened, unknown
 from privkit.metrics import METRICS
 from privkit.pairing import paired
 from privkit.quick_attacks import AUTO, Chosen, choose
 from privkit.registry import Component, load, parse, read_options, specify, table
 from privkit.run.cell_limits import read_memory
 from privkit.same_domain import check_same_domain, domain_of, model_for
+from privkit.setting_values import as_gate, as_kept, as_many, as_options, as_seconds, as_seeds, as_threads
 from privkit.toml_text import TomlError, parse_toml, read_text
 
 if TYPE_CHECKING:
     from privkit.attacks.base import AnyAttack
     from privkit.reports.gate import Gate
 
-_MOST_THREADS = 1024
+
 DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
 
 KEYS = (
@@ -116,8 +117,8 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     for key, (kinds, what) in _TYPES.items():
         if key in s and not isinstance(s[key], kinds):
             raise UsageError(f"{key} must be {what}, got {shortened(s[key])}")
-    victims, device, seeds, threads = s.get("victims"), s["device"], _seeds(s["seed"]), _threads(s.get("threads"))
-    seconds = _seconds(s.get("cell_seconds"))
+    victims, device, seeds, threads = s.get("victims"), s["device"], as_seeds(s["seed"]), as_threads(s.get("threads"))
+    seconds = as_seconds(s.get("cell_seconds"))
     memory = None if s.get("cell_memory") is None else read_memory(s["cell_memory"])
     if victims not in (None, "private", "test"):
         raise unknown("victims", str(victims), ["private", "test"])
@@ -125,7 +126,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         raise unknown("device", str(device), ["auto", "cpu", "cuda"])
     if not 0 < s["delta"] < 1:
         raise UsageError(f"delta must lie in (0, 1), got {s['delta']}")
-    gates = tuple(_gate(text) for text in _many(s.get("gate", [])))
+    gates = tuple(as_gate(text) for text in as_many(s.get("gate", [])))
     budget_name, budget = _budget(s["budget"])
     early.check(s)  # what follows imports torch
     from privkit.training.spec import TrainingSpec
@@ -135,8 +136,8 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         from privkit.recording.parts import recorded_parts
 
         recorded = recorded_parts(settings, budget)
-    pairs = paired(_many(s["defense"]), s.get("protocol")) if recorded is None else recorded.pairs
-    named = _attacks(_many(s["attack"]))
+    pairs = paired(as_many(s["defense"]), s.get("protocol")) if recorded is None else recorded.pairs
+    named = _attacks(as_many(s["attack"]))
     attacks = distinct(budgeted(parse("attacks", given), budget) for given in named)
     dataset = parse("datasets", s["dataset"]) if recorded is None else recorded.dataset
     if s.get("skip_bad_rows"):
@@ -144,7 +145,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     if gates and all(defense.name == "none" for _, defenses in pairs for defense in defenses):
         raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
     root = s.get("data_root") or os.environ.get(DATA_ROOT_VARIABLE)
-    wished = _table("training", s["training"]) if recorded is None else recorded.training
+    wished = as_options("training", s["training"]) if recorded is None else recorded.training
     protocols: list[dict[str, Any]] = []
     for protocol, defenses in pairs:
         training = specify("training", TrainingSpec, {"batch_size": _natural_batch(protocol.spec.clients), **wished})
@@ -154,7 +155,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
                 "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
             )
         protocols.append({"protocol": protocol, "defenses": defenses, "training": training})
-        if AUTO in _many(s["attack"]):
+        if AUTO in as_many(s["attack"]):
             chosen = None if recorded is None else recorded.chosen()
             protocols[-1] |= _automatic(defenses, dataset, budget, chosen)
         elif not attacks:
@@ -171,7 +172,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         budget_name=budget_name,
         auxiliary=_auxiliary(s["auxiliary"], dataset),
         victims=victims,
-        queries=specify("queries", QueryRules, _table("queries", s["queries"])),
+        queries=specify("queries", QueryRules, as_options("queries", s["queries"])),
         held=_held(s.get("parts", []), [defense for _, part in pairs for defense in part]),
         features=_features(s.get("features", [])),
         metrics=_metrics(s.get("metric", []), gates),
@@ -183,7 +184,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         cell_memory=memory,
         gates=gates,
         recording=None if recorded is None else recorded.recording,
-        settings=_kept(s if recorded is None else settings, root),
+        settings=as_kept(s if recorded is None else settings, root),
     )
     config = replace(config, tune=_tuning(s.get("tune"), config.every_attack))
     check_same_domain(dataset, auxiliary=config.auxiliary, augment=config.training.augment, features=config.features)
@@ -213,7 +214,7 @@ def _skipping(dataset: Component) -> Component:
 
 def _held(given: Any, defenses: Sequence[Component]) -> tuple[str, ...]:
     """Names of the parts that the adversary holds; each is a part of every release that is split."""
-    names = tuple(dict.fromkeys(_many(given)))
+    names = tuple(dict.fromkeys(as_many(given)))
     split = [defense for defense in defenses if defense.spec.storages]
     if names and not split:
         raise UsageError(
@@ -231,7 +232,7 @@ def _features(given: Any) -> tuple[str, ...]:
     """Names of feature networks; they are loaded when the run begins."""
     from privkit.metrics.perception import check_names
 
-    names = _many(given)
+    names = as_many(given)
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"features must be names of networks, got {shortened(given)}")
     check_names(names)
@@ -247,7 +248,7 @@ def _metrics(given: Any, gates: Sequence[Gate]) -> tuple[Component, ...]:
     from privkit.metrics.own import PREFIX, check_declared, column
 
     metrics: dict[str, Component] = {}
-    for text in _many(given):
+    for text in as_many(given):
         if isinstance(text, str) and text in METRICS:
             raise UsageError(f"{text} is measured wherever it means something; metric takes your own, module:object")
         metric = parse("metrics", text)
@@ -275,18 +276,13 @@ def _tuning(given: Any, attacks: Sequence[Component]) -> Tuning | None:
         return None
     from privkit.attacks.search_space import why_untuned
 
-    plan: Tuning = specify("tune", Tuning, _table("tune", given))
+    plan: Tuning = specify("tune", Tuning, as_options("tune", given))
     reasons = [f"{attack.label}: {why_untuned(attack.spec)}" for attack in attacks if why_untuned(attack.spec)]
     if len(reasons) == len(attacks):
         raise UsageError(f"tune finds nothing to tune ({'; '.join(reasons)}); leave it out, or name another attack")
     if find_spec("optuna") is None:
         raise UsageError("tune needs the package optuna: pip install 'privkit[tune]', or leave tune out")
     return plan
-
-
-def _many(value: Any) -> Sequence[Any]:
-    """One or several."""
-    return value if isinstance(value, list | tuple) else [value]
 
 
 def _attacks(given: Sequence[Any]) -> Sequence[Any]:
@@ -358,73 +354,8 @@ def _budget(given: Any) -> tuple[str, Budget]:
         name, _, text = given.partition(":")
         options = read_options(given, text)
     else:
-        options = _table("budget", given)
+        options = as_options("budget", given)
         name = options.pop("name", DEFAULTS["budget"])
     if not isinstance(name, str) or name not in BUDGETS:
         raise unknown("budget", str(name), BUDGETS)
     return name, specify(f"budget {name}", BUDGETS[name], options)
-
-
-def _table(what: str, given: Any) -> dict[str, Any]:
-    """A table of options, or the text of one."""
-    if isinstance(given, str):
-        return read_options(given, given)
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{what} is a table of options, got {shortened(given)}")
-    return dict(given)
-
-
-def _seeds(given: Any) -> tuple[int, ...]:
-    """Whole numbers ≥ 0, each once."""
-    seeds = _many(given)
-    for seed in seeds:
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-            raise UsageError(f"a seed is a whole number from 0 to 2^32 - 1, got {shortened(seed)}")
-    if not seeds:
-        raise UsageError("name at least one seed")
-    return tuple(dict.fromkeys(seeds))
-
-
-def _seconds(given: Any) -> float | None:
-    """A time in seconds, None for no limit."""
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
-        raise UsageError(f"cell_seconds is a number of seconds above 0, got {shortened(given)}")
-    return float(given)
-
-
-def _kept(settings: Mapping[str, Any], root: Any) -> dict[str, Any]:
-    """Settings as the manifest keeps them for other workers, whose environment may name another data root."""
-    kept = {key: _plain(value) for key, value in settings.items() if value is not None}
-    return kept | ({"data_root": str(Path(root).expanduser().absolute())} if root else {})
-
-
-def _plain(value: Any) -> Any:
-    """A setting as JSON holds it."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, Path) else value
-
-
-def _gate(text: Any) -> Gate:
-    """A condition on the rows."""
-    from privkit.reports.gate import Gate, GateError
-
-    if not isinstance(text, str) or len(text) > LONGEST:
-        raise UsageError(f"a gate is a text such as 'ssim<=0.4', got {shortened(text)}")
-    try:
-        return Gate.parse(text)
-    except GateError as error:
-        raise UsageError(str(error)) from None
-
-
-def _threads(given: Any) -> int | None:
-    """CPU threads, 1 to `_MOST_THREADS`."""
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_THREADS:
-        raise UsageError(f"threads must be a whole number from 1 to {_MOST_THREADS}, got {shortened(given)}")
-    return given

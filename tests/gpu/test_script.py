@@ -61,7 +61,7 @@ def test_every_part_runs_at_toy_size_and_none_twice(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_goals_and_leaves_out_toys(benchmark: Any, tmp_path: Path) -> None:
-    pages, goal = benchmark("pages"), benchmark("gpu_parts").goal
+    pages, goal = benchmark("pages"), benchmark("gpu_units").goal
     assert pages.gpu(tmp_path / "none.jsonl") == "No rows yet: no GPU was available."
     row = {"part": "speed", "unit": "vit", "device": "H200", "driver": "570", "torch": "2.15", "date": "2026-11-22T00"}
     met, unmet = goal("ratio", 1.04, most=1.05), goal("times faster", 12.0, least=20)

@@ -1,0 +1,100 @@
+"""What the parts of `benchmarks/gpu.py` are made of: a setting, units, goals, and a clock inside an attack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from time import monotonic, perf_counter
+from typing import Any
+
+import torch
+from limits import PEAKS, card_of
+
+from privkit.attacks.base import NoSession
+
+Values = dict[str, Any]
+"""What a unit measured; under "goals", a list of `goal`."""
+Unit = tuple[str, Callable[[], Values]]
+"""A name, which stands for one row, and what measures it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where and how large a part measures.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        tiny: toy sizes.
+        data_root: folder with MNIST; None for 5,000 digits.
+        ends: when the part must end, on the clock `time.monotonic`.
+    """
+
+    device: torch.device
+    tiny: bool
+    data_root: str | None
+    ends: float
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left to the part."""
+        return self.ends - monotonic()
+
+    def synchronize(self) -> None:
+        """Wait until the device has done its work."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def peak(self) -> tuple[float, float] | None:
+        """Operations and bytes a second of this device; None if they are not in `PEAKS`."""
+        card = card_of(torch.cuda.get_device_name()) if self.device.type == "cuda" else None
+        return None if card is None else PEAKS[card]
+
+
+def goal(says: str, value: float, *, most: float | None = None, least: float | None = None) -> Values:
+    """A goal and whether it is met.
+
+    >>> goal("ratio", 1.04, most=1.05)
+    {'goal': 'ratio ≤ 1.05', 'value': 1.04, 'met': True}
+    """
+    met = (most is None or value <= most) and (least is None or value >= least)
+    bound = f"≤ {most:g}" if most is not None else f"≥ {least:g}"
+    return {"goal": f"{says} {bound}", "value": value, "met": met}
+
+
+class Enough(Exception):
+    """The epochs that were wanted are timed."""
+
+
+class Stopwatch(NoSession):
+    """Notes when each epoch of an attack ends, and raises `Enough` after so many."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs, self.ended, self.total = epochs, [perf_counter()], 0
+
+    def report(self, done: int, total: int, value: float) -> None:
+        """Note the time."""
+        self.ended.append(perf_counter())
+        self.total = total
+        if len(self.ended) > self.epochs:
+            raise Enough
+
+    def epoch_seconds(self) -> float:
+        """Median; the first one, which warms up, counts only if it is alone."""
+        spans = [after - before for before, after in pairwise(self.ended)]
+        return median(spans[1:] or spans)
+
+
+class Memory(Stopwatch):
+    """Keeps the state, so that a call with more epochs goes on."""
+
+    state: dict[str, Any] | None = None
+
+    def load(self) -> dict[str, Any] | None:
+        """The last state."""
+        return self.state
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Keep it."""
+        self.state = state

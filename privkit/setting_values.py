@@ -1,0 +1,86 @@
+"""Single settings of an audit, as flags, TOML or Python give them, checked and in one form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privkit.errors import LONGEST, UsageError, shortened
+from privkit.registry import read_options
+
+if TYPE_CHECKING:
+    from privkit.reports.gate import Gate
+
+_MOST_THREADS = 1024
+
+
+def as_many(value: Any) -> Sequence[Any]:
+    """One or several."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def as_options(what: str, given: Any) -> dict[str, Any]:
+    """A table of options, or the text of one."""
+    if isinstance(given, str):
+        return read_options(given, given)
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{what} is a table of options, got {shortened(given)}")
+    return dict(given)
+
+
+def as_seeds(given: Any) -> tuple[int, ...]:
+    """Whole numbers ≥ 0, each once."""
+    seeds = as_many(given)
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+            raise UsageError(f"a seed is a whole number from 0 to 2^32 - 1, got {shortened(seed)}")
+    if not seeds:
+        raise UsageError("name at least one seed")
+    return tuple(dict.fromkeys(seeds))
+
+
+def as_seconds(given: Any) -> float | None:
+    """A time in seconds, None for no limit."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
+        raise UsageError(f"cell_seconds is a number of seconds above 0, got {shortened(given)}")
+    return float(given)
+
+
+def as_threads(given: Any) -> int | None:
+    """CPU threads, 1 to `_MOST_THREADS`."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_THREADS:
+        raise UsageError(f"threads must be a whole number from 1 to {_MOST_THREADS}, got {shortened(given)}")
+    return given
+
+
+def as_gate(text: Any) -> Gate:
+    """A condition on the rows."""
+    from privkit.reports.gate import Gate, GateError
+
+    if not isinstance(text, str) or len(text) > LONGEST:
+        raise UsageError(f"a gate is a text such as 'ssim<=0.4', got {shortened(text)}")
+    try:
+        return Gate.parse(text)
+    except GateError as error:
+        raise UsageError(str(error)) from None
+
+
+def as_kept(settings: Mapping[str, Any], root: Any) -> dict[str, Any]:
+    """Settings as the manifest keeps them for other workers, whose environment may name another data root."""
+    kept = {key: _plain(value) for key, value in settings.items() if value is not None}
+    return kept | ({"data_root": str(Path(root).expanduser().absolute())} if root else {})
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON holds it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value
