@@ -9,10 +9,8 @@ import torch
 from torch import Generator
 
 from privkit.attacks.base import Mounting, NotApplicable, Observation, Scores, Session
-from privkit.attacks.goals.labels import LabelObservation
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.attacks.hijack.hijack_detection import SplitGuard
-from privkit.attacks.labels.release_clustering import ReleaseClustering
 from privkit.audit.goals import labels
 from privkit.audit.goals.canaries_sent import noiseless, rows_of
 from privkit.audit.goals.context import told_apart
@@ -45,7 +43,7 @@ def test_a_records_scores_are_pooled_over_epochs_whatever_their_order_and_scale(
         order = torch.randperm(400, generator=draws)
         values = 10.0**-epoch * (positive + 2 * torch.randn(400, generator=draws))[order]
         epochs.append((Scores(values=values, examples=torch.arange(400)), positive[order], rounds))
-        records.append([str(row).encode() for row in order.tolist()])
+        records.append(order)
     one, nine = (told_apart(*labels._pooled(epochs[-count:], records[-count:]))["auc"] for count in (1, 9))
     assert one.value < 0.7
     assert nine.value > 0.8
@@ -62,7 +60,7 @@ def test_scores_of_all_labels_are_pooled_likewise() -> None:
         of_labels = 10.0**-epoch * (torch.eye(3)[truth] + 1.5 * torch.randn(300, 3, generator=draws))[order]
         scores = Scores(values=of_labels[:, 1], examples=torch.arange(300), of_labels=of_labels)
         epochs.append((scores, truth[order], rounds))
-        records.append([str(row).encode() for row in order.tolist()])
+        records.append(order)
     pooled, of, _ = labels._pooled(epochs, records)
     alone, together = labels.named(epochs[-1][0], truth[order]), labels.named(pooled, of)
     assert alone["label_accuracy"].value < 0.6 < 0.75 < together["label_accuracy"].value
@@ -324,33 +322,51 @@ def test_a_client_asks_its_own_segment_and_for_the_others_label_in_every_epoch(t
         assert not every or row.auc_curve[-1].value == row.answers["auc"].value
     told = {row.attack: row.answers["auc"].value for row in run.rows if row.defense != "none"}
     assert told[CLIENTS_LEAKS[2]] > 0.9  # the mean of two gradients less the own one
+    assert {row.attack for row in run.rows if any("epochs cannot be pooled" in note for note in row.notes)} == {
+        CLIENTS_LEAKS[2]
+    }
     assert (tmp_path / "run" / "report" / "figures" / "auc.svg").exists()
 
 
 @pytest.mark.usefixtures("no_report", "no_controls")
-def test_a_client_knows_the_labels_of_the_same_records_in_all_epochs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("augment", ["none", "crop"])
+def test_a_client_knows_its_records_in_all_epochs(
+    augment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other ones in each epoch would tell it labels that it is asked for in the last one."""
-    sent, attack, records, known = labels._sent, ReleaseClustering.run, [], []
+    """Other known labels in each epoch would tell it labels that it is asked for in the last one."""
+    again, known, rows = labels._again, [], []
 
-    def kept(transcript: Transcript) -> torch.Tensor:
-        records.append(sent(transcript))
-        return records[-1]
+    def watched(first: torch.Tensor, records: torch.Tensor, *given: Any) -> torch.Tensor:
+        rows.append(records)
+        known.append(set(records[again(first, records, *given)].tolist()))
+        return again(first, records, *given)
 
-    def watched(spec: ReleaseClustering, observation: LabelObservation, *given: Any) -> Scores:
-        assert observation.known_rows is not None
-        known.append({records[-1][0, row].numpy().tobytes() for row in observation.known_rows.tolist()})
-        return attack(spec, observation, *given)
-
-    monkeypatch.setattr(labels, "_sent", kept)
-    monkeypatch.setattr(ReleaseClustering, "run", watched)
+    monkeypatch.setattr(labels, "_again", watched)
     settings = {**SETTINGS, "budget": "smoke:private=100,victims=25,epochs=2", "protocol": "sl"}
+    settings["training"] = f"batch_size=25,augment={augment}"
     run = run_audit(defense="none", attack="release_clustering:epoch=pooled", out=tmp_path / "run", **settings)
     assert run.rows[0].status == "done"
     assert len(known) == 2
     assert known[0] == known[1]
+    assert not torch.equal(rows[0], rows[1])
+    assert torch.equal(rows[0].sort().values, rows[1].sort().values)
     assert run.rows[0].answers["label_accuracy"].n == 100 - len(known[0])
+    assert "each record's scores in 2 epochs are averaged" in run.rows[0].notes
+
+
+def test_the_order_of_an_epoch_is_the_one_that_was_trained_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels of the rows that the context names are those that the rounds had, in the order of the clients."""
+    asked, agree = labels.asked, []
+
+    def watched(attack: Any, transcript: Transcript, context: Any, stage: Any, of_epoch: Any) -> labels.Asked:
+        sent = torch.cat([kept.labels.unflatten(0, (2, -1)) for kept in transcript.rounds], 1)
+        agree.append(torch.equal(context.seed_data.splits.private.y[of_epoch[0]], sent))
+        return asked(attack, transcript, context, stage, of_epoch)
+
+    monkeypatch.setattr(labels, "asked", watched)
+    settings = {**SETTINGS, "budget": "smoke:private=100,victims=20,epochs=2", "training": "batch_size=10,augment=crop"}
+    run_audit(defense="none", attack="label_leak", protocol="psl:clients=2", out=tmp_path / "run", **settings)
+    assert agree == [True, True]
 
 
 @pytest.mark.usefixtures("no_report")

@@ -25,7 +25,7 @@ Asked = tuple[Scores, Tensor, Tensor]
 """Scores of rows, counted client after client, the label of each, and the round of each."""
 Stages = Callable[[str], Session]
 """The session of one client's attack on some rounds, by its name."""
-Remembered = dict[int, set[bytes]]
+Remembered = dict[int, Tensor]
 """Client -> its records whose labels it knows, so that they are the same ones in all epochs."""
 
 
@@ -54,7 +54,9 @@ def ask(context: AttackContext) -> Row:
 
     recorded = context.rounds()
     every, pooled = (recorded is None and attack.epoch == epochs for epochs in ("every", "pooled"))
-    records: list[list[bytes]] = []
+    regrouped = pooled and "own_labels" in known_to(attack)
+    pooled = pooled and not regrouped
+    records: list[Tensor] = []
     if isinstance(context, TrainedContext) and (every or pooled):
         by_epoch, records = _each_epoch(attack, context, stage)
         if not by_epoch:
@@ -80,6 +82,10 @@ def ask(context: AttackContext) -> Row:
         notes.append(f"the most frequent label's share, which needs no attack, is {most:.3f}")
     if "own_labels" in known_to(attack):
         notes.append("each client knows its own labels, and asked for that of the other record that is mixed with it")
+    if regrouped:
+        notes.append(
+            "each epoch mixes a record with another one, so that epochs cannot be pooled: the last one is read"
+        )
     if pooled and len(by_epoch) > 1:
         notes.append(f"each record's scores in {len(by_epoch)} epochs are averaged")
     if every:
@@ -101,7 +107,7 @@ def asked(
     transcript: Transcript,
     context: AttackContext,
     stage: Stages,
-    remembered: Remembered | None = None,
+    of_epoch: tuple[Tensor, Remembered] | None = None,
 ) -> Asked:
     """Scores, label and round of every row of every client that the attack was asked about.
 
@@ -110,7 +116,8 @@ def asked(
         transcript: of some rounds.
         context: of the cell.
         stage: as `Stages`.
-        remembered: of the epochs before, filled by the first one; None if no other epoch is asked.
+        of_epoch: which record each row of each client is of, [clients, N], and what is remembered of the epochs before,
+            filled by the first one; None if no other epoch is asked.
     """
     parts: list[tuple[Tensor, ...]] = []
     of_labels: list[Tensor] = []
@@ -125,8 +132,8 @@ def asked(
     first = transcript.rounds[0].view.round
     for client, (own, truth) in enumerate(zip(owned, truths, strict=True)):
         known = _known(attack, own, rounds) if "known_rows" in declared else own[:0]
-        if remembered is not None and attack.mounting.labeled:
-            known = _again(known, _names(_sent(transcript)[client]), remembered, client)
+        if of_epoch is not None and attack.mounting.labeled:
+            known = _again(known, of_epoch[0][client], of_epoch[1], client)
         observation = _observed(attack, transcript, context, client, own, known)
         scores = attack.run(observation, context.generator(), stage(f"round {first}, client {client}"))
         # what is known is not asked, nor what nobody else is part of
@@ -213,8 +220,8 @@ def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
     key = (str(context.folder.path), context.cell.model_id, attack.epoch, "lower" in known_to(attack))
     if key not in _KEPT:
         steps, epochs = context.steps, context.config.budget.epochs
-        assert not isinstance(attack.epoch, str)
-        epoch = attack.epoch if attack.epoch >= 0 else epochs + attack.epoch
+        asked_for = -1 if isinstance(attack.epoch, str) else attack.epoch
+        epoch = asked_for if asked_for >= 0 else epochs + asked_for
         if not 0 <= epoch < epochs:
             raise NotApplicable(f"epoch={attack.epoch} is none of the {epochs} epochs of training")
         transcript = _transcript(attack, lambda number: number // steps == epoch)
@@ -228,18 +235,22 @@ _KEPT: dict[tuple[str, str, int | str, bool], Transcript] = {}
 """One replayed epoch at most."""
 
 
-def _each_epoch(attack: LabelAttack, context: TrainedContext, stage: Stages) -> tuple[list[Asked], list[list[bytes]]]:
-    """What the attack says in each epoch, and which record each score is of; one epoch's rounds are in memory."""
-    transcript, steps = Transcript(inputs=True), context.steps
+def _each_epoch(attack: LabelAttack, context: TrainedContext, stage: Stages) -> tuple[list[Asked], list[Tensor]]:
+    """What the attack says in each epoch, and which record each score is of; one epoch's rounds are in memory.
+
+    A client knows which of its own records it sends, so an augmentation hides nothing from it.
+    """
+    transcript, steps = _transcript(attack), context.steps
     found: list[Asked] = []
-    records: list[list[bytes]] = []
+    records: list[Tensor] = []
     remembered: Remembered = {}
 
     def play(*given: Any, number: int = 0, **options: Any) -> Round:
         played = transcript(*given, number=number, **options)
         if (number + 1) % steps == 0:
-            found.append(asked(attack, transcript, context, stage, remembered))
-            records.append(_names(_sent(transcript).flatten(0, 1)[found[-1][0].examples.cpu()]))
+            of_clients = context.order(number // steps).transpose(0, 1).flatten(1).cpu()
+            found.append(asked(attack, transcript, context, stage, (of_clients, remembered)))
+            records.append(of_clients.flatten()[found[-1][0].examples.cpu()])
             transcript.rounds.clear()
         return played
 
@@ -247,57 +258,46 @@ def _each_epoch(attack: LabelAttack, context: TrainedContext, stage: Stages) -> 
     return found, records
 
 
-def _sent(transcript: Transcript) -> Tensor:
-    """Each client's records in the order of its rows, [clients, N, ...]."""
-    clients = len(transcript.rounds[0].received)
-    images = [kept.images for kept in transcript.rounds if kept.images is not None]
-    return torch.cat([part.unflatten(0, (clients, -1)) for part in images], 1)
-
-
-def _names(records: Tensor) -> list[bytes]:
-    """What a client recognizes its own records [N, ...] by from epoch to epoch."""
-    return [record.numpy().tobytes() for record in records]
-
-
-def _again(known: Tensor, names: list[bytes], remembered: Remembered, client: int) -> Tensor:
+def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) -> Tensor:
     """The rows of the records whose labels a client knew in its first epoch, which are `known` there.
 
     >>> before: Remembered = {}
-    >>> [_again(torch.tensor([0]), names, before, 7).tolist() for names in ([b"a", b"b"], [b"b", b"a"])]
+    >>> sent = torch.tensor([5, 8]), torch.tensor([8, 5])
+    >>> [_again(torch.tensor([0]), records, before, 7).tolist() for records in sent]
     [[0], [1]]
     """
-    own = remembered.setdefault(client, {names[row] for row in known.tolist()})
-    rows = [row for row, name in enumerate(names) if name in own]
-    return torch.tensor(rows) if rows else known  # an augmentation makes other records in each epoch
+    return torch.isin(records, remembered.setdefault(client, records[known])).nonzero().flatten()
 
 
-def _pooled(epochs: list[Asked], records: list[list[bytes]]) -> Asked:
-    """The last epoch's records, each with its mean score over all epochs, in standard deviations of an epoch."""
+def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
+    """The last epoch's records, each with its mean score over all epochs, in standard deviations of an epoch.
+
+    Args:
+        epochs: what the attack said in each.
+        records: int64 [N] of each epoch, which record each score is of.
+    """
     last, labels, rounds = epochs[-1]
     if len(epochs) == 1:
         return epochs[-1]
-    sums: dict[bytes, list[float]] = {record: [] for record in records[-1]}
-    for (scores, *_), names in zip(epochs, records, strict=True):
-        values = scores.values.double()
-        standard = (values - values.mean()) / values.std().clamp_min(1e-300)
-        for name, value in zip(names, standard.tolist(), strict=True):
-            sums.get(name, []).append(value)
-    pooled = torch.tensor([sum(sums[record]) / len(sums[record]) for record in records[-1]], dtype=torch.float64)
-    of_labels = None if last.of_labels is None else _pooled_labels(epochs, records)
-    return Scores(values=pooled, examples=last.examples, of_labels=of_labels), labels, rounds
+    of_labels = [scores.of_labels for scores, *_ in epochs if scores.of_labels is not None]
+    pooled = Scores(
+        values=_means([scores.values for scores, *_ in epochs], records),
+        examples=last.examples,
+        of_labels=_means(of_labels, records) if of_labels else None,
+    )
+    return pooled, labels, rounds
 
 
-def _pooled_labels(epochs: list[Asked], records: list[list[bytes]]) -> Tensor:
-    """Likewise of every label: the scores of one epoch have one scale, whatever the label."""
-    place = {record: number for number, record in enumerate(dict.fromkeys(records[-1]))}
-    sums: Tensor | float = 0.0
-    for (scores, *_), names in zip(epochs, records, strict=True):
-        assert scores.of_labels is not None
-        of = torch.tensor([place.get(name, len(place)) for name in names])
-        values = scores.of_labels.double()
-        values = (values - values.mean()) / values.std().clamp_min(1e-300)
-        sums = sums + values.new_zeros(len(place) + 1, values.shape[1]).index_add_(0, of, values)
-    return torch.as_tensor(sums)[[place[record] for record in records[-1]]]
+def _means(epochs: list[Tensor], records: list[Tensor]) -> Tensor:
+    """Of the last epoch's records, the mean of their standardized values [N] or [N, L]: an epoch has one scale."""
+    count = 1 + int(torch.cat(records).max())
+    sums, times = epochs[-1].new_zeros(count, *epochs[-1].shape[1:], dtype=torch.float64), torch.zeros(count)
+    for values, of in zip(epochs, records, strict=True):
+        values = values.double()
+        sums.index_add_(0, of, (values - values.mean()) / values.std().clamp_min(1e-300))
+        times += of.bincount(minlength=count)
+    last = records[-1]
+    return sums[last] / times[last].view(-1, *[1] * (sums.ndim - 1))
 
 
 def _known(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:

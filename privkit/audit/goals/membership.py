@@ -12,11 +12,8 @@ from privkit.attacks.goals.membership import MembershipAttack, MembershipObserva
 from privkit.audit.defended import DefendedModel, another
 from privkit.audit.goals.context import must_have_one_label
 from privkit.audit.goals.trained import TrainedContext, must_send
-from privkit.domains.partition import rounds_an_epoch
 from privkit.reports.schema import Row
 from privkit.seeds import derive
-from privkit.training.distributed import joined_processes
-from privkit.training.loop import round_order
 from privkit.training.losses import class_scores
 from privkit.training.round import answered
 
@@ -68,13 +65,10 @@ def released(context: TrainedContext) -> Tensor:
     Its epochs are drawn over again. Others take no part: what an epoch's last round leaves over, images that nobody
     was dealt, and those to which a client that takes fewer rounds than it could fill did not come.
     """
-    seed_data, config, protocol = context.seed_data, context.config, context.model.edge.protocol
-    private, batch = seed_data.splits.private, config.training.batch_size * joined_processes()[1]
-    rounds = rounds_an_epoch(len(private), protocol.clients, batch)
+    private = context.seed_data.splits.private
     seen = torch.zeros(len(private), dtype=torch.bool, device=private.x.device)
-    for epoch in range(config.budget.epochs):
-        draws = Generator(private.x.device).manual_seed(derive(context.cell.seed, "train", epoch))
-        seen[round_order(private, seed_data.shares, protocol, batch, rounds, draws).flatten()] = True
+    for epoch in range(context.config.budget.epochs):
+        seen[context.order(epoch).flatten()] = True
     return seen.nonzero().flatten()
 
 

@@ -18,7 +18,8 @@ from privkit.defenses.base import ReleaseCount
 from privkit.domains.partition import rounds_an_epoch
 from privkit.seeds import derive
 from privkit.training import Clients
-from privkit.training.loop import learns
+from privkit.training.distributed import joined_processes
+from privkit.training.loop import learns, round_order
 from privkit.training.round import Round, split_round
 from privkit.wire.channel import black_box_query, holds_all, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
@@ -48,6 +49,18 @@ class TrainedContext(AttackContext):
         rounds = rounds_an_epoch(private, protocol.clients, self.config.training.batch_size)
         steps: int = rounds * (protocol.clients // protocol.active)
         return steps
+
+    def order(self, epoch: int) -> Tensor:
+        """The private records that an epoch of training sends, drawn over again.
+
+        Returns:
+            int64 [steps, clients that send, B], over all processes: row numbers of the private records.
+        """
+        private, protocol = self.seed_data.splits.private, self.model.edge.protocol
+        batch = self.config.training.batch_size * joined_processes()[1]
+        rounds = rounds_an_epoch(len(private), protocol.clients, batch)
+        draws = Generator(private.x.device).manual_seed(derive(self.cell.seed, "train", epoch))
+        return round_order(private, self.seed_data.shares, protocol, batch, rounds, draws)
 
     def refuse(self) -> None:
         """Refuse clients that send nothing."""
