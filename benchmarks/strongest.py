@@ -26,7 +26,7 @@ from privkit.audit.run import run_audit
 from privkit.audit.seed_intervals import RANGES, over_values
 from privkit.config import AuditConfig
 from privkit.defenses import DEFENSES
-from privkit.quick_attacks import MODELS, TABLE
+from privkit.quick_attacks import GENERAL, MODELS, TABLE
 from privkit.reports.schema import Row
 from privkit.reports.strongest import falls
 from privkit.run.progress import Silent
@@ -34,7 +34,6 @@ from privkit.settings import resolve
 from privkit.threat_models import INCLUDES, ThreatModel
 
 RUNS = Path(__file__).resolve().parent / "results" / "strongest" / "runs.jsonl"
-ATTACKS = ("black_box", "jigsaw", "white_box", "jigsaw_white_box", "adaptive", "unmix")
 BUDGET = "quick:private=1000,auxiliary=1000,test=200,victims=50,epochs=3,attack_doublings=0"
 COLUMNS = (
     *("defense", "attack", "threat_model", "strongest_under", "seeds", "victims"),
@@ -56,7 +55,7 @@ class Options:
     """
 
     defense: tuple[str, ...] = tuple(sorted(DEFENSES))
-    attack: tuple[str, ...] = ATTACKS
+    attack: tuple[str, ...] = GENERAL["images"]
     seeds: tuple[int, ...] = (0,)
     budget: str = BUDGET
     out: str = "privkit-runs/strongest"

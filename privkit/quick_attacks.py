@@ -16,13 +16,13 @@ TABLE = Path(__file__).with_suffix(".csv")
 MODELS: tuple[ThreatModel, ...] = ("query", "weights", "many_passes")
 """Threat models that `auto` covers."""
 BASELINE = {"images": "black_box:epochs=5", "tokens": "nearest_record", "tables": "black_box"}
-"""Domain -> the one attack on an undefended model, and on a defense with options that the table does not know."""
+"""Domain -> the one attack on an undefended model."""
 GENERAL = {
-    "images": ("black_box", "white_box", "adaptive"),
+    "images": ("black_box", "jigsaw", "white_box", "jigsaw_white_box", "adaptive", "unmix"),
     "tokens": ("nearest_record",),
     "tables": ("black_box", "nearest_record", "field_order"),
 }
-"""Domain -> attacks on a defense that the table does not know: one a threat model, where there is one."""
+"""Domain -> attacks on what the table does not know: all quick ones, since nobody knows which is the strongest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,8 @@ class Chosen:
 def choose(defense: Component, domain: str) -> Chosen:
     """The attacks that `auto` mounts.
 
-    On a chain it mounts the strongest attacks on each of its stages, since the table knows no chains.
+    The table knows single defenses with their default options. What it knows of a chain's stages, or of a defense with
+    other options, is mounted first, and the general list behind it.
 
     Args:
         defense: with all its options.
@@ -49,6 +50,8 @@ def choose(defense: Component, domain: str) -> Chosen:
 
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks
     ('jigsaw', 'jigsaw_white_box')
+    >>> choose(parse("defenses", "patch_shuffle:positions=keep"), "images").remark
+    'auto has not measured patch_shuffle:positions=keep: all quick attacks are mounted'
     >>> choose(parse("defenses", "patch_shuffle"), "tokens").attacks
     ('nearest_record',)
     """
@@ -59,19 +62,12 @@ def choose(defense: Component, domain: str) -> Chosen:
             attacks=GENERAL[domain], remark="auto knows the strongest attacks on images only: a general list is mounted"
         )
     stages, table = defense.stages or (defense,), strongest()
-    known = [attack for stage in stages for attack in table.get(stage.name, ())]
-    if not known:
-        return Chosen(
-            attacks=GENERAL[domain], remark=f"auto knows no attack on {defense.label}: a general list is mounted"
-        )
-    new = [
-        stage.label for stage in stages if stage.name not in table or stage.spec != parse("defenses", stage.name).spec
-    ]
-    if not new:
-        return Chosen(attacks=tuple(dict.fromkeys(known)))
+    known = tuple(attack for stage in stages for attack in table.get(stage.name, ()))
+    if known and not defense.stages and defense.spec == parse("defenses", defense.name).spec:
+        return Chosen(attacks=known)
     return Chosen(
-        attacks=tuple(dict.fromkeys((*known, BASELINE[domain]))),
-        remark=f"auto has not measured {' and '.join(new)}: {BASELINE[domain]} is mounted beside what it knows",
+        attacks=tuple(dict.fromkeys((*known, *GENERAL[domain]))),
+        remark=f"auto has not measured {defense.label}: all quick attacks are mounted",
     )
 
 

@@ -94,12 +94,15 @@ class RecordedParts:
         """
         described, own = self.recording.description, len(self.recording.own) > 0
         known = choose(parse("defenses", described.defense), "images").attacks if described.defense else ()
-        has = {"auxiliary": own, "query": described.lower is not None, "lower": described.lower is not None}
+        asked = described.lower is not None  # without it, nobody can say what the edge would answer
+        has = {"auxiliary": own, "query": asked, "lower": asked}
         specs = {attack: parse("attacks", attack).spec for attack in (*known, *GENERAL["images"])}
         fits = [
             attack
             for attack, spec in specs.items()
-            if all(has.get(need) for need in spec.needs) and spec.mounting.passes <= described.passes
+            if all(has.get(need) for need in spec.needs)
+            and (asked or "query" not in spec.uses)
+            and spec.mounting.passes <= described.passes
         ]
         passive = ["fora"] if own and described.lower is None else []
         leaks = self.recording.labels is not None and self.recording.views[0].cut_gradient is not None
