@@ -65,7 +65,7 @@ class Options:
         "jigsaw:pairs=joint,epochs=12,kicks=30",
         "jigsaw:epochs=36,kicks=30",
         "drag_reorder",
-        "sara",
+        "sara:epochs=4",
     )
     seeds: tuple[int, ...] = (0, 1, 2)
     data_root: Path | None = None
