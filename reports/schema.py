@@ -117,8 +117,9 @@ class Row(Frozen):
 
     `recovered` and `floors` are keyed by alignment ("unaligned": guess n against record n; "matched": the best
     assignment of guesses to images inside each message), `floors` by floor first; its "zero_steps" is the attack's
-    start, no floor. `answers` are of attacks that ask for labels, members, canaries or an order ("auc" and so on);
-    `notes` are sentences beside the numbers; `provenance` is what the numbers are made of.
+    start, no floor. `ahead` compares the attack with each of these record by record. `answers` are of attacks that ask
+    for labels, members, canaries or an order ("auc" and so on); `notes` are sentences beside the numbers; `provenance`
+    is what the numbers are made of.
     """
 
     schema_version: Literal[6] = 6
@@ -161,6 +162,10 @@ class Row(Frozen):
     ] = None
     recovered: Annotated[dict[str, Metrics], Field(description="alignment -> metric -> value")] = {}
     floors: Annotated[dict[str, dict[str, Metrics]], Field(description="guess -> alignment -> metric -> value")] = {}
+    ahead: Annotated[
+        dict[str, Metrics],
+        Field(description="guess -> metric -> how much closer the attack came to each record; empty in older rows"),
+    ] = {}
     answers: dict[str, Interval] = {}
     queries: Annotated[
         int | None, Field(description="rounds of own images that the attack sent through the defended edge")

@@ -79,9 +79,18 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
     return winners
 
 
-def beyond(ours: Metric, floor: float) -> bool:
-    """Whether all of a metric's interval is closer to the records than a floor: the one meaning of "better than"."""
-    return ours.low > floor if ours.higher_is_closer else ours.high < floor
+def better(ours: Metric, floor: Metric, ahead: Metric | None) -> bool:
+    """The one meaning of "better than": whether an attack came closer to the records than a guess.
+
+    Args:
+        ours: of the attack.
+        floor: the same metric of the guess.
+        ahead: how much closer the attack came, record by record, so that what makes a record hard for both cancels: all
+            of its interval must lie above 0. Rows of older runs have none; then all of `ours` must be beyond `floor`.
+    """
+    if ahead is not None:
+        return ahead.low > 0
+    return ours.low > floor.value if ours.higher_is_closer else ours.high < floor.value
 
 
 def falls(row: Row) -> bool:
@@ -92,8 +101,12 @@ def falls(row: Row) -> bool:
 def beyond_guesses(row: Row, metric: str) -> bool:
     """Whether an attack is better than every constant guess by a metric, which the row need not have."""
     ours = row.recovered.get("unaligned", {}).get(metric)
-    guesses = [floor["unaligned"] for name, floor in row.floors.items() if name != START]
-    return ours is not None and bool(guesses) and all(beyond(ours, guess[metric].value) for guess in guesses)
+    guesses = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START}
+    return (
+        ours is not None
+        and bool(guesses)
+        and all(better(ours, guess[metric], row.ahead.get(name, {}).get(metric)) for name, guess in guesses.items())
+    )
 
 
 def deciding(row: Row) -> str:

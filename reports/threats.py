@@ -16,10 +16,10 @@ Outcome = Literal["falls", "holds", "not_applicable", "not_tried"]
 
 HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
 MEANING = (
-    "A defense falls to an attack if the 95 % interval over its records lies beyond every constant guess (of images: "
-    "MSE below the mean image's); of several, the one with the highest SSIM is named. It holds against these attacks "
-    "at this budget; nothing follows for others. A threat model counts every attack that its adversary could mount; "
-    "--attack all mounts what was not tried."
+    "A defense falls to an attack that comes closer to the records than every constant guess (of images, by MSE): the "
+    "95 % interval of the mean difference, record by record, lies above 0. Of several attacks, the one with the "
+    "highest SSIM is named. It holds against these attacks at this budget; nothing follows for others. A threat model "
+    "counts every attack that its adversary could mount; --attack all mounts what was not tried."
 )
 NOTE = f"{MEANING} {' '.join(f'{shown(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
 NOT_TRIED = "not tried"

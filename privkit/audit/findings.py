@@ -6,7 +6,7 @@ from torch import Tensor
 
 from privkit.interval import Interval
 from privkit.reports.schema import Check, Metrics
-from privkit.reports.strongest import beyond
+from privkit.reports.strongest import better
 
 CONVERGENCE: dict[bool | None, str] = {
     True: "attack converged: the last doubling of its training lowered the held-out error by at most 5 %",
@@ -48,13 +48,21 @@ def at_chance(accuracy: Interval, labels: Tensor) -> tuple[str, ...]:
     )
 
 
-def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]) -> tuple[Check, ...]:
+def judge(
+    converged: bool | None, recovered: Metrics, floors: dict[str, Metrics], ahead: dict[str, Metrics]
+) -> tuple[Check, ...]:
     """Findings about a cell: did the attack converge, and does it beat constant guesses and its own untrained start?
 
     Images are compared by their MSE with the mean image; other records by the first metric of their domain.
 
     A check that fails here is a finding about the cell, not a fault of the run: numbers at the floor say that this
     attack got nothing, never that nothing is to be got.
+
+    Args:
+        converged: as in `Reconstruction`.
+        recovered: by the attack.
+        floors: guess -> the same of it.
+        ahead: guess -> how much closer the attack came, record by record.
     """
     checks = [
         Check(
@@ -67,14 +75,14 @@ def judge(converged: bool | None, recovered: Metrics, floors: dict[str, Metrics]
     metric = next(iter(recovered))
     for name, what in BEATEN.items():
         if name in floors:
-            ours, floor = recovered[metric], floors[name][metric].value
-            passed = beyond(ours, floor)
+            ours, floor = recovered[metric], floors[name][metric]
+            passed = better(ours, floor, ahead[name].get(metric))
             checks.append(
                 Check(
                     name=f"beats_{name}",
                     passed=passed,
                     detail=f"{'better' if passed else 'no better'} than {what}: "
-                    f"{METRICS.get(metric, metric)} {ours.value:.4f} against {floor:.4f}",
+                    f"{METRICS.get(metric, metric)} {ours.value:.4f} against {floor.value:.4f}",
                     decisive=False,
                 )
             )

@@ -110,14 +110,42 @@ def few(records: int) -> tuple[str, ...]:
 
 
 def summarise(scores: Mapping[str, Scores], seed: int, perception: Perception | None = None) -> dict[str, Metrics]:
-    """Estimates of every alignment and metric; `perception` knows the directions of own metrics."""
-    closer = HIGHER_IS_CLOSER | (perception.directions if perception is not None else {})
+    """Estimates of every alignment and metric; `perception` as in `directions`."""
+    closer = directions(perception)
     return {
         alignment: {
             name: estimate(values, higher_is_closer=closer[name], seed=seed) for name, values in metrics.items()
         }
         for alignment, metrics in scores.items()
     }
+
+
+def ahead(scores: Scores, guesses: Mapping[str, Scores], seed: int, closer: Mapping[str, bool]) -> dict[str, Metrics]:
+    """How much closer an attack came to the records than each guess, as the mean of the differences of each record.
+
+    Args:
+        scores: of the attack.
+        guesses: name of a guess -> its scores of the same records.
+        seed: of the bootstrap.
+        closer: metric -> whether higher values are closer.
+
+    >>> guess = {"mean_image": {"mse": np.array([0.5, 0.25])}}
+    >>> ahead({"mse": np.array([0.25, 0.125])}, guess, 0, HIGHER_IS_CLOSER)["mean_image"]["mse"].value
+    0.1875
+    """
+    return {
+        guess: {
+            name: estimate((values - own[name]) * (1 if closer[name] else -1), higher_is_closer=True, seed=seed)
+            for name, values in scores.items()
+            if name != "psnr"  # infinite for an exact copy; the MSE tells it
+        }
+        for guess, own in guesses.items()
+    }
+
+
+def directions(perception: Perception | None) -> dict[str, bool]:
+    """Metric -> whether higher values are closer; `perception` knows those of own metrics."""
+    return HIGHER_IS_CLOSER | (perception.directions if perception is not None else {})
 
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:

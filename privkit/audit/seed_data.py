@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.base import AnyAttack
-from privkit.audit.scoring import few, scored, summarise
+from privkit.audit.scoring import Scores, few, scored, summarise
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
 from privkit.domains.domain import Domain
@@ -37,6 +37,7 @@ class SeedData:
         victims: the attacked images.
         auxiliary: the adversary's images.
         dropped: auxiliary images left out, because they are private or attacked ones.
+        guesses: scores of the constant guesses, record by record, as `scored` gives them.
         floors: metrics of the constant guesses.
         perception: what reconstructions are looked at with, beside pixels.
         warnings: of images that look clipped and of records that were left out, one sentence each.
@@ -49,6 +50,7 @@ class SeedData:
     victims: Batch
     auxiliary: Batch
     dropped: int
+    guesses: dict[str, dict[str, Scores]]
     floors: dict[str, dict[str, Metrics]]
     perception: Perception
     warnings: tuple[str, ...] = ()
@@ -159,12 +161,8 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         perception = Perception.of(config.features, device, config.own_metrics)
     if perception.recognizes:
         perception = perception.fitted(without(splits.auxiliary, victims), splits.classes, seed)
-    floors = {
-        name: summarise(
-            scored(splits.domain, victims.x, guess.expand_as(victims.x).contiguous(), batch, perception, victims.y),
-            seed,
-            perception,
-        )
+    guesses = {
+        name: scored(splits.domain, victims.x, guess.expand_as(victims.x).contiguous(), batch, perception, victims.y)
         for name, guess in constant_guesses(splits.domain, auxiliary.x).items()
         if len(victims)
     }
@@ -174,7 +172,8 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         victims=victims,
         auxiliary=auxiliary,
         dropped=images.dropped,
-        floors=floors,
+        guesses=guesses,
+        floors={name: summarise(scores, seed, perception) for name, scores in guesses.items()},
         perception=perception,
         warnings=tuple(filter(None, (*images.notes, splits.domain.warning(splits.private.x))))
         + few(len(images.victims)),

@@ -31,7 +31,11 @@ def test_rows_hold_the_whole_story(small_run: AuditRun) -> None:
         assert row.status == "done"
         assert set(row.recovered) == {"unaligned", "matched"}
         assert set(row.recovered["unaligned"]) == {"mse", "psnr", "ssim"}
-        assert set(row.floors) == {"mid_grey", "mean_image", "zero_steps"}
+        assert set(row.floors) == set(row.ahead) == {"mid_grey", "mean_image", "zero_steps"}
+        for guess, floor in row.floors.items():
+            for metric, ahead in row.ahead[guess].items():
+                apart = row.recovered["unaligned"][metric].value - floor["unaligned"][metric].value
+                assert ahead.value == pytest.approx(apart if metric == "ssim" else -apart)
         assert {check.name for check in row.checks} == {
             "wins_on_identity",
             "fails_on_noise",

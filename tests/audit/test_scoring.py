@@ -7,7 +7,7 @@ from scipy.stats import norm
 from scipy.stats import t as student_t
 
 from privkit.attacks.goals.reconstruct import score
-from privkit.audit.scoring import FEW, estimate, few, over_seeds, summarise
+from privkit.audit.scoring import FEW, HIGHER_IS_CLOSER, ahead, estimate, few, over_seeds, summarise
 from privkit.reports.schema import Row
 
 
@@ -34,6 +34,23 @@ def test_intervals_over_few_records_are_as_narrow_as_the_row_says(records: int, 
         hits += found.low <= np.exp(0.18) <= found.high
     assert least < hits / 400 < most
     assert bool(few(records)) == (records < FEW)
+
+
+def test_what_makes_a_record_hard_for_both_does_not_hide_who_is_closer() -> None:
+    """A tenth closer on every record shows, though records differ much more; equal attacks win in 2.5 % of draws."""
+    draws, won, wide = np.random.default_rng(0), [], []
+    for gain in (0.1, 0.0):
+        of_gain = []
+        for _ in range(200):
+            hard = draws.exponential(1.0, 60)
+            ours = hard * (1 - gain) + 0.2 * draws.normal(size=60)
+            found = ahead({"mse": ours}, {"mean_image": {"mse": hard}}, 0, HIGHER_IS_CLOSER)["mean_image"]["mse"]
+            of_gain.append(found.low > 0)
+            wide.append(estimate(ours, higher_is_closer=False, seed=0).high < hard.mean())
+        won.append(np.mean(of_gain))
+    assert won[0] > 0.9
+    assert won[1] < 0.06
+    assert np.mean(wide) < 0.2
 
 
 def test_worst_is_the_image_that_came_closest() -> None:

@@ -73,6 +73,18 @@ def test_the_whole_interval_decides(mse: float, outcome: str) -> None:
     assert falls(row) == (outcome == "falls")
 
 
+@pytest.mark.parametrize(("mse", "low", "outcome"), [(0.0699, 0.0001, "falls"), (0.05, -0.0001, "holds")])
+def test_the_differences_of_the_same_records_decide_where_a_row_has_them(mse: float, low: float, outcome: str) -> None:
+    """Rows of older runs have none."""
+    ahead = {"mean_image": {"mse": metric(0.07 - mse, low, 0.04, worst=0.05, closer=True)}}
+    row = attacked("black_box", "query", mse, ahead=ahead)
+    assert judged(row)["query"].outcome == outcome
+    assert falls(row) == (outcome == "falls")
+    older = Row.model_validate(row.model_dump(exclude={"ahead"}))
+    assert older.ahead == {}
+    assert falls(older) != falls(row)
+
+
 def test_what_does_not_apply_or_failed_or_cannot_be_trusted_is_no_verdict() -> None:
     forbidden = attacked("jigsaw", "query", 0.05, status="not_applicable", reason="no queries", recovered={}, floors={})
     broken = attacked("white_box", "weights", 0.05, status="error", reason="boom", recovered={}, floors={})

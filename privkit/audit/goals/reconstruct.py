@@ -22,13 +22,14 @@ from privkit.audit.findings import judge
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
-from privkit.audit.scoring import Scores, scored, summarise
+from privkit.audit.scoring import Scores, ahead, directions, scored, summarise
 from privkit.audit.seed_data import constant_guesses
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.labels import several
 from privkit.domains.tables.domain import Tables
 from privkit.interval import Interval
+from privkit.reports.columns import START
 from privkit.reports.schema import Check, Metrics, Row
 from privkit.run.records import GUESSES, PICTURES
 from privkit.seeds import derive
@@ -55,12 +56,12 @@ def ask(context: AttackContext) -> Row:
     seats = members >= 0
     victims = seed_data.victims[members[seats]] if len(seed_data.victims) else seed_data.victims
     domain, looks = victims.domain, seed_data.perception
-    floors = dict(seed_data.floors)
+    guesses, floors = dict(seed_data.guesses), dict(seed_data.floors)
     if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
         untaught = mounting.start.run(observe(context, known_to(mounting.start)), context.generator()).images
         if len(victims):
-            start = scored(domain, victims.x, untaught[seats], size, looks, victims.y)
-            floors["zero_steps"] = summarise(start, seed, looks)
+            guesses[START] = scored(domain, victims.x, untaught[seats], size, looks, victims.y)
+            floors[START] = summarise(guesses[START], seed, looks)
     checks = _controls(attack, context)
 
     context.begin()
@@ -71,14 +72,16 @@ def ask(context: AttackContext) -> Row:
     session = checkpoint if queries is None else CountingSession(checkpoint, queries)
     result = attack.run(observation, context.generator(), session)
     recovered: dict[str, Metrics] = {}
+    closer: dict[str, Metrics] = {}
     if len(victims):
         result = replace(result, images=result.images[seats])
         scores = scored(domain, victims.x, result.images, size, looks, victims.y)
         recovered = summarise(scores, seed, looks)
         _keep(context, victims, result, scores)
-        checks += judge(
-            result.converged, recovered["unaligned"], {name: floor["unaligned"] for name, floor in floors.items()}
-        )
+        alone = {name: found["unaligned"] for name, found in guesses.items()}
+        closer = ahead(scores["unaligned"], alone, seed, directions(looks))
+        lowest = {name: floor["unaligned"] for name, floor in floors.items()}
+        checks += judge(result.converged, recovered["unaligned"], lowest, closer)
     else:
         keep_unscored(context, result.images)
     told, notes = ({}, "") if result.permutation is None else order(context, result.permutation)
@@ -91,6 +94,7 @@ def ask(context: AttackContext) -> Row:
         update={
             "recovered": recovered,
             "floors": floors,
+            "ahead": closer,
             "checks": checks,
             "attack_curve": result.curve,
             "answers": told,
