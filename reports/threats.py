@@ -139,7 +139,7 @@ def _verdict(
         seeds = f" in {times} of {len(best)} seeds" if len(best) > 1 else ""
         needs = "" if best[0].threat_model == model else f", as under {shown(best[0].threat_model)}"
         needs += ", which holds weights as well" if model == "many_passes" and "lower" in best[0].knowledge else ""
-        found = _measured(best, means.get((best[0].defense, winner), {}))
+        found = _measured(best, means.get((best[0].defense, winner), {})) + _narrowly(best)
         others = [attack for attack in ranked if attack != winner]
         return made("falls", f"falls to {winner}{needs}{seeds}: {found}", winner, others, found)
     sound = [
@@ -231,6 +231,15 @@ def _measured(rows: Sequence[Row], means: Mapping[str, Interval]) -> str:
         parts.append(f"{NAMES.get(name, name)} {interval(means.get(name, own[name]), digits)}{floor}")
     queries = [row.queries for row in rows if row.queries]
     return ", ".join(parts) + (f"; {max(queries):,} rounds of queries" if queries else "")
+
+
+def _narrowly(rows: Sequence[Row]) -> str:
+    """By how much an attack came closer, if only the differences of the same records show that it did."""
+    row = next(row for row in rows if falls(row))
+    if falls(row.model_copy(update={"ahead": {}})):
+        return ""
+    least = min((row.ahead[guess][deciding(row)] for guess in row.floors if guess != START), key=lambda one: one.low)
+    return f"; closer by {interval(least, 4)} record by record"
 
 
 def told(verdicts: Sequence[ThreatVerdict]) -> list[str]:

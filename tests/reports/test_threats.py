@@ -80,6 +80,8 @@ def test_the_differences_of_the_same_records_decide_where_a_row_has_them(mse: fl
     row = attacked("black_box", "query", mse, ahead=ahead)
     assert judged(row)["query"].outcome == outcome
     assert falls(row) == (outcome == "falls")
+    told = judged(row)["query"].sentence.endswith("; closer by 0.0001 [0.0001, 0.0400] record by record")
+    assert told == (outcome == "falls")
     older = Row.model_validate(row.model_dump(exclude={"ahead"}))
     assert older.ahead == {}
     assert falls(older) != falls(row)
