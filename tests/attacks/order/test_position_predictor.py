@@ -98,7 +98,7 @@ def test_goes_on_after_a_kill_bit_for_bit(dies_after: int) -> None:
     assert [report[:2] for report in went_on.reports] == [(done, 4) for done in range(1 + dies_after, 5)]
 
 
-@pytest.mark.parametrize("attack", [DragReorder(), Sara()], ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", [DragReorder(), Sara(epochs=1)], ids=lambda attack: attack.name)
 def test_says_what_it_lacks(attack: Any) -> None:
     observation, _ = seen(patchify(VICTIMS, 4))
     with pytest.raises(NotApplicable, match=f"{attack.name} needs auxiliary images, and the lower segment or a query"):
