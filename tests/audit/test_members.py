@@ -1,5 +1,6 @@
 """Who counts as a member, in which company candidates are asked about, and what shadow models may not redraw."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from privkit.attacks.goals.membership import MembershipObservation
 from privkit.attacks.membership.member_inference import MemberInference
 from privkit.audit.defended import another, untrained
 from privkit.audit.goals.membership import released
+from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
 from privkit.defenses.none import NoDefense
@@ -62,6 +64,7 @@ def test_members_are_what_training_released(protocol: SplitProtocol, partition: 
         model=SimpleNamespace(edge=edge),
         cell=SimpleNamespace(seed=0),
     )
+    context.order = partial(TrainedContext.order, context)
     assert torch.equal(released(context), torch.cat(seen).unique())
 
 

@@ -10,9 +10,12 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, Session, View, known_to
+from privkit.attacks import base
+from privkit.attacks.base import Mounting, Scores, View, known_to
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.hijack import fsha
+from privkit.audit.goals import labels
+from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
 from privkit.registry import load, table
@@ -20,6 +23,7 @@ from privkit.settings import resolve
 from privkit.training import Clients
 from privkit.wire.channel import black_box_query, record, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
+from tests.attacks.sessions import Killed, Session
 from tests.audit.audits import registered
 from tests.audit.test_every_part import ATTACKS
 from tests.small import SMALL
@@ -37,7 +41,7 @@ class Spy:
     seen: ClassVar[list[ImageObservation]] = []
 
     def run(
-        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+        self, observation: ImageObservation, generator: Generator, session: base.Session | None = None
     ) -> Reconstruction:
         type(self).seen.append(observation)
         n = sum(len(view.smashed) for view in observation.views)
@@ -111,8 +115,11 @@ RECONSTRUCT = sorted(
 @pytest.mark.parametrize(
     "attack", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in RECONSTRUCT]
 )
-def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> None:
-    """The private images are replaced after the wire was recorded: every attack answers bit for bit the same."""
+def test_other_truth_under_the_same_views_gives_the_same_bits_after_a_kill_too(attack: str) -> None:
+    """The private images are replaced after the wire was recorded: every attack answers bit for bit the same.
+
+    The second run is killed at its first save and goes on from there.
+    """
     config = resolve({"defense": "batch_shuffle", "attack": ATTACKS.get(attack, attack), **SMALL})
     outputs = []
     for replaced in (False, True):
@@ -139,8 +146,75 @@ def test_other_truth_under_the_same_views_gives_the_same_bits(attack: str) -> No
         if replaced:
             setting.victims.x.copy_(torch.rand_like(setting.victims.x))
             setting.splits.private.x.copy_(torch.rand_like(setting.splits.private.x))
-        outputs.append(spec.run(knowledge, Generator().manual_seed(0)).images)
+        outputs.append((resumed if replaced else straight)(spec, knowledge).images)
     assert torch.equal(*outputs)
+
+
+def straight(spec: Any, given: Any) -> Any:
+    """What an attack says."""
+    return spec.run(given, Generator().manual_seed(0))
+
+
+def resumed(spec: Any, given: Any) -> Any:
+    """What it says if it is killed at its first save and started again; one that trains must have saved."""
+    killed = Session(dies_after=1, at="save")
+    try:
+        said = spec.run(given, Generator().manual_seed(0), killed)
+    except Killed:
+        return spec.run(given, Generator().manual_seed(0), Session(state=killed.state))
+    assert not hasattr(spec, "epochs"), f"{spec.name} trains and saved nothing: a killed run would begin anew"
+    return said
+
+
+ASKED = sorted(name for name, target in LOADED.items() if target.goal != "reconstruct")
+
+
+@pytest.mark.usefixtures("no_report", "no_controls")
+def test_no_answer_can_be_reached_from_what_an_attack_on_labels_members_or_canaries_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels that are asked for, which candidates are members, and the coins of canaries."""
+    given: list[tuple[str, Any, Tensor]] = []
+    named, told, inner = {"attack": ""}, AttackContext.told, labels._observed
+
+    def answer(self: Any, observation: Any, generator: Generator, session: Any = None) -> Scores:
+        named["attack"], named["observation"] = self.name, observation  # type: ignore[assignment]
+        rows = sum(len(view.smashed) for view in observation.views) if hasattr(observation, "views") else 0
+        asked = {"membership": "candidates", "distinguish": "present"}.get(self.goal)
+        count = len(getattr(observation, asked)) if asked else rows
+        return Scores(values=torch.arange(count).double(), examples=torch.arange(count))
+
+    def observed(attack: Any, transcript: Any, context: Any, client: int, own: Tensor, known: Tensor) -> Any:
+        seen = inner(attack, transcript, context, client, own, known)
+        given.append((attack.name, seen, own))
+        return seen
+
+    def judged(self: Any, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> Any:
+        if named["attack"] in ("canaries", "member_inference"):
+            given.append((named["attack"], named["observation"], positive))
+        return told(self, scores, positive, batches)
+
+    for name in ASKED:
+        monkeypatch.setattr(LOADED[name], "run", answer)
+    monkeypatch.setattr(labels, "_observed", observed)
+    monkeypatch.setattr(AttackContext, "told", judged)
+    run_audit(defense="none", attack=ASKED, out=tmp_path / "run", **SMALL)
+    assert {name for name, *_ in given} == set(ASKED)
+    for name, observation, truth in given:
+        assert not tells(truth, observation), f"{name} can reach the truth"
+        assert tells(truth, {"deep": [observation, 1 - truth.long()]})
+        if name == "member_inference":
+            asked = observation.candidates
+            others = [one for one in reachable(observation) if one is not asked and one.numel() % 64 == 0]
+            assert not any((one.reshape(-1, 64)[:, None] == asked.flatten(1)[None]).all(2).any() for one in others)
+
+
+def tells(truth: Tensor, *given: Any) -> bool:
+    """Whether a tensor that can be reached is the truth, its opposite, the places of the positive ones or an order."""
+    positive = truth.long()
+    sides = [positive, 1 - positive, (positive == 1).nonzero().flatten(), positive.argsort(stable=True)]
+    numbers = [one.long() for one in reachable(*given) if one.dtype in (torch.bool, torch.int64)]
+    return any(torch.equal(one, side) for one in numbers for side in sides)
 
 
 class Tape:

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable
-from privkit.attacks.goals.membership import MembershipAttack, MembershipObservation, Predict, controls
+from privkit.attacks.goals.membership import Fit, MembershipAttack, MembershipObservation, Predict, controls
 from privkit.audit.defended import DefendedModel, another
 from privkit.audit.goals.context import must_have_one_label
 from privkit.audit.goals.trained import TrainedContext, must_send
@@ -50,8 +50,8 @@ def ask(context: TrainedContext) -> Row:
         batch_size=size,
         candidates=candidates.x,
         candidate_labels=candidates.y,
-        predict=_predict(context, context.model),
-        fit=(lambda images, labels, draws: _fit(context, images, labels, draws)) if "fit" in attack.uses else None,
+        predict=_predict(context.model, size, context.cell.seed),
+        fit=_fit(context) if "fit" in attack.uses else None,
     )
     checkpoint = context.checkpoint()
     scores = attack.run(observation, context.generator(), checkpoint)
@@ -72,15 +72,15 @@ def released(context: TrainedContext) -> Tensor:
     return seen.nonzero().flatten()
 
 
-def _predict(context: TrainedContext, model: DefendedModel) -> Predict:
+def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
     """The deployed model: images through one of the clients' segments each, in turn, as test images go."""
-    edge, size = model.edge, context.round_size
+    edge = model.edge
 
     @torch.no_grad()
     def predict(images: Tensor) -> Tensor:
         padding = -len(images) % size
         asked = torch.cat([images, images[:1].expand(padding, *images.shape[1:])]) if padding else images
-        draws = Generator(images.device).manual_seed(derive(context.cell.seed, "members"))
+        draws = Generator(images.device).manual_seed(derive(seed, "members"))
         logits = []
         for part in asked.view(-1, edge.lowers.copies, size // edge.lowers.copies, *images.shape[1:]):
             labels = torch.zeros(part.shape[:2], dtype=torch.int64, device=images.device)
@@ -91,18 +91,27 @@ def _predict(context: TrainedContext, model: DefendedModel) -> Predict:
     return predict
 
 
-def _fit(context: TrainedContext, images: Tensor, labels: Tensor, draws: Generator) -> Predict:
-    """A model of the same kind on these images and, up to the real one's number, on the adversary's others."""
-    auxiliary, many = context.seed_data.auxiliary, len(context.seed_data.splits.private)
-    others = len(auxiliary) if context.config.auxiliary == "disjoint" else 0  # else of other classes, or private
-    fill = torch.randperm(others, generator=draws)[: max(0, many - len(images))].to(images.device)
-    private = replace(
-        auxiliary,
-        x=torch.cat([images, auxiliary.x[fill]]),
-        y=torch.cat([labels, auxiliary.y[fill]]),
-        ids=torch.arange(len(images) + len(fill), device=images.device),
-    )
-    seed = int(torch.randint(2**31, (1,), generator=draws))
-    config = context.config
-    shares = config.partition.spec.assign(private.y.cpu(), config.protocol.spec.clients, derive(seed, "partition"))
-    return _predict(context, another(config, context.cell, context.seed_data, private, shares, seed))
+def _fit(context: TrainedContext) -> Fit:
+    """Trains a model of the same kind on given images and, up to the real one's number, on the adversary's others.
+
+    It holds no attacked image: an attack that looked into it would find none.
+    """
+    config, cell, real = context.config, context.cell, context.seed_data
+    auxiliary, many, size = real.auxiliary, len(real.splits.private), context.round_size
+    others = len(auxiliary) if config.auxiliary == "disjoint" else 0  # else of other classes, or private
+    nobody = {name: part[torch.arange(0)] for name, part in real.splits.parts.items()}
+    own = replace(real, victims=nobody["private"], splits=replace(real.splits, **nobody))
+
+    def fit(images: Tensor, labels: Tensor, draws: Generator) -> Predict:
+        fill = torch.randperm(others, generator=draws)[: max(0, many - len(images))].to(images.device)
+        private = replace(
+            auxiliary,
+            x=torch.cat([images, auxiliary.x[fill]]),
+            y=torch.cat([labels, auxiliary.y[fill]]),
+            ids=torch.arange(len(images) + len(fill), device=images.device),
+        )
+        seed = int(torch.randint(2**31, (1,), generator=draws))
+        shares = config.partition.spec.assign(private.y.cpu(), config.protocol.spec.clients, derive(seed, "partition"))
+        return _predict(another(config, cell, own, private, shares, seed), size, cell.seed)
+
+    return fit
