@@ -23,6 +23,8 @@ GENERAL = {
     "tables": ("black_box", "nearest_record", "field_order"),
 }
 """Domain -> attacks on what the table does not know: all quick ones, since nobody knows which is the strongest."""
+LINKED = ("white_box", "white_box:passes=8")
+"""Attacks on mixed images if their clients share a lower segment; in the table, each client has one of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class Chosen:
     remark: str = ""
 
 
-def choose(defense: Component, domain: str) -> Chosen:
+def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """The attacks that `auto` mounts.
 
     The table knows single defenses with their default options. What it knows of a chain's stages, or of a defense with
@@ -47,6 +49,7 @@ def choose(defense: Component, domain: str) -> Chosen:
     Args:
         defense: with all its options.
         domain: of the records.
+        shared: whether several clients share a lower segment, which the server then knows: it is averaged or frozen.
 
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks
     ('jigsaw', 'jigsaw_white_box')
@@ -54,6 +57,8 @@ def choose(defense: Component, domain: str) -> Chosen:
     'auto has not measured patch_shuffle:positions=keep: all quick attacks are mounted'
     >>> choose(parse("defenses", "patch_shuffle"), "tokens").attacks
     ('nearest_record',)
+    >>> choose(parse("defenses", "mixup"), "images", shared=True).attacks
+    ('black_box', 'unmix', 'white_box', 'white_box:passes=8')
     """
     if defense.name == "none":
         return Chosen(attacks=(BASELINE[domain],))
@@ -63,10 +68,11 @@ def choose(defense: Component, domain: str) -> Chosen:
         )
     stages, table = defense.stages or (defense,), strongest()
     known = tuple(attack for stage in stages for attack in table.get(stage.name, ()))
+    linked = LINKED if shared and defense.spec.group > 1 else ()
     if known and not defense.stages and defense.spec == parse("defenses", defense.name).spec:
-        return Chosen(attacks=known)
+        return Chosen(attacks=tuple(dict.fromkeys((*known, *linked))))
     return Chosen(
-        attacks=tuple(dict.fromkeys((*known, *GENERAL[domain]))),
+        attacks=tuple(dict.fromkeys((*known, *GENERAL[domain], *linked))),
         remark=f"auto has not measured {defense.label}: all quick attacks are mounted",
     )
 

@@ -157,7 +157,8 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         protocols.append({"protocol": protocol, "defenses": defenses, "training": training})
         if AUTO in as_many(s["attack"]):
             chosen = None if recorded is None else recorded.chosen()
-            protocols[-1] |= _automatic(defenses, dataset, budget, chosen)
+            shared = training.freeze_lower or protocol.spec.average != "never"
+            protocols[-1] |= _automatic(defenses, dataset, budget, chosen, shared)
         elif not attacks:
             raise UsageError("name at least one defense and one attack")
     config = AuditConfig(
@@ -292,10 +293,11 @@ def _attacks(given: Sequence[Any]) -> Sequence[Any]:
 
 
 def _automatic(
-    defenses: Sequence[Component], dataset: Component, budget: Budget, instead: Chosen | None
+    defenses: Sequence[Component], dataset: Component, budget: Budget, instead: Chosen | None, shared: bool
 ) -> dict[str, Any]:
     """The fields of a configuration that say what `auto` mounts on each defense, or on what was recorded of it."""
-    chosen = {defense.label: instead or choose(defense, domain_of(dataset)) for defense in defenses}
+    domain = domain_of(dataset)
+    chosen = {defense.label: instead or choose(defense, domain, shared=shared) for defense in defenses}
     mounted = {
         label: distinct(budgeted(parse("attacks", attack), budget) for attack in one.attacks)
         for label, one in chosen.items()

@@ -13,7 +13,7 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.audit.threats import threats_of
 from privkit.defenses import DEFENSES
 from privkit.errors import UsageError
-from privkit.quick_attacks import BASELINE, GENERAL, MODELS, TABLE, choose, strongest
+from privkit.quick_attacks import BASELINE, GENERAL, LINKED, MODELS, TABLE, choose, strongest
 from privkit.registry import parse
 from privkit.run.plan import plan
 from privkit.settings import resolve
@@ -68,6 +68,22 @@ def test_what_the_table_does_not_know_meets_all_quick_attacks_and_that_is_said(u
     assert found.attacks[: len(known)] == known
     assert set(found.attacks) == {*known, *GENERAL["images"]}
     assert len(found.attacks) == len(set(found.attacks))
+
+
+@pytest.mark.parametrize(
+    ("given", "linked"),
+    [
+        ({}, False),
+        ({"protocol": "splitfed:clients=10"}, True),
+        ({"training": "freeze_lower=true"}, True),
+        ({"training": "freeze_lower=true", "defense": "patch_shuffle"}, False),
+    ],
+)
+def test_mixed_rows_meet_white_boxes_if_their_clients_share_a_segment(given: dict[str, str], linked: bool) -> None:
+    """Measured so, dp_cutmixsl keeps black_box and unmix at the floor, and eight passes show .7 to a white box."""
+    defense = given.get("defense", "dp_cutmixsl")
+    found = mounted(**{"defense": defense, **given})[defense]
+    assert found == [*strongest()[defense], *(LINKED if linked else ())]
 
 
 def test_a_defense_without_rows_meets_the_general_list(monkeypatch: pytest.MonkeyPatch) -> None:
