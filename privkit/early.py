@@ -52,7 +52,7 @@ def check(settings: Mapping[str, Any]) -> None:
         _check_part("dataset", "datasets", auxiliary)
     training = settings.get("training")
     if isinstance(training, str):
-        training = read_options(training, training)
+        training = read_options(training, training, "training")
     if isinstance(training, Mapping):
         _check_options("training", _TRAINING, training)
 

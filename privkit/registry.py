@@ -338,15 +338,23 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
         raise UsageError(f"{what}: {error}") from None
 
 
-def read_options(given: str, text: str) -> dict[str, Any]:
-    """`key=value,key=value` with TOML values; a bare word is a string."""
+def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
+    """`key=value,key=value` with TOML values; a bare word is a string.
+
+    Args:
+        given: what a user wrote, for errors.
+        text: the options in it.
+        what: the setting, if it has options and no name.
+
+    >>> read_options("keep=.5,order=auto", "keep=.5,order=auto")
+    {'keep': 0.5, 'order': 'auto'}
+    """
+    form = f"{what} as key=value" if what else "options as name:key=value"
     options: dict[str, Any] = {}
     for part in filter(None, split_options(text)):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
-            raise UsageError(
-                f"cannot read {shortened(part)} in {shortened(given)}; write options as name:key=value,key=value"
-            )
+            raise UsageError(f"cannot read {shortened(part)} in {shortened(given)}; write {form},key=value")
         options[key.strip()] = _value(value)
     return options
 

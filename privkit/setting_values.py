@@ -24,7 +24,7 @@ def as_many(value: Any) -> Sequence[Any]:
 def as_options(what: str, given: Any) -> dict[str, Any]:
     """A table of options, or the text of one."""
     if isinstance(given, str):
-        return read_options(given, given)
+        return read_options(given, given, what)
     if not isinstance(given, Mapping):
         raise UsageError(f"{what} is a table of options, got {shortened(given)}")
     return dict(given)

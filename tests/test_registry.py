@@ -55,6 +55,7 @@ BAD = [
     ({"defense": "batch_shufle"}, "unknown defense 'batch_shufle'; did you mean 'batch_shuffle'?"),
     ({"defense": "batch_shuffle:kep=1"}, "unknown option of defense batch_shuffle 'kep'; did you mean 'keep'?"),
     ({"defense": "batch_shuffle:keep"}, "write options as name:key=value"),
+    ({"queries": "none"}, "cannot read 'none' in 'none'; write queries as key=value,key=value"),
     ({"defense": "batch_shuffle:keep=2"}, "keep must be a finite number >= 0 and <= 1"),
     ({"defense": "batch_shuffle:keep=true"}, "valid number"),
     ({"defense": "batch_shuffle:keep=nan"}, "keep must be a finite number >= 0 and <= 1"),

@@ -148,6 +148,7 @@ def calibrate(
     The flags describe the mechanism; its own value of the parameter is where the search starts.
     """
     from privkit.accountants import answer, calibration
+    from privkit.accountants.region import region
     from privkit.accountants.table import mechanism_of
 
     given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
@@ -181,7 +182,13 @@ def calibrate(
     except ValueError as error:
         raise UsageError(str(error)) from error
     labels = solved.mechanism.noise.labels if parameter == "sigma" else None
-    _print_found(parameter, solved.value, solved.certificate, as_json, labels)
+    limits: dict[str, float] = {}
+    if epsilon is None:
+        left = region(solved.mechanism, tight=not fast)
+        limits["advantage"] = left.advantage
+        if tpr is not None:
+            limits |= {"true_positive_rate": float(left.true_positives(false)), "false_positive_rate": false}
+    _print_found(parameter, solved.value, solved.certificate, as_json, labels, limits)
 
 
 def permutations(
@@ -260,17 +267,38 @@ def _check_keep(keep: float | None, tokens: int, batch: int) -> None:
         raise UsageError("--keep belongs to batch shuffling: give --batch, too (2 or more images), or leave --keep out")
 
 
-def _print_found(name: str, value: Any, certificate: Certificate, as_json: bool, labels: float | None = None) -> None:
-    """What a search found, with its certificate; noise and δ are rounded up, so that what is printed holds, too."""
+def _print_found(
+    name: str,
+    value: Any,
+    certificate: Certificate,
+    as_json: bool,
+    labels: float | None = None,
+    limits: Mapping[str, float] | None = None,
+) -> None:
+    """What a search found, with its certificate; noise and δ are rounded up, so that what is printed holds, too.
+
+    Args:
+        name: of the parameter.
+        value: of it.
+        certificate: of the mechanism that was found.
+        as_json: whether for machines.
+        labels: noise on labels, if there is any.
+        limits: what no attack exceeds then, if that was the target.
+    """
     from dataclasses import asdict
 
     if as_json:
         fields = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": asdict(certificate)}
+        fields |= {"limits": dict(limits)} if limits else {}
         typer.echo(json.dumps(_without_infinities(fields), indent=2, ensure_ascii=False))
         return
     typer.echo(f"{name} = {int(value):,}" if name in ("rounds", "group") else f"{name} = {_up(value)}")
     if labels is not None:
         typer.echo(f"sigma_labels = {_up(labels)}")
+    if limits:
+        rate = f", or a true positive rate above {_up(limits['true_positive_rate'], 4)} at a false positive rate of "
+        rate = f"{rate}{limits['false_positive_rate']:g}" if len(limits) > 1 else ""
+        typer.echo(f"no attack has an advantage above {_up(limits['advantage'], 4)}{rate}")
     print_certificate(certificate)
 
 

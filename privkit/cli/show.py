@@ -112,13 +112,16 @@ def _print_run(rows: list[Any], page: Path) -> None:
         console.print("\n".join(told(threats)), highlight=False, markup=False)
         console.print(MEANING, style="dim", highlight=False, markup=False)
     summaries = over_seeds(rows)
-    console.print(rich_table(summary_table(summaries) if summaries else table(rows)))
+    numbers = summary_table(summaries) if summaries else table(rows)
+    if numbers.rows:  # none if all attacks asked for labels, members or canaries: they have a table of their own
+        console.print(rich_table(numbers))
     if mixed := mixture(rows):
         console.print(mixed, highlight=False, markup=False)
     note = note_of(rows)
     if summaries:
         note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}"
-    console.print(note, style="dim", highlight=False, markup=False)
+    if numbers.rows:
+        console.print(note, style="dim", highlight=False, markup=False)
     found = frontier(rows, summaries)
     others = ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE))
     for other, text in (*others, (frontier_table(found) if found else None, FRONTIER_NOTE)):

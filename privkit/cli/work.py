@@ -45,7 +45,7 @@ def work(
         if slurm is None:
             _join(folder, device, shown)
         else:
-            _submit(folder, slurm, device, read_options(sbatch, sbatch) if sbatch else {}, print_sbatch)
+            _submit(folder, slurm, device, read_options(sbatch, sbatch, "sbatch") if sbatch else {}, print_sbatch)
 
 
 def _submit(run: Path, workers: int, device: str | None, parameters: Mapping[str, Any], print_sbatch: bool) -> None:

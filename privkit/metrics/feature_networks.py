@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import torch
 from torch import Tensor, nn
@@ -96,7 +97,7 @@ def feature_network(name: str, device: str | torch.device = "cpu", *, size: int 
     kind, _, rest = name.partition(":")
     makers = {"timm": _timm, "torchvision": _torchvision, "file": _file, "embedded": _embedded, "dlib": _dlib}
     if kind not in makers or bool(rest) != (kind in ("timm", "torchvision", "file")):
-        raise unknown("feature network", name, KINDS)
+        raise unknown("feature network", name, (*KINDS, "lpips:TRUNK", "classifier"))
     network = makers[kind](rest, torch.device(device))
     if size is not None:
         if kind in ("file", "dlib"):
@@ -143,9 +144,15 @@ def _file(path: str, device: torch.device) -> FeatureNetwork:
     """A TorchScript file."""
     try:
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        model = torch.jit.load(path, map_location=device).eval()
+        with catch_warnings():
+            simplefilter("ignore", FutureWarning)  # there is no other reader of TorchScript
+            model = torch.jit.load(path, map_location=device).eval()
     except (OSError, RuntimeError, ValueError) as error:
-        raise DataError(f"feature network file:{path} cannot be read as TorchScript: {one_line(error)}") from None
+        why = error.strerror if isinstance(error, OSError) else one_line(error).partition(".")[0]
+        raise DataError(
+            f"the network {path} cannot be read as TorchScript ({why}); write it with "
+            f"torch.jit.save(torch.jit.script(network), {path!r}), or check the path"
+        ) from None
     size = getattr(model, "image_size", None)
     return FeatureNetwork(label=f"file:{Path(path).name} {digest[:12]}", body=model, size=size)
 

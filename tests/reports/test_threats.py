@@ -113,6 +113,19 @@ def test_a_defense_does_not_hold_in_silence_against_attacks_that_failed() -> Non
     assert judged(held, *seeds)["query"].sentence.endswith("; no sound number: jigsaw in 1 of 2 seeds")
 
 
+@pytest.mark.parametrize(("best", "floor", "told"), [(0.98, 0.5, True), (0.98, 0.99, False), (0.8, 0.5, False)])
+def test_a_defense_does_not_hold_in_silence_where_one_image_is_recovered(best: float, floor: float, told: bool) -> None:
+    """The mean is no better than a constant, and yet one guess is the image; a constant may be one by chance."""
+    row = attacked("jigsaw", "query", 0.09, 0.1)
+    row.recovered["unaligned"]["ssim"] = metric(0.1, 0.05, 0.15, worst=best, closer=True)
+    row.floors["mean_image"]["unaligned"]["ssim"] = metric(0.18, 0.18, 0.18, worst=floor, closer=True)
+    found = judged(row)["query"]
+    remark = "but at least one image is recovered: the best guess of jigsaw has SSIM 0.98"
+    assert found.outcome == "holds"
+    assert found.remarks == ((remark,) if told else ())
+    assert found.sentence.endswith(f"; {remark}") == told
+
+
 def test_images_that_were_recovered_in_another_order_are_told() -> None:
     """As of a mixup with secret groups: the attack gets every image, and cannot say whose it is."""
     row = attacked("unmix", "many_passes", 0.12)
