@@ -180,7 +180,8 @@ def _drawn(report: Report, found: frontier.Frontier | None) -> dict[str, list[tu
     if found is not None:
         drawn["frontier"] = [("", [frontier_chart(found)])]
     if report.told:
-        told = ((row, report.told[row.cell]) for row in rows if row.cell in report.told)
+        proven_first = sorted(rows, key=lambda row: row.limits is None)
+        told = ((row, report.told[row.cell]) for row in proven_first if row.cell in report.told)
         drawn["scores"] = [(label(row), list(score_charts(scores))) for row, scores in told]
     if curves := {label(row): row.auc_curve for row in rows if row.auc_curve}:
         drawn["auc"] = [("", [area_chart(curves)])]

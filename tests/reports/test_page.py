@@ -20,7 +20,7 @@ from privkit.run.commands import cell_command
 from privkit.run.plan import plan
 from privkit.run.records import read_rows
 from privkit.settings import resolve
-from tests.reports.grids import SHIFTY, grid, named
+from tests.reports.grids import SHIFTY, grid, named, rendered
 from tests.reports.made import made
 
 
@@ -125,6 +125,14 @@ def test_a_roc_curve_lies_beside_what_is_proven(page: Path) -> None:
     }
     assert places <= set(corners)
     assert [shape.kind for shape in bars.shapes] == ["bars no", "bars yes"]
+
+
+def test_a_page_of_scores_alone_has_no_empty_table_and_shows_proven_curves_first(tmp_path: Path) -> None:
+    report = grid(("none", "mixup"), ("canaries",), 1)
+    text = rendered(report, tmp_path).read_text()
+    assert "All numbers" not in text
+    assert text.count('id="numbers"') == 1
+    assert text.index("<b>mixup / canaries") < text.index("<b>none / canaries")
 
 
 def test_areas_by_epoch_have_a_legend_if_there_are_several() -> None:
