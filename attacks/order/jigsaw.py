@@ -21,7 +21,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.inversion.intersection import Intersection, gathered
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens
-from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork
+from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, Together
 from privkit.attacks.order.piece_solver import Solver, TokenDecoder
 from privkit.attacks.order.piece_training import PieceTraining, member_losses, member_steps, piece_losses, piece_steps
 from privkit.attacks.order.token_reading import rows_a_message
@@ -59,8 +59,8 @@ class Jigsaw(Checked):
         pairs: "learned" (border pixels of the decoded patches, and a network on each token), "joint" (the same, but a
             transformer over all tokens of an image says where each lies: it needs a thousand own images or more, and is
             weaker than "learned" with a hundred; where images are mixed, it is "learned"), "auto" (both are learned,
-            and the one is taken that draws held-out own images better) or "edges" (border pixels alone: the classical
-            solver).
+            and that one, or their mean, is taken that draws held-out own images best) or "edges" (border pixels alone:
+            the classical solver).
         keep: share of tokens that stay in their image's row for certain, in [0, 1], 1 where images are not mixed. None
             estimates it from query answers, and takes 1 where there is no query.
         epochs: passes over the auxiliary images, ≥ 0; over 1,000 of them, drawn anew each time, where there are more.
@@ -204,6 +204,7 @@ class Jigsaw(Checked):
         ]
         if len(solvers) == 1 or in_order:
             return solvers[0], state
+        solvers.append(replace(solvers[0], network=Together(networks)))
         return min(solvers, key=partial(_error, own.tokens[-held_out:], own.patches[-held_out:])), state
 
 

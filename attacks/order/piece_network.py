@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log
 
 import torch
@@ -45,6 +46,23 @@ class PieceNetwork(nn.Module):
         squares = first.square().sum(-1).unsqueeze(3) + second.square().sum(-1).unsqueeze(2)
         distance = (squares - 2 * first @ second.transpose(2, 3)) / _EMBEDDING**0.5
         return self.places(pieces), self.mix[1] * edges - self.mix[0] * distance
+
+
+class Together(nn.Module):
+    """Several networks that score alike, as one: their mean log-probabilities of places, and mean scores of pairs.
+
+    Args:
+        networks: which were trained apart.
+    """
+
+    def __init__(self, networks: Sequence[PieceNetwork]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, pieces: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """As `PieceNetwork`."""
+        places, pairs = zip(*(network(pieces, edges) for network in self.networks), strict=True)
+        return torch.stack([one.log_softmax(2) for one in places]).mean(0), torch.stack(pairs).mean(0)
 
 
 class JointPlaces(nn.Module):

@@ -15,7 +15,7 @@ from privkit.attacks.base import View
 from privkit.attacks.order.assembly import Frame, Places, Puzzles, assemble
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.order.coordinates import starts
-from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork
+from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, Together
 from privkit.attacks.order.piece_training import Rows
 from privkit.attacks.order.token_contents import Ridge
 from privkit.attacks.order.token_owners import assign_members
@@ -96,7 +96,7 @@ class Solver:
     """
 
     decoder: TokenDecoder
-    network: PieceNetwork | None
+    network: PieceNetwork | Together | None
     members: MemberNetwork | None
     keep: float
     kicks: int

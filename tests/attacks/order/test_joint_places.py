@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Generator
 
 from privkit.attacks.base import NoSession
+from privkit.attacks.order import jigsaw
 from privkit.attacks.order.jigsaw import Jigsaw
-from privkit.attacks.order.piece_network import JointPlaces
+from privkit.attacks.order.piece_network import JointPlaces, PieceNetwork, Together
 from privkit.attacks.order.piece_solver import TokenDecoder
 from privkit.attacks.patches import Geometry, patchify
 from privkit.attacks.scores.order import direct_accuracy
@@ -51,11 +53,38 @@ def test_strangers_in_a_row_are_scored_token_by_token() -> None:
     assert torch.equal(guess(alone), guess(joint))
 
 
-def test_the_reading_that_draws_held_out_images_better_is_taken() -> None:
-    """A hundred pictures are too few for the joint one, which overfits."""
+@pytest.mark.parametrize("best", range(3))
+def test_the_reading_that_draws_held_out_images_best_is_taken(best: int, monkeypatch: pytest.MonkeyPatch) -> None:
     views, _, knowledge = scene()
-    attack = Jigsaw(pairs="auto", epochs=3, kicks=2)
+    errors = iter(0.0 if number == best else 1.0 for number in range(3))
+    monkeypatch.setattr(jigsaw, "_error", lambda *_: next(errors))
+    attack = Jigsaw(pairs="auto", epochs=1, kicks=2)
     solver, state = attack.learn(replace(knowledge, views=views), Generator().manual_seed(0), NoSession())
-    assert solver.network is not None
-    assert not isinstance(solver.network.places, JointPlaces)
     assert {"places", "joint"} <= set(state)
+    network = solver.network
+    assert network is not None
+    if isinstance(network, Together):
+        assert best == 2
+    else:
+        assert isinstance(network.places, JointPlaces) == (best == 1)
+
+
+def test_own_images_are_drawn_better_by_a_network_that_learned() -> None:
+    views, _, knowledge = scene()
+    own = AUXILIARY[:20]
+    errors = []
+    for epochs in (0, 4):
+        attack = Jigsaw(epochs=epochs, kicks=0)
+        solver, _ = attack.learn(replace(knowledge, views=views), Generator().manual_seed(0), NoSession())
+        errors.append(jigsaw._error(pixels(own), pixels(own), solver))
+    assert errors[1] < 0.8 * errors[0]
+
+
+def test_two_readings_together_have_their_mean_scores() -> None:
+    torch.manual_seed(0)
+    networks = [PieceNetwork(6, 9, 8, joint) for joint in (False, True)]
+    pieces, edges = torch.randn(2, 9, 6), torch.rand(2, 2, 9, 9)
+    (alone, sides), (joint, others) = (network(pieces, edges) for network in networks)
+    places, pairs = Together(networks)(pieces, edges)
+    torch.testing.assert_close(places, (alone.log_softmax(2) + joint.log_softmax(2)) / 2)
+    torch.testing.assert_close(pairs, (sides + others) / 2)
