@@ -11,6 +11,11 @@ the adversary. Each finished run is one line of `results/orders/joint.jsonl`; a 
 
 audits a trained ViT whose client drops or keeps the position embedding below a patch shuffle: `positions.jsonl`.
 
+    python benchmarks/run.py orders --part message
+
+audits batch shuffling, where the jigsaw looks for a token's image in the whole message, or token by token, at about the
+same CPU time and at twice the epochs: `message.jsonl`.
+
     python benchmarks/run.py orders --part peer --beside DRAG/runner/data_reconstruction/defense.py
 
 compares `drag_reorder` with DRAG's released code, which this repository does not hold, on the same random tokens.
@@ -25,12 +30,14 @@ from itertools import product
 from pathlib import Path
 from time import process_time
 from typing import Any, Literal
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from jigsaw import load
 from run import machine
 from scipy.optimize import linear_sum_assignment
+from strongest import Clock
 from torch import Generator, Tensor, nn
 
 from privkit import run_audit
@@ -39,6 +46,7 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.piece_solver import put
 from privkit.attacks.order.position_predictor import reordered
 from privkit.attacks.scores.image import mse, ssim
+from privkit.audit.goals.context import AttackContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.images.domain import Images
@@ -48,7 +56,8 @@ from privkit.registry import parse
 from privkit.settings import resolve
 
 RESULTS = Path(__file__).parent / "results" / "orders"
-RUNS, POSITIONS = RESULTS / "joint.jsonl", RESULTS / "positions.jsonl"
+RUNS, POSITIONS, MESSAGE = (RESULTS / f"{name}.jsonl" for name in ("joint", "positions", "message"))
+SHARES = ("direct", "neighbor", "membership")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +69,7 @@ class Options:
         beside: path of the file with DRAG's `_reorder_tokens`.
     """
 
-    part: Literal["joint", "positions", "peer"] = "joint"
+    part: Literal["joint", "positions", "message", "peer"] = "joint"
     attacks: tuple[str, ...] = (
         "jigsaw:pairs=joint,epochs=12,kicks=30",
         "jigsaw:epochs=36,kicks=30",
@@ -119,34 +128,53 @@ def measured(attack: str, seed: int, own: Tensor, victims: Tensor, batch: int) -
 
 def positions(given: Options) -> None:
     """Audit a trained model that drops the position embedding, and one that keeps it."""
-    attacks, done = ["drag_reorder", "jigsaw"], lines(POSITIONS)
+    budget = "smoke:private=400,auxiliary=600,test=500,victims=100,epochs=12,attack_epochs=4"
     for seed, defense in product(given.seeds, ("patch_shuffle", "patch_shuffle:positions=keep")):
-        if any(row["seed"] == seed and row["defense"] == defense for row in done):
-            continue
-        config = resolve(
-            {
-                "defense": defense,
-                "attack": attacks,
-                "dataset": "digits",
-                "budget": "smoke:private=400,auxiliary=600,test=500,victims=100,epochs=12,attack_epochs=4",
-                "training": {"batch_size": 20},
-                "threads": torch.get_num_threads(),
-            }
-        )
-        config = replace(config, defenses=config.defenses[-1:], seeds=(seed,))  # without the undefended baseline
-        with tempfile.TemporaryDirectory() as folder:
-            rows = run_audit(config, out=Path(folder) / "run").rows
-        found = []
-        for row in rows:
-            if row.status != "done" or row.certificate is None or row.accuracy is None:
-                raise ValueError(f"{row.defense} / {row.attack}, seed {row.seed}: {row.status} {row.reason}")
-            shares = {name: row.answers[name].value for name in ("direct", "neighbor") if name in row.answers}
-            told = {"defense": defense, "attack": row.attack, "seed": seed, "proven": row.certificate.kind}
-            told |= {"accuracy": row.accuracy.value, "ssim": row.recovered["unaligned"]["ssim"].value, **shares}
-            found.append(told | machine(torch.get_num_threads()))
-            print(f"{defense} {row.attack} seed {seed}: accuracy {row.accuracy.value:.3f}, SSIM {told['ssim']:.3f}")
-        with POSITIONS.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in found)
+        audited(defense, ["drag_reorder", "jigsaw"], seed, budget, 20, POSITIONS)
+
+
+def message(given: Options) -> None:
+    """Audit batch shuffling by jigsaws that find a token's image in the whole message, or token by token."""
+    attacks = [f"jigsaw:members={members},epochs={epochs}" for epochs in (20, 40) for members in ("rows", "message")]
+    for seed in given.seeds:
+        audited("batch_shuffle:keep=0.4", attacks, seed, "small:victims=100", 50, MESSAGE)
+
+
+def audited(defense: str, attacks: list[str], seed: int, budget: str, batch: int, path: Path) -> None:
+    """Append a line for each attack that is not there yet, from one audit without baseline and control experiments."""
+    done = [row["attack"] for row in lines(path) if row["seed"] == seed and row["defense"] == defense]
+    missing = [attack for attack in attacks if attack not in done]
+    if not missing:
+        return
+    config = resolve(
+        {
+            "defense": defense,
+            "attack": missing,
+            "dataset": "digits",
+            "budget": budget,
+            "training": {"batch_size": batch},
+            "threads": torch.get_num_threads(),
+        }
+    )
+    config, clock = replace(config, defenses=config.defenses[-1:], seeds=(seed,)), Clock()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(AttackContext, "controls", lambda context, mount: ()),
+    ):
+        rows = run_audit(config, out=Path(folder) / "run", progress=clock).rows
+    clock.stage("")
+    found = []
+    for name, row in zip(missing, rows, strict=True):
+        if row.status != "done" or row.certificate is None or row.accuracy is None:
+            raise ValueError(f"{row.defense} / {row.attack}, seed {row.seed}: {row.status} {row.reason}")
+        told = {"defense": defense, "attack": name, "seed": seed, "proven": row.certificate.kind}
+        told |= {"accuracy": row.accuracy.value, "cpu_seconds": clock.of(row)}
+        told |= {score: row.recovered["unaligned"][score].value for score in ("ssim", "mse")}
+        told |= {share: row.answers[share].value for share in SHARES if share in row.answers}
+        found.append(told | machine(torch.get_num_threads()))
+        print(f"{defense} {name} seed {seed}: SSIM {told['ssim']:.3f}, {told['cpu_seconds']:.0f} CPU s")
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in found)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -178,7 +206,7 @@ def peer(given: Options) -> None:
 def main(given: Options) -> None:
     """Append a line for each run that is not there yet, and print it."""
     if given.part != "joint":
-        {"positions": positions, "peer": peer}[given.part](given)
+        {"positions": positions, "message": message, "peer": peer}[given.part](given)
         return
     own, victims = split(given)
     done = lines(RUNS)

@@ -74,6 +74,10 @@ class Clock(Silent):
         self.seconds[self._name] = process_time() - self._start
         self._name, self._start = name, process_time()
 
+    def of(self, row: Row) -> float:
+        """CPU seconds of the attack of a row."""
+        return self.seconds.get(f"attack {row.attack} on {row.defense}, seed {row.seed}", 0.0)
+
 
 def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[AuditConfig]:
     """One audit for each defense and seed, of the attacks that are missing, without the undefended baseline."""
@@ -94,8 +98,7 @@ def measured(config: AuditConfig, options: Options) -> Iterator[dict[str, Any]]:
         run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
     clock.stage("")
     for row in run.rows:
-        seconds = clock.seconds.get(f"attack {row.attack} on {row.defense}, seed {row.seed}", 0.0)
-        yield line(row, options.budget, seconds)
+        yield line(row, options.budget, clock.of(row))
 
 
 def line(row: Row, budget: str, seconds: float) -> dict[str, Any]:

@@ -20,10 +20,19 @@ from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.intersection import Intersection, gathered
 from privkit.attacks.inversion.rounds import by_round
+from privkit.attacks.order.message_network import MessageNetwork
 from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, Together
 from privkit.attacks.order.piece_solver import Solver, TokenDecoder
-from privkit.attacks.order.piece_training import PieceTraining, member_losses, member_steps, piece_losses, piece_steps
+from privkit.attacks.order.piece_training import (
+    PieceTraining,
+    member_losses,
+    member_steps,
+    message_losses,
+    message_steps,
+    piece_losses,
+    piece_steps,
+)
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import patch_tokens, unpatchify
 from privkit.attacks.search_space import Untuned
@@ -32,6 +41,9 @@ from privkit.torch_utils.seeded import seeded
 
 Compatibility = Literal["learned", "joint", "auto", "edges"]
 """What says which tokens fit together, and where they lie."""
+
+Members = Literal["message", "rows"]
+"""What says whose image a token is of."""
 
 _JOINT: dict[Compatibility, tuple[bool, ...]] = {
     "learned": (False,),
@@ -61,6 +73,9 @@ class Jigsaw(Checked):
             weaker than "learned" with a hundred; where images are mixed, it is "learned"), "auto" (both are learned,
             and that one, or their mean, is taken that draws held-out own images best) or "edges" (border pixels alone:
             the classical solver).
+        members: whose image a token is of, if a shuffle mixes a message's images: "message" (a network that sorts all
+            tokens of the message at once: tokens of one image attract each other) or "rows" (each token by itself asks
+            the released rows).
         keep: share of tokens that stay in their image's row for certain, in [0, 1], 1 where images are not mixed. None
             estimates it from query answers, and takes 1 where there is no query.
         epochs: passes over the auxiliary images, ≥ 0; over 1,000 of them, drawn anew each time, where there are more.
@@ -84,6 +99,7 @@ class Jigsaw(Checked):
     uses: ClassVar[frozenset[str]] = frozenset({"query"})  # a lower segment, too, where a caller by hand gives one
 
     pairs: Compatibility = "learned"
+    members: Members = "message"
     keep: Annotated[Probability, Untuned()] | None = None
     epochs: Whole = 20
     kicks: Whole = 100
@@ -173,7 +189,8 @@ class Jigsaw(Checked):
             networks = [
                 PieceNetwork(features, geometry.tokens, self.width, joint).to(device) for joint in kinds or (False,)
             ]
-            members = MemberNetwork(features, self.width).to(device)
+            owners = MessageNetwork if self.members == "message" else MemberNetwork
+            members = owners(features, self.width).to(device)
 
         pieces, edges = decoder.looked_up(own.tokens)
         draws, count = Generator().manual_seed(seeds[0]), len(own.tokens)
@@ -184,8 +201,13 @@ class Jigsaw(Checked):
             losses = partial(piece_losses, network, pieces, edges, some, draws, twins)
             trainings[slot] = PieceTraining(network, losses, piece_steps(some, joint), self.epochs, draws)
         if mixes:
-            losses = partial(member_losses, members, pieces, count, size, keep, draws)
-            trainings["members"] = PieceTraining(members, losses, member_steps(count, size), self.epochs, draws)
+            if isinstance(members, MessageNetwork):
+                losses = partial(message_losses, members, pieces, count, (size, geometry.tokens), keep, draws)
+                steps = message_steps(count, size)
+            else:
+                losses = partial(member_losses, members, pieces, count, size, keep, draws)
+                steps = member_steps(count, size)
+            trainings["members"] = PieceTraining(members, losses, steps, self.epochs, draws)
         total = len(trainings) * self.epochs + len(views)
         for number, (slot, training) in enumerate(trainings.items()):
             stage = Stage(session, state, slot, number * self.epochs, total)

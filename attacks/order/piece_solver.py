@@ -15,6 +15,7 @@ from privkit.attacks.base import View
 from privkit.attacks.order.assembly import Frame, Places, Puzzles, assemble
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.order.coordinates import starts
+from privkit.attacks.order.message_network import MessageNetwork
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, Together
 from privkit.attacks.order.piece_training import Rows
 from privkit.attacks.order.token_contents import Ridge
@@ -97,7 +98,7 @@ class Solver:
 
     decoder: TokenDecoder
     network: PieceNetwork | Together | None
-    members: MemberNetwork | None
+    members: MemberNetwork | MessageNetwork | None
     keep: float
     kicks: int
     seed: int
@@ -138,7 +139,7 @@ class Solver:
         """Place of each token in its row's image, int64 [N, T]."""
         return _sources(self._search(*self._scores(tokens), 1, [], self.kicks, rng))
 
-    def _message(self, tokens: Tensor, members: MemberNetwork, rng: np.random.Generator) -> Tensor:
+    def _message(self, tokens: Tensor, members: MemberNetwork | MessageNetwork, rng: np.random.Generator) -> Tensor:
         """Place of each token of a message among the places of all its images, int64 [B, T]."""
         b, t, _ = tokens.shape
         taken, chances = assign_members(members, self.decoder.features(tokens), self.keep)

@@ -9,13 +9,17 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.attacks.assign import take
 from privkit.attacks.fit import Learner
+from privkit.attacks.order.message_network import MessageNetwork
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, own_prior
 from privkit.torch_utils.one_cycle import one_cycle
 
 _IMAGES_A_STEP = 32
 _IMAGES_A_JOINT_STEP = 16  # more and smaller steps learn more in the same time
 _IMAGES_AN_EPOCH = 1_000  # drawn anew each time: more were measured to cost time and to win nothing
+_TOKENS_OF_MESSAGES = 200  # a step has several messages, if they are small
+_MESSAGES_AN_IMAGE = 2  # an epoch: a shuffle that is drawn anew shows the same images otherwise
 _TOKENS_A_STEP = 2_000  # of a message, that are asked for their image
 _LEARNING_RATE = 2e-3
 
@@ -157,3 +161,53 @@ def member_losses(
 def member_steps(count: int, batch: int) -> int:
     """Of an epoch of `member_losses`."""
     return max(1, min(count, _IMAGES_AN_EPOCH) // batch)
+
+
+def message_losses(
+    network: MessageNetwork, pieces: Rows, count: int, shape: tuple[int, int], keep: float, draws: Generator
+) -> Iterator[Tensor]:
+    """An epoch of `message_loss` on messages that are shuffled as a client shuffles them.
+
+    Args:
+        network: to be trained.
+        pieces: rows to tokens [n, T, F] of own images.
+        count: N ≥ B, own images.
+        shape: (B, T), images a message, ≥ 2, and tokens an image.
+        keep: share of an image's tokens that stay for certain, in [0, 1].
+        draws: the only source of randomness.
+    """
+    batch, tokens = shape
+    prior, messages = own_prior(batch, keep), max(1, _TOKENS_OF_MESSAGES // (batch * tokens))
+    for _ in range(message_steps(count, batch)):
+        images = [torch.randperm(count, generator=draws)[:batch] for _ in range(messages)]
+        own = pieces(torch.cat(images)).unflatten(0, (messages, batch)).flatten(1, 2)
+        source = torch.stack([dealt_out(batch, tokens, keep, draws) for _ in range(messages)]).to(own.device)
+        released = take(own, source.flatten(1)).unflatten(1, shape)
+        yield message_loss(network(released, prior.to(own.device)), source.flatten(1) // tokens)
+
+
+def message_steps(count: int, batch: int) -> int:
+    """Of an epoch of `message_losses`."""
+    return _MESSAGES_AN_IMAGE * member_steps(count, batch)
+
+
+def message_loss(chances: Tensor, images: Tensor) -> Tensor:
+    """Cross-entropy [] of the images int64 [..., K] of tokens, after each round of log-probabilities [R, ..., K, B]."""
+    return -chances.gather(-1, images.expand(chances.shape[:-1]).unsqueeze(-1)).mean()
+
+
+def dealt_out(batch: int, tokens: int, keep: float, draws: Generator) -> Tensor:
+    """A shuffle that keeps a share of each image's tokens and deals the others out again: int64 [B, T].
+
+    Each entry is a token that a row releases, counted through the message; within a row they are in no order.
+
+    >>> rows = dealt_out(3, 4, 0.5, Generator().manual_seed(0))
+    >>> rows.flatten().sort().values.tolist() == list(range(12))
+    True
+    >>> [int((row // 4 == image).sum()) >= 2 for image, row in enumerate(rows)]
+    [True, True, True]
+    """
+    kept = round(keep * tokens)
+    own = torch.rand(batch, tokens, generator=draws).argsort(1) + tokens * torch.arange(batch).unsqueeze(1)
+    pool = own[:, kept:].flatten()
+    return torch.cat([own[:, :kept], pool[torch.randperm(len(pool), generator=draws)].view(batch, -1)], 1)

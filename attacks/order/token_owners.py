@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.assign import by_capacity, sinkhorn
+from privkit.attacks.order.message_network import MessageNetwork
 from privkit.attacks.order.piece_network import MemberNetwork, own_prior
 
 ROUNDS = 4
@@ -13,8 +14,8 @@ _SINKHORN_STEPS = 20
 
 
 @torch.no_grad()
-def assign_members(network: MemberNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
-    """Assign a message's tokens to its images, score them again with the cleaner rows, and so on.
+def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
+    """Assign a message's tokens to its images: as a whole, or with the cleaner rows again, and so on.
 
     Args:
         network: trained on own images.
@@ -26,8 +27,12 @@ def assign_members(network: MemberNetwork, pieces: Tensor, keep: float) -> tuple
         log-probabilities [B·T, B] of images for tokens, their columns summing to T.
     """
     b, t, _ = pieces.shape
+    prior = own_prior(b, keep).to(pieces.device)
+    if isinstance(network, MessageNetwork):
+        logits = sinkhorn(network(pieces, prior)[-1].T, _SINKHORN_STEPS, t).T
+        return by_capacity(logits, t), logits
     tokens, rows = pieces.flatten(0, 1), pieces
-    prior = own_prior(b, keep).to(pieces.device).repeat_interleave(t, 0)
+    prior = prior.repeat_interleave(t, 0)
     taken = torch.arange(b * t, device=pieces.device).view(b, t)
     logits = prior
     for _ in range(ROUNDS):
