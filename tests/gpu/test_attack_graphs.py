@@ -21,10 +21,11 @@ from privkit.attacks.inversion.unsplit_training import Alternation, Recipe, fres
 from privkit.attacks.labels.exploit import ExPLoit, _Matching
 from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.attacks.labels.model_completion import ModelCompletion, _Completion
+from privkit.attacks.order.message_network import MessageNetwork
 from privkit.attacks.order.own_tokens import OwnTokens
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, own_prior
 from privkit.attacks.order.piece_solver import TokenDecoder
-from privkit.attacks.order.piece_training import piece_loss
+from privkit.attacks.order.piece_training import message_loss, piece_loss
 from privkit.attacks.order.place_model import PlaceModel
 from privkit.attacks.order.position_predictor import Predicted, place_loss
 from privkit.attacks.patches import Geometry, patchify
@@ -145,6 +146,14 @@ def members() -> Step:
     return lambda: nn.functional.cross_entropy(network(pieces.flatten(0, 1), pieces) + prior[image], image)
 
 
+def message() -> Step:
+    """Two messages of two images each."""
+    pieces, image = own().tokens.unflatten(0, (2, 2)), torch.arange(2).repeat_interleave(TOKENS).expand(2, -1)
+    torch.manual_seed(0)
+    network = MessageNetwork(WIDTH, 16)
+    return lambda: message_loss(network(pieces, own_prior(2, 0.5)), image)
+
+
 def places() -> Step:
     tokens = own().tokens
     return lambda: PlaceModel.fit(tokens).costs(tokens).mean()
@@ -192,6 +201,7 @@ STEPS: dict[str, Callable[[], Step]] = {
     "jigsaw, pieces": partial(jigsaw, joint=False),
     "jigsaw, joint places": partial(jigsaw, joint=True),
     "jigsaw, members": members,
+    "jigsaw, message": message,
     "white_box, places": places,
     "drag_reorder": lambda: partial(place_loss, predicted(), own().tokens),
     "exploit": exploit,

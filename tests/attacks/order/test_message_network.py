@@ -1,0 +1,111 @@
+"""Whose token is this, asked of a whole message."""
+
+from collections.abc import Callable
+from functools import cache, partial
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.assign import by_capacity
+from privkit.attacks.fit import fit
+from privkit.attacks.order.message_network import MessageNetwork
+from privkit.attacks.order.piece_network import MemberNetwork, own_prior
+from privkit.attacks.order.piece_training import (
+    PieceTraining,
+    dealt_out,
+    member_losses,
+    member_steps,
+    message_losses,
+    message_steps,
+)
+from privkit.attacks.order.token_owners import assign_members
+from privkit.torch_utils.seeded import seeded
+
+IMAGES, B, T, KEEP, EPOCHS = 80, 8, 16, 0.25, 10
+
+
+def signed(count: int, seed: int) -> Tensor:
+    """Tokens [N, T, 24] of images: a mark that an image's tokens share is hidden in each beside larger noise.
+
+    A row that keeps a quarter of them hardly shows the mark; all tokens of an image together do.
+    """
+    draws = Generator().manual_seed(seed)
+    mark = torch.randn(count, 1, 8, generator=draws)
+    noise = 0.7 * torch.randn(count, T, 8, generator=draws)
+    return torch.cat([mark + noise, torch.randn(count, T, 16, generator=draws)], 2)
+
+
+def noise(count: int, seed: int) -> Tensor:
+    """Tokens that say nothing of their image."""
+    return torch.randn(count, T, 24, generator=Generator().manual_seed(seed))
+
+
+@cache
+def trained(message: bool) -> MessageNetwork | MemberNetwork:
+    """A network that has learned marks."""
+    draws, own = Generator().manual_seed(0), signed(IMAGES, 0)
+    with seeded(torch.device("cpu"), 0):
+        network = MessageNetwork(24, 32) if message else MemberNetwork(24, 32)
+    if isinstance(network, MessageNetwork):
+        losses = partial(message_losses, network, own.__getitem__, IMAGES, (B, T), KEEP, draws)
+        steps = message_steps(IMAGES, B)
+    else:
+        losses = partial(member_losses, network, own.__getitem__, IMAGES, B, KEEP, draws)
+        steps = member_steps(IMAGES, B)
+    fit(PieceTraining(network, losses, steps, EPOCHS, draws), EPOCHS)
+    return network.requires_grad_(False)
+
+
+def right(network: MessageNetwork | MemberNetwork, tokens: Callable[[int, int], Tensor] = signed) -> float:
+    """Share of tokens of ten unseen messages that go to their image."""
+    shares, draws = [], Generator().manual_seed(1)
+    for number in range(10):
+        source = dealt_out(B, T, KEEP, draws)
+        pieces = tokens(B, 100 + number).flatten(0, 1)[source]
+        taken, _ = assign_members(network, pieces, KEEP)
+        shares.append((source.flatten()[taken] // T == torch.arange(B).unsqueeze(1)).float().mean())
+    return float(torch.stack(shares).mean())
+
+
+def test_context_finds_more_owners_than_token_by_token() -> None:
+    whole, rows = (right(trained(message)) for message in (True, False))
+    assert whole > rows + 0.1
+
+
+def test_noise_has_no_owner() -> None:
+    """Rows keep a quarter and get back their share of the rest: no more can be known."""
+    known = KEEP + (1 - KEEP) / B
+    assert right(trained(True), noise) < known + 0.03
+
+
+def test_each_round_is_a_law_of_images_and_messages_do_not_meet() -> None:
+    network = trained(True)
+    prior, pieces = own_prior(B, KEEP), signed(3 * B, 5).unflatten(0, (3, B))
+    together = network(pieces, prior)
+    assert together.shape == (3, 3, B * T, B)
+    torch.testing.assert_close(together.exp().sum(-1), torch.ones(3, 3, B * T))
+    for number, message in enumerate(pieces):
+        torch.testing.assert_close(network(message, prior), together[:, number], atol=1e-4, rtol=1e-4)
+
+
+def test_rows_and_tokens_may_be_given_in_any_order() -> None:
+    """Images are exchanged with their rows; a token's place in its row says nothing."""
+    network, pieces, prior = trained(True), signed(B, 5), own_prior(B, KEEP)
+    rows, tokens = torch.randperm(B, generator=Generator().manual_seed(2)), torch.arange(T).flip(0)
+    chances = network(pieces, prior).unflatten(1, (B, T))
+    other = network(pieces[rows][:, tokens], prior).unflatten(1, (B, T))
+    torch.testing.assert_close(other, chances[:, rows][:, :, tokens][..., rows], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.4, 1.0])
+def test_a_simulated_shuffle_keeps_its_share(keep: float) -> None:
+    source = dealt_out(B, T, keep, Generator().manual_seed(0))
+    assert torch.equal(source.flatten().sort().values, torch.arange(B * T))
+    assert ((source // T == torch.arange(B).unsqueeze(1)).sum(1) >= int(keep * T)).all()
+
+
+def test_capacity_is_kept() -> None:
+    taken, chances = assign_members(trained(True), signed(B, 6), KEEP)
+    assert torch.equal(taken.flatten().sort().values, torch.arange(B * T))
+    assert torch.equal(taken, by_capacity(chances, T))
