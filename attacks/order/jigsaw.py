@@ -189,8 +189,12 @@ class Jigsaw(Checked):
             networks = [
                 PieceNetwork(features, geometry.tokens, self.width, joint).to(device) for joint in kinds or (False,)
             ]
-            owners = MessageNetwork if self.members == "message" else MemberNetwork
-            members = owners(features, self.width).to(device)
+            members: MessageNetwork | MemberNetwork = (
+                MessageNetwork(features, self.width)
+                if self.members == "message"
+                else MemberNetwork(features, self.width)
+            )
+            members.to(device)
 
         pieces, edges = decoder.looked_up(own.tokens)
         draws, count = Generator().manual_seed(seeds[0]), len(own.tokens)
