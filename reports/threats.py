@@ -150,9 +150,9 @@ def _verdict(
     if any(row.attack in sound for row in own):
         found = _measured(numbers[sound[0]], means.get((rows[0].defense, sound[0]), {}))
         tried = [row for name in sound for row in numbers[name]]
-        sharper, others = _sharper(tried), (_single(tried), _unnamed(tried), _failed(within))
-        told = f"holds against {', '.join(sound)}, at the floor{sharper}: {found}{''.join(others)}"
-        remarks = [remark.strip("; ") for remark in (sharper, *others) if remark]
+        sharper, besides = _sharper(tried), (_single(tried), _unnamed(tried), _failed(within))
+        told = f"holds against {', '.join(sound)}, at the floor{sharper}: {found}{''.join(besides)}"
+        remarks = [remark.strip("; ") for remark in (sharper, *besides) if remark]
         return made("holds", told, sound[0], sound[1:], found, remarks)
     if own and all(row.status == "not_applicable" for row in own):
         return made("not_applicable", f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}")

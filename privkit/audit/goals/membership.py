@@ -99,8 +99,10 @@ def _fit(context: TrainedContext) -> Fit:
     config, cell, real = context.config, context.cell, context.seed_data
     auxiliary, many, size = real.auxiliary, len(real.splits.private), context.round_size
     others = len(auxiliary) if config.auxiliary == "disjoint" else 0  # else of other classes, or private
-    nobody = {name: part[torch.arange(0)] for name, part in real.splits.parts.items()}
-    own = replace(real, victims=nobody["private"], splits=replace(real.splits, **nobody))
+    none = real.victims[torch.arange(0)]
+    own = replace(
+        real, victims=none, splits=replace(real.splits, private=none, auxiliary=none, test=none, validation=None)
+    )
 
     def fit(images: Tensor, labels: Tensor, draws: Generator) -> Predict:
         fill = torch.randperm(others, generator=draws)[: max(0, many - len(images))].to(images.device)
