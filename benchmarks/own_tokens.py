@@ -1,24 +1,33 @@
-"""Shuffles against a jigsaw that reads own tokens by chosen queries: one line a setting and seed, appended to a file.
+"""Shuffles against attacks that read own tokens by chosen queries: one line a setting and seed, appended to a file.
 
     python benchmarks/run.py own_tokens --folder DIR --seeds 0 1 2
+    python benchmarks/run.py own_tokens --folder DIR --part passes --seeds 0
 
 Each line is one audit of the embedded digits with 100 victims, the rest as `privkit audit` has it. Settings: the share
 that batch shuffling keeps, the images of a message, fewer rounds of queries, no copies of an image in a round. Audits
 lie in the folder and go on after a kill. A line that is in `results/tokens/runs.jsonl` already is not measured again.
+
+"passes" compares `adaptive`, which reads own tokens, with `adaptive:read=0`, which sends its own messages anew in each
+epoch. Its lines are in `results/tokens/passes.jsonl`. CPU seconds are the attack's; control experiments are left out.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
 from run import machine
+from strongest import Clock
 
+from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
+from privkit.settings import resolve
 
-RUNS = Path(__file__).parent / "results" / "tokens" / "runs.jsonl"
+RUNS = Path(__file__).parent / "results" / "tokens"
+FILES = {"order": "runs.jsonl", "passes": "passes.jsonl"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +35,7 @@ class Options:
     """The flags."""
 
     folder: Path
+    part: Literal["order", "passes"] = "order"
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
@@ -40,8 +50,11 @@ class Setting:
     copies: bool = True
 
 
-def settings() -> list[Setting]:
+def settings(part: str) -> list[Setting]:
     """In the order of their worth."""
+    if part == "passes":
+        ways = ("adaptive", "adaptive:read=0", "adaptive:epochs=20")
+        return [Setting(defense=defense, attack=way) for defense in ("batch_shuffle", "patch_shuffle") for way in ways]
     batch = "batch_shuffle:keep={}"
     found = [Setting(defense=batch.format(0.4)), Setting(defense="patch_shuffle")]
     found += [Setting(defense=batch.format(0.4), attack="jigsaw:passes=8")]
@@ -56,16 +69,12 @@ def measured(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
     """The defended row of one audit."""
     rules = {"copies": setting.copies, **({} if setting.rounds is None else {"rounds": setting.rounds})}
     name = "-".join(str(value).replace(":", "_").replace("=", "_") for value in asdict(setting).values())
-    row = run_audit(
-        defense=setting.defense,
-        attack=setting.attack,
-        seed=seed,
-        budget="small:victims=100",
-        training={"batch_size": setting.batch},
-        queries=rules,
-        threads=torch.get_num_threads(),
-        out=folder / f"{name}-{seed}",
-    ).rows[-1]
+    asked = {"defense": setting.defense, "attack": [setting.attack], "budget": "small:victims=100", "queries": rules}
+    config = resolve({**asked, "training": {"batch_size": setting.batch}, "threads": torch.get_num_threads()})
+    config, clock = replace(config, defenses=config.defenses[-1:], seeds=(seed,)), Clock()
+    with patch.object(AttackContext, "controls", lambda context, mount: ()):
+        row = run_audit(config, out=folder / f"{name}-{seed}", progress=clock).rows[-1]
+    clock.stage("")
     if row.status != "done":
         return {"refusal": row.reason}
     found, floor = row.recovered["unaligned"], row.floors["mean_image"]["unaligned"]
@@ -73,13 +82,17 @@ def measured(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
         **{name: found[name].value for name in ("ssim", "mse")},
         **{f"floor_{name}": floor[name].value for name in ("ssim", "mse")},
         "queries": row.queries,
+        "cpu_seconds": round(clock.seconds[f"attack {row.attack} on {row.defense}, seed {seed}"], 1),
     }
 
 
 def main(options: Options) -> None:
     """Measure what is not there yet."""
-    there = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()] if RUNS.exists() else []
-    for seed, setting in product(options.seeds, settings()):  # a run that is stopped has measured everything once
+    path = RUNS / FILES[options.part]
+    there = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    for seed, setting in product(
+        options.seeds, settings(options.part)
+    ):  # a run that is stopped has measured everything once
         told = {**asdict(setting), "rounds": setting.rounds or "any number", "seed": seed}
         if any(told.items() <= line.items() for line in there):
             continue
@@ -87,5 +100,5 @@ def main(options: Options) -> None:
         print(told, result)
         if "refusal" in result:
             continue
-        with RUNS.open("a", encoding="utf-8") as lines:
+        with path.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps({**told, **result, **machine(torch.get_num_threads())}) + "\n")

@@ -75,12 +75,14 @@ class Reconstruction:
             attacks that do not double it. A curve cannot tell: a decaying learning rate flattens each one at its end.
         permutation: the order that the images were put together by, from attacks that undo a shuffle; rows are the
             released rows, views concatenated.
+        note: a sentence on the way that the attack took, if it chose between several; empty from others.
     """
 
     images: Tensor
     curve: tuple[float, ...] = ()
     converged: bool | None = None
     permutation: Permutation | None = None
+    note: str = ""
 
 
 ImageAttack = Attack[ImageObservation, Reconstruction]

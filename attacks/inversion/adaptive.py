@@ -14,13 +14,15 @@ from privkit.attacks.base import NotApplicable, QueryResult, Session, View
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
-from privkit.attacks.inversion.decoders import DecoderName
+from privkit.attacks.inversion.decoders import Decoder, DecoderName
 from privkit.attacks.inversion.decoders.mae import scaled_size
+from privkit.attacks.inversion.decoders.unordered import SetDecoder
 from privkit.attacks.inversion.intersection import INTERSECTED_TOKENS, intersected
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.own_images import divided
 from privkit.attacks.inversion.recurrence import copy_distance, keeps_places, keeps_rows, pooled, tracked
 from privkit.attacks.inversion.rounds import by_round, masked, unmasked
+from privkit.attacks.inversion.simulated_passes import SimulatedPasses
 from privkit.attacks.patches import patch_tokens
 from privkit.attacks.search_space import Untuned
 from privkit.constraints import Checked, Whole
@@ -39,6 +41,10 @@ class Adaptive(Checked):
     they travel in the same messages: an upper bound for an adversary who has to link them first. The lower segment is
     the same in all passes, as a frozen one is; the defense draws anew in each.
 
+    If tokens are pooled or intersected, the adversary first reads those of its own images by chosen queries
+    (`own_tokens`). Then it shuffles them itself and sends no own message R times, and the decoder starts with the map
+    from tokens to patches. If tokens cannot be read, own messages are sent anew in each epoch; the row says which.
+
     Attributes:
         passes: R ≥ 2, how often the same victims crossed; views come pass after pass.
         combine: "average" (noise of R passes shrinks by √R; tokens without a fixed place are first matched with their
@@ -52,6 +58,8 @@ class Adaptive(Checked):
         doublings: as in `BlackBox`.
         augment: as in `BlackBox`.
         align: whether "average" matches tokens first; None tries it on own images.
+        read: own images at most whose tokens are read one message each, if a shuffle mixes a message's images; None for
+            all, 0 for none.
 
     "as_released" is the loop of the authors' repository, by name: there, each of 30 rounds shuffles the previous
     round's output, and all are concatenated. Views hold no shuffle of a shuffle, and a query takes images; so the
@@ -77,6 +85,7 @@ class Adaptive(Checked):
     doublings: Whole | None = 0
     augment: Literal["none", "crop", "crop_flip"] = "none"
     align: Annotated[bool, Untuned()] | None = None
+    read: Whole | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,7 +150,34 @@ class Adaptive(Checked):
             width=scaled_size(channels)[0] if name in _SCALED else None,
             depth=scaled_size(channels)[1] if name == "mae" else None,
         )
-        return attack.run(replace(observation, views=combined, query=asked), generator, session)
+        second = replace(observation, views=combined, query=asked)
+        simulated, note = self._simulated(observation, plan, 2 * len(tried), Generator(device).manual_seed(coins - 1))
+        if simulated is None:
+            return replace(attack.run(second, generator, session), note=note)
+        known = simulated.known(Generator(device).manual_seed(coins - 2))
+
+        def begin(decoder: Decoder) -> None:
+            if isinstance(decoder, SetDecoder):
+                decoder.know(*known)
+
+        views = [simulated.view(same) or view for same, view in zip(rounds, combined, strict=True)]
+        second = replace(second, views=views, query=simulated, auxiliary=simulated.images, auxiliary_labels=None)
+        return replace(attack.begun(second, generator, session, begin), note=note)
+
+    def _simulated(
+        self, observation: ImageObservation, plan: _Plan, asked: int, draws: Generator
+    ) -> tuple[SimulatedPasses | None, str]:
+        """Passes that need no query, after `asked` rounds of them, or None; and a sentence on the way that is taken."""
+        if not plan.simulable or self.read == 0 or not self.epochs or self.augment != "none":
+            return None, ""
+        pool = plan.combine == "pool"
+        try:
+            found = SimulatedPasses.of(
+                observation, draws, self.read, asked=asked, passes=self.passes, copies=plan.copies, pool=pool
+            )
+        except NotApplicable as refusal:
+            return None, f"own messages were sent anew in each epoch, since their tokens cannot be read: {refusal}"
+        return found, f"tokens of {len(found.images):,} own images were read, and shuffled again without a query"
 
     def _plan(self, once: list[View], again: list[View]) -> _Plan:
         """How to combine, from messages of own images that were sent twice."""
@@ -164,7 +200,8 @@ class Adaptive(Checked):
             )
         copies = copy_distance(_messages(first, messages), _messages(second, messages))
         rows = keeps_rows(first, second, copies)
-        combine, places = self.combine, keeps_places(first, second) if self.align is None else not self.align
+        combine, stay = self.combine, keeps_places(first, second)
+        places = stay if self.align is None else not self.align
         if combine == "auto":
             pools = rows or size > INTERSECTED_TOKENS
             combine = "average" if places or self.align else "pool" if pools else "intersect"
@@ -172,6 +209,7 @@ class Adaptive(Checked):
             combine=combine,
             copies=copy_distance(first, second) if rows else copies,  # more groups to learn it from
             places=places and combine == "average",
+            simulable=not stay and (combine == "intersect" or (combine == "pool" and rows)),
         )
 
 
@@ -183,11 +221,13 @@ class _Plan:
         combine: never "auto".
         copies: squared distance of a token's copies.
         places: whether tokens are averaged in the places where they came.
+        simulable: whether own passes of tokens that are known can be put together likewise without being sent.
     """
 
     combine: Combine
     copies: float
     places: bool
+    simulable: bool = False
 
     def view(self, same: Sequence[View], coins: Generator) -> View:
         """One view from all passes of one round."""

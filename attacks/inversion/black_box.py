@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -99,6 +100,16 @@ class BlackBox(Checked):
         >>> BlackBox(epochs=1).run(observation, torch.Generator().manual_seed(0)).images.shape
         torch.Size([10, 1, 8, 8])
         """
+        return self.begun(observation, generator, session)
+
+    def begun(
+        self,
+        observation: ImageObservation,
+        generator: Generator,
+        session: Session | None = None,
+        begin: Callable[[Decoder], object] = lambda decoder: None,
+    ) -> Reconstruction:
+        """`run` with a decoder that knows something before its training; `begin` gives that to the new decoder."""
         views = observation.views
         epochs = planned(self.epochs)
         check(self, observation)
@@ -117,6 +128,7 @@ class BlackBox(Checked):
         root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: draws of the modules themselves
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
             decoder = self._decoder(auxiliary[:-held_out], observation, root).to(device)
+        begin(decoder)
         cycle = partial(
             DecoderTraining,
             decoder,

@@ -76,11 +76,21 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
     >>> intersected(torch.stack([mixed, own, own]), 2, 0.01).tokens.flatten(1).sort(1).values.tolist()
     [[1.0, 2.0], [8.0, 9.0]]
     """
-    _, m, n, d = passes.shape
-    means, visits = tracked(passes, copies, rows)
+    return most_visited(*tracked(passes, copies, rows))
+
+
+def most_visited(tokens: Tensor, visits: Tensor) -> Intersection:
+    """The assignment of `intersected`, from how often each row was visited.
+
+    Args:
+        tokens: [M, B·T, D].
+        visits: [M, B·T, B], shares of passes.
+    """
+    m, n, rows = visits.shape
+    d = tokens.shape[2]
     taken = torch.stack([by_capacity(message, n // rows) for message in visits])  # [M, B, T]
     support = visits.transpose(1, 2).gather(2, taken)
-    tokens = means.gather(1, taken.flatten(1).unsqueeze(2).expand(-1, -1, d))
+    tokens = tokens.gather(1, taken.flatten(1).unsqueeze(2).expand(-1, -1, d))
     return Intersection(
         tokens=tokens.view(m * rows, n // rows, d), support=support.flatten(0, 1), taken=taken.flatten(0, 1)
     )

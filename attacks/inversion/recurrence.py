@@ -75,7 +75,7 @@ def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
     return copy_distance(first, second) < _SAME * copies
 
 
-def _meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
+def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
     """How likely each token of a pass is the copy of each reference token, each being met about once.
 
     Args:
@@ -114,7 +114,7 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
     some = max(1, TABLE_NUMBERS // n**2)
     for seen in passes:
         for part in torch.arange(len(means), device=means.device).split(some):
-            plan = _meetings(passes[0, part], seen[part], 2 * copies / passes.shape[3])
+            plan = meetings(passes[0, part], seen[part], 2 * copies / passes.shape[3])
             means[part] += plan @ seen[part]
             visits[part] += plan if rows is None else plan.unflatten(2, (rows, -1)).sum(3)
     return means / len(passes), visits / len(passes)

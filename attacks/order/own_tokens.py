@@ -74,7 +74,13 @@ class OwnTokens:
 
 @torch.no_grad()
 def own_tokens(
-    view: View, observation: ImageObservation, geometry: Geometry, draws: Generator, read: int, passes: int = 1
+    view: View,
+    observation: ImageObservation,
+    geometry: Geometry,
+    draws: Generator,
+    read: int,
+    passes: int = 1,
+    asked: int = 0,
 ) -> OwnTokens:
     """Tokens of own images in order: from the lower segment, or read by chosen queries.
 
@@ -86,6 +92,7 @@ def own_tokens(
         read: own images at most that are read from messages of their copies.
         passes: of the same victims that are put together by `gathered` before they are solved; `keep` is what holds
             behind that, as own images show that crossed as often.
+        asked: rounds that the attack sent before.
 
     Raises:
         NotApplicable: if a message is too large, the lower segment does not fit, or tokens cannot be read.
@@ -102,7 +109,8 @@ def own_tokens(
     images = observation.auxiliary[: min(held, len(observation.auxiliary)) // whole * whole].to(view.smashed.device)
     if observation.lower is None:
         assert query is not None
-        return _read(Asker(query, whole, draws, geometry, observation.rules), images, geometry, draws, read, passes)
+        asker = Asker(query, whole, draws, geometry, observation.rules, asked)
+        return _read(asker, images, geometry, draws, read, passes)
     patches = patchify(images, geometry.patch)
     ordered = torch.cat([patch_tokens(observation.lower(part)).float() for part in images.split(size)])
     if ordered.shape[1:] != (geometry.tokens, geometry.token_dim):
@@ -110,9 +118,9 @@ def own_tokens(
             f"the lower segment gives {list(ordered.shape[1:])} tokens, but the release is "
             f"{[geometry.tokens, geometry.token_dim]}"
         )
-    if query is None or not observation.rules.allow(1):
+    if query is None or not observation.rules.allow(asked + 1):
         return OwnTokens(tokens=ordered, patches=patches, keep=1.0, in_order=False)
-    asker = Asker(query, whole, draws, geometry, observation.rules)
+    asker = Asker(query, whole, draws, geometry, observation.rules, asked)
     some = images[: min(OWN_ROUNDS, asker.left) * whole]
     released = asker.images(some)
     keep, placed = shares_kept(ordered[: len(released)], released, asker.rows)
@@ -143,7 +151,7 @@ def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, re
     if not same:
         raise NotApplicable(
             "own tokens are read by queries, but the same images sent twice came back with other "
-            "tokens: something beside a shuffle is random; give it the lower segment"
+            "tokens: something beside a shuffle is random; only the lower segment would show them"
         )
     if same_tokens(once, again).all():
         asker.must_have(1, "where tokens stay in their image's row")
@@ -162,7 +170,7 @@ def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, re
     if alike.double().mean() < COPIES_ALIKE:
         raise NotApplicable(
             "own tokens are read from messages of copies of one image, but copies came back with other "
-            "tokens: a token depends on the other images of its message; give it the lower segment"
+            "tokens: a token depends on the other images of its message; only the lower segment would show them"
         )
     labels = labelled(chosen, asker.unmixed(repeated)[0])
     ordered = in_place(rows, patches, labels)

@@ -48,6 +48,7 @@ class Asker:
         draws: of the clients' coins.
         geometry: how patches lie over the image.
         rules: of the threat model; if it forbids copies, they have their patches in other places.
+        asked: rounds that the attack sent before.
 
     Attributes:
         whole: images of a round.
@@ -55,10 +56,18 @@ class Asker:
         left: rounds that may still be asked.
     """
 
-    def __init__(self, query: Query, whole: int, draws: Generator, geometry: Geometry, rules: QueryRules) -> None:
+    def __init__(
+        self,
+        query: Query,
+        whole: int,
+        draws: Generator,
+        geometry: Geometry,
+        rules: QueryRules,
+        asked: int = 0,
+    ) -> None:
         self._query, self.whole, self._draws, self._geometry = query, whole, draws, geometry
         self._rules, self.rows = rules, whole
-        self.left = _ANY_NUMBER if rules.rounds is None else rules.rounds
+        self.left = _ANY_NUMBER if rules.rounds is None else max(0, rules.rounds - asked)
 
     def round(self, images: Tensor) -> Tensor:
         """Tokens [N, T, D] of patches that came back for one round of images, the rows in the order of the images.

@@ -32,6 +32,7 @@ EXACT = "ε is 0 by the exact profile, which stands alone now; a Rényi bound of
 INTENDED: dict[str, str] = {f"{way}|{row} order": EXACT for way in ("tight", "fast") for row in ("r120", "r272")}
 INTENDED["attack jigsaw|batch_shuffle|*"] = "own tokens are read by chosen queries, and their order is found"
 INTENDED["attack jigsaw_white_box|batch_shuffle|*"] = "a token's image is found in the whole message"
+INTENDED["attack adaptive|batch_shuffle|*"] = "own tokens are read by chosen queries, and shuffled again without one"
 INTENDED |= {
     f"attack white_box|{defense}|white_box:epochs=10|sl|disjoint|private|0 gates.converged.passed": (
         "a cosine schedule flattens its curve, which therefore claims no convergence"

@@ -13,6 +13,7 @@ from privkit.attacks.base import NotApplicable
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for, scaled_size
 from privkit.attacks.inversion.decoders.standardized import Standardized
+from privkit.attacks.order.token_contents import Ridge
 from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
 
 _RATE_TIMES_WIDTH = 0.3
@@ -24,6 +25,7 @@ _SINKHORN_STEPS = 2
 _TEMPERATURE = 0.05
 """Squared distance of patches, summed over pixels, at which the teacher doubts which is which."""
 _PLACING_WEIGHT = 0.02
+_CONTENT_RIDGE = 1e-4
 SHARPNESS = 3.0
 """Power of the probabilities of places in a crisp drawing."""
 _CRISP_MAY_COST = 1.2
@@ -41,8 +43,8 @@ class SetDecoder(Decoder):
 
     The objective adds to the error of the image what makes this learnable in a few hundred steps. Contents must match
     the image's patches in the mean, which needs no order, and in the best soft assignment; and every round is taught
-    that assignment, the more firmly the more of the patches the contents explain. The true order is used nowhere: the
-    adversary does not see it even for its own images.
+    that assignment, the more firmly the more of the patches the contents explain. The true order is used nowhere. An
+    adversary that knows the patch behind some tokens starts with the linear map between them (`know`).
 
     Args:
         geometry: how the patches lie over the image.
@@ -92,6 +94,18 @@ class SetDecoder(Decoder):
     @property
     def learning_rate(self) -> float:
         return _RATE_TIMES_WIDTH / self.width
+
+    @torch.no_grad()
+    def know(self, release: Tensor, patches: Tensor) -> None:
+        """Set the map from tokens to contents by ridge regression.
+
+        Args:
+            release: rows of tokens, as `forward` takes them.
+            patches: [N, T, patch_dim], what lies behind each token.
+        """
+        fitted = Ridge.fit(self.standardize(patch_tokens(release)), patches - 0.5, _CONTENT_RIDGE)
+        self.content.weight.copy_((fitted.weight / fitted.scale.unsqueeze(1)).T)
+        self.content.bias.copy_(fitted.bias - fitted.mean / fitted.scale @ fitted.weight)
 
     def forward(self, release: Tensor) -> Tensor:
         """Images [N, C, H, W], not clamped."""

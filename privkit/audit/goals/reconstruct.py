@@ -100,7 +100,7 @@ def ask(context: AttackContext) -> Row:
             "answers": told,
             "queries": None if queries is None else queries.rounds,
             "threat_model": threat_model(attack, [name for name in known if getattr(observation, name) is not None]),
-            "notes": tuple(filter(None, (notes, mounting.short_of_published, caught, *seen, columns))),
+            "notes": tuple(filter(None, (result.note, notes, mounting.short_of_published, caught, *seen, columns))),
         }
     )
 
