@@ -144,7 +144,8 @@ class SimulatedPasses:
         alike = 2 * self.copies / tokens.shape[2]
         plans = (meetings(one.unsqueeze(0), one.unsqueeze(0), alike)[0] for one in tokens)
         both = torch.cat([tokens, visits / self.passes], 2)
-        return tuple(torch.stack([plan @ x for plan, x in zip(plans, both, strict=True)]).split([d, self.size], 2))
+        found = torch.stack([plan @ x for plan, x in zip(plans, both, strict=True)])
+        return found[..., :d], found[..., d:]
 
     def _rows(self, images: Tensor) -> Tensor:
         """Which own image each one is, int64 [N]."""
