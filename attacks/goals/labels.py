@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Attack, NotApplicable, Observation, Scores, View
 from privkit.attacks.goals.control import Control, planted
+from privkit.torch_utils.seeded import seeded
 
 _CONTROL_ROUNDS, _CONTROL_ROWS = 8, 100
 _APART = 2.0
@@ -168,6 +169,8 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
     if mounting.labeled:
         known = first_of_each(labels.flatten(), mounting.labeled)
     noise = torch.randn(given.grad.shape, generator=draws)
+    with seeded(torch.device("cpu"), seed):
+        lower = nn.Sequential(nn.Flatten(), nn.Linear(16, 16))
     apart = smashed if mounting.gradients else smashed + _APART * positive.unsqueeze(2)
     scores, truths = [], []
     for rows, gradient in ((apart, given.grad / _CONTROL_ROWS), (smashed, noise)):
@@ -182,7 +185,7 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
             known_rows=known,
             known_labels=labels.flatten()[known],
             own_labels=None if own is None else own.flatten(),
-            lower=nn.Sequential(nn.Flatten(), nn.Linear(16, 16)) if "lower" in attack.needs else None,
+            lower=lower if "lower" in attack.needs else None,
             auxiliary=0.5 + 0.05 * rows.reshape(-1, 1, 4, 4) if "auxiliary" in attack.needs else None,
             label_shares=labels.flatten().bincount(minlength=upper.out_features) / labels.numel(),
         )

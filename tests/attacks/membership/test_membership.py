@@ -13,9 +13,10 @@ from privkit.accountants.base import no_protection
 from privkit.accountants.bounds.gaussian import epsilon as gaussian_epsilon
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.distinguish import CanaryObservation
+from privkit.attacks.goals.membership import MembershipObservation, Predict
 from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.attacks.membership.canaries import Canaries, likelihood_ratio
-from privkit.attacks.membership.member_inference import confidence, lira, loss_threshold
+from privkit.attacks.membership.member_inference import MemberInference, confidence, lira, loss_threshold
 from privkit.attacks.scores.leak import pooled_auc, tpr_at
 from privkit.audit.claims import audit_one_run
 from privkit.defenses.base import ReleaseCount
@@ -24,6 +25,7 @@ from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.grad_perturb import GradPerturb
 from privkit.defenses.laplace_noise import LaplaceNoise
 from privkit.empirical_bound import EmpiricalBound
+from tests.attacks.sessions import Killed, Session
 
 SHADOWS, POOL, WIDTH = 24, 120, 80
 
@@ -58,6 +60,33 @@ def test_threshold_and_lira_win_on_what_was_learned_by_heart() -> None:
     outside = torch.stack([column[~chosen][:4] for column, chosen in zip(margin[1:].T, members[1:].T, strict=True)], 1)
     offline = lira(margin[0], outside, torch.zeros_like(outside, dtype=torch.bool)).values
     assert pooled_auc(offline.numpy(), members[0].numpy()).direction == "higher"
+
+
+def test_shadow_models_that_were_trained_before_a_kill_are_not_trained_again() -> None:
+    draws, trained = Generator().manual_seed(0), []
+    images, labels = torch.rand(40, 1, 2, 2, generator=draws), torch.arange(40) % 2
+
+    def fit(own: Tensor, truth: Tensor, draws: Generator) -> Predict:
+        trained.append(len(own))
+        weights = torch.randn(4, 2, generator=draws) + own.flatten(1).T @ nn.functional.one_hot(truth, 2).float()
+        return lambda asked: asked.flatten(1) @ weights
+
+    attack = MemberInference(score="lira", shadows=8)
+    observation = MembershipObservation(
+        image_shape=(1, 2, 2),
+        batch_size=40,
+        candidates=images,
+        candidate_labels=labels,
+        predict=fit(images[:20], labels[:20], draws),
+        fit=fit,
+    )
+    killed = Session(dies_after=3)
+    with pytest.raises(Killed):
+        attack.run(observation, Generator().manual_seed(0), killed)
+    trained.clear()
+    resumed = attack.run(observation, Generator().manual_seed(0), Session(state=killed.state))
+    assert len(trained) == 5
+    assert torch.equal(resumed.values, attack.run(observation, Generator().manual_seed(0)).values)
 
 
 def test_exchangeable_examples_are_chance() -> None:
