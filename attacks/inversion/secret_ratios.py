@@ -37,10 +37,10 @@ def with_ratios(same: Sequence[View], clients: int) -> list[View]:
     if len(rows) < 2 * clients:
         raise NotApplicable(
             f"secret ratios of {clients} clients need at least {2 * clients} messages, got {len(rows)}: "
-            "record more passes"
+            f"record at least {-(-2 * clients // messages)} passes"
         )
     span = torch.linalg.eigh((rows @ rows.T).cpu())[1][:, -clients:].numpy()
-    chosen = _apart([_sparsest(span, row) for row in range(len(span))], clients)
+    chosen = _apart([_sparsest(span, row) for row in range(len(span))], clients, len(same))
     scale = np.linalg.lstsq(chosen, np.ones(len(chosen)), rcond=None)[0]
     weights = torch.from_numpy((chosen * scale).clip(min=0)).to(rows)
     largest = weights.topk(members, 1)
@@ -76,8 +76,8 @@ def _sparsest(span: NDArray[np.float64], row: int) -> NDArray[np.float64]:
     return vector
 
 
-def _apart(vectors: list[NDArray[np.float64]], count: int) -> NDArray[np.float64]:
-    """The sparsest vectors that are no two alike, [E, n].
+def _apart(vectors: list[NDArray[np.float64]], count: int, passes: int) -> NDArray[np.float64]:
+    """The sparsest vectors that are no two alike, [E, n], of some passes.
 
     Raises:
         NotApplicable: if there are fewer.
@@ -89,4 +89,7 @@ def _apart(vectors: list[NDArray[np.float64]], count: int) -> NDArray[np.float64
             chosen.append(unit)
         if len(chosen) == count:
             return np.stack(chosen, 1)
-    raise NotApplicable(f"only {len(chosen)} of {count} clients' ratios were found: record more passes")
+    raise NotApplicable(
+        f"only {len(chosen)} of {count} clients' ratios were found from {passes} passes: record more passes, for "
+        f"example with unmix:passes={2 * passes}"
+    )

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Generator, nn
@@ -11,7 +12,7 @@ from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
-from privkit.attacks.inversion.secret_ratios import with_ratios
+from privkit.attacks.inversion.secret_ratios import _apart, with_ratios
 from privkit.attacks.inversion.unmix import Unmix
 from privkit.defenses.base import Defense
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
@@ -145,8 +146,12 @@ def test_goes_on_after_a_kill_bit_for_bit() -> None:
 
 
 def test_what_cannot_be_solved_is_refused() -> None:
-    with pytest.raises(NotApplicable, match="at least 10 messages, got 6"):
+    with pytest.raises(NotApplicable, match="at least 10 messages, got 6: record at least 4 passes"):
         run(Mixup(published=False), Unmix(passes=2, epochs=1))
+    with pytest.raises(
+        NotApplicable, match=r"only 1 of 2 clients' ratios were found from 8 passes: .* unmix:passes=16"
+    ):
+        _apart([np.ones(3)] * 3, 2, 8)
     with pytest.raises(NotApplicable, match=r"record more passes|one ratio for each record"):
         run(RandomCutMix(published=False), Unmix(passes=8, epochs=1))
     with pytest.raises(NotApplicable, match="16 positions, but the release is"):
