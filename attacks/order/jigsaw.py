@@ -42,7 +42,7 @@ from privkit.torch_utils.seeded import seeded
 Compatibility = Literal["learned", "joint", "auto", "edges"]
 """What says which tokens fit together, and where they lie."""
 
-Members = Literal["message", "rows"]
+Members = Literal["auto", "message", "rows"]
 """What says whose image a token is of."""
 
 _JOINT: dict[Compatibility, tuple[bool, ...]] = {
@@ -56,6 +56,7 @@ _HELD_OUT = 0.1  # of own images, on which "auto" chooses
 _HELD_OUT_KICKS = 10
 _STAGES = ("places", "joint", "members")
 """Networks in the order of their training."""
+_MANY_OWN = 400  # own images from which on "message" was measured to be right more often
 _READ_AT_START = 100  # own images that show what patches look like, if nothing else is learned
 
 
@@ -74,8 +75,8 @@ class Jigsaw(Checked):
             and that one, or their mean, is taken that draws held-out own images best) or "edges" (border pixels alone:
             the classical solver).
         members: whose image a token is of, if a shuffle mixes a message's images: "message" (a network that sorts all
-            tokens of the message at once: tokens of one image attract each other) or "rows" (each token by itself asks
-            the released rows).
+            tokens of the message at once: tokens of one image attract each other), "rows" (each token by itself asks
+            the released rows) or "auto" ("message" with 400 own images or more, and "rows" with fewer).
         keep: share of tokens that stay in their image's row for certain, in [0, 1], 1 where images are not mixed. None
             estimates it from query answers, and takes 1 where there is no query.
         epochs: passes over the auxiliary images, ≥ 0; over 1,000 of them, drawn anew each time, where there are more.
@@ -99,7 +100,7 @@ class Jigsaw(Checked):
     uses: ClassVar[frozenset[str]] = frozenset({"query"})  # a lower segment, too, where a caller by hand gives one
 
     pairs: Compatibility = "learned"
-    members: Members = "message"
+    members: Members = "auto"
     keep: Annotated[Probability, Untuned()] | None = None
     epochs: Whole = 20
     kicks: Whole = 100
@@ -189,12 +190,9 @@ class Jigsaw(Checked):
             networks = [
                 PieceNetwork(features, geometry.tokens, self.width, joint).to(device) for joint in kinds or (False,)
             ]
-            members: MessageNetwork | MemberNetwork = (
-                MessageNetwork(features, self.width)
-                if self.members == "message"
-                else MemberNetwork(features, self.width)
-            )
-            members.to(device)
+            whole = self.members == "message" or (self.members == "auto" and len(own.tokens) >= _MANY_OWN)
+            kind = MessageNetwork if whole else MemberNetwork
+            members: MessageNetwork | MemberNetwork = kind(features, self.width).to(device)
 
         pieces, edges = decoder.looked_up(own.tokens)
         draws, count = Generator().manual_seed(seeds[0]), len(own.tokens)

@@ -18,8 +18,9 @@ from privkit.torch_utils.one_cycle import one_cycle
 _IMAGES_A_STEP = 32
 _IMAGES_A_JOINT_STEP = 16  # more and smaller steps learn more in the same time
 _IMAGES_AN_EPOCH = 1_000  # drawn anew each time: more were measured to cost time and to win nothing
-_TOKENS_OF_MESSAGES = 200  # a step has several messages, if they are small
+_TOKENS_OF_MESSAGES = 800  # a step has several messages, if they are small
 _MESSAGES_AN_IMAGE = 2  # an epoch: a shuffle that is drawn anew shows the same images otherwise
+_MESSAGE_STEPS = 100  # an epoch has at most
 _TOKENS_A_STEP = 2_000  # of a message, that are asked for their image
 _LEARNING_RATE = 2e-3
 
@@ -188,7 +189,7 @@ def message_losses(
 
 def message_steps(count: int, batch: int) -> int:
     """Of an epoch of `message_losses`."""
-    return _MESSAGES_AN_IMAGE * member_steps(count, batch)
+    return min(_MESSAGE_STEPS, _MESSAGES_AN_IMAGE * member_steps(count, batch))
 
 
 def message_loss(chances: Tensor, images: Tensor) -> Tensor:

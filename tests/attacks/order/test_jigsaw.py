@@ -11,12 +11,14 @@ import torch
 from PIL import Image, ImageOps
 from torch import Generator, Tensor
 
-from privkit.attacks.base import AttackDiverged, NotApplicable, QueryResult, View, lacking
+from privkit.attacks.base import AttackDiverged, NoSession, NotApplicable, QueryResult, View, lacking
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.assembly import Frame, Puzzles, assemble
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.order.coordinates import starts
 from privkit.attacks.order.jigsaw import Jigsaw
+from privkit.attacks.order.message_network import MessageNetwork
+from privkit.attacks.order.piece_network import MemberNetwork
 from privkit.attacks.patches import patchify
 from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 from tests.attacks.order.puzzles import (
@@ -162,11 +164,20 @@ def test_messages_of_one_round_are_solved_apart() -> None:
         run(attack, [both], replace(round_of_two, auxiliary=AUXILIARY[:9]))
 
 
+def test_few_own_images_are_too_few_for_the_network_of_whole_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    views, _, knowledge = scene(keep=0.4)
+    known = replace(knowledge, views=views)
+    for many, kind in ((len(AUXILIARY), MessageNetwork), (len(AUXILIARY) + 1, MemberNetwork)):
+        monkeypatch.setattr("privkit.attacks.order.jigsaw._MANY_OWN", many)
+        solver, _ = Jigsaw(epochs=0).learn(known, Generator().manual_seed(0), NoSession())
+        assert type(solver.members) is kind
+
+
 @pytest.mark.parametrize("dies_after", [1, 2, 3, 4, 5])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs of each network, and one view solved: nothing is done again."""
     views, _, knowledge = scene(keep=0.4)
-    attack, killed = Jigsaw(epochs=2, kicks=3), Session(dies_after, at="save")
+    attack, killed = Jigsaw(epochs=2, kicks=3, members="message"), Session(dies_after, at="save")
     with pytest.raises(Killed):
         attack.run(replace(knowledge, views=views), Generator().manual_seed(0), killed)
     straight = run(attack, views, knowledge)
