@@ -37,6 +37,7 @@ class Options:
         draws: runs of the independent bound; the other two, which are slower, have a tenth.
         planted: share of the claimed noise that the faulty mechanism has.
         seed: of all draws.
+        table: the file that is written.
     """
 
     epsilons: tuple[float, ...] = (2.0, 8.0, 20.0)
@@ -44,6 +45,7 @@ class Options:
     draws: int = 1_000
     planted: float = 0.8
     seed: int = 0
+    table: Path = TABLE
 
 
 def independent(members: Array, others: Array, claim: float) -> float:
@@ -79,7 +81,7 @@ def draws(mu: float, canaries: int, count: int, rng: np.random.Generator, bound:
 
 def main(options: Options) -> None:
     """Draw, print and write."""
-    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    options.table.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     for truth, canaries, (name, (bound, slower)) in product(options.epsilons, options.canaries, BOUNDS.items()):
         claim = GAUSSIAN.strength(truth, DELTA)
@@ -93,7 +95,7 @@ def main(options: Options) -> None:
             + [f"{np.mean(values > truth * (1 + 1e-9)):.3f}" for values in (honest, faulty)]
         )
         print(*rows[-1], sep="  ", flush=True)
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
+    with options.table.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(
             ["true ε", "canaries", "bound", "draws", "median", "5 to 95 %", "above the truth", "caught at .8 σ"]
