@@ -296,9 +296,11 @@ def _print_found(
     if labels is not None:
         typer.echo(f"sigma_labels = {_up(labels)}")
     if limits:
-        rate = f", or a true positive rate above {_up(limits['true_positive_rate'], 4)} at a false positive rate of "
-        rate = f"{rate}{limits['false_positive_rate']:g}" if len(limits) > 1 else ""
-        typer.echo(f"no attack has an advantage above {_up(limits['advantage'], 4)}{rate}")
+        told = f"no attack has an advantage above {_up(limits['advantage'], 4)}"
+        if "true_positive_rate" in limits:
+            told += f", or a true positive rate above {_up(limits['true_positive_rate'], 4)}"
+            told += f" at a false positive rate of {limits['false_positive_rate']:g}"
+        typer.echo(told)
     print_certificate(certificate)
 
 

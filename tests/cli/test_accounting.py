@@ -248,10 +248,11 @@ def test_calibrating_to_an_attacks_rates(privkit_cli: CLI) -> None:
     done = privkit_cli("calibrate", "sigma", "--tpr", ".05@.01", *flags)
     assert json.loads(done.stdout)["value"] == pytest.approx(1.46741, rel=1e-4)
     done = privkit_cli("calibrate", "sigma", "--tpr", ".05@.01", *flags[:-1])
-    said = (
+    assert done.stdout.splitlines()[1] == (
         "no attack has an advantage above 0.2667, or a true positive rate above 0.05 at a false positive rate of 0.01"
     )
-    assert done.stdout.splitlines()[1] == f"no attack has an {said}"
+    done = privkit_cli("calibrate", "sigma", "--advantage", ".1", *flags[:-1])
+    assert done.stdout.splitlines()[1] == "no attack has an advantage above 0.1"
     refused = {
         ("--tpr", ".05"): "--tpr is TPR@FPR",
         ("--tpr", ".01@.05"): "less than guessing gives",
