@@ -148,7 +148,6 @@ def calibrate(
     The flags describe the mechanism; its own value of the parameter is where the search starts.
     """
     from privkit.accountants import answer, calibration
-    from privkit.accountants.region import region
     from privkit.accountants.table import mechanism_of
 
     given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
@@ -184,6 +183,8 @@ def calibrate(
     labels = solved.mechanism.noise.labels if parameter == "sigma" else None
     limits: dict[str, float] = {}
     if epsilon is None:
+        from privkit.accountants.region import region
+
         left = region(solved.mechanism, tight=not fast)
         limits["advantage"] = left.advantage
         if tpr is not None:
@@ -275,15 +276,9 @@ def _print_found(
     labels: float | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> None:
-    """What a search found, with its certificate; noise and δ are rounded up, so that what is printed holds, too.
+    """What a search found, what no attack exceeds then (`limits`), and the certificate.
 
-    Args:
-        name: of the parameter.
-        value: of it.
-        certificate: of the mechanism that was found.
-        as_json: whether for machines.
-        labels: noise on labels, if there is any.
-        limits: what no attack exceeds then, if that was the target.
+    Noise and δ are rounded up, so that what is printed holds, too.
     """
     from dataclasses import asdict
 
