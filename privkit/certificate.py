@@ -8,6 +8,7 @@ from typing import Literal
 
 Relation = Literal["replace_one", "add_or_remove_one"]
 Unit = Literal["record", "client"]
+Standing = Literal["proven", "declared"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,8 @@ class Certificate:
     Attributes:
         kind: "nothing", "permutation_count" or "differential_privacy".
         statement: the claim in one sentence, together with what it does not say.
+        standing: "proven" if privkit ran the mechanism itself, or was asked about the mechanism alone; "declared" if
+            somebody else says that the release came from this mechanism (docs/explanation/claims.md).
         epsilon: smallest proven ε ≥ 0, in nats; `inf` where no (ε, δ < 1) is proven.
         delta: the δ that goes with it; None where ε is infinite.
         lower: a proven lower bound on the same ε at the same δ, where one is known.
@@ -36,6 +39,7 @@ class Certificate:
 
     kind: Literal["nothing", "permutation_count", "differential_privacy"]
     statement: str
+    standing: Standing = "proven"
     epsilon: float = inf
     delta: float | None = None
     lower: float | None = None
