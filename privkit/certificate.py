@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
 
@@ -61,3 +61,21 @@ class Certificate:
         assert self.epsilon >= 0, self.epsilon  # false for NaN, too
         assert self.sound == (not self.objection)
         assert self.lower is None or self.lower <= self.epsilon * (1 + 1e-9) + 1e-12 or not self.sound
+
+    def declared(self, *assumptions: str) -> Certificate:
+        """The same claim, on somebody else's word.
+
+        Args:
+            *assumptions: whose word it is, and what was measured of it.
+
+        >>> Certificate(kind="permutation_count", statement="16! orders").declared("it says so").statement
+        'declared, not proven: 16! orders'
+        """
+        if self.kind == "nothing":
+            return self
+        return replace(
+            self,
+            standing="declared",
+            statement=f"declared, not proven: {self.statement}",
+            assumptions=(*self.assumptions, *assumptions),
+        )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -48,14 +46,9 @@ def held_against_its_releases(certificate: Certificate, edge: Clients, records: 
     if all(stage.place == "server" for stage in own):  # what a server does to a release earns nothing and costs nothing
         return certificate
     names = " and ".join(stage.name for stage in own)
-    return replace(
-        certificate,
-        standing="declared",
-        assumptions=(
-            *certificate.assumptions,
-            f"what {names} did is declared by its receipt: privkit measured the change of a release, the noise and the "
-            "orders, and nothing contradicted the receipt",
-        ),
+    return certificate.declared(
+        f"what {names} did is declared by its receipt: privkit measured the change of a release, the noise and the "
+        "orders, and nothing contradicted the receipt"
     )
 
 

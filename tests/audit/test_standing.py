@@ -1,6 +1,5 @@
 """What a run measures before it repeats a claim: proven, declared, or contradicted."""
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -65,7 +64,8 @@ def test_privkits_own_stages_are_proven_as_before(defense: Defense) -> None:
 @pytest.mark.parametrize("defense", [Own(sigma=30.0), Chain(stages=(Own(sigma=30.0), Scaling()))])
 def test_an_own_stage_is_declared_with_what_was_measured(defense: Defense) -> None:
     before, after = claimed(defense)
-    assert after == replace(before, standing="declared", assumptions=after.assumptions)
+    assert after == before.declared(after.assumptions[-1])
+    assert after.standing == "declared"
     assert after.epsilon == before.epsilon < 1
     assert "what own did is declared by its receipt" in after.assumptions[-1]
 

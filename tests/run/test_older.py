@@ -42,6 +42,26 @@ def test_every_number_of_a_row_survives(stored: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("defense", "notes", "standing"),
+    [
+        ("gaussian_noise:sigma=2.0+masking@client", (), "proven"),
+        ("batch_shuffle+rownoise:RowNoise", (), "declared"),
+        ("my.noise:Mine:sigma=2.0", (), "declared"),
+        ("none", ("the certificate is of the mechanism that the recording names; whether ...",), "declared"),
+    ],
+)
+def test_a_certificate_of_before_is_marked_by_what_it_rests_on(
+    defense: str, notes: tuple[str, ...], standing: str
+) -> None:
+    today = parse_row(sealed(STORED[0])).model_dump(mode="json")
+    certificate = {name: value for name, value in today["certificate"].items() if name != "standing"}
+    before = {**today, "schema_version": 6, "defense": defense, "notes": notes, "certificate": certificate}
+    row = parse_row(sealed(before))
+    assert row.certificate is not None
+    assert (row.certificate.standing, row.schema_version) == (standing, SCHEMA_VERSION)
+
+
+@pytest.mark.parametrize(
     "wrong", [{"accuracy": 3}, {"answers": []}, {"recovers": {"unaligned": 1}}, {"task": {"x": 1}}]
 )
 def test_a_row_of_before_with_other_fields_is_damaged(wrong: dict[str, Any]) -> None:
