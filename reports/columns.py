@@ -48,7 +48,10 @@ GATED = (
     *Costs.model_fields,
 )
 """Columns that a gate may name."""
-_BOUND = ("claimed", "epsilon", "delta", "confidence", "canaries", "inserted", "ceiling", "statement")
+_BOUND = (
+    *("claimed", "epsilon", "assumed", "curve_epsilon", "delta", "confidence"),
+    *("canaries", "inserted", "ceiling", "statement"),
+)
 """Fields of an empirical bound that are columns."""
 _OF_ROW = {
     *("cell", "status", "reason", "defense", "attack", "threat_model", "dataset", "model", "seed"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from privkit.accountants.auditing.families import GAUSSIAN
 from privkit.accountants.auditing.independent import epsilon_independent
 from privkit.audit.claims import audit_one_run, uncovered
 from privkit.audit.run import run_audit
@@ -60,4 +61,4 @@ def test_independent_canaries_of_a_run_without_a_claim_need_no_delta() -> None:
     assert found.delta == 0
     assert audit_one_run(scores, coins, free).epsilon < found.epsilon < inf
     with pytest.raises(ValueError, match="delta"):
-        epsilon_independent([1.0] * 9, [-1.0] * 9, threshold=0, confidence=0.95, delta=0)
+        epsilon_independent([1.0] * 9, [-1.0] * 9, threshold=0, confidence=0.95, delta=0, family=GAUSSIAN)
