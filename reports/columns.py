@@ -99,6 +99,19 @@ def numbers(row: Row) -> dict[str, Interval | float]:
     return found | (row.costs.model_dump() if row.costs else {})
 
 
+def assumed(name: str, rows: Sequence[Row]) -> str:
+    """What an empirical ε takes for granted, as it stands behind the number; empty for other columns.
+
+    >>> assumed("epsilon", [])
+    ''
+    """
+    if name != "empirical_epsilon":
+        return ""
+    bounds = [row.empirical_bound for row in rows if row.empirical_bound is not None]
+    families = dict.fromkeys(bound.assumed or "nothing" for bound in bounds)
+    return f" (assumed: {'; '.join(families)})" if families.keys() - {"nothing"} else ""
+
+
 def record(row: Row) -> dict[str, object]:
     """A row as one flat record: its names, its numbers with their limits, its checks and what it is made of."""
     flat: dict[str, object] = row.model_dump(include=_OF_ROW)
