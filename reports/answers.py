@@ -26,8 +26,7 @@ NOTE = (
     "pooled AUC, Student's over rounds, Clopper–Pearson's of the true positive rate. Of the advantage (the largest "
     "TPR − FPR) they are bands of both kinds of scores. Labels: share of records whose label the attack names. "
     "Proven: no attack exceeds this, by the claim's whole trade-off curve. ε at least: lower bound from one run of "
-    "canaries, of any mechanism unless a family of curves is assumed: nobody checked it, and the bound may be too "
-    "large for another mechanism. The run exits with 1 if the canaries refute the claim."
+    "canaries, of any mechanism unless a curve is assumed. The run exits with 1 if they refute the claim."
 )
 ORDER_HEADERS = ("defense", "attack", "seed", "places ↓", "neighbors ↓", "membership ↓", "bits of the order left ↑")
 ORDER_NOTE = (

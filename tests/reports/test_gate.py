@@ -162,9 +162,7 @@ def test_an_empirical_epsilon_says_what_it_assumes_wherever_it_stands() -> None:
     free = canaries()
     assert free.empirical_bound is not None
     bound = replace(free.empirical_bound, claimed=1.5)
-    of_any, of_one = (
-        canaries(empirical_bound=replace(bound, assumed=family)) for family in ("", "a Gaussian curve")
-    )
+    of_any, of_one = (canaries(empirical_bound=replace(bound, assumed=family)) for family in ("", "a Gaussian curve"))
     table = answers_table([free, of_any, of_one])
     assert table is not None
     assert [row[-2:] for row in table.rows] == [

@@ -11,11 +11,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from privkit.accountants.auditing.families import GAUSSIAN, Approximate, Family, Rates, ScaledNoise
+from privkit.accountants.auditing.families import GAUSSIAN, Approximate, Family, ScaledNoise
 from privkit.accountants.auditing.independent import ceiling_independent, epsilon_independent
 from privkit.accountants.auditing.many_runs import ceiling_many_runs, epsilon_clopper_pearson
 from privkit.accountants.auditing.one_run import epsilon_one_run
 from privkit.accountants.auditing.one_run_curve import ceiling_one_run_curve, epsilon_one_run_curve
+from privkit.accountants.region import Region
 from privkit.empirical_bound import EmpiricalBound
 from tests.accountants.auditing.mechanisms import MECHANISMS, Array, Known, known
 
@@ -51,7 +52,7 @@ class Remembered(ScaledNoise):
 
     precision = 0.1
 
-    def at(self, strength: float) -> Rates:
+    def at(self, strength: float) -> Region:
         return remembered(self, "at", strength)
 
     def epsilon(self, strength: float, delta: float) -> float:

@@ -125,7 +125,7 @@ def bounds(mu: float, canaries: int, draws: int, **options: Any) -> Array:
     for _ in range(draws):
         coins = rng.random(canaries) < 0.5
         scores = shifted(mu)(rng, coins.astype(float))
-        given = {"threshold": 0.0, "confidence": 0.95, "delta": DELTA, "family": GAUSSIAN} | options
+        given: dict[str, Any] = {"threshold": 0.0, "confidence": 0.95, "delta": DELTA, "family": GAUSSIAN} | options
         found.append(epsilon_independent(scores[coins], scores[~coins], **given).epsilon)
     return np.array(found)
 
