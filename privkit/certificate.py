@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
 
 Relation = Literal["replace_one", "add_or_remove_one"]
 Unit = Literal["record", "client"]
+Standing = Literal["proven", "declared"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,8 @@ class Certificate:
     Attributes:
         kind: "nothing", "permutation_count" or "differential_privacy".
         statement: the claim in one sentence, together with what it does not say.
+        standing: "proven" if privkit ran the mechanism itself, or was asked about the mechanism alone; "declared" if
+            somebody else says that the release came from this mechanism (docs/explanation/claims.md).
         epsilon: smallest proven ε ≥ 0, in nats; `inf` where no (ε, δ < 1) is proven.
         delta: the δ that goes with it; None where ε is infinite.
         lower: a proven lower bound on the same ε at the same δ, where one is known.
@@ -36,6 +39,7 @@ class Certificate:
 
     kind: Literal["nothing", "permutation_count", "differential_privacy"]
     statement: str
+    standing: Standing = "proven"
     epsilon: float = inf
     delta: float | None = None
     lower: float | None = None
@@ -57,3 +61,21 @@ class Certificate:
         assert self.epsilon >= 0, self.epsilon  # false for NaN, too
         assert self.sound == (not self.objection)
         assert self.lower is None or self.lower <= self.epsilon * (1 + 1e-9) + 1e-12 or not self.sound
+
+    def declared(self, *assumptions: str) -> Certificate:
+        """The same claim, on somebody else's word.
+
+        Args:
+            *assumptions: whose word it is, and what was measured of it.
+
+        >>> Certificate(kind="permutation_count", statement="16! orders").declared("it says so").statement
+        'declared, not proven: 16! orders'
+        """
+        if self.kind == "nothing":
+            return self
+        return replace(
+            self,
+            standing="declared",
+            statement=f"declared, not proven: {self.statement}",
+            assumptions=(*self.assumptions, *assumptions),
+        )

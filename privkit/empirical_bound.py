@@ -24,7 +24,7 @@ class EmpiricalBound:
             where that is `epsilon`. It may be larger: no mechanism need lose all that it is charged.
         method: what was computed, in words.
         assumed: the family of trade-off curves that `epsilon` rests on and nobody checked, in a few words; empty where
-            it holds for every (ε, δ)-DP mechanism, and None in older rows, which did not say.
+            it holds for every (ε, δ)-DP mechanism, and None in rows of version 5, which did not say.
         assumptions: what must hold, one sentence each.
         sound: False where the number is reproduced as published although it is not proven.
         objection: one sentence why, where `sound` is False.

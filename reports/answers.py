@@ -83,7 +83,7 @@ def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
 
 def _proven(row: Row) -> str:
     """What no attack can exceed, beside what canaries measure."""
-    if row.limits is None or row.empirical_bound is None:
+    if row.limits is None or row.empirical_bound is None or (row.certificate and row.certificate.standing != "proven"):
         return UNKNOWN
     return f"{row.limits.at(0.01):.3g}, {row.limits.advantage:.3g}"
 

@@ -25,8 +25,12 @@ _ANSWERS = (
     *("auc", "auc_per_batch", "tpr_at_1_percent", "advantage", "label_accuracy", "cluster_accuracy"),
     *("direct", "neighbor", "membership", "bits_before", "bits_left"),
 )
+DECLARED = "declared_"
+"""Before the name of a number that would be proven if privkit had run the mechanism itself."""
+_LIMITS = ("advantage", "tpr_at_1_percent")
 _PROVEN = (
-    *("epsilon", "epsilon_of_labels", "updates_epsilon", "proven_advantage", "proven_tpr_at_1_percent"),
+    *("epsilon", "epsilon_of_labels", "updates_epsilon", *(f"proven_{name}" for name in _LIMITS)),
+    *(f"{DECLARED}{name}" for name in ("epsilon", "epsilon_of_labels", *_LIMITS)),
     *("log10_permutations", "log10_target_permutations", "log10_target_share", "log10_outcomes"),
     *("payload_share", "positions_seen", "own_share", "own_image_share", "same_image_meets", "other_image_meets"),
     *("kept_in_place", "tokens_left", "largest_ratio", "largest_ratio_drawn", "most_positions_drawn"),
@@ -74,7 +78,8 @@ def numbers(row: Row) -> dict[str, Interval | float]:
     """What a row measures and proves: column -> value, with its interval if it has one.
 
     `epsilon` is proven of the release, and infinite if nothing is. A certificate of the labels alone has
-    `epsilon_of_labels`. A formula that is no proof has neither. `empirical_epsilon` is the lower bound of canaries.
+    `epsilon_of_labels`. A declared certificate has `declared_epsilon` or `declared_epsilon_of_labels` in their place. A
+    formula that is no proof has neither. `empirical_epsilon` is the lower bound of canaries.
     """
     found: dict[str, Interval | float] = {}
     if row.accuracy:
@@ -90,12 +95,15 @@ def numbers(row: Row) -> dict[str, Interval | float]:
     if row.empirical_bound is not None:
         found["empirical_epsilon"] = row.empirical_bound.epsilon
     if (proof := row.certificate) is not None:
+        declared = proof.standing == "declared"
         if proof.sound:
-            found["epsilon" if proof.covers == "release" else "epsilon_of_labels"] = proof.epsilon
+            name = "epsilon" if proof.covers == "release" else "epsilon_of_labels"
+            found[f"{DECLARED}{name}" if declared else name] = proof.epsilon
         found |= proof.quantities
-    if row.limits is not None:
-        found["proven_advantage"] = row.limits.advantage
-        found["proven_tpr_at_1_percent"] = row.limits.at(0.01)
+        if row.limits is not None:
+            kind = DECLARED if declared else "proven_"
+            rates = (row.limits.advantage, row.limits.at(0.01))
+            found |= {f"{kind}{name}": rate for name, rate in zip(_LIMITS, rates, strict=True)}
     return found | (row.costs.model_dump() if row.costs else {})
 
 
@@ -122,7 +130,7 @@ def record(row: Row) -> dict[str, object]:
         flat |= {"kept": row.kept, "best_epoch": row.best_epoch}
     flat |= _flat(numbers(row)) | _bound(row)
     if row.certificate is not None:
-        flat["proven"] = row.certificate.statement
+        flat |= {"claim": row.certificate.statement, "standing": row.certificate.standing}
     flat |= {f"check_{check.name}": check.passed for check in row.checks}
     for section, parts in row.provenance.model_dump().items():
         flat |= {f"made_of_{section}_{key}": value for key, value in parts.items()}

@@ -169,7 +169,9 @@ def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, s
 def _epsilon(row: Row) -> float | None:
     """The ε that is proven of more than labels."""
     found = row.certificate
-    if found is None or found.kind != "differential_privacy" or found.covers == "labels" or not found.sound:
+    if found is None or found.kind != "differential_privacy" or found.standing != "proven":
+        return None
+    if found.covers == "labels" or not found.sound:
         return None
     return found.epsilon if isfinite(found.epsilon) else None
 

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from math import isfinite
 
 from privkit.interval import Interval
-from privkit.reports.columns import GATED, assumed, ends, gated, numbers
+from privkit.reports.columns import DECLARED, GATED, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
 from privkit.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
@@ -41,8 +41,9 @@ class Gate:
     failure is no merit of the defense.
 
     Attributes:
-        column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "empirical_epsilon" the lower bound of
-            canaries, "tpr" the true positive rate at 1 % false positives; metrics of guesses are taken unaligned.
+        column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is somebody's word,
+            "empirical_epsilon" the lower bound of canaries, "tpr" the true positive rate at 1 % false positives;
+            metrics of guesses are taken unaligned.
         comparison: one of <=, >=, <, >.
         bound: a number.
         threat_model: whose attacks the condition is about: those that its adversary can mount. At least one of its very
@@ -123,10 +124,18 @@ class Gate:
             open_ = values[guess] is None and row.status != "error" and waits
             sentence = (
                 f"{row.defense} / {row.attack}, seed {row.seed}: {self.column} is {self._shown(values[guess])}"
-                f"{assumed(self.column, [row])}{guess}, {wanted}"
+                f"{assumed(self.column, [row])}{guess}{self._declared(row)}, {wanted}"
             )
             results.append((row, None if open_ else met, sentence))
         return results
+
+    def _declared(self, row: Row) -> str:
+        """That a number which is wanted as proven is only declared, and which column has it."""
+        name = f"{DECLARED}{self.column.removeprefix('proven_')}"
+        value = numbers(row).get(name)
+        if value is None or name == self.column:
+            return ""
+        return f" (it is declared, not proven: {name} is {self._shown(value)})"
 
     def _met(self, value: Interval | float | None) -> bool:
         """Whether a number meets the condition at its worse end."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from privkit.reports.schema import SCHEMA_VERSION
 
 Fields = dict[str, Any]
 
-READ = (5, SCHEMA_VERSION)
+READ = (5, 6, SCHEMA_VERSION)
 """Versions that are read, the oldest first."""
 
 RENAMED = {
@@ -27,6 +28,15 @@ RANGES = {"mcc": (-1.0, 1.0), "auc": (0.0, 1.0)}
 """Scores of the task that version 5 stored without limits, and the limits that hold for certain."""
 METHOD = "not recorded"
 """How limits of version 5 were found: it did not say."""
+FAMILIES = {
+    ": Gaussian with μ": "a Gaussian curve",
+    ": the claimed mechanism with": "the curve of the claimed mechanism, with more or less noise",
+}
+"""How methods of version 6 named a family of curves -> what the bound assumes."""
+_OF_RECORDING = "the certificate is of the mechanism that the recording names"
+"""How a note begins on rows of a recording, whose certificates were declared before version 7 said so."""
+_OWN_STAGE = re.compile(r"(?:^|\+)[\w.]+:[A-Za-z_]\w*(?![\w=])")
+"""A user's own stage in a defense's label: module:object, where options are key=value."""
 
 
 def upgraded(fields: Fields) -> Fields:
@@ -36,15 +46,37 @@ def upgraded(fields: Fields) -> Fields:
         fields: of a row, a manifest or a verdict.
 
     >>> upgraded({"schema_version": 5, "created": "2026"})
-    {'schema_version': 6, 'created': '2026'}
+    {'schema_version': 7, 'created': '2026'}
     """
-    if fields.get("schema_version") != READ[0]:
+    version = fields.get("schema_version")
+    if version not in READ[:-1]:
         return fields
     today = {**fields, "schema_version": SCHEMA_VERSION}
     try:
-        return _row(today) if "defense" in fields and "attack" in fields else today
+        if "defense" not in fields or "attack" not in fields:
+            return today
+        return _marked(_assumed(_row(today) if version == READ[0] else today))
     except (AttributeError, KeyError, TypeError):  # whoever checks the fields will say that they are no row's
         return fields
+
+
+def _marked(row: Fields) -> Fields:
+    """A row whose certificate says whether it was proven or declared, which a version before 7 left open."""
+    found = row.get("certificate")
+    if not found or "standing" in found:
+        return row
+    recorded = any(note.startswith(_OF_RECORDING) for note in row.get("notes", ()))
+    declared = recorded or _OWN_STAGE.search(row["defense"]) is not None
+    return {**row, "certificate": {**found, "standing": "declared" if declared else "proven"}}
+
+
+def _assumed(row: Fields) -> Fields:
+    """A row whose empirical bound says which family it assumes, which a version before 7 told in its method alone."""
+    bound = row.get("empirical_bound")
+    if not bound or "assumed" in bound or bound["method"] == METHOD:
+        return row
+    found = next((family for said, family in FAMILIES.items() if said in bound["method"]), "")
+    return {**row, "empirical_bound": {**bound, "assumed": found}}
 
 
 def _row(fields: Fields) -> Fields:

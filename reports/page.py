@@ -217,7 +217,7 @@ def _environment() -> Environment:
     environment.globals |= {
         "counted": tables.counted,
         "interval": tables.interval,
-        "proven": tables.proven,
+        "claim": tables.claim,
         "shown": shown,
         "label": label,
         "names": {"psnr": "PSNR", **NAMES},

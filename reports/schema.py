@@ -12,9 +12,10 @@ from privkit.empirical_bound import EmpiricalBound
 from privkit.interval import Interval
 from privkit.limits import Limits
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Raised whenever a record changes its fields: 5 gave records checksums and provenance, 6 gave fields plainer names and
-every interval its method. `older.upgraded` reads records of version 5."""
+every interval its method, 7 says of a certificate whether it is proven or declared. `older.upgraded` reads versions 5
+and 6."""
 
 Status = Literal["done", "not_applicable", "error"]
 
@@ -122,7 +123,7 @@ class Row(Frozen):
     is what the numbers are made of.
     """
 
-    schema_version: Literal[6] = 6
+    schema_version: Literal[7] = 7
     cell: str
     status: Status
     reason: Annotated[str, Field(description="why there is no number, if there is none")] = ""
@@ -156,7 +157,7 @@ class Row(Frozen):
         dict[str, Interval],
         Field(description="MCC and AUC, on the test records, and accuracies of the last and the best epoch"),
     ] = {}
-    certificate: Annotated[Certificate | None, Field(description="what is proven")] = None
+    certificate: Annotated[Certificate | None, Field(description="what is proven or declared")] = None
     limits: Annotated[
         Limits | None, Field(description="what the proven trade-off curve leaves to any attack on what is covered")
     ] = None
@@ -226,7 +227,7 @@ class Manifest(Frozen):
     wrote them; the configuration holds only what changes an answer.
     """
 
-    schema_version: Literal[6] = 6
+    schema_version: Literal[7] = 7
     privkit: str
     created: str
     argv: tuple[str, ...]

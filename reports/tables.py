@@ -58,15 +58,15 @@ HEADERS = (
     "SSIM ↓",
     "worst",
     "matched",
-    "proven",
+    "claim",
     "kB up",
 )
 NOTE = (
     "Arrows point to what a defender wishes. Images in [0, 1], PSNR in dB. Brackets are 95 % intervals over images. "
     "Worst is the SSIM of the image that was recovered best; matched is the SSIM after guesses are assigned to images "
-    "inside each message by the truth, an upper bound. kB up: smashed data an image and round. A floor is a guess made "
-    "without the release; a start is the attack before its first step, and it may know "
-    "the client's segment."
+    "inside each message by the truth, an upper bound. A claim is proven if privkit ran the mechanism itself, and "
+    "declared if somebody else says what was run. kB up: smashed data an image and round. A floor is a guess made "
+    "without the release; a start is the attack before its first step, and it may know the client's segment."
 )
 
 
@@ -244,7 +244,7 @@ def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
     if row.status != "done":
         first = row.status.replace("_", " ")
     sent = f"{row.costs.bytes_up / 1000:.1f}" if row.costs else UNKNOWN
-    return (interval(row.accuracy), first, *others, proven(row), sent)
+    return (interval(row.accuracy), first, *others, claim(row), sent)
 
 
 def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, ...]:
@@ -281,16 +281,16 @@ def _kind(name: str) -> str:
     return "start" if name == START else "floor"
 
 
-def proven(row: Row) -> str:
-    """What is proven, in a table cell."""
+def claim(row: Row) -> str:
+    """What is proven or declared, in a table cell."""
     found = row.certificate
     if found is None:
         return UNKNOWN
     if found.kind == "permutation_count":
-        return f"10^{found.quantities['log10_permutations']:.0f} orders, no DP"
+        return f"{found.standing}: 10^{found.quantities['log10_permutations']:.0f} orders, no DP"
     if found.kind == "differential_privacy":
         only = " (labels only)" if found.covers == "labels" else ""
-        return f"ε={found.epsilon:.3g} at δ={found.delta:.0e}{only}"
+        return f"{found.standing}: ε={found.epsilon:.3g} at δ={found.delta:.0e}{only}"
     return "nothing"
 
 

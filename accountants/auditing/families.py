@@ -57,8 +57,8 @@ class Family(ABC):
     def epsilon(self, strength: float, delta: float) -> float:
         """The ε at δ of the curve of a strength ≥ 0."""
 
-    def attained(self, strength: float, delta: float) -> float:
-        """The ε at δ that a mechanism of this strength is shown to lose, where less is shown than its curve is charged.
+    def lower(self, strength: float, delta: float) -> float:
+        """A lower bound on the ε at δ of a mechanism of this strength; less than `epsilon` where it is charged too much.
 
         A claim is held against `epsilon`; the bound on the mechanism's own ε is this.
         """
@@ -189,7 +189,7 @@ class ScaledNoise(Family):
             return 0.0
         return answer.epsilon(scaled(self.mechanism, 1 / strength), delta, tight=self.tight).epsilon
 
-    def attained(self, strength: float, delta: float) -> float:
+    def lower(self, strength: float, delta: float) -> float:
         if strength == 0:
             return 0.0
         charged = answer.epsilon(scaled(self.mechanism, 1 / strength), delta, tight=self.tight)

@@ -79,7 +79,7 @@ def epsilon_independent(
     curves = stated(family, d)
     found = _strongest(int(cut.missed[0]), int(cut.alarms[0]), canaries, confidence, curves, test)
     return EmpiricalBound(
-        epsilon=curves.attained(found, d),
+        epsilon=curves.lower(found, d),
         curve_epsilon=curves.epsilon(found, d),
         delta=d,
         confidence=float(confidence),

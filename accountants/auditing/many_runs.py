@@ -86,7 +86,7 @@ def epsilon_clopper_pearson(
         best = int(np.argmax(epsilons))
         found = max(0.0, float(epsilons[best]))
     return EmpiricalBound(
-        epsilon=curves.attained(found, d),
+        epsilon=curves.lower(found, d),
         curve_epsilon=curves.epsilon(found, d),
         delta=d,
         confidence=float(confidence),

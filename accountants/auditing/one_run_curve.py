@@ -78,7 +78,7 @@ def epsilon_one_run_curve(
     curves = stated(family, d)
     found = _largest(curves, right, top + bottom, canaries, error)
     return EmpiricalBound(
-        epsilon=curves.attained(found, d),
+        epsilon=curves.lower(found, d),
         curve_epsilon=curves.epsilon(found, d),
         delta=d,
         confidence=float(confidence),

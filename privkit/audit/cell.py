@@ -17,6 +17,7 @@ from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.recorded import recorded_context, recorded_notes, why_not
 from privkit.audit.seed_data import SeedData
+from privkit.audit.standing import held_against_its_releases
 from privkit.audit.tuning import tuned
 from privkit.config import AuditConfig
 from privkit.domains.labels import several
@@ -189,6 +190,7 @@ def _trained(
     )
     often = replace(often, delta=config.delta)
     certificate = of_run(recording.receipts[0].certificate(often), often, config.training)
+    certificate = held_against_its_releases(certificate, model.edge, seed_data.auxiliary.x)
     if not cell.defense.spec.position_embedding and model.known["hides_places"] is not True:
         told = {
             None: "that tokens carry no position is assumed: it could not be checked for this model",

@@ -96,17 +96,17 @@ def audit_one_run(
             len(coins), family.strength(certificate.epsilon, at), confidence=confidence, family=family
         )
     bound, ceiling = test(planned, family)
-    if family is not None and not _attains(certificate, family):
+    if family is not None and not _bounded_below(certificate, family):
         bound = replace(test(guesses, None)[0], curve_epsilon=bound.held)
     found = replace(bound, claimed=certificate.epsilon, ceiling=ceiling)
     return replace(found, statement=_statement(found, family))
 
 
-def _attains(certificate: Certificate, family: Family) -> bool:
-    """Whether the claimed mechanism is shown to lose what the family says: a charge alone is no bound from below.
+def _bounded_below(certificate: Certificate, family: Family) -> bool:
+    """Whether the ε of the family's curves bounds that of the claimed mechanism from below; a charge alone does not.
 
     Of a Gaussian, the claimed ε must be attained, since it tells μ. A mechanism that has any lower bound has one at
-    each strength (`Family.attained`). What is done to its release may take the certificate's away.
+    each strength (`Family.lower`). What is done to its release may take the certificate's away.
     """
     if certificate.lower is None or not isinstance(family, Gaussian):
         return certificate.lower is not None

@@ -30,7 +30,8 @@ _DATA = ("private", "test")
 """Parts of the data that two runs must share; other auxiliary records are another adversary."""
 _SCALARS = (
     *("accuracy", "task_mcc", "task_auc", "auc", "tpr_at_1_percent", "advantage", "direct", "neighbor", "membership"),
-    *("bits_left", "epsilon", "epsilon_of_labels", "empirical_epsilon", "bytes_up"),
+    *("bits_left", "epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"),
+    *("empirical_epsilon", "bytes_up"),
 )
 """Columns of a row that are compared as they are."""
 _CALLED = ("in A", "in B")

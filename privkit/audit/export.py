@@ -13,6 +13,7 @@ from torch import nn
 from privkit.accountants.spec.records import to_json
 from privkit.audit.defended import assemble, defended_model
 from privkit.audit.seed_data import prepare
+from privkit.audit.standing import held_against_its_releases
 from privkit.config import AuditConfig
 from privkit.domains.images.domain import Images
 from privkit.errors import RunFolderError, UsageError, unknown
@@ -95,9 +96,9 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
     )
     often = replace(often, delta=config.delta)
     receipt = wire.receipts[0]
-    proven = of_run(receipt.certificate(often), often, config.training).kind == "differential_privacy"
-    mechanism = receipt.mechanism(often) if proven else None
     own = seed_data.auxiliary
+    certificate = held_against_its_releases(of_run(receipt.certificate(often), often, config.training), edge, own.x)
+    mechanism = receipt.mechanism(often) if certificate.kind == "differential_privacy" else None
     again = {
         "model": _named(config.model.to_json()),
         "defense": cell.defense.to_json(),

@@ -115,7 +115,8 @@ def _told(cell: Path, row: Row) -> Told | None:
     values, positive = arrays["values"], arrays["positive"]
     false, true, _ = roc_points(values, positive)
     auc = pooled_auc(values, positive).auc.value
-    limits = row.limits if row.empirical_bound is not None else None
+    proven = row.empirical_bound is not None and row.certificate is not None and row.certificate.standing == "proven"
+    limits = row.limits if proven else None
     return Told(positive=values[positive], negative=values[~positive], false=false, true=true, auc=auc, limits=limits)
 
 

@@ -127,7 +127,8 @@ class Defense(Checked, ABC):
             "maps" (a fixed function of each image that marks no position), "clips", "masks", "permutes" (tokens),
             "mixes" (clients), "noises" (smashed data), "answers" (the gradient that goes back), "splits" (into parts),
             "shortens" (leaves fewer tokens of each image). None, undeclared, can be no part of a chain.
-        over_batch: whether tokens of one image may come to lie in another.
+        over_batch: whether a shuffle may bring tokens of one image into another. It counts as true unless it is
+            declared to be false, and is read of stages that permute.
         position_embedding: whether tokens may carry a position embedding when they reach it; where order is the secret,
             no.
         smallest_batch: images a message below which it does nothing.
@@ -151,7 +152,7 @@ class Defense(Checked, ABC):
     name: ClassVar[str]
     place: Place = "client"
     effects: ClassVar[frozenset[Effect] | None] = None
-    over_batch: ClassVar[bool] = False
+    over_batch: ClassVar[bool] = True
     position_embedding: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 1
     group: Count = 1

@@ -34,7 +34,6 @@ class BatchShuffle(Defense):
 
     name: ClassVar[str] = "batch_shuffle"
     effects: ClassVar[frozenset[Effect]] = frozenset({"permutes"})
-    over_batch: ClassVar[bool] = True
     position_embedding: ClassVar[bool] = False
     smallest_batch: ClassVar[int] = 2
 

@@ -41,7 +41,7 @@ class ChainReceipt(Receipt):
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
         """That of the stage whose claim is the chain's: what other stages do is post-processing, or earns nothing."""
         first = _ranked([_own(self.steps, number, release_count) for number in range(len(self.steps))])[0]
-        return _bounded(self.steps, first).mechanism(release_count)
+        return bounded(self.steps, first).mechanism(release_count)
 
     @property
     def shared(self) -> str:
@@ -152,7 +152,7 @@ def _of_parts(steps: Sequence[Step], noise: int, split: int, release_count: Rele
 
 def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Certificate:
     """What one stage claims, with the bound that the stages before it give."""
-    receipt = _bounded(steps, number)
+    receipt = bounded(steps, number)
     if receipt is not steps[number].receipt:
         mixing = [step.stage for step in steps[:number] if step.stage.group > 1]
         if mixing and _teaches_others(mixing[0], release_count):
@@ -168,7 +168,7 @@ def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Cer
     return made
 
 
-def _bounded(steps: Sequence[Step], number: int) -> Receipt:
+def bounded(steps: Sequence[Step], number: int) -> Receipt:
     """A stage's receipt with the clip set that the stages before it leave, if it adds noise to what is not mixed."""
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
@@ -199,9 +199,10 @@ def _bound(steps: Sequence[Step]) -> ClipSet | None:
     bound: ClipSet | None = None
     for step in steps:
         effects = step.stage.effects or frozenset()
+        spread = "permutes" in effects and step.stage.over_batch and not isinstance(bound, Clamp)
         if isinstance(step.receipt, Nothing) and step.receipt.bound is not None:
             bound = step.receipt.bound
-        elif not effects <= {"trains", "permutes"} or (step.stage.over_batch and not isinstance(bound, Clamp)):
+        elif spread or not effects <= {"trains", "permutes"}:
             bound = None
     return bound
 

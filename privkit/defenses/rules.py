@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 
+from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses.base import Defense, Effect
+from privkit.defenses.charge import Noised
+from privkit.defenses.measured import contradiction, is_own
+from privkit.defenses.receipts import Nothing
+from privkit.defenses.trial import receipt_of_trial
 
 _PLACES = ("client", "mixer", "server")
 
@@ -35,6 +40,8 @@ def _reasons(stages: Sequence[Defense]) -> Iterator[str]:
     yield from _run(stages)
     yield from _once(stages)
     yield from _claims(stages)
+    if any(is_own(stage) for stage in stages) and (found := contradiction(stages)):
+        yield found
 
 
 def _run(stages: Sequence[Defense]) -> Iterator[str]:
@@ -112,7 +119,8 @@ def _claims(stages: Sequence[Defense]) -> Iterator[str]:
             "mask positions with random_cutout, or use one of them"
         )
     for short, other in product(_with(stages, "shortens"), _with(stages, "masks")):
-        if hasattr(other, "payload"):
+        receipt = receipt_of_trial(other)
+        if not isinstance(receipt, Nothing) or receipt.masks is not None:
             yield f"{short.name} and {other.name} both leave out positions, and places would no longer agree; use one"
     for split in _with(trusted, "splits"):
         for late in trusted[trusted.index(split) + 1 :]:
@@ -142,16 +150,16 @@ def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) 
     """Whether the sensitivity that a noise stage is charged with is that of one record."""
     for number, shuffle in enumerate(before):
         between = [*before[number + 1 :], stage]
-        norms = [other for other in between if not _by_coordinate(other)]
-        if shuffle.over_batch and norms:
-            what = f"{norms[0].name}:clip_by=image" if getattr(norms[0], "clip_by", "") == "image" else norms[0].name
+        norms = [other for other in between if not _by_coordinate(other) or other.level != shuffle.level]
+        if _with([shuffle], "permutes") and shuffle.over_batch and norms:
             yield (
-                f"{shuffle.name} spreads one image over its batch, so {what} would bound or change a row and not a "
-                f"record; use clip_by=coordinate, or put {shuffle.name} after the noise"
+                f"{shuffle.name} may spread one image over its batch, so {norms[0].name} would bound or change a row "
+                f"and not a record; bound each coordinate (clip_by=coordinate), put {shuffle.name} after the noise, or "
+                "declare over_batch=False if its tokens stay in their image"
             )
     late = _with(after, "clips")
-    unbounded = getattr(stage, "clip", 0) is None or getattr(stage, "bound", 0) is None
-    if late and unbounded and not _with(before, "clips"):
+    receipt = receipt_of_trial(stage)
+    if late and isinstance(receipt, Noised) and receipt.clip is None and not _with(before, "clips"):
         yield (
             f"{late[0].name} after {stage.name} does not bound what the noise hides: the sensitivity is that of the "
             "data before the noise; put it before"
@@ -164,11 +172,18 @@ def _with(stages: Sequence[Defense], *effects: Effect) -> list[Defense]:
 
 
 def _by_coordinate(stage: Defense) -> bool:
-    """Whether a stage treats each coordinate alone, so that a permutation before it might as well come behind it."""
+    """Whether a stage treats each coordinate alone, so that a permutation before it might as well come behind it.
+
+    Its receipt says so: it bounds coordinates, or adds noise to them. What a receipt leaves open counts as unsafe.
+    """
     if stage.effects == frozenset({"trains"}):
         return True
-    clips = getattr(stage, "clip_by", "coordinate") == "coordinate" or getattr(stage, "clip", 0) is None
-    return clips and bool((stage.effects or frozenset()) & {"clips", "noises"})
+    if stage.effects not in ({"clips"}, {"noises"}, {"noises", "mixes"}):
+        return False
+    receipt = receipt_of_trial(stage)
+    if isinstance(receipt, Noised):
+        return receipt.clip is None or isinstance(receipt.clip, Clamp)
+    return isinstance(receipt, Nothing) and isinstance(receipt.bound, Clamp)
 
 
 def _by_clients(stage: Defense) -> bool:

@@ -45,6 +45,7 @@ class SpectralShuffle(Defense):
 
     name: ClassVar[str] = "spectral_shuffle"
     effects: ClassVar[frozenset[Effect]] = frozenset({"maps", "permutes"})
+    over_batch: ClassVar[bool] = False
     position_embedding: ClassVar[bool] = False
 
     where: Literal["embedding", "image"] = "embedding"

@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from math import inf
-from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
-from privkit.accountants.spec.shift import scaled
-from privkit.defenses.base import Defense, Effect, Release, ReleaseCount, take_rows
+from privkit.defenses.base import Defense, Release, ReleaseCount
+from privkit.defenses.chain import Chain, stages_of
+from privkit.defenses.measured import contradiction, exceeds_charge
+from privkit.registry import load, table
 from privkit.testing import against_canaries
 
 CLASSES, TOKENS, WIDTH, SIDE = 5, 16, 4, 28
@@ -23,13 +24,8 @@ COUNTS = (
     ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=5, lower_model="averaged", unmatched=1),
     ReleaseCount(rounds=200, epochs=20, clients=2, delta=1e-6),
 )
-_PERMUTES: frozenset[Effect] = frozenset({"permutes"})
 _CANARIES = 2_000
 _FAR = 1e3
-_NORMS: dict[str, tuple[Literal["l1", "l2"], int, float]] = {"gaussian": ("l2", 2, 1.0), "laplace": ("l1", 1, 2**0.5)}
-"""Law of noise -> the norm in which its distances add up, its order, and a standard deviation in units of its scale."""
-_SLACK = 0.1
-"""Share by which a measured distance may exceed the claimed one, and its chance error a coordinate, rounded up."""
 
 
 def generator(seed: int = 0) -> Generator:
@@ -174,15 +170,13 @@ def receipts_make_certificates(defense: Defense) -> str:
 
 
 def receipt_is_what_was_done(defense: Defense) -> str:
-    """What a receipt says was done: its permutation was applied, its noise is there, and no canary refutes its ε."""
-    if defense.level == "input" or defense.group > 1:
+    """What a receipt says was done: its orders were applied, its noise is there, and no canary refutes its ε."""
+    if found := contradiction(stages_of(defense), doubted=stages_of(defense)):
+        return found
+    if defense.level != "smashed" or defense.group > 1:
         return ""
     z, y = inputs(defense)
-    release, receipt = defense.apply(z, y, generator())
-    permutation = receipt.order if defense.effects == _PERMUTES else None
-    if permutation is not None and not torch.equal(release.smashed, take_rows(z, permutation)):
-        return "the permutation on its receipt is not the one that it applied"
-    certificate = receipt.certificate()
+    certificate = defense.apply(z, y, generator())[1].certificate()
     if certificate.kind != "differential_privacy" or certificate.covers != "release":
         return ""
 
@@ -193,18 +187,23 @@ def receipt_is_what_was_done(defense: Defense) -> str:
         return defense.apply(smashed, given, draws)[0].smashed[0].flatten(1)
 
     present = torch.full((TOKENS, WIDTH), _FAR)
-    claimed = receipt.mechanism()
-    if claimed is not None and claimed.noise.law in _NORMS:
-        norm, order, scale = _NORMS[claimed.noise.law]
-        sides = torch.stack(
-            [mechanism(sign * present.repeat(_CANARIES, 1, 1), generator(sign)) for sign in (1, -1)]
-        ).double()
-        apart = (sides[0].mean(0) - sides[1].mean(0)).abs() / (sides.var(1).mean(0).sqrt().clamp_min(1e-12) / scale)
-        shift, most = apart.norm(p=order).item(), scaled(claimed, norm)[0]
-        if shift > (1 + _SLACK) * most + _SLACK * len(apart) ** (1 / order):
-            return f"its receipt claims that two records are at most {most:.4g} noises apart, and two are {shift:.4g}"
     bound = against_canaries(mechanism, certificate, neighbors=(present, -present), canaries=_CANARIES)
     return bound.statement if bound.refuted else ""
+
+
+def no_chain_exceeds_its_charge(defense: Defense) -> str:
+    """Behind and in front of each registered stage with which it may stand, no record moves further than is charged."""
+    alone = stages_of(defense)
+    for name, target in sorted(table("defenses").items()):
+        other = load(target)()
+        for stages in ((other, *alone), (*alone, other)):
+            try:
+                Chain(stages=stages)
+            except ValueError:  # refused, so that it claims nothing
+                continue
+            if found := exceeds_charge(stages):
+                return f"with {name}: {found}"
+    return ""
 
 
 def refuses_bad_shapes(defense: Defense) -> str:
@@ -246,6 +245,7 @@ LAWS: dict[str, Callable[[Defense], str]] = {
     "empty seats count nothing": empty_seats_count_nothing,
     "receipts make certificates": receipts_make_certificates,
     "the receipt is what was done": receipt_is_what_was_done,
+    "no chain exceeds its charge": no_chain_exceeds_its_charge,
     "bad shapes are refused in a sentence": refuses_bad_shapes,
     "penalties train": penalties_train,
 }

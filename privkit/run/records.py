@@ -145,7 +145,7 @@ def _parse(kind: type[Model], data: bytes | str, **identity: str) -> Model:
     except (Broken, ValidationError) as error:
         other = _other_version(data)
         if other is not None:
-            reads = " and ".join(map(str, READ))
+            reads = f"{READ[0]} to {READ[-1]}"
             raise OtherVersion(f"has schema version {other}, and this privkit reads {reads}") from None
         if isinstance(error, Broken):
             raise

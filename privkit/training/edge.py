@@ -10,8 +10,9 @@ from torch import Generator, Tensor, nn
 
 from privkit.defenses.automatic import denoisers
 from privkit.defenses.base import Defense, Receipt, Release
-from privkit.defenses.chain import receipt_of, run, sites_of, stages_of
+from privkit.defenses.chain import stages_of
 from privkit.defenses.compile import Step
+from privkit.defenses.stages import receipt_of, run, sites_of
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line

@@ -14,7 +14,8 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.hijack.gan import finite
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.defenses.base import Release
-from privkit.defenses.chain import run, sites_of, stages_of
+from privkit.defenses.chain import stages_of
+from privkit.defenses.stages import run, sites_of
 from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch

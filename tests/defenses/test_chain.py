@@ -77,9 +77,9 @@ REFUSED = [
     ("gaussian_noise+laplace_noise", "both add noise to the smashed data: no ε was derived"),
     (
         "batch_shuffle+gaussian_noise:clip_by=image",
-        "gaussian_noise:clip_by=image would bound or change a row and not a record",
+        "so gaussian_noise would bound or change a row and not a record; bound each coordinate",
     ),
-    ("batch_shuffle+clip:clip_by=image+gaussian_noise", "clip:clip_by=image would bound or change a row"),
+    ("batch_shuffle+clip:clip_by=image+gaussian_noise", "so clip would bound or change a row"),
     ("batch_shuffle+scaling@client+gaussian_noise", "scaling would bound or change a row and not a record"),
     ("patch_shuffle+random_cutout", "counts the orders of all tokens of an image, but random_cutout drops some"),
     ("patch_shuffle+mixup", "mixes several clients' into a message"),

@@ -225,3 +225,15 @@ def test_every_measured_number_of_a_run_has_a_gate(small_run: AuditRun) -> None:
         assert own <= gated
         assert numbers(row)["accuracy"]
     assert numbers(small_run.rows[0])["epsilon"] == inf
+
+
+def test_a_declared_epsilon_meets_no_gate_of_a_proven_one() -> None:
+    claim = Certificate(kind="differential_privacy", statement="", epsilon=8.0, delta=1e-5).declared("they say so")
+    rows = [canaries(certificate=claim)]
+    ((_, met, sentence),) = Gate.parse("epsilon<=9").findings(rows)
+    assert not met
+    assert "epsilon is no number (it is declared, not proven: declared_epsilon is 8.0000)" in sentence
+    assert not Gate.parse("proven_advantage<=.9").failures([canaries()])
+    assert "declared_advantage is 0.5000" in Gate.parse("proven_advantage<=.9").failures(rows)[0]
+    assert not Gate.parse("declared_epsilon<=9").failures(rows)
+    assert Gate.parse("declared_epsilon<=9").failures([canaries()])

@@ -41,7 +41,7 @@ def test_a_manifest_of_another_schema_version_is_named_so(copied: Path) -> None:
     fields = json.loads((copied / "manifest.json").read_text())
     del fields["sha256"]  # records had none before version 5
     (copied / "manifest.json").write_text(json.dumps({**fields, "schema_version": 1}))
-    with pytest.raises(RunFolderError, match=f"has schema version 1, and this privkit reads 5 and {SCHEMA_VERSION}"):
+    with pytest.raises(RunFolderError, match=f"has schema version 1, and this privkit reads 5 to {SCHEMA_VERSION}"):
         read_manifest(copied)
 
 

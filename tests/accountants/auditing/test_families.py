@@ -58,8 +58,8 @@ class Remembered(ScaledNoise):
     def epsilon(self, strength: float, delta: float) -> float:
         return remembered(self, "epsilon", strength, delta)
 
-    def attained(self, strength: float, delta: float) -> float:
-        return remembered(self, "attained", strength, delta)
+    def lower(self, strength: float, delta: float) -> float:
+        return remembered(self, "lower", strength, delta)
 
 
 class RememberedFinely(Remembered):
@@ -169,12 +169,12 @@ def test_no_ceiling_is_that_of_a_family_nobody_claimed() -> None:
     assert all(2 * without < gaussian for without, gaussian in free)
 
 
-def test_a_mechanism_loses_at_least_what_is_attained_and_at_most_what_it_is_charged() -> None:
+def test_a_mechanism_loses_at_least_its_lower_bound_and_at_most_what_it_is_charged() -> None:
     """Of a sampled release the two differ by the grid of the composition."""
     one = known("sampled")
     assert one.mechanism is not None
     family = ScaledNoise(mechanism=one.mechanism)
-    attained, charged = family.attained(1.0, one.delta), family.epsilon(1.0, one.delta)
-    assert attained < one.epsilon * (1 + 1e-6)
+    lower, charged = family.lower(1.0, one.delta), family.epsilon(1.0, one.delta)
+    assert lower < one.epsilon * (1 + 1e-6)
     assert one.epsilon < charged * (1 + 1e-6)
-    assert attained < charged
+    assert lower < charged

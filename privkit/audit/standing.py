@@ -1,0 +1,71 @@
+"""Whether a certificate is proven or declared: what a run measures before it repeats a claim."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from privkit.certificate import Certificate
+from privkit.defenses.chain import stages_of
+from privkit.defenses.charge import nothing
+from privkit.defenses.measured import contradiction, is_own
+from privkit.torch_utils.seeded import seeded
+from privkit.training.edge import Clients
+
+_RECORDS = 4
+
+
+def held_against_its_releases(certificate: Certificate, edge: Clients, records: Tensor) -> Certificate:
+    """A run's certificate, after what can be measured of its stages and its lower segment was measured.
+
+    A claim that rests on a user's own stage is declared: the stage's receipt says what was done, and a measurement can
+    only refute it. A claim for one record also needs a lower segment that keeps records apart.
+
+    Args:
+        certificate: computed from the receipts of this run.
+        edge: the clients that made them, in evaluation mode.
+        records: some records of the dataset, [N, ...].
+
+    Returns:
+        The certificate, a declared one, or one that proves nothing and says what was measured.
+    """
+    if certificate.kind == "nothing":
+        return certificate
+    stages, apart = stages_of(edge.defense), certificate.kind == "differential_privacy" and certificate.unit == "record"
+    smashed = _smashed(edge, records[:_RECORDS])
+    if apart and certificate.covers == "release" and (far := _reached(edge, records, smashed)):
+        return nothing(
+            f"the lower segment carries one record into {far} other rows of its batch, so that the noise of one row "
+            "does not hide it; use layers that treat each record alone, such as layer normalization"
+        )
+    own = [stage for stage in stages if is_own(stage)]
+    if not own:
+        return certificate
+    if found := contradiction(stages, tuple(smashed.shape[1:])):
+        return nothing(f"what was measured contradicts what is declared: {found}")
+    if all(stage.place == "server" for stage in own):  # what a server does to a release earns nothing and costs nothing
+        return certificate
+    names = " and ".join(stage.name for stage in own)
+    return certificate.declared(
+        f"what {names} did is declared by its receipt: privkit measured the change of a release, the noise and the "
+        "orders, and nothing contradicted the receipt"
+    )
+
+
+@torch.no_grad()
+def _smashed(edge: Clients, records: Tensor) -> Tensor:
+    """What one client's lower segment makes of some records, the same for the same records."""
+    training = edge.training
+    with seeded(records.device, 0):
+        made: Tensor = edge.eval().lowers.copy(0)(records)
+    edge.train(training)
+    return made
+
+
+def _reached(edge: Clients, records: Tensor, before: Tensor) -> int:
+    """Rows that change if another record is replaced."""
+    if len(records) <= _RECORDS:
+        return 0
+    after = _smashed(edge, torch.cat([records[_RECORDS : _RECORDS + 1], records[1:_RECORDS]]))
+    moved = (after - before).flatten(1)[1:].abs().amax(1)
+    return int((moved > 1e-4 * before.abs().max()).sum())

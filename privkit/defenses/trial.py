@@ -1,0 +1,85 @@
+"""Stages on made-up data: what a rule or a law asks of a stage that it has not seen at work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import one_hot
+
+from privkit.defenses.base import Defense, Receipt, Release
+from privkit.defenses.compile import Step
+from privkit.defenses.stages import run
+
+CLASSES = 5
+SHAPES = ((16, 4), (4, 8, 8), (16,))
+"""Smashed data of one record: tokens, a feature map, a vector."""
+IMAGE = (3, 28, 28)
+
+
+class Trial:
+    """Rounds of made-up messages for some stages: M messages of B records, or M groups of k messages.
+
+    Args:
+        stages: in order, all on images or all on smashed data.
+        shape: of one record as the first stage gets it.
+        batch: B.
+        messages: M, or the number of groups.
+
+    Attributes:
+        lead: (M, B).
+    """
+
+    def __init__(self, stages: Sequence[Defense], shape: tuple[int, ...], batch: int = 4, messages: int = 2) -> None:
+        group = max(stage.group for stage in stages)
+        self.stages, self.shape = tuple(stages), shape
+        self.lead = (messages * group, max(batch, *(stage.smallest_batch for stage in stages)))
+        self._groups = torch.arange(messages * group).view(messages, group)
+        self._soft = any(stage.soft_labels for stage in stages)
+
+    def labels(self) -> Tensor:
+        """int64 [M, B]."""
+        return torch.arange(self.lead[1]).expand(self.lead) % CLASSES
+
+    def data(self, seed: int = 0) -> Tensor:
+        """float64 [M, B, ...], uniform in [0, 1]."""
+        return torch.rand(*self.lead, *self.shape, generator=Generator().manual_seed(seed), dtype=torch.float64)
+
+    def play(self, data: Tensor, labels: Tensor, seed: int) -> tuple[Release, tuple[Step, ...]]:
+        """One round with the coins and the noise of a seed."""
+        given = one_hot(labels, CLASSES).to(data.dtype) if self._soft else labels
+        once = any(stage.drawn == "once" for stage in self.stages)
+        kept = Generator().manual_seed(seed + 1) if once else None
+        return run(self.stages, Release(smashed=data, labels=given), Generator().manual_seed(seed), self._groups, kept)
+
+
+def trial_of(stages: Sequence[Defense], shape: tuple[int, ...] | None = None, batch: int = 4) -> Trial | None:
+    """A trial of a shape that these stages take; None if they take none of the usual ones.
+
+    Args:
+        stages: as for `Trial`.
+        shape: of one record, where it is known.
+        batch: B.
+    """
+    shapes = (IMAGE,) if stages[0].level == "input" else SHAPES
+    for known in shapes if shape is None else (shape,):
+        trial = Trial(stages, known, batch)
+        try:
+            with torch.no_grad():
+                trial.play(trial.data(), trial.labels(), 0)
+        except Exception:  # of a user's stage, on a shape that it was not made for
+            continue
+        return trial
+    return None
+
+
+def receipt_of_trial(stage: Defense) -> Receipt | None:
+    """What a stage says that it did to made-up data; None if it takes none of the usual shapes.
+
+    >>> from privkit.defenses.clip import Clip
+    >>> receipt_of_trial(Clip(bound=2.0)).bound
+    Clamp(low=-2.0, high=2.0, dimensions=64)
+    """
+    trial = trial_of((stage,))
+    return None if trial is None else trial.play(trial.data(), trial.labels(), 0)[1][0].receipt
