@@ -58,7 +58,7 @@ class Family(ABC):
         """The ε at δ of the curve of a strength ≥ 0."""
 
     def lower(self, strength: float, delta: float) -> float:
-        """A lower bound on the ε at δ of a mechanism of this strength; less than `epsilon` where it is charged too much.
+        """A lower bound on the ε at δ of a mechanism of this strength: less than `epsilon` if it is overcharged.
 
         A claim is held against `epsilon`; the bound on the mechanism's own ε is this.
         """
