@@ -3,9 +3,10 @@
     python benchmarks/run.py auditor
 
 A Gaussian release of one row a canary, of known ε at δ = 1e-5; an attack that knows both means scores each row by its
-likelihood ratio. Bounds are at 95 %. Each draw is a run with the given number of canaries. The table holds the median
-bound and the share of draws above the truth, which is at most .05 for a sound bound. Its last column is the share of
-draws that refute the claim of a mechanism with .8 of the claimed noise. Written to `results/auditor/bounds.csv`.
+likelihood ratio. Bounds are at 95 %; "independent" and "one run, curve" are told that the curve is Gaussian. Each draw
+is a run with the given number of canaries. The table holds the median bound and the share of draws above the truth,
+which is at most .05 for a sound bound. Its last column is the share of draws that refute the claim of a mechanism with
+.8 of the claimed noise. Written to `results/auditor/bounds.csv`.
 """
 
 import csv
@@ -50,13 +51,15 @@ class Options:
 
 def independent(members: Array, others: Array, claim: float) -> float:
     """Of canaries that are independent trials."""
-    return epsilon_independent(members, others, threshold=0.0, confidence=SURE, delta=DELTA).epsilon
+    return epsilon_independent(members, others, threshold=0.0, confidence=SURE, delta=DELTA, family=GAUSSIAN).epsilon
 
 
 def curve(members: Array, others: Array, claim: float) -> float:
     """Of one run, for the whole curve, with guesses planned from the claim."""
-    guesses = planned_guesses(members.size + others.size, claim, confidence=SURE)
-    return epsilon_one_run_curve(members, others, confidence=SURE, delta=DELTA, guesses=guesses).epsilon
+    guesses = planned_guesses(members.size + others.size, claim, confidence=SURE, family=GAUSSIAN)
+    return epsilon_one_run_curve(
+        members, others, confidence=SURE, delta=DELTA, guesses=guesses, family=GAUSSIAN
+    ).epsilon
 
 
 def one_run(members: Array, others: Array, claim: float) -> float:

@@ -20,13 +20,18 @@ class EmpiricalBound:
         threshold: a score of at least this was guessed "member" where the bound was found; None where no guess was.
         guesses: numbers of "member" and "non-member" guesses there (`epsilon_one_run`); None elsewhere.
         mu: lower bound on μ of a Gaussian trade-off curve, where that is what was computed; None elsewhere.
+        curve_epsilon: ε that the accountant charges the curve that was found, which is held against the claim; None
+            where that is `epsilon`. It may be larger: no mechanism need lose all that it is charged.
         method: what was computed, in words.
+        assumed: the family of trade-off curves that `epsilon` rests on and nobody checked, in a few words; empty where
+            it holds for every (ε, δ)-DP mechanism, and None in rows of version 5, which did not say.
         assumptions: what must hold, one sentence each.
         sound: False where the number is reproduced as published although it is not proven.
         objection: one sentence why, where `sound` is False.
         source: paper and theorem.
         claimed: ε of the claim that the bound is held against; inf where nothing is claimed.
-        ceiling: the largest bound that so many canaries can give, whatever they score; None where it was not asked.
+        ceiling: the most that so many canaries can hold against a claim, whatever they score; None where it was not
+            asked.
         statement: the bound beside the claim, in a sentence; empty where there is no claim.
     """
 
@@ -38,7 +43,9 @@ class EmpiricalBound:
     threshold: float | None
     guesses: tuple[int, int] | None = None
     mu: float | None = None
+    curve_epsilon: float | None = None
     method: str
+    assumed: str | None = None
     assumptions: tuple[str, ...]
     sound: bool = True
     objection: str = ""
@@ -52,9 +59,14 @@ class EmpiricalBound:
         assert self.sound == (not self.objection)
 
     @property
+    def held(self) -> float:
+        """What is held against the claim."""
+        return self.epsilon if self.curve_epsilon is None else self.curve_epsilon
+
+    @property
     def refuted(self) -> bool:
         """Whether the claim is false with the bound's confidence: the audit fails."""
-        return self.epsilon > self.claimed
+        return self.held > self.claimed
 
     @property
     def idle(self) -> bool:

@@ -26,7 +26,7 @@ NOTE = (
     "pooled AUC, Student's over rounds, Clopper–Pearson's of the true positive rate. Of the advantage (the largest "
     "TPR − FPR) they are bands of both kinds of scores. Labels: share of records whose label the attack names. "
     "Proven: no attack exceeds this, by the claim's whole trade-off curve. ε at least: lower bound from one run of "
-    "canaries; above the claimed ε it refutes the claim, and the run exits with 1."
+    "canaries, of any mechanism unless a curve is assumed. The run exits with 1 if they refute the claim."
 )
 ORDER_HEADERS = ("defense", "attack", "seed", "places ↓", "neighbors ↓", "membership ↓", "bits of the order left ↑")
 ORDER_NOTE = (
@@ -76,8 +76,9 @@ def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
     """What the canaries show of ε, and what they were held against."""
     if bound is None:
         return UNKNOWN, UNKNOWN
-    claimed = "nothing" if bound.claimed == float("inf") else f"{bound.claimed:.3g}"
-    return f"{bound.epsilon:.3g} at δ={bound.delta:.0e}", claimed
+    claimed = "nothing" if bound.claimed == float("inf") else f"{bound.claimed:.3g}{', refuted' * bound.refuted}"
+    assumed = f", assumed: {bound.assumed}" if bound.assumed else ""
+    return f"{bound.epsilon:.3g} at δ={bound.delta:.0e}{assumed}", claimed
 
 
 def _proven(row: Row) -> str:

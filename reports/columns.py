@@ -52,7 +52,10 @@ GATED = (
     *Costs.model_fields,
 )
 """Columns that a gate may name."""
-_BOUND = ("claimed", "epsilon", "delta", "confidence", "canaries", "inserted", "ceiling", "statement")
+_BOUND = (
+    *("claimed", "epsilon", "assumed", "curve_epsilon", "delta", "confidence"),
+    *("canaries", "inserted", "ceiling", "statement"),
+)
 """Fields of an empirical bound that are columns."""
 _OF_ROW = {
     *("cell", "status", "reason", "defense", "attack", "threat_model", "dataset", "model", "seed"),
@@ -102,6 +105,19 @@ def numbers(row: Row) -> dict[str, Interval | float]:
             rates = (row.limits.advantage, row.limits.at(0.01))
             found |= {f"{kind}{name}": rate for name, rate in zip(_LIMITS, rates, strict=True)}
     return found | (row.costs.model_dump() if row.costs else {})
+
+
+def assumed(name: str, rows: Sequence[Row]) -> str:
+    """What an empirical ε takes for granted, as it stands behind the number; empty for other columns.
+
+    >>> assumed("epsilon", [])
+    ''
+    """
+    if name != "empirical_epsilon":
+        return ""
+    bounds = [row.empirical_bound for row in rows if row.empirical_bound is not None]
+    families = dict.fromkeys(bound.assumed or "nothing" for bound in bounds)
+    return f" (assumed: {'; '.join(families)})" if families.keys() - {"nothing"} else ""
 
 
 def record(row: Row) -> dict[str, object]:

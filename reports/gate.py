@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from math import isfinite
 
 from privkit.interval import Interval
-from privkit.reports.columns import DECLARED, GATED, ends, gated, numbers
+from privkit.reports.columns import DECLARED, GATED, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
 from privkit.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
@@ -123,8 +123,8 @@ class Gate:
             guess, met = next(((guess, met) for guess, v in values.items() if not (met := self._met(v))), ("", True))
             open_ = values[guess] is None and row.status != "error" and waits
             sentence = (
-                f"{row.defense} / {row.attack}, seed {row.seed}: {self.column} is {self._shown(values[guess])}{guess}"
-                f"{self._declared(row)}, {wanted}"
+                f"{row.defense} / {row.attack}, seed {row.seed}: {self.column} is {self._shown(values[guess])}"
+                f"{assumed(self.column, [row])}{guess}{self._declared(row)}, {wanted}"
             )
             results.append((row, None if open_ else met, sentence))
         return results

@@ -28,6 +28,11 @@ RANGES = {"mcc": (-1.0, 1.0), "auc": (0.0, 1.0)}
 """Scores of the task that version 5 stored without limits, and the limits that hold for certain."""
 METHOD = "not recorded"
 """How limits of version 5 were found: it did not say."""
+FAMILIES = {
+    ": Gaussian with μ": "a Gaussian curve",
+    ": the claimed mechanism with": "the curve of the claimed mechanism, with more or less noise",
+}
+"""How methods of version 6 named a family of curves -> what the bound assumes."""
 _OF_RECORDING = "the certificate is of the mechanism that the recording names"
 """How a note begins on rows of a recording, whose certificates were declared before version 7 said so."""
 _OWN_STAGE = re.compile(r"(?:^|\+)[\w.]+:[A-Za-z_]\w*(?![\w=])")
@@ -50,7 +55,7 @@ def upgraded(fields: Fields) -> Fields:
     try:
         if "defense" not in fields or "attack" not in fields:
             return today
-        return _marked(_row(today) if version == READ[0] else today)
+        return _marked(_assumed(_row(today) if version == READ[0] else today))
     except (AttributeError, KeyError, TypeError):  # whoever checks the fields will say that they are no row's
         return fields
 
@@ -63,6 +68,15 @@ def _marked(row: Fields) -> Fields:
     recorded = any(note.startswith(_OF_RECORDING) for note in row.get("notes", ()))
     declared = recorded or _OWN_STAGE.search(row["defense"]) is not None
     return {**row, "certificate": {**found, "standing": "declared" if declared else "proven"}}
+
+
+def _assumed(row: Fields) -> Fields:
+    """A row whose empirical bound says which family it assumes, which a version before 7 told in its method alone."""
+    bound = row.get("empirical_bound")
+    if not bound or "assumed" in bound or bound["method"] == METHOD:
+        return row
+    found = next((family for said, family in FAMILIES.items() if said in bound["method"]), "")
+    return {**row, "empirical_bound": {**bound, "assumed": found}}
 
 
 def _row(fields: Fields) -> Fields:

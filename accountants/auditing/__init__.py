@@ -9,8 +9,7 @@ from privkit.lazy import lazy
 if TYPE_CHECKING:
     from privkit.accountants.auditing.families import Approximate, Gaussian, ScaledNoise
     from privkit.accountants.auditing.independent import ceiling_independent, epsilon_independent
-    from privkit.accountants.auditing.many_runs import epsilon_clopper_pearson
-    from privkit.accountants.auditing.many_runs_gdp import ceiling_many_runs, mu_many_runs
+    from privkit.accountants.auditing.many_runs import ceiling_many_runs, epsilon_clopper_pearson
     from privkit.accountants.auditing.one_run import ceiling_one_run, epsilon_one_run
     from privkit.accountants.auditing.one_run_curve import (
         ceiling_one_run_curve,
@@ -34,7 +33,6 @@ __all__ = [
     "epsilon_independent",
     "epsilon_one_run",
     "epsilon_one_run_curve",
-    "mu_many_runs",
     "planned_guesses",
 ]
 

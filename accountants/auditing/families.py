@@ -41,10 +41,12 @@ class Family(ABC):
 
     Attributes:
         assumption: what a bound takes for granted if it inverts this family, in a sentence.
+        assumed: the same in a few words, as they stand beside the bound; empty if nothing is taken for granted.
         precision: relative width at which the search for a strength stops.
     """
 
     assumption: str
+    assumed: str = "the family of curves that was given"
     precision: float = 1e-9
 
     @abstractmethod
@@ -54,6 +56,13 @@ class Family(ABC):
     @abstractmethod
     def epsilon(self, strength: float, delta: float) -> float:
         """The ε at δ of the curve of a strength ≥ 0."""
+
+    def lower(self, strength: float, delta: float) -> float:
+        """A lower bound on the ε at δ of a mechanism of this strength: less than `epsilon` if it is overcharged.
+
+        A claim is held against `epsilon`; the bound on the mechanism's own ε is this.
+        """
+        return self.epsilon(strength, delta)
 
     @abstractmethod
     def said(self, strength: float) -> str:
@@ -87,6 +96,7 @@ class GaussianRates:
         return np.asarray(ndtr(ndtri(true_positives) - self.mu))
 
 
+@dataclass(frozen=True)
 class Gaussian(Family):
     """Gaussian curves; the strength is μ, the shift over the noise's standard deviation.
 
@@ -95,6 +105,7 @@ class Gaussian(Family):
     """
 
     assumption = "the mechanism's trade-off curve is Gaussian for some μ, or the claim that is tested is such a curve"
+    assumed = "a Gaussian curve"
 
     def at(self, strength: float) -> GaussianRates:
         return GaussianRates(mu=strength)
@@ -120,12 +131,17 @@ class Approximate(Family):
 
     delta: float
     assumption = "nothing is assumed of the mechanism beyond (ε, δ)-DP"
+    assumed = ""
 
     def at(self, strength: float) -> Region:
         return Region(epsilons=np.array([strength]), deltas=np.array([self.delta]))
 
     def epsilon(self, strength: float, delta: float) -> float:
-        assert delta == self.delta
+        if delta != self.delta:
+            raise ValueError(
+                f"a family of (ε, δ)-DP has one δ: got delta={delta:g} and Approximate(delta={self.delta:g}); leave "
+                "family out, which takes the δ of the bound"
+            )
         return strength
 
     def said(self, strength: float) -> str:
@@ -135,6 +151,9 @@ class Approximate(Family):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScaledNoise(Family):
     """Curves of one mechanism with more or less noise; the strength is the factor by which its noise is divided.
+
+    They are the accountant's. If it knows no lower bound (`Certificate.lower`), the mechanism may lose less than it is
+    charged, and a bound that rests on this family may exceed the truth.
 
     Attributes:
         mechanism: that is claimed, at strength 1: Laplace noise, sampled clients, random ratios, many rounds.
@@ -154,6 +173,7 @@ class ScaledNoise(Family):
     assumption = (
         "the mechanism is the claimed one with more or less noise; its ε and its trade-off curve are the accountant's"
     )
+    assumed = "the curve of the claimed mechanism, with more or less noise"
     precision = 1e-4
 
     def strength(self, epsilon: float, delta: float) -> float:
@@ -169,11 +189,26 @@ class ScaledNoise(Family):
             return 0.0
         return answer.epsilon(scaled(self.mechanism, 1 / strength), delta, tight=self.tight).epsilon
 
+    def lower(self, strength: float, delta: float) -> float:
+        if strength == 0:
+            return 0.0
+        charged = answer.epsilon(scaled(self.mechanism, 1 / strength), delta, tight=self.tight)
+        return charged.epsilon if charged.lower is None else charged.lower
+
     def said(self, strength: float) -> str:
         return f"the claimed mechanism with at most {1 / strength:.4g} times its noise" if strength else "nothing"
 
 
 GAUSSIAN = Gaussian()
+
+
+def stated(family: Family | None, delta: float) -> Family:
+    """The family that a caller stated; that of every (ε, δ)-DP mechanism where none was.
+
+    >>> stated(None, 1e-5)
+    Approximate(delta=1e-05)
+    """
+    return Approximate(delta=delta) if family is None else family
 
 
 _NOTHING = 1e-6

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.auditing.base import levels
-from privkit.accountants.auditing.families import GAUSSIAN, Family, Gaussian, largest_rejected
+from privkit.accountants.auditing.families import Family, Gaussian, largest_rejected, stated
 from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, fairly_split
 from privkit.accountants.auditing.score_cuts import Cuts, scores, upper
 from privkit.empirical_bound import EmpiricalBound
@@ -28,7 +28,7 @@ def epsilon_independent(
     threshold: float,
     confidence: float,
     delta: float,
-    family: Family = GAUSSIAN,
+    family: Family | None = None,
     test: Test = "errors",
 ) -> EmpiricalBound:
     """Lower bound on ε from one run whose canaries are independent trials: far closer to the truth than other one-run
@@ -52,7 +52,9 @@ def epsilon_independent(
         confidence: in [1/2, 1).
         delta: in [0, 1), at which the strength of the curve is said as an ε; above 0 for a Gaussian, whose ε is
             infinite at 0.
-        family: of the trade-off curve: Gaussian, the claimed mechanism with other noise, or any (ε, δ)-DP.
+        family: that the mechanism's trade-off curve is claimed to be of: Gaussian, or a mechanism's with more or less
+            noise. The bound may lie far above the truth if the curve is of another family. Without a claim, None: the
+            bound then holds for every (ε, δ)-DP mechanism.
         test: "errors" or "rates", chosen before the coins were known.
 
     Raises:
@@ -62,26 +64,33 @@ def epsilon_independent(
     Source: derived; the limits are those of Clopper and Pearson 1934, one threshold and a Gaussian curve as in Nasr et
     al. 2023, §4; trials that differ: Hoeffding 1956, Theorem 4.
 
-    >>> leak = epsilon_independent([1] * 90 + [-1] * 10, [1] * 10 + [-1] * 90, threshold=0, confidence=0.95, delta=1e-5)
-    >>> round(leak.mu, 4), round(leak.epsilon, 4)
-    (2.1428, 10.8875)
+    >>> scores = [1] * 90 + [-1] * 10, [1] * 10 + [-1] * 90
+    >>> any_mechanism = epsilon_independent(*scores, threshold=0, confidence=0.95, delta=1e-5)
+    >>> round(any_mechanism.epsilon, 4), any_mechanism.assumed
+    (1.7989, '')
+    >>> leak = epsilon_independent(*scores, threshold=0, confidence=0.95, delta=1e-5, family=Gaussian())
+    >>> round(leak.mu, 4), round(leak.epsilon, 4), leak.assumed
+    (2.1428, 10.8875, 'a Gaussian curve')
     """
     members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     cut = Cuts.at(members, others, validate.real("threshold", threshold))
     canaries = fairly_split(members.size, others.size)
-    found = _strongest(int(cut.missed[0]), int(cut.alarms[0]), canaries, confidence, family, test)
     _, d = levels(confidence, delta)
+    curves = stated(family, d)
+    found = _strongest(int(cut.missed[0]), int(cut.alarms[0]), canaries, confidence, curves, test)
     return EmpiricalBound(
-        epsilon=family.epsilon(found, d),
+        epsilon=curves.lower(found, d),
+        curve_epsilon=curves.epsilon(found, d),
         delta=d,
         confidence=float(confidence),
         canaries=canaries,
         inserted=members.size,
         threshold=float(threshold) if found > 0 else None,
-        mu=found if isinstance(family, Gaussian) else None,
-        method=f"{_METHOD[test]}: {family.said(found)}",
+        mu=found if isinstance(curves, Gaussian) else None,
+        method=f"{_METHOD[test]}: {curves.said(found)}",
+        assumed=curves.assumed,
         assumptions=(
-            family.assumption,
+            curves.assumption,
             "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack "
             "did not see",
             "canaries are independent: a score depends on its own coin and on noise of its own alone",
@@ -94,9 +103,9 @@ def epsilon_independent(
 
 
 def ceiling_independent(
-    canaries: int, *, confidence: float, delta: float, family: Family = GAUSSIAN, test: Test = "errors"
+    canaries: int, *, confidence: float, delta: float, family: Family | None = None, test: Test = "errors"
 ) -> float:
-    """The largest bound that `epsilon_independent` can give with so many canaries: no guess is wrong.
+    """The largest ε that `epsilon_independent` can hold against a claim with so many canaries: no guess is wrong.
 
     Args:
         canaries: m ≥ 1.
@@ -106,10 +115,13 @@ def ceiling_independent(
         test: as there.
 
     >>> round(ceiling_independent(200, confidence=0.95, delta=1e-5), 2)
+    4.19
+    >>> round(ceiling_independent(200, confidence=0.95, delta=1e-5, family=Gaussian()), 2)
     27.3
     """
-    m = validate.whole("canaries", canaries)
-    return family.epsilon(_strongest(0, 0, m, confidence, family, test), levels(confidence, delta)[1])
+    m, (_, d) = validate.whole("canaries", canaries), levels(confidence, delta)
+    curves = stated(family, d)
+    return curves.epsilon(_strongest(0, 0, m, confidence, curves, test), d)
 
 
 def _strongest(missed: int, alarms: int, canaries: int, confidence: float, family: Family, test: Test) -> float:

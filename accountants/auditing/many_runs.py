@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.auditing.base import FRONTIER, Correction, levels
+from privkit.accountants.auditing.families import Family, Gaussian, largest_rejected, stated
 from privkit.accountants.auditing.score_cuts import Cuts, lower, scores, upper
 from privkit.array import Array
 from privkit.empirical_bound import EmpiricalBound
@@ -22,11 +23,14 @@ def epsilon_clopper_pearson(
     delta: float,
     threshold: float | None = None,
     correction: Correction = "proven",
+    family: Family | None = None,
 ) -> EmpiricalBound:
     """Lower bound on ε from the error rates of thresholds; both tails count: accusing above and acquitting below.
 
     With error rates at most F (non-members accused) and M (members missed), ε ≥ ln((1 − M − δ)/F) and
-    ε ≥ ln((1 − F − δ)/M). Both limits hold together, so looking at both tails costs nothing.
+    ε ≥ ln((1 − F − δ)/M). Both limits hold together, so looking at both tails costs nothing. Where a family of curves
+    is claimed, a curve is ruled out if it allows no true positive rate of 1 − M at F; of a Gaussian, that is
+    μ ≥ Φ⁻¹(1 − F) − Φ⁻¹(M).
 
     Without a threshold two families of cuts share the error probability; both are proven. (1) Cuts at ranks fixed in
     advance, which accuse at most n/2^j − 1 of n non-members or miss at most as many members: that error rate is below
@@ -37,47 +41,63 @@ def epsilon_clopper_pearson(
         in_scores: [n] scores of members, finite.
         out_scores: [k] scores of non-members, finite.
         confidence: in (0, 1).
-        delta: in [0, 1).
+        delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
         threshold: fixed before the scores were seen; scores of at least this are guessed "member".
         correction: without a threshold: "proven" as above, or "as_published", as the reference library has it (upper
             tail at the corners of the ROC curve's convex hull, their number as the divisor); its `sound` is False.
+        family: that the mechanism's trade-off curve is claimed to be of; the bound may lie far above the truth if it is
+            of another one. Without a claim, None: the bound then holds for every (ε, δ)-DP mechanism.
 
     Raises:
-        ValueError: if an argument is out of range, or scores are empty, NaN, infinite or booleans.
+        ValueError: if an argument is out of range, scores are empty, NaN, infinite or booleans, or a family is given
+            with the published correction, which has none.
 
-    Source: Jagielski, Ullman and Oprea 2020, §3 (one threshold); Nasr et al. 2021 (δ, both tails); the
-    correction: derived.
+    Source: Jagielski, Ullman and Oprea 2020, §3 (one threshold); Nasr et al. 2021 (δ, both tails); Nasr et al. 2023, §4
+    (a Gaussian curve); the correction: derived.
 
-    >>> leak = epsilon_clopper_pearson([1] * 90 + [0] * 10, [1] * 10 + [0] * 90, confidence=0.95, delta=0, threshold=1)
-    >>> round(leak.epsilon, 4)
+    >>> scores = [1] * 90 + [0] * 10, [1] * 10 + [0] * 90
+    >>> round(epsilon_clopper_pearson(*scores, confidence=0.95, delta=0, threshold=1).epsilon, 4)
     1.5422
+    >>> leak = epsilon_clopper_pearson(*scores, confidence=0.95, delta=1e-5, threshold=1, family=Gaussian())
+    >>> round(leak.mu, 4), round(leak.epsilon, 4), leak.assumed
+    (1.8597, 9.1439, 'a Gaussian curve')
     """
     members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     error, d = levels(confidence, delta)
-    validate.choice("correction", correction, ("proven", "as_published"))
-    objection = ""
+    curves, objection = stated(family, d), ""
+    if validate.choice("correction", correction, ("proven", "as_published")) == "as_published" and family is not None:
+        raise ValueError("correction='as_published' bounds ε alone; leave family out, or take correction='proven'")
     if threshold is None and correction == "as_published":
         cuts = Cuts.of(members, others).hull()
         for_missed = for_alarms = np.full(cuts.missed.size, error / (2 * cuts.missed.size))
         chosen, objection, method = "the threshold was chosen from these scores", FRONTIER, _METHOD
     else:
         cuts, for_missed, for_alarms, chosen, method = tried(members, others, error, threshold)
-    kept = np.maximum(lower(members.size - cuts.missed, members.size, for_missed) - d, 0)
-    spared = np.maximum(lower(others.size - cuts.alarms, others.size, for_alarms) - d, 0)
-    with np.errstate(divide="ignore"):
-        epsilons = np.log(kept) - np.log(upper(cuts.alarms, others.size, for_alarms))
-        if not objection:
-            epsilons = np.maximum(epsilons, np.log(spared) - np.log(upper(cuts.missed, members.size, for_missed)))
-    best = int(np.argmax(epsilons))
+    accused, missed = upper(cuts.alarms, others.size, for_alarms), upper(cuts.missed, members.size, for_missed)
+    if family is not None:
+        found, best = _of_family(family, accused, missed)
+    else:
+        kept = np.maximum(lower(members.size - cuts.missed, members.size, for_missed) - d, 0)
+        spared = np.maximum(lower(others.size - cuts.alarms, others.size, for_alarms) - d, 0)
+        with np.errstate(divide="ignore"):
+            epsilons = np.log(kept) - np.log(accused)
+            if not objection:
+                epsilons = np.maximum(epsilons, np.log(spared) - np.log(missed))
+        best = int(np.argmax(epsilons))
+        found = max(0.0, float(epsilons[best]))
     return EmpiricalBound(
-        epsilon=max(0.0, float(epsilons[best])),
+        epsilon=curves.lower(found, d),
+        curve_epsilon=curves.epsilon(found, d),
         delta=d,
         confidence=float(confidence),
         canaries=members.size + others.size,
         inserted=members.size,
-        threshold=float(cuts.thresholds[best]) if epsilons[best] > 0 else None,
-        method=method,
+        threshold=float(cuts.thresholds[best]) if found > 0 else None,
+        mu=found if isinstance(family, Gaussian) else None,
+        method=method if family is None else f"{method}: {family.said(found)}",
+        assumed=curves.assumed,
         assumptions=(
+            curves.assumption,
             "the scores of members are independent draws of one law, and so are those of non-members: one run of the "
             "mechanism each; canaries of one run are not independent (use epsilon_one_run)",
             "members and non-members come from neighboring data sets of the relation for which ε is claimed",
@@ -85,8 +105,49 @@ def epsilon_clopper_pearson(
         ),
         sound=not objection,
         objection=objection,
-        source="Jagielski, Ullman and Oprea 2020, §3; Nasr et al. 2021; correction: derived",
+        source="Jagielski, Ullman and Oprea 2020, §3; Nasr et al. 2021"
+        + ("" if family is None else "; Nasr et al. 2023, §4")
+        + "; correction: derived",
     )
+
+
+def ceiling_many_runs(
+    members: int, others: int, *, confidence: float, delta: float, family: Family | None = None
+) -> float:
+    """The largest ε that `epsilon_clopper_pearson` can hold against a claim with so many runs: both groups apart.
+
+    Args:
+        members: runs with the canary, ≥ 1.
+        others: runs without, ≥ 1.
+        confidence: in (0, 1).
+        delta: as there.
+        family: as there.
+
+    >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5), 2)
+    2.6
+    >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5, family=Gaussian()), 2)
+    16.43
+    """
+    a, b = validate.whole("members", members), validate.whole("others", others)
+    perfect = epsilon_clopper_pearson(np.ones(a), np.zeros(b), confidence=confidence, delta=delta, family=family)
+    return perfect.held
+
+
+def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, int]:
+    """The largest strength whose curve some cut's error rates rule out, and which cut that is.
+
+    Args:
+        family: of the curves.
+        accused: [J] upper limits on the false positive rate.
+        missed: [J] upper limits on the rate of missed members.
+    """
+
+    def beyond(strength: float) -> Array:
+        """By how much each cut's true positive rate exceeds what the curve allows."""
+        return 1 - missed - family.at(strength).true_positives(accused)
+
+    found = largest_rejected(lambda strength: bool(np.any(beyond(strength) > 0)), family.precision)
+    return found, int(np.argmax(beyond(found)))
 
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:

@@ -93,6 +93,7 @@ def epsilon_one_run(
         guesses=best.asked if best else None,
         method="binomial test of the guesses of one run"
         + ("" if guesses is not None else f", error probability divided by {len(trials)}"),
+        assumed="",
         assumptions=(
             "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack "
             "did not see; every canary is scored, those on which the attack abstains included",

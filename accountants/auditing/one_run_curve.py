@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.families import GAUSSIAN, Family, Gaussian, Rates, largest_rejected
+from privkit.accountants.auditing.families import Family, Gaussian, Rates, largest_rejected, stated
 from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, fairly_split, numbers
 from privkit.accountants.auditing.score_cuts import scores
 from privkit.empirical_bound import EmpiricalBound
@@ -25,9 +25,9 @@ def epsilon_one_run_curve(
     confidence: float,
     delta: float,
     guesses: tuple[int, int],
-    family: Family = GAUSSIAN,
+    family: Family | None = None,
 ) -> EmpiricalBound:
-    """Lower bound on the ε(δ) of a mechanism with a trade-off curve of a known family, from one run with many canaries.
+    """Lower bound on the ε(δ) of a mechanism by its whole trade-off curve, from one run with many canaries.
 
     The highest scores are guessed "member", the lowest "non-member". Let p_i be the probability that i of the c guesses
     are right, m the number of canaries, and f̄(x) the largest true positive rate that the curve allows at the false
@@ -44,7 +44,8 @@ def epsilon_one_run_curve(
         delta: in (0, 1), at which the strength of the curve is said as an ε.
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
             finds good ones.
-        family: of the curve.
+        family: that the curve is claimed to be of; the bound may lie far above the truth if it is of another one.
+            Without a claim, None: the bound then holds for every (ε, δ)-DP mechanism.
 
     Raises:
         ValueError: if an argument is out of range, scores are empty, NaN, infinite or booleans, scores tie at a border
@@ -53,9 +54,13 @@ def epsilon_one_run_curve(
     Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run"; that the greedy filling
     is the worst case is derived.
 
-    >>> leak = epsilon_one_run_curve(range(100, 200), range(100), confidence=0.95, delta=1e-5, guesses=(50, 50))
-    >>> round(leak.epsilon, 3)
-    7.147
+    >>> scores = range(100, 200), range(100)
+    >>> any_mechanism = epsilon_one_run_curve(*scores, confidence=0.95, delta=1e-5, guesses=(50, 50))
+    >>> round(any_mechanism.epsilon, 3), any_mechanism.assumed
+    (3.493, '')
+    >>> leak = epsilon_one_run_curve(*scores, confidence=0.95, delta=1e-5, guesses=(50, 50), family=Gaussian())
+    >>> round(leak.epsilon, 3), leak.assumed
+    (7.147, 'a Gaussian curve')
     """
     members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     error = 1 - validate.real("confidence", confidence, above=0, below=1)
@@ -70,19 +75,22 @@ def epsilon_one_run_curve(
                 "than the scores; add a little noise to all of them, or choose other numbers of guesses"
             )
     right = sum(coin for _, coin in ranked[canaries - top :]) + sum(not coin for _, coin in ranked[:bottom])
-    found = _largest(family, right, top + bottom, canaries, error)
+    curves = stated(family, d)
+    found = _largest(curves, right, top + bottom, canaries, error)
     return EmpiricalBound(
-        epsilon=family.epsilon(found, d),
+        epsilon=curves.lower(found, d),
+        curve_epsilon=curves.epsilon(found, d),
         delta=d,
         confidence=float(confidence),
         canaries=canaries,
         inserted=members.size,
         threshold=ranked[canaries - top][0] if top and found > 0 else None,
         guesses=(top, bottom) if found > 0 else None,
-        mu=found if isinstance(family, Gaussian) else None,
-        method=f"worst case of a trade-off curve over the guesses of one run: {family.said(found)}",
+        mu=found if isinstance(curves, Gaussian) else None,
+        method=f"worst case of a trade-off curve over the guesses of one run: {curves.said(found)}",
+        assumed=curves.assumed,
         assumptions=(
-            family.assumption,
+            curves.assumption,
             "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack "
             "did not see; every canary is scored, those on which the attack abstains included",
             NEIGHBORS,
@@ -100,9 +108,9 @@ def ceiling_one_run_curve(
     confidence: float,
     delta: float,
     guesses: tuple[int, int],
-    family: Family = GAUSSIAN,
+    family: Family | None = None,
 ) -> float:
-    """The largest bound that `epsilon_one_run_curve` can give with so many canaries, whatever they score.
+    """The largest ε that `epsilon_one_run_curve` can hold against a claim with so many canaries, whatever they score.
 
     Args:
         members: canaries that were members, ≥ 1.
@@ -112,13 +120,15 @@ def ceiling_one_run_curve(
         guesses: as there.
         family: as there.
 
-    >>> round(ceiling_one_run_curve(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50)), 3)
+    >>> family = Gaussian()
+    >>> round(ceiling_one_run_curve(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50), family=family), 3)
     7.147
     """
     a, b = validate.whole("members", members), validate.whole("others", others)
     error, d = 1 - validate.real("confidence", confidence, above=0, below=1), validate.delta(delta)
     top, bottom = guesses
-    return family.epsilon(_largest(family, min(top, a) + min(bottom, b), top + bottom, a + b, error), d)
+    curves = stated(family, d)
+    return curves.epsilon(_largest(curves, min(top, a) + min(bottom, b), top + bottom, a + b, error), d)
 
 
 def _largest(
@@ -140,7 +150,7 @@ def rejected(rates: Rates, right: int, asked: int, canaries: int, error: float) 
         canaries: m ≥ c.
         error: in (0, 1).
 
-    >>> rejected(GAUSSIAN.at(0.0), 9, 10, 10, 0.05), rejected(GAUSSIAN.at(0.0), 7, 10, 10, 0.05)
+    >>> rejected(Gaussian().at(0.0), 9, 10, 10, 0.05), rejected(Gaussian().at(0.0), 7, 10, 10, 0.05)
     (True, False)
     """
     total = asked / canaries
@@ -154,7 +164,7 @@ def rejected(rates: Rates, right: int, asked: int, canaries: int, error: float) 
 
 
 @cache
-def planned_guesses(canaries: int, strength: float, *, confidence: float, family: Family = GAUSSIAN) -> tuple[int, int]:
+def planned_guesses(canaries: int, strength: float, *, confidence: float, family: Family) -> tuple[int, int]:
     """Numbers of "member" and "non-member" guesses, equal, that promise the largest bound if the claim just holds.
 
     They depend on the number of canaries and on the claim alone, so that nothing is paid for the choice. Of guesses
@@ -165,9 +175,9 @@ def planned_guesses(canaries: int, strength: float, *, confidence: float, family
         canaries: m ≥ 2.
         strength: of the claimed curve.
         confidence: in (0, 1).
-        family: of the curve.
+        family: of the claimed curve.
 
-    >>> planned_guesses(2_000, 1.666, confidence=0.95)
+    >>> planned_guesses(2_000, 1.666, confidence=0.95, family=Gaussian())
     (146, 146)
     """
     m, sure = validate.whole("canaries", canaries, least=2), validate.real("confidence", confidence, above=0, below=1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from functools import partial
+from math import inf, isclose
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from privkit.accountants.auditing.families import GAUSSIAN, Approximate, Family, Gaussian, ScaledNoise
+from privkit.accountants.auditing.families import GAUSSIAN, Family, Gaussian, ScaledNoise
 from privkit.accountants.auditing.independent import ceiling_independent, epsilon_independent
 from privkit.accountants.auditing.one_run import ceiling_one_run, epsilon_one_run
 from privkit.accountants.auditing.one_run_curve import (
@@ -54,8 +55,10 @@ def audit_one_run(
         guesses: numbers of "in" and "out" guesses fixed beforehand, for canaries that are not independent. None plans
             them from the number of canaries and the claimed curve; without a curve it tries several and pays for it.
         delta: where the certificate claims nothing, the δ of the bound; otherwise the certificate's is taken.
-        family: of the whole trade-off curve that is claimed (`claimed_family`), and not one (ε, δ) alone: a tighter
-            bound, which refutes that curve. Scores that tie are ordered by the canaries' numbers.
+        family: of the whole trade-off curve that is claimed (`claimed_family`), and not one (ε, δ) alone: a stronger
+            test, which refutes that curve. The bound on ε rests on the family, too, and says so (`assumed`), if the
+            certificate's lower bound shows that the mechanism loses what it is charged; otherwise it holds for every
+            (ε, δ)-DP mechanism. Scores that tie are ordered by the canaries' numbers.
         independent: whether canaries are independent trials: a score depends on its own coin and on noise of its own
             alone. The bound is then far closer to the truth; scores ≥ 0 are guessed "in".
 
@@ -86,24 +89,40 @@ def audit_one_run(
             f"none (its method: {method}); leave family out"
         )
     at = certificate.delta if certificate.delta is not None else delta if delta is not None else 0.0
+    test = partial(_independent if independent else _dependent, values, coins, confidence, at)
+    planned = guesses
     if family is not None and not independent and guesses is None:
-        guesses = planned_guesses(
+        planned = planned_guesses(
             len(coins), family.strength(certificate.epsilon, at), confidence=confidence, family=family
         )
-    bound, ceiling = (
-        _independent(values, coins, confidence, at, family)
-        if independent
-        else _dependent(values, coins, confidence, at, guesses, family)
-    )
+    bound, ceiling = test(planned, family)
+    if family is not None and not _bounded_below(certificate, family):
+        bound = replace(test(guesses, None)[0], curve_epsilon=bound.held)
     found = replace(bound, claimed=certificate.epsilon, ceiling=ceiling)
     return replace(found, statement=_statement(found, family))
 
 
+def _bounded_below(certificate: Certificate, family: Family) -> bool:
+    """Whether the ε of the family's curves bounds that of the claimed mechanism from below; a charge alone does not.
+
+    Of a Gaussian, the claimed ε must be attained, since it tells μ. A mechanism that has any lower bound has one at
+    each strength (`Family.lower`). What is done to its release may take the certificate's away.
+    """
+    if certificate.lower is None or not isinstance(family, Gaussian):
+        return certificate.lower is not None
+    return isclose(certificate.lower, certificate.epsilon, rel_tol=1e-9)
+
+
 def _independent(
-    values: Array, coins: NDArray[np.bool_], confidence: float, delta: float, family: Family | None
+    values: Array,
+    coins: NDArray[np.bool_],
+    confidence: float,
+    delta: float,
+    guesses: tuple[int, int] | None,
+    family: Family | None,
 ) -> tuple[EmpiricalBound, float]:
-    """The bound of independent canaries, and the largest that it could be."""
-    given: dict[str, Any] = {"confidence": confidence, "delta": delta, "family": family or Approximate(delta=delta)}
+    """The bound of independent canaries, all of which are guessed, and the largest that it could be."""
+    given: dict[str, Any] = {"confidence": confidence, "delta": delta, "family": family}
     bound = epsilon_independent(values[coins], values[~coins], threshold=0.0, **given)
     return bound, ceiling_independent(len(coins), **given)
 
@@ -130,21 +149,22 @@ def _dependent(
 def _statement(bound: EmpiricalBound, family: Family | None) -> str:
     """The outcome in words. A bound below a claim proves nothing in its favor."""
     delta, sure = bound.delta, f"({100 * bound.confidence:g} % confidence, for this row alone)"
-    found = f"ε >= {bound.epsilon:.4g}"
-    of = ""
-    if isinstance(family, Gaussian):
-        of = ", as a Gaussian trade-off curve like the claimed one,"
-    elif family is not None:
-        of = " (what the accountant gives the claimed mechanism with that much less noise)"
-    most = f"at most ε >= {bound.ceiling:.4g} could have been shown with {bound.canaries} canaries"
+    charged = family is not None and not bound.assumed
+    most = (
+        f"at most {'a charge of ' if charged else ''}ε >= {bound.ceiling:.4g} could have been shown "
+        f"with {bound.canaries} canaries"
+    )
+    found = f"ε >= {bound.epsilon:.4g}" + (f" (assumed: {bound.assumed})" if bound.assumed else "")
     if bound.claimed == inf:
         return f"nothing is claimed; this attack shows {found} at δ = {delta:g}; {most} {sure}"
-    claim = f"the claimed ε = {bound.claimed:.4g} at δ = {delta:g}"
+    if charged:
+        found += f" of any mechanism; the scores leave only curves that are charged ε >= {bound.held:.4g}, which"
+    claim = f"the claimed ε = {bound.claimed:.4g} at δ = {delta:g}{' with its whole curve' if family else ''}"
     if bound.refuted:
-        return f"{found}{of} refutes {claim} {sure}"
+        return f"{found} refutes {claim} {sure}"
     if bound.idle:
-        return f"{found}{of} does not refute {claim}; {most}: this audit cannot refute so large a claim {sure}"
-    return f"{found}{of} does not refute {claim}; {most} {sure}"
+        return f"{found} does not refute {claim}; {most}: this audit cannot refute so large a claim {sure}"
+    return f"{found} does not refute {claim}; {most} {sure}"
 
 
 def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -> Family | None:

@@ -14,7 +14,7 @@ from privkit.audit.paired import holm, paired, unpaired
 from privkit.errors import UsageError
 from privkit.interval import Interval
 from privkit.paths import inside
-from privkit.reports.columns import numbers
+from privkit.reports.columns import assumed, numbers
 from privkit.reports.comparison import Comparison, Difference
 from privkit.reports.origins import differences
 from privkit.reports.schema import Manifest, Metric, Row
@@ -228,7 +228,7 @@ def _by_row(ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:
                 continue  # what both prove or cost alike
             found.append(
                 {
-                    "quantity": name,
+                    "quantity": name + assumed(name, [*ours, *theirs]),
                     "first": float(np.mean([value.value for value in one])),
                     "second": float(np.mean([value.value for value in other])),
                     "difference": unpaired(one, other),

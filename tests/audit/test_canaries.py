@@ -219,14 +219,15 @@ def test_a_claim_above_what_the_canaries_can_show_is_no_verdict() -> None:
 
 def test_a_claimed_curve_is_put_to_a_test_of_curves() -> None:
     """200 canaries reach further against a Gaussian curve than against one ε at one δ."""
-    found = audited(5.0, method=CLAIMED_BY)
+    found = audited(5.0, method=CLAIMED_BY, lower=5.0)
     assert found.mu is not None
     assert found.refuted
-    assert "as a Gaussian trade-off curve like the claimed one, refutes" in found.statement
+    assert found.assumed == "a Gaussian curve"
+    assert "(assumed: a Gaussian curve) refutes the claimed ε = 5 at δ = 1e-05 with its whole curve" in found.statement
     assert found.ceiling is not None
     assert 5.5 < found.epsilon <= found.ceiling < 7
     assert found.confidence == 0.95
-    assert not audited(5.0, right=0.0, method=CLAIMED_BY).refuted
+    assert not audited(5.0, right=0.0, method=CLAIMED_BY, lower=5.0).refuted
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from privkit.certificate import Certificate
 from privkit.empirical_bound import EmpiricalBound
 from privkit.interval import Interval
 from privkit.limits import Limits
-from privkit.reports.columns import GATED, SHORT, numbers
+from privkit.reports.answers import answers_table
+from privkit.reports.columns import GATED, SHORT, assumed, numbers, record
 from privkit.reports.gate import Gate, GateError
 from privkit.reports.schema import Metric, Row
 from privkit.reports.verdict import judge
@@ -154,6 +155,29 @@ def canaries(**changes: object) -> Row:
         "empirical_bound": bound,
     }
     return made(**{**fields, **changes})
+
+
+def test_an_empirical_epsilon_says_what_it_assumes_wherever_it_stands() -> None:
+    """In the table, in a gate's sentence and in the columns; a bound of any mechanism has nothing to say."""
+    free = canaries()
+    assert free.empirical_bound is not None
+    bound = replace(free.empirical_bound, claimed=1.5)
+    of_any, of_one = (canaries(empirical_bound=replace(bound, assumed=family)) for family in ("", "a Gaussian curve"))
+    table = answers_table([free, of_any, of_one])
+    assert table is not None
+    assert [row[-2:] for row in table.rows] == [
+        ("2 at δ=1e-05", "nothing"),
+        ("2 at δ=1e-05", "1.5, refuted"),
+        ("2 at δ=1e-05, assumed: a Gaussian curve", "1.5, refuted"),
+    ]
+    gate = Gate.parse("empirical_epsilon<=1")
+    assert ["(assumed: a Gaussian curve), the gate wants" in text for text in gate.failures([of_any, of_one])] == [
+        False,
+        True,
+    ]
+    assert record(of_one)["empirical_assumed"] == "a Gaussian curve"
+    assert assumed("empirical_epsilon", [of_any, of_one]) == " (assumed: nothing; a Gaussian curve)"
+    assert assumed("empirical_epsilon", [of_any]) == ""
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,26 @@ def test_a_certificate_of_before_is_marked_by_what_it_rests_on(
 
 
 @pytest.mark.parametrize(
+    ("method", "assumed"),
+    [
+        ("exact binomial test of all wrong guesses of independent canaries: Gaussian with μ >= 1.5", "a Gaussian"),
+        ("worst case of a trade-off curve: the claimed mechanism with at most 0.8 times its noise", "the curve of the"),
+        ("exact binomial test of all wrong guesses of independent canaries: ε >= 1.2", ""),
+        ("binomial test of the guesses of one run", ""),
+        (METHOD, None),
+    ],
+)
+def test_an_empirical_bound_of_before_says_what_it_assumes(method: str, assumed: str | None) -> None:
+    (stored,) = [row for row in STORED if row.get("empirical")]
+    today = parse_row(sealed(stored)).model_dump(mode="json")
+    bound = {name: value for name, value in today["empirical_bound"].items() if name != "assumed"}
+    before = {**today, "schema_version": 6, "empirical_bound": {**bound, "method": method}}
+    found = parse_row(sealed(before)).empirical_bound
+    assert found is not None
+    assert found.assumed == assumed or (assumed and found.assumed and found.assumed.startswith(assumed))
+
+
+@pytest.mark.parametrize(
     "wrong", [{"accuracy": 3}, {"answers": []}, {"recovers": {"unaligned": 1}}, {"task": {"x": 1}}]
 )
 def test_a_row_of_before_with_other_fields_is_damaged(wrong: dict[str, Any]) -> None:

@@ -125,7 +125,7 @@ def bounds(mu: float, canaries: int, draws: int, **options: Any) -> Array:
     for _ in range(draws):
         coins = rng.random(canaries) < 0.5
         scores = shifted(mu)(rng, coins.astype(float))
-        given = {"threshold": 0.0, "confidence": 0.95, "delta": DELTA} | options
+        given: dict[str, Any] = {"threshold": 0.0, "confidence": 0.95, "delta": DELTA, "family": GAUSSIAN} | options
         found.append(epsilon_independent(scores[coins], scores[~coins], **given).epsilon)
     return np.array(found)
 
@@ -163,21 +163,27 @@ def test_any_mechanism_of_one_epsilon_is_bounded_by_its_errors() -> None:
     coins = rng.random(20_000) < 0.5
     told = np.where(rng.random(coins.size) < 1 / (1 + np.exp(-2.0)), coins, ~coins) - 0.5
     for delta in (0.0, DELTA):
-        found = epsilon_independent(
-            told[coins], told[~coins], threshold=0, confidence=0.95, delta=delta, family=Approximate(delta=delta)
-        )
+        found = epsilon_independent(told[coins], told[~coins], threshold=0, confidence=0.95, delta=delta)
         assert 1.9 < found.epsilon < 2
+        assert found.assumed == ""
+
+
+def test_a_family_of_another_delta_is_refused() -> None:
+    with pytest.raises(ValueError, match="one δ: got delta=1e-05"):
+        epsilon_independent(
+            [1.0] * 9, [-1.0] * 9, threshold=0, confidence=0.95, delta=DELTA, family=Approximate(delta=0.1)
+        )
 
 
 def test_a_planned_number_of_guesses_beats_a_quarter() -> None:
     """One run without independence: the number depends on the canaries and on the claim alone."""
     rng, strength = np.random.default_rng(0), GAUSSIAN.strength(8, DELTA)
-    planned = planned_guesses(2_000, strength, confidence=0.95)
+    planned = planned_guesses(2_000, strength, confidence=0.95, family=GAUSSIAN)
     ours, quarter = [], []
     for _ in range(5):
         coins = rng.random(2_000) < 0.5
         scores = shifted(strength)(rng, coins.astype(float))
-        given: dict[str, Any] = {"confidence": 0.95, "delta": DELTA}
+        given: dict[str, Any] = {"confidence": 0.95, "delta": DELTA, "family": GAUSSIAN}
         ours.append(epsilon_one_run_curve(scores[coins], scores[~coins], guesses=planned, **given).epsilon)
         quarter.append(epsilon_one_run_curve(scores[coins], scores[~coins], guesses=(500, 500), **given).epsilon)
     assert np.mean(ours) > 1.2 * np.mean(quarter)
@@ -199,9 +205,10 @@ def test_one_run_with_a_planned_number_of_guesses_covers(curve: str) -> None:
 
 
 def test_perfect_guesses_reach_the_ceiling_and_more_canaries_raise_it() -> None:
-    most = [ceiling_independent(m, confidence=0.95, delta=DELTA) for m in (20, 200, 2_000)]
+    given: dict[str, Any] = {"confidence": 0.95, "delta": DELTA, "family": GAUSSIAN}
+    most = [ceiling_independent(m, **given) for m in (20, 200, 2_000)]
     assert most == sorted(most)
-    perfect = epsilon_independent(np.ones(100), -np.ones(100), threshold=0, confidence=0.95, delta=DELTA)
+    perfect = epsilon_independent(np.ones(100), -np.ones(100), threshold=0, **given)
     assert perfect.epsilon == most[1]
     assert most[1] > epsilon_one_run(np.arange(100, 200), np.arange(100), confidence=0.95, delta=DELTA).epsilon
     assert perfect.mu is not None
@@ -228,6 +235,7 @@ def test_bad_input_is_refused(change: dict[str, Any], message: str) -> None:
         "threshold": 0,
         "confidence": 0.95,
         "delta": DELTA,
+        "family": GAUSSIAN,
     }
     given |= change
     with pytest.raises(ValueError, match=message):

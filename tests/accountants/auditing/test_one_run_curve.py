@@ -1,11 +1,13 @@
 """The one-run auditor of Gaussian curves against linear programming, its own theorem and repeated runs."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.optimize import linprog
 from scipy.stats import norm
 
-from privkit.accountants.auditing.families import GAUSSIAN
+from privkit.accountants.auditing.families import GAUSSIAN, Family
 from privkit.accountants.auditing.one_run import epsilon_one_run
 from privkit.accountants.auditing.one_run_curve import (
     ceiling_one_run_curve,
@@ -61,7 +63,7 @@ def test_bounds_hold_and_beat_those_of_one_epsilon(guesses: tuple[int, int]) -> 
         coins = generator.random(400) < 0.5
         scores = generator.normal(size=400) + mu * coins
         given = {"confidence": 0.95, "delta": 1e-5, "guesses": guesses}
-        ours.append(epsilon_one_run_curve(scores[coins], scores[~coins], **given).epsilon)  # type: ignore[arg-type]
+        ours.append(epsilon_one_run_curve(scores[coins], scores[~coins], family=GAUSSIAN, **given).epsilon)  # type: ignore[arg-type]
         theirs.append(epsilon_one_run(scores[coins], scores[~coins], **given).epsilon)  # type: ignore[arg-type]
     assert sum(found > truth for found in ours) <= 5
     assert np.mean(ours) > np.mean(theirs)
@@ -71,13 +73,16 @@ def test_scores_that_tell_nothing_bound_nothing() -> None:
     generator = np.random.default_rng(1)
     coins = generator.random(400) < 0.5
     scores = generator.normal(size=400)
-    found = epsilon_one_run_curve(scores[coins], scores[~coins], confidence=0.999, delta=1e-5, guesses=(100, 100))
+    found = epsilon_one_run_curve(
+        scores[coins], scores[~coins], confidence=0.999, delta=1e-5, guesses=(100, 100), family=GAUSSIAN
+    )
     assert (found.epsilon, found.threshold, found.guesses) == (0.0, None, None)
 
 
 def test_everything_right_is_a_finite_bound_and_more_canaries_say_more() -> None:
+    given: dict[str, Any] = {"confidence": 0.95, "delta": 1e-5, "family": GAUSSIAN}
     found = [
-        epsilon_one_run_curve(np.arange(m, 2 * m), np.arange(m), confidence=0.95, delta=1e-5, guesses=(m, m)).epsilon
+        epsilon_one_run_curve(np.arange(m, 2 * m), np.arange(m), guesses=(m, m), **given).epsilon
         for m in (20, 200, 2_000)
     ]
     assert 0 < found[0] < found[1] < found[2] < np.inf
@@ -101,16 +106,16 @@ def test_bad_input_is_refused(
         epsilon_one_run_curve(members, others, confidence=0.95, delta=1e-5, guesses=guesses)
 
 
+@pytest.mark.parametrize("family", [None, GAUSSIAN])
 @pytest.mark.parametrize("guesses", [(10, 10), (50, 50), (0, 30)])
-def test_no_scores_show_more_of_a_curve_than_the_ceiling(guesses: tuple[int, int]) -> None:
+def test_no_scores_show_more_of_a_curve_than_the_ceiling(guesses: tuple[int, int], family: Family | None) -> None:
     draws = np.random.default_rng(0)
+    given: dict[str, Any] = {"confidence": 0.95, "delta": 1e-5, "guesses": guesses, "family": family}
     for trial in range(10):
         coins = draws.random(100) < 0.5
         scores = 4 * coins + draws.normal(size=100) * trial / 4 + 1e-6 * draws.random(100)
-        found = epsilon_one_run_curve(scores[coins], scores[~coins], confidence=0.95, delta=1e-5, guesses=guesses)
-        most = ceiling_one_run_curve(
-            int(coins.sum()), int((~coins).sum()), confidence=0.95, delta=1e-5, guesses=guesses
-        )
+        found = epsilon_one_run_curve(scores[coins], scores[~coins], **given)
+        most = ceiling_one_run_curve(int(coins.sum()), int((~coins).sum()), **given)
         assert found.epsilon <= most
         if trial == 0:
             assert found.epsilon == most
