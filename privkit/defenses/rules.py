@@ -13,6 +13,8 @@ from privkit.defenses.receipts import Nothing
 from privkit.defenses.trial import receipt_of_trial
 
 _PLACES = ("client", "mixer", "server")
+_OF_COORDINATES = (frozenset({"clips"}), frozenset({"noises"}), frozenset({"noises", "mixes"}))
+"""Effects of a stage that may treat each coordinate alone."""
 
 
 def check(stages: Sequence[Defense]) -> None:
@@ -178,7 +180,7 @@ def _by_coordinate(stage: Defense) -> bool:
     """
     if stage.effects == frozenset({"trains"}):
         return True
-    if stage.effects not in ({"clips"}, {"noises"}, {"noises", "mixes"}):
+    if stage.effects not in _OF_COORDINATES:
         return False
     receipt = receipt_of_trial(stage)
     if isinstance(receipt, Noised):

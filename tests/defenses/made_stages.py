@@ -54,10 +54,8 @@ class Own(Defense):
     claimed: float = 1.0
     law: str = "gaussian"
     sigma: float = 1.0
-    drawn: str = "every_round"
     noise: str = "right"
     declared: tuple[str, ...] | None = ("noises",)
-    within: bool | None = None
 
     @property
     def effects(self) -> Any:  # type: ignore[override]
