@@ -20,8 +20,9 @@ _PLACED = (
     "tokens carry the position embedding of their places: each one tells where it lay, and the shuffle hides no order"
 )
 _UNSHOWN = (
-    "a count of orders assumes that no token tells its place, and for this model that was not shown: permuting the patches "
-    "of an image must permute its tokens, and leave alone a class token beside them; it does not, or cannot be tried"
+    "a count of orders assumes that no token tells its place, and for this model that was not shown: permuting the "
+    "patches of an image must permute its tokens, and leave alone a class token beside them; it does not, or cannot be "
+    "tried"
 )
 _DRAWN = {
     "every_round": "ratios are drawn afresh in every round",
