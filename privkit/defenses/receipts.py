@@ -21,8 +21,8 @@ _PLACED = (
 )
 _UNSHOWN = (
     "a count of orders assumes that no token tells its place, and for this model that was not shown: permuting the "
-    "patches of an image must permute its tokens, and leave alone a class token beside them; it does not, or cannot be "
-    "tried"
+    "patches of an image, or the words of a text, must permute its tokens, and leave alone a class token beside them; "
+    "it does not, or cannot be tried"
 )
 _DRAWN = {
     "every_round": "ratios are drawn afresh in every round",

@@ -82,7 +82,8 @@ def told_places(lower: nn.Module, domain: Domain) -> tuple[bool | None, int]:
     if not same:
         return (None if others else False), 0
     stayed = (distances.diagonal(dim1=1, dim2=2) <= limit).all(0).sum()
-    return (True, others) if sequence or stayed == others else (None, 0)
+    moved = stayed < places if sequence else stayed == others  # a word may be the same in another place
+    return (True, others) if moved else (None, 0)
 
 
 def _grid(tokens: Tensor, domain: Domain) -> tuple[int, ...] | None:
