@@ -179,10 +179,11 @@ def tokens(args: Options) -> None:
             (guess - victims).square().mean().item()
             for guess in (reconstruction.images, auxiliary.mean(0, keepdim=True))
         )
+        bits = "–" if scores.bits_left is None else f"{scores.bits_left:.1f}"
         accuracies = " | ".join(shown(one) for one in (scores.direct, scores.neighbor, scores.membership))
         print(
             f"| {args.set} | {model} | {name} | {seed} | {accuracies} "
-            f"| {scores.bits_left:.1f} of {scores.bits_before:.1f} per {scores.unit} "
+            f"| {bits} of {scores.bits_before:.1f} per {scores.unit} "
             f"| {error:.4f} (mean image {floor:.4f}) | {seconds:.0f} |",
             flush=True,
         )

@@ -122,7 +122,8 @@ def measured(attack: str, seed: int, own: Tensor, victims: Tensor, batch: int) -
         scores = arrangement_scores(guess.permutation.source, truth, batch=batch)
         for name, one in (("direct", scores.direct), ("neighbor", scores.neighbor), ("membership", scores.membership)):
             row |= {} if one is None else {name: one.share.value}
-        row |= {"bits_left": scores.bits_left, "bits_before": scores.bits_before}
+        row |= {} if scores.bits_left is None else {"bits_left": scores.bits_left}
+        row |= {"bits_before": scores.bits_before}
     return row
 
 

@@ -30,8 +30,10 @@ NOTE = (
 )
 ORDER_HEADERS = ("defense", "attack", "seed", "places ↓", "neighbors ↓", "membership ↓", "bits of the order left ↑")
 ORDER_NOTE = (
-    "Shares of tokens put in their place, beside their neighbor and into their image. Bits left: at most so much of "
-    "the order's entropy after this attack, an image, at the confidence limit."
+    "Shares of tokens put in their place, beside their neighbor and into their image. Bits left: at most so much of an "
+    "order's entropy is left after this attack, by a 95 % limit of the share of right places. The order is that of a "
+    "message where tokens move between its images: the limit then takes a message as one trial. Otherwise the order is "
+    "an image's. Without a number the limit shows nothing: too few tokens are right, or there are too few trials."
 )
 
 
@@ -89,8 +91,8 @@ def _proven(row: Row) -> str:
 
 
 def _bits(row: Row) -> str:
-    """Entropy of the order before and after."""
+    """Entropy of the order after and before; nothing where the bound is the maximum."""
     left, before = row.answers.get("bits_left"), row.answers.get("bits_before")
-    if left is None or before is None:
+    if left is None or before is None or left.value >= before.value:
         return UNKNOWN
     return f"{left.value:.0f} of {before.value:.0f}"

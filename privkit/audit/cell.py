@@ -191,12 +191,11 @@ def _trained(
     often = replace(often, delta=config.delta)
     certificate = of_run(recording.receipts[0].certificate(often), often, config.training)
     certificate = held_against_its_releases(certificate, model.edge, seed_data.auxiliary.x)
-    if not cell.defense.spec.position_embedding and model.known["hides_places"] is not True:
-        told = {
-            None: "that tokens carry no position is assumed: it could not be checked for this model",
-            False: "this model's tokens tell of their places (patches overlap, or each field of a table has vectors of "
-            "its own): the count covers the order of tokens, not what one token gives away of its place",
-        }[model.known["hides_places"]]
+    if not cell.defense.spec.position_embedding and model.known["hides_places"] is False:
+        told = (
+            "this model's tokens tell of their places (patches overlap, or each field of a table has vectors of its "
+            "own): the count covers the order of tokens, not what one token gives away of its place"
+        )
         certificate = replace(certificate, assumptions=(*certificate.assumptions, told))
     known = {
         "accuracy": Interval(**model.known["accuracy"]),

@@ -22,7 +22,9 @@ from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.errors import DamagedFile, UsageError, one_line
 from privkit.interval import Interval
+from privkit.models import MODELS
 from privkit.models.base import check_class_token
+from privkit.models.places import told_places
 from privkit.models.tokens import first_block
 from privkit.out_of_memory import ran_out
 from privkit.reports.schema import Costs
@@ -287,7 +289,8 @@ def assemble(
     """Clients and server of one defended model, untrained, and whether its tokens hide their places."""
     protocol = config.protocol.spec
     model = config.model.spec.build(domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
-    if model.class_token == "client" and any("permutes" in (stage.effects or ()) for stage in stages_of(defense)):
+    shuffled = any("permutes" in (stage.effects or ()) for stage in stages_of(defense))
+    if model.class_token == "client" and shuffled:
         check_class_token(False, "leave the class token to the server")
     short = next((stage.name for stage in stages_of(defense) if "shortens" in (stage.effects or ())), "")
     if short and model.class_token == "client":
@@ -297,6 +300,12 @@ def assemble(
         model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol, block=block
     )
     edge.held = config.held if defense.storages else ()
+    places, edge.other_tokens = model.hides_places, model.other_tokens
+    if shuffled and not defense.position_embedding:
+        if config.model.name not in MODELS:  # what it says of itself is nobody's but its author's
+            places, edge.other_tokens = told_places(model.lower, domain)
+            places = places or None
+        edge.counts_orders = places is not None
     upper = edge.fitted(model.upper, domain, derive(seed, "adapter"))
     if short:
         _check_fewer_tokens(edge, upper, domain, short)
@@ -307,7 +316,7 @@ def assemble(
         with torch.no_grad(), seeded(torch.device("cpu"), 0):
             messages = edge.eval().infer(records, labels, Generator())
             upper.eval().settle(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2))
-    return edge, upper, model.hides_places
+    return edge, upper, places
 
 
 @torch.no_grad()

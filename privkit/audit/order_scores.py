@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from privkit.accountants.shuffles.entropy import accuracy_lower_limit, entropy_after_attack
+from privkit.accountants.shuffles.entropy import accuracy_lower_limit, orderings_bits, patch_entropy_bits
 from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 from privkit.defenses.base import Receipt
 from privkit.interval import Interval, clopper_pearson
@@ -52,10 +52,10 @@ class ArrangementScores:
             images.
         units: how many of them.
         tokens: pieces whose order is one secret: an image's T, or B·T of a message whose images were mixed.
-        bits_before: entropy of a uniform order of as many pieces, or `most_bits`, if that is less.
-        bits_left: most entropy that one secret order can still have, at the lower Clopper–Pearson limit of the success
-            at one piece drawn from each unit. A failed attack proves nothing: then it is `bits_before`.
-        success_at_least: that limit.
+        bits_before: entropy of a uniform order of these pieces, mean over the secret orders, or `most_bits`, if that is
+            less. Orders that look the same are one.
+        bits_left: most entropy that one secret order can still have at `direct.sound_low`. A failed attack proves
+            nothing: then it is `bits_before`. None where not even a flawless attack on so few units could show less.
         confidence: of all limits.
     """
 
@@ -66,8 +66,7 @@ class ArrangementScores:
     units: int
     tokens: int
     bits_before: float
-    bits_left: float
-    success_at_least: float
+    bits_left: float | None
     confidence: float
 
 
@@ -79,7 +78,6 @@ def arrangement_scores(
     kinds: Tensor | None = None,
     confidence: float = 0.95,
     most_bits: float | None = None,
-    seed: int = 0,
 ) -> ArrangementScores:
     """Score a guessed order against the true one.
 
@@ -88,19 +86,18 @@ def arrangement_scores(
             message every place once.
         truth: int64 [N, T], likewise; see `true_arrangement`.
         batch: B, images a message; it divides N.
-        kinds: int64 [N, T] from `puzzle.kinds_of`: equal pieces count as one in the accuracies. The bits are those of
-            the order itself, which equal pieces keep for good: there they are told apart.
+        kinds: int64 [N, T] from `privkit.attacks.scores.order.kinds_of`: equal pieces count as one, in the accuracies
+            and in the bits. Without it all pieces differ.
         confidence: of all limits, in (0, 1).
         most_bits: an upper bound on the entropy of one secret order before the release, where the shuffle is known not
             to reach that of a uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
-        seed: of the piece that is drawn from each unit.
 
     Raises:
         ValueError: if these are no arrangements of one shape, or N is no multiple of B.
 
     Source: Clopper and Pearson 1934; Hoeffding 1963, Eq. 2.1 (`accuracy_lower_limit`); maximum entropy with rencontres
-    numbers (`entropy_after_attack`), which holds for any law of the order: fixing the expected share of right places
-    leaves no order more entropy.
+    numbers (`patch_entropy_bits`). It holds for any law of the order, any guess and equal pieces, too: at most (T − j)!
+    orders that look different agree with a guess on j given places.
 
     >>> truth = torch.arange(16).repeat(40, 1)
     >>> guess = truth.clone()
@@ -110,7 +107,7 @@ def arrangement_scores(
     >>> direct.share.value, round(direct.share.low, 3), round(direct.sound_low, 3), scores.units
     (0.875, 0.847, 0.713, 40)
     >>> round(scores.bits_before, 1), round(scores.bits_left, 1)
-    (44.3, 16.7)
+    (44.3, 19.1)
     """
     n, t = truth.shape
     if batch < 1 or n % batch:
@@ -120,6 +117,7 @@ def arrangement_scores(
     own = t * (torch.arange(n, device=truth.device) % batch).unsqueeze(1)
     mixed, crossed = (bool((order // t * t != own).any()) for order in (truth, guess))
     together = batch if mixed or crossed else 1
+    secret, units = (batch if mixed else 1) * t, n // together
     alone = own + torch.arange(t, device=truth.device)
 
     def accuracy(measure: Measure, trials_an_image: int) -> OrderAccuracy:
@@ -127,35 +125,37 @@ def arrangement_scores(
         share = clopper_pearson(round(float(each.sum()) * trials_an_image), n * trials_an_image, confidence)
         return OrderAccuracy(
             share=share,
-            sound_low=accuracy_lower_limit(share.value, n // together, confidence),
+            sound_low=accuracy_lower_limit(share.value, units, confidence),
             left_alone=float(measure(alone, truth, batch=batch, kinds=kinds).mean()),
         )
 
     side = isqrt(t)
-    secret = (batch if mixed else 1) * t
-    right = (guess == truth).view(n // together, -1)
-    draws = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(right.shape[1], (len(right), 1), generator=draws).to(right.device)
-    bound = entropy_after_attack(
-        tokens=secret,
-        hits=int(right.gather(1, drawn).sum()),
-        trials=len(right),
-        confidence=confidence,
-        counted="patches",
-    ).quantities
-    before = bound["orderings_bits"] if most_bits is None else min(most_bits, bound["orderings_bits"])
+    before = _bits_before(kinds, n * t // secret, secret)
+    before = before if most_bits is None else min(most_bits, before)
+    direct = accuracy(direct_accuracy, t)
+    left, least = (
+        float(patch_entropy_bits(secret, share))
+        for share in (direct.sound_low, accuracy_lower_limit(1.0, units, confidence))
+    )
     return ArrangementScores(
-        direct=accuracy(direct_accuracy, t),
+        direct=direct,
         neighbor=accuracy(neighbor_accuracy, 2 * side * (side - 1)) if side > 1 and side * side == t else None,
         membership=accuracy(membership_accuracy, t),
         unit="message" if together > 1 else "image",
-        units=n // together,
+        units=units,
         tokens=secret,
         bits_before=before,
-        bits_left=min(before, bound["entropy_bits_at_most"]),
-        success_at_least=bound["success_at_least"],
+        bits_left=min(before, left) if least < before else None,
         confidence=confidence,
     )
+
+
+def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
+    """log2 of the number of orders of as many tokens that look different, mean over `orders` of them."""
+    if kinds is None:
+        return orderings_bits(tokens)
+    counts = [row.unique(return_counts=True)[1].tolist() for row in kinds.view(orders, tokens)]
+    return sum(orderings_bits(tokens, many) for many in counts) / orders
 
 
 def true_arrangement(receipt: Receipt) -> Tensor | None:

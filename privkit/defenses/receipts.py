@@ -19,6 +19,11 @@ NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
 _PLACED = (
     "tokens carry the position embedding of their places: each one tells where it lay, and the shuffle hides no order"
 )
+_UNSHOWN = (
+    "a count of orders assumes that no token tells its place, and for this model that was not shown: permuting the "
+    "patches of an image, or the words of a text, must permute its tokens, and leave alone a class token beside them; "
+    "it does not, or cannot be tried"
+)
 _DRAWN = {
     "every_round": "ratios are drawn afresh in every round",
     "once": "ratios are drawn once, and every client keeps its own for all rounds",
@@ -86,6 +91,9 @@ class Permuted(Receipt):
         assumptions: sentences about these tokens, beside those of the count.
         proof: where the count is from, if not from the paper's own statement.
         hides_order: False where tokens carry a position embedding: each of them tells its place, and nothing is proven.
+            None where nobody could show that they tell no place; nothing is proven either.
+        other_tokens: of the T, that stand for no patch, such as a class token: they can be told from patches, and are
+            not counted.
     """
 
     source: Tensor
@@ -93,7 +101,8 @@ class Permuted(Receipt):
     variant: Variant = "final_shuffle"
     assumptions: tuple[str, ...] = ()
     proof: str = ""
-    hides_order: bool = True
+    hides_order: bool | None = True
+    other_tokens: int = 0
 
     @property
     def order(self) -> Tensor:
@@ -115,13 +124,18 @@ class Permuted(Receipt):
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """Count the orders of one message, the images that were really mixed; counts do not compose over releases."""
         if not self.hides_order:
-            return Nothing(reason=_PLACED).certificate()
+            return Nothing(reason=_UNSHOWN if self.hides_order is None else _PLACED).certificate()
         _, b, t = self.source.shape
+        said = self.assumptions
+        if self.other_tokens:
+            beside = f"{self.other_tokens} of the {t} tokens stand for no patch, such as a class token"
+            if self.kept is not None:
+                return Nothing(reason=f"{beside}, and orders of a batch are counted for patches alone").certificate()
+            said += (f"{beside}: they can be told from patches, and are not counted",)
         if self.kept is None:
-            count = certificates.patch_shuffle(tokens=t)
+            count = certificates.patch_shuffle(tokens=max(1, t - self.other_tokens))
         else:
             count = certificates.batch_shuffle(tokens=t, batch=b, kept=self.kept, variant=self.variant)
-        said = self.assumptions
         if release_count.epochs > 1:
             said += (
                 f"the count is that of one release; the run makes {release_count.epochs} of every image, each freshly "

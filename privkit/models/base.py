@@ -29,8 +29,10 @@ class SplitModel:
             stacked weights and images.
         upper: the server's segment, smashed data -> logits [N, classes].
         hides_places: whether permuting the patches of an image only permutes its tokens, which every permutation count
-            presumes; None where nobody could check it. A model that was built without positions may still say False:
+            presumes; None where nobody could show it. A model that was built without positions may still say False:
             where patches overlap, a token tells its neighbors, and a jigsaw solver may put a shuffled image together.
+            Tests hold privkit's own models to what they say; for any other one the audit looks for itself.
+        other_tokens: of the smashed data, that stand for no patch (a class token, registers), where places are hidden.
         class_token: who owns the class token. "server": the upper segment adds it, and it never crosses. "client": it
             is token 0 of the smashed data [N, T+1, D]. "none": there is none, or it is a user's own pair.
     """
@@ -38,6 +40,7 @@ class SplitModel:
     lower: nn.Module
     upper: nn.Module
     hides_places: bool | None = None
+    other_tokens: int = 0
     class_token: Literal["none", "server", "client"] = "none"
 
 

@@ -16,7 +16,7 @@ from privkit.domains.images.domain import Images
 from privkit.errors import PrivkitError, UsageError, one_line
 from privkit.import_path import imported
 from privkit.models.base import SplitModel
-from privkit.models.places import hides_places
+from privkit.models.places import told_places
 
 
 class _Imported(ABC):
@@ -51,14 +51,14 @@ class _Imported(ABC):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             lower, upper = self.segments(offered)
-            hidden = None if positions else hides_places(lower, domain)
+            hidden, others = (None, 0) if positions else told_places(lower, domain)
         if hidden is False:
             raise UsageError(
                 f"{self.paths[0]} lets tokens tell their places, so that a shuffle would not hide their order: take "
                 "the keyword `positions`, embed no position where it is False, and mix no neighboring patches; or name "
                 "no defense that shuffles"
             )
-        return SplitModel(lower=lower, upper=upper, hides_places=hidden)
+        return SplitModel(lower=lower, upper=upper, hides_places=hidden, other_tokens=others)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from privkit.defenses.automatic import denoisers
 from privkit.defenses.base import Defense, Receipt, Release
 from privkit.defenses.chain import stages_of
 from privkit.defenses.compile import Step
+from privkit.defenses.receipts import Permuted
 from privkit.defenses.stages import receipt_of, run, sites_of
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
@@ -89,6 +90,9 @@ class Clients(nn.Module):
     Attributes:
         held: names of the parts of a release that the adversary holds; none for all of them.
         precision: of products and convolutions, as `TrainingSpec.precision` has it.
+        counts_orders: whether a shuffle of their tokens may count its orders; False where nobody could show that no
+            token tells its place.
+        other_tokens: of the lower segments', that stand for no patch; see `SplitModel`.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Clients(nn.Module):
         self.defense, self.protocol, self.classes, self.seed = defense, protocol, classes, seed
         self.held: tuple[str, ...] = ()
         self.precision: Precision = "auto"
+        self.counts_orders, self.other_tokens = True, 0
 
     def mixed_precision(self, device: torch.device) -> torch.autocast:
         """A context in which both sides compute in the chosen precision; weights and losses stay float32."""
@@ -263,12 +268,20 @@ class Clients(nn.Module):
             smashed=smashed,
             labels=own,
             release=release,
-            receipt=receipt_of((*steps, *more, *last)),
+            receipt=receipt_of((*steps, *map(self._borne_out, more), *last)),
             groups=groups,
             penalty=penalty,
             arrived=arrived if sites.server else release,
             arrived_groups=arrived_groups if sites.server else groups,
         )
+
+    def _borne_out(self, step: Step) -> Step:
+        """What a stage did to tokens, as far as these are known to tell no place."""
+        receipt = step.receipt
+        if not isinstance(receipt, Permuted) or not receipt.hides_order:
+            return step
+        shown = True if self.counts_orders else None
+        return replace(step, receipt=replace(receipt, hides_order=shown, other_tokens=self.other_tokens))
 
     def _run(
         self, stages: Sequence[Defense], made: Release, generator: Generator, groups: Tensor

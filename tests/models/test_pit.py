@@ -73,6 +73,9 @@ def test_only_patches_that_lie_apart_hide_places(stride: int, apart: bool) -> No
         assert split.hides_places is (apart and not positions)
         if apart:
             assert hides_places(split.lower, IMAGES) is split.hides_places
+        with torch.no_grad():  # nothing is padded: without positions, one color gives one token
+            tokens = split.lower(torch.full((1, *SHAPE), 0.3))[0]
+        assert bool((tokens - tokens[0]).abs().max() < 1e-5) is not positions
 
 
 def test_bad_patches() -> None:

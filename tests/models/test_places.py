@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from privkit.domains.images.domain import Images
 from privkit.models import VIT_MICRO, VIT_TINY
-from privkit.models.places import hides_places
+from privkit.models.places import hides_places, told_places
 
 SHAPE = (3, 32, 32)
 IMAGES = Images(shape=SHAPE)
@@ -41,10 +41,22 @@ class Plus(nn.Module):
 
 
 class WithToken(nn.Module):
-    """Puts a token in front, so that tokens are no grid any more."""
+    """Puts tokens beside the others: the mean of all in front, `behind` constants, or the first one again."""
+
+    def __init__(self, *, first: bool = False, behind: int = 0, size: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.behind, self.size = first, behind, size
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return torch.cat([tokens[:, :1], tokens], 1)
+        front = self.size * (tokens[:, :1] if self.first else tokens.mean(1, keepdim=True))
+        return torch.cat([front, tokens, torch.ones(len(tokens), self.behind, tokens.shape[2])], 1)
+
+
+class Constant(nn.Module):
+    """Tokens that tell nothing but their places."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.arange(16.0).view(1, 16, 1).expand_as(tokens)
 
 
 class Noise(nn.Module):
@@ -69,8 +81,12 @@ def block(dropout: float = 0.0) -> nn.Module:
         (Patches(Plus(0.02 * torch.randn(1, 16, 24), learned=True)), False),
         (Patches(Plus(0.1 * torch.arange(16.0)[:, None], learned=False)), False),
         (Patches(nn.LayerNorm((16, 24))), False),
+        (Patches(nn.BatchNorm1d(16, affine=False)), False),
+        (Patches(Plus(1000.0, learned=False)), True),
+        (Patches(Plus(1000 + 0.1 * torch.arange(16.0)[:, None], learned=False)), False),
         (Patches(kernel=12), False),
-        (Patches(WithToken()), None),
+        (Patches(WithToken(first=True)), None),
+        (Patches(Constant()), None),
         (Patches(Noise()), None),
         (nn.Conv2d(3, 8, 8, 8), None),
         (nn.Linear(5, 5), None),
@@ -89,6 +105,27 @@ def test_the_built_in_models_say_the_truth(spec: Any, cut: str) -> None:
     for positions in (False, True):
         split = replace(spec, cut=cut).build(IMAGES, 10, positions=positions, seed=0)
         assert split.hides_places is hides_places(split.lower, IMAGES) is not positions
+
+
+PLACED = Plus(0.02 * torch.randn(16, 24, generator=Generator().manual_seed(0)), learned=False)
+
+
+@pytest.mark.parametrize(
+    ("lower", "domain", "found"),
+    [
+        (Patches(WithToken()), IMAGES, (True, 1)),
+        (Patches(nn.Sequential(WithToken(behind=4), block())), IMAGES, (True, 5)),
+        (Patches(WithToken(behind=8)), IMAGES, (None, 0)),  # more than eight others
+        (Patches(nn.Sequential(PLACED, WithToken())), IMAGES, (None, 0)),
+        (Patches(nn.Sequential(PLACED, WithToken(size=1e6))), IMAGES, (None, 0)),
+        (Patches(), Images(shape=(3, 16, 40)), (True, 0)),  # two rows of five patches
+        (Patches(nn.Sequential(WithToken(), block())), Images(shape=(3, 16, 40)), (True, 1)),
+    ],
+    ids=str,
+)
+def test_tokens_beside_the_patches(lower: nn.Module, domain: Images, found: tuple[bool | None, int]) -> None:
+    """They are counted where places are hidden, and hide no position of the others, however large they are."""
+    assert told_places(lower, domain) == found
 
 
 def test_the_segment_and_the_generator_are_left_alone() -> None:

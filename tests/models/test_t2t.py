@@ -170,6 +170,16 @@ def test_overlapping_tokens_never_hide_places() -> None:
     assert torch.cdist(after, before).amin(1).max() > 1e-3 * before.norm(dim=1).max()
 
 
+def test_only_positions_tell_places_of_one_color() -> None:
+    """Away from the padded border, tokens of one color are equal if and only if no position is added."""
+    for positions in (True, False):
+        split = replace(SPEC, stride=4).build(Images(shape=(3, 224, 224)), 10, positions=positions, seed=0)
+        with torch.no_grad():
+            tokens = split.lower(torch.full((1, 3, 224, 224), 0.3))[0].unflatten(0, (14, 14))
+        inside = tokens[3:-3, 3:-3].flatten(0, 1)
+        assert bool((inside - inside[0]).abs().max() < 1e-5) is not positions
+
+
 def test_bad_fields() -> None:
     for bad in ({"width": 50}, {"depth": 0}, {"stride": 0}, {"mlp_ratio": 0.0}, {"mlp_ratio": float("nan")}):
         with pytest.raises(ValueError, match="must"):

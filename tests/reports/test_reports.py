@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from privkit.audit.run import AuditRun
 from privkit.audit.scoring import over_seeds
 from privkit.interval import Interval
-from privkit.reports import columns, tables
+from privkit.reports import answers, columns, tables
 from privkit.reports.schema import Row
 from privkit.reports.strongest import strongest
 from tests.reports.made import made, metric
@@ -61,6 +61,21 @@ def test_a_start_is_no_floor() -> None:
     header = columns.to_csv(rows).splitlines()[0]
     assert "start_unaligned_ssim" in header
     assert "zero_steps" not in header
+
+
+def test_bits_of_an_order_are_shown_where_the_bound_says_something() -> None:
+    """At its maximum a bound says nothing: rows of older runs have such numbers, too, and gates read them."""
+    cells = []
+    for left in (None, 5526.0, 5485.0):
+        bits = {"bits_before": 5526.0, "bits_left": left, "direct": 0.926}
+        told = {
+            name: Interval(value=value, low=value, high=value, n=2, method="m") for name, value in bits.items() if value
+        }
+        shown = answers.orders_table([made(answers=told)])
+        assert shown is not None
+        cells.append(shown.rows[0][-1])
+    assert cells == [tables.UNKNOWN, tables.UNKNOWN, "5485 of 5526"]
+    assert "of a message where tokens move between its images" in answers.ORDER_NOTE
 
 
 def test_few_seeds_are_named_and_their_intervals_stay_in_range() -> None:

@@ -144,16 +144,22 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
         batch=batch,
         kinds=kinds_of(torch.cat([view.smashed for view in context.recording.views[: len(receipts)]]), batch),
         most_bits=None if outcomes is None else outcomes * log2(10),
-        seed=context.cell.seed,
     )
     measured = {"direct": found.direct, "neighbor": found.neighbor, "membership": found.membership}
     accuracies = {name: accuracy for name, accuracy in measured.items() if accuracy is not None}
     told = {name: accuracy.share for name, accuracy in accuracies.items()}
-    at_most = f"upper bound from a {100 * found.confidence:g} % limit of the success"
-    for name, bits, how in (("bits_before", found.bits_before, "exact"), ("bits_left", found.bits_left, at_most)):
-        told[name] = Interval(value=bits, low=bits, high=bits, n=found.units, method=how)
+    whose = "message" if found.tokens > truth.shape[1] else "image"
+    at_most = f"upper bound from a {100 * found.confidence:g} % limit of the direct share, over whole {found.unit}s"
+    looks = f"orders of the tokens of one {whose} that look different"
+    for name, bits, how in (("bits_before", found.bits_before, looks), ("bits_left", found.bits_left, at_most)):
+        if bits is not None:
+            told[name] = Interval(value=bits, low=bits, high=bits, n=found.units, method=how)
     alone = ", ".join(f"{accuracy.left_alone:.3f} ({name})" for name, accuracy in accuracies.items())
-    return told, f"order: where nothing is moved back the shares are {alone}"
+    sentence = f"order: where nothing is moved back the shares are {alone}"
+    if found.bits_left is None:
+        so_few = f"so few {found.unit}s ({found.units})"
+        sentence += f"; no attack could show by {so_few} that the order of one {whose} keeps less than all its bits"
+    return told, sentence
 
 
 def noticed(context: AttackContext, clients: LiveClients) -> str:
