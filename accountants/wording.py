@@ -150,8 +150,8 @@ def _mixing(mechanism: SplitMechanism) -> list[str]:
         said.append("ratios are hidden, but accounted for as if published: other clients' data can reveal them")
     if mechanism.seated and mechanism.noise.law == "gaussian":
         said.append(
-            "the drawn clients take seats uniformly at random, anew in every round, and a ratio belongs to a seat: the "
-            "mean over the seats is charged"
+            "the drawn clients take seats uniformly at random, anew in every round and once for all its releases; a "
+            "ratio belongs to a seat, and the mean over the seats is charged"
         )
     if isinstance(ratio, RealizedRatios):
         said.append("ratios are public; the number is for the ratios that were realized")

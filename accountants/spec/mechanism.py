@@ -225,11 +225,12 @@ class SplitMechanism(Checked):
             return drawn and not alone and not getattr(mixing, "colluding", False)
         if not getattr(mixing.ratio, "published", True):
             return True
-        random_masks = isinstance(mixing, CutMix) and self.random_masks
-        if mixing.colluding:
-            return random_masks and mixing.overfull
-        alike = isinstance(mixing, Mixup) and isinstance(mixing.ratio, FixedRatio) and mixing.ratio.even
-        return random_masks or (drawn and not alike)
+        if isinstance(mixing, CutMix):
+            if mixing.colluding:
+                return self.random_masks and mixing.overfull
+            return self.random_masks or drawn
+        alike = isinstance(mixing.ratio, FixedRatio) and mixing.ratio.even
+        return drawn and not alike and not mixing.colluding
 
     @property
     def ragged(self) -> bool:
