@@ -37,8 +37,8 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
         ValueError: if an order is out of range.
 
     Source: Mironov 2017; with random ratios ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's Theorem 1
-    fixes λ); k of n by the tight profile, or by Wang, Balle and Kasiviswanathan 2019 for random ratios; never above the
-    unsampled curve.
+    fixes λ); k of n by the tight profile, or by Wang, Balle and Kasiviswanathan 2019 for densities of ratios; never
+    above the unsampled curve.
 
     >>> from privkit.accountants.spec.parts import Noise
     >>> from privkit.accountants.spec.sensitivity import Clamp

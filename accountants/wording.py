@@ -7,7 +7,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, RealizedRatios
-from privkit.accountants.spec.parts import CutMix, EveryRound, NoMixing, Poisson, PrivateUpdates
+from privkit.accountants.spec.parts import (
+    CutMix,
+    EveryRound,
+    NoMixing,
+    Poisson,
+    PrivateUpdates,
+    WithoutReplacement,
+)
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.spec.sensitivity import Categories
 
@@ -141,6 +148,11 @@ def _mixing(mechanism: SplitMechanism) -> list[str]:
         )
     if isinstance(ratio, DirichletRatio | DirichletCounts) and not ratio.published:
         said.append("ratios are hidden, but accounted for as if published: other clients' data can reveal them")
+    if mechanism.seated and mechanism.noise.law == "gaussian":
+        said.append(
+            "the drawn clients take seats uniformly at random, anew in every round and once for all its releases; a "
+            "ratio belongs to a seat, and the mean over the seats is charged"
+        )
     if isinstance(ratio, RealizedRatios):
         said.append("ratios are public; the number is for the ratios that were realized")
     if isinstance(mixing, CutMix) and mixing.overfull:
@@ -183,7 +195,7 @@ def _hidden_mask(mechanism: SplitMechanism, mask: HiddenMask) -> list[str]:
 def _participation(mechanism: SplitMechanism) -> list[str]:
     """Sampling and what it needs."""
     part = mechanism.participation
-    if isinstance(part, EveryRound):
+    if isinstance(part, EveryRound) or (isinstance(part, WithoutReplacement) and part.rate == 1):
         said = ["every client takes part in every round: nothing is credited to sampling"]
     elif mechanism.participation_shows:
         how = f"with probability {part.rate:g} in each round, by coins that are independent of the data"

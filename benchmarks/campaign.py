@@ -50,9 +50,24 @@ def _shows(spec: dict[str, Any]) -> bool:
     return bool(spec["mixing"].get("colluding")) or spec["lower_model"] != "frozen"
 
 
+def _drawn(spec: dict[str, Any]) -> bool:
+    """Whether some clients of all are drawn."""
+    taking = spec["participation"]
+    return taking["kind"] == "without_replacement" and taking["chosen"] < taking["clients"]
+
+
+def _seated(spec: dict[str, Any]) -> bool:
+    """Whether clients take seats with uneven ratios at random, and Gaussian noise is charged by their mean."""
+    ratio = spec["mixing"].get("ratio", {})
+    if spec["participation"]["kind"] != "without_replacement" or spec["noise"]["law"] != "gaussian":
+        return False
+    return ratio.get("kind") in ("fixed", "counts") and len(set(ratio.get("ratios") or ratio["counts"])) > 1
+
+
 SAID = (
     (lambda s: s["participation"]["kind"] == "poisson" and not _shows(s), "secret coin"),
-    (lambda s: s["participation"]["kind"] == "without_replacement" and not _shows(s), "secretly"),
+    (lambda s: _drawn(s) and not _shows(s), "secretly"),
+    (_seated, "take seats uniformly at random, anew in every round"),
     (lambda s: isinstance(s["lower_model"], dict), "updates"),
     (lambda s: s["mixing"].get("ratio", {}).get("published") is False, "hidden"),
     (lambda s: s["mixing"].get("ratio", {}).get("kind") == "realized", "realized"),

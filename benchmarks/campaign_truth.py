@@ -115,17 +115,16 @@ def invert(log_delta: Callable[[float], float], delta: float) -> float:
 
 def renyi(one: Part, order: float) -> float:
     """D_α of one release of a pair, in the direction in which it is given; not more than the truth."""
-    with np.errstate(divide="ignore"):
-        weight = np.log(one.weight)
     if one.rate < 1:
-        moments = [w + _sampled_moment(one, s, order) for w, s in zip(weight, one.shift.tolist(), strict=True)]
-        return float(logsumexp(moments)) / (order - 1)
-    if one.law == "laplace":
+        inner = np.array([_sampled_moment(one, shift, order) for shift in one.shift.tolist()])
+    elif one.law == "laplace":
         return _laplace_renyi(float(one.shift[0]), order)
-    inner = order * (order - 1) / 2 * one.shift**2
+    else:
+        inner = order * (order - 1) / 2 * one.shift**2
     if inner.max() < 1:  # keeps the digits of small divergences
         return log1p(max(0.0, float(one.weight @ np.expm1(inner)) / float(one.weight.sum()))) / (order - 1)
-    return float(logsumexp(weight + inner)) / (order - 1)
+    with np.errstate(divide="ignore"):
+        return float(logsumexp(np.log(one.weight) + inner)) / (order - 1)
 
 
 def _laplace_renyi(shift: float, order: float) -> float:

@@ -87,15 +87,16 @@ def kept(clip: Spec, relation: str, patches: int, counts: Array, norm: int = 2) 
 # Ratios --------------------------------------------------------------------------------------------------------------
 
 
-def points(mixing: Spec, side: Side, cells: int) -> Points:
-    """The law of the ratio of the client that loses most."""
+def points(mixing: Spec, side: Side, cells: int, seated: bool = False) -> Points:
+    """The law of the ratio of the client that loses most; of a random seat, where fixed ratios belong to seats."""
     ratio, patches = mixing["ratio"], mixing.get("patches")
     kind = ratio["kind"]
     if kind in ("fixed", "counts"):
         ratios = ratio["ratios"] if kind == "fixed" else [count / sum(ratio["counts"]) for count in ratio["counts"]]
-        largest = max(ratios)
-        count = 0 if patches is None else _patches(largest, patches)
-        return _points([1.0], [largest], [count], [sum(one**2 for one in ratios)])
+        values = ratios if seated else [max(ratios)]
+        counts = [0 if patches is None else _patches(one, patches) for one in values]
+        each = 1 / len(values)
+        return _points([each] * len(values), values, counts, [sum(one**2 for one in ratios)] * len(values))
     if ratio["clients"] == 1:
         return _points([1.0], [1.0], [patches or 0], [1.0])
     a, b = ratio["concentration"], (ratio["clients"] - 1) * ratio["concentration"]
@@ -216,9 +217,13 @@ def _shifts(m: Spec, side: Side, cells: int) -> Iterator[tuple[str, Array, Array
             count = np.array([_patches(float(row[0]), mixing["patches"])])
             yield "all in one patch", *_in_one_patch(m, count, own_shifts(m, row, norm) * label, one), False
         return
-    law = points(mixing, side, cells)
+    seated = m["participation"]["kind"] == "without_replacement" and mixing["ratio"]["kind"] in ("fixed", "counts")
+    law = points(mixing, side, cells, seated)
     own = own_shifts(m, law.ratio, law.norm)
-    hidden = not mixing["ratio"].get("published", True) and not mixing["colluding"]
+    hidden = (seated or not mixing["ratio"].get("published", True)) and not mixing["colluding"]
+    if hidden and seated and mixing["kind"] == "cutmix":
+        yield "secret seats, along one line", _along(m, law, own * label), law.weight, True
+        return
     if mixing["kind"] == "mixup":
         yield "corners", np.sqrt(releases * own * (distance(clip, relation) / variance + label)), law.weight, hidden
         return
@@ -236,6 +241,21 @@ def _shifts(m: Spec, side: Side, cells: int) -> Iterator[tuple[str, Array, Array
         return
     held = kept(clip, relation, patches, law.count) / variance
     yield "worst mask", np.sqrt(releases * (held + own * label)), law.weight, False
+
+
+def _along(m: Spec, law: Points, label: Array) -> Array:
+    """[J] shifts of secret seats along the line on which all patches and the label move together."""
+    clip, patches, relation = m["smashed"], m["mixing"]["patches"], m["relation"]
+    whole, variance = distance(clip, relation), m["noise"]["smashed"] ** 2
+    held = whole * law.count / patches
+    if clip["kind"] == "clamp":  # the rest holds the largest patches
+        held = whole - kept(clip, relation, patches, patches - law.count)
+    full, ratio = whole / variance, np.maximum(law.ratio, 1e-300)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        line = np.sqrt(label) / ratio * (law.ratio > 0)  # the label's shift at ratio 1: of every seat alike
+    most = float(line.max(initial=0.0))
+    along = (held / variance + np.sqrt(label) * most) / np.sqrt(full + most**2)
+    return np.sqrt(m["releases"]) * along
 
 
 def _one_patch(m: Spec) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from privkit.accountants.bounds import gaussian, subsampled_rdp, subsampling
+from privkit.accountants.bounds import gaussian, sampled_renyi, subsampled_rdp, subsampling
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
@@ -28,12 +28,18 @@ _MOST_NODES = 4_000
 """Nodes of a law above which a grid of its profile takes minutes; the Rényi bound then stands alone."""
 
 
-_MEAN = "derived: mean of the exact Gaussian profile over the public coins"
+FEW = 256
+"""Shifts up to which the curve of a sampled release is the mean of the curves at each of them."""
+
+_MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if they were told"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PublicMixture(Step):
     """Gaussian releases of random shift; the server learns the shift with the release.
+
+    A secret sample has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ): the mean of the profiles of sampled releases with
+    each shift. So one of these, with its shift told, stands for it, in every composition.
 
     Attributes:
         law: of the shift.
@@ -63,11 +69,25 @@ class PublicMixture(Step):
     def reached(self) -> bool:
         return self.rate == 1
 
+    @property
+    def few(self) -> bool:
+        """Whether a sampled release is handled shift by shift."""
+        return self.rate < 1 and self.law.profile and self.law.mu.size <= FEW
+
     def rdp(self, orders: Array, count: int) -> Array:
         if self.rate == 1:
             return np.asarray(count * rdp(orders, self.law), float)
+        if self.few:
+            each = subsampled_rdp.fixed_size_gaussian_rdp(orders, self.rate, self.law.mu)
+            return count * self._mean_curve(orders, each)
         curve = subsampled_rdp.without_replacement_rdp(orders, self.rate, lambda order: rdp(order, self.law))
         return np.asarray(count * curve, float)
+
+    def fine_rdp(self, orders: Array, count: int) -> Array:
+        if not self.few:
+            return self.rdp(orders, count)
+        each = [sampled_renyi.without_replacement_gaussian(orders, self.rate, mu) for mu in self.law.mu.tolist()]
+        return np.minimum(self.rdp(orders, count), count * self._mean_curve(orders, np.array(each)))
 
     def shift(self, count: int) -> float:
         return sqrt(float(self.law.mu.max()) ** 2 * count)
@@ -83,8 +103,8 @@ class PublicMixture(Step):
             return log(value) if value > 0 else -inf
 
         return ClosedForm(
-            method="exact sampled profile" if sampled else "exact mixture over the public coins",
-            source=BALLE_BARTHE_GABOARDI if sampled else _MEAN,
+            method=f"mean of the {'sampled' if sampled else 'exact'} profiles over the coins",
+            source=f"{BALLE_BARTHE_GABOARDI}; {_MEAN}" if sampled else _MEAN,
             to_epsilon=lambda delta: invert(profile, delta),
             to_log_delta=log_delta,
         )
@@ -94,6 +114,10 @@ class PublicMixture(Step):
         if profile is None or (count > 1 and self.law.mu.size > _MOST_NODES):
             return None
         return [(profile, count)]
+
+    def _mean_curve(self, orders: Array, curves: Array) -> Array:
+        """[A] of the mixture, from the curves at each shift, [J, A]: moments e^((α − 1)·ε(α)) are averaged."""
+        return _log_mean_exp((orders - 1)[:, None] * curves.T, self.law.log_weight) / (orders - 1)
 
     def _profile(self) -> Profile | None:
         """Exact profile of one release; None where only the Rényi divergence of the law is known."""

@@ -18,7 +18,7 @@ from privkit.array import Array
 
 Sampling = Literal["every_round", "without_replacement", "poisson"]
 
-BALLE_BARTHE_GABOARDI = "Balle, Barthe and Gaboardi 2018, Theorem 9, attained"
+BALLE_BARTHE_GABOARDI = "Balle, Barthe and Gaboardi 2018, Theorem 9"
 HOW = {"every_round": "", "without_replacement": ", sampled k of n", "poisson": ", Poisson-sampled"}
 RENYI = {
     "every_round": "Mironov 2017",

@@ -7,7 +7,7 @@ these as infinite and charge them to δ. The rest is put on a few nodes, so that
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
 from typing import Self
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from privkit.accountants.bounds.bound import Bound, Limit
+from privkit.accountants.bounds.mixture import PublicMixture
 from privkit.accountants.bounds.renyi_composition import CONVERSION, named
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Steps
 from privkit.array import Array
 
-Piece = tuple[float, float, int, bool]
-"""Shift μ, rate, count, and whether it is Poisson-sampled."""
+Piece = tuple[Array, Array, float, int, bool]
+"""Shifts μ > 0 of a release, their probabilities, rate, count, and whether it is Poisson-sampled."""
 
 NODES = 48
 """Losses of one release. Twice as many lower ε by less than 1%."""
@@ -58,7 +59,8 @@ class TruncatedRenyiBound(Bound):
 
         δ ≤ p + λ^λ/(1 + λ)^{1+λ}·e^{K − λε} for every real λ > 0.
 
-    Under Poisson sampling the bound is that of the worse direction.
+    Under Poisson sampling the bound is that of the worse direction. A shift that is told has the moments of all its
+    values, each with its probability.
 
     Attributes:
         pieces: the Gaussian releases.
@@ -112,10 +114,16 @@ def truncated_renyi_bound(steps: Steps) -> TruncatedRenyiBound | None:
     """
     pieces, sampled = [], False
     for step, count in steps:
-        if not isinstance(step, GaussianRelease) or step.mu > LARGEST_SHIFT:
+        if isinstance(step, GaussianRelease):
+            mu, chance, poisson = np.array([step.mu]), np.ones(1), step.sampling == "poisson" and step.rate < 1
+        elif isinstance(step, PublicMixture) and step.few:
+            mu, chance, poisson = step.law.mu, np.exp(step.law.log_weight), False
+        else:
             return None
-        if step.rate > 0 and step.mu > 0:
-            pieces.append((step.mu, step.rate, count, step.sampling == "poisson" and step.rate < 1))
+        if mu.max() > LARGEST_SHIFT:
+            return None
+        if step.rate > 0 and mu.max() > 0:
+            pieces.append((mu[mu > 0], chance[mu > 0], step.rate, count, poisson))
             sampled |= step.rate < 1
     if not sampled:
         return None
@@ -125,11 +133,13 @@ def truncated_renyi_bound(steps: Steps) -> TruncatedRenyiBound | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Losses:
-    """Discretized losses of S pieces.
+    """Discretized losses of S pieces with J ≥ S shifts in all.
 
     Attributes:
-        loss: [S, N] ln P/Q at the nodes.
-        mass: [S, N] under Q; the last node holds ratios near 0.
+        loss: [J, N] ln P/Q at the nodes.
+        mass: [J, N] under Q, times the probability of the shift; the last node holds ratios near 0.
+        starts: [S] the first shift of each piece.
+        without: [S] probability that a release does not depend on the neighbor at all.
         infinite: [S] mass of P whose loss is infinite.
         infinite_back: [S] mass of Q whose loss is infinite in the other direction.
         error: [S] of a moment, relative: what rounding can have taken.
@@ -137,6 +147,8 @@ class _Losses:
 
     loss: Array
     mass: Array
+    starts: NDArray[np.int_]
+    without: Array
     infinite: Array
     infinite_back: Array
     error: Array
@@ -144,12 +156,12 @@ class _Losses:
     def reverse(self) -> _Losses:
         """The same with P and Q exchanged; ratios near 0 become infinite losses."""
         loss = self.loss[:, :-1]
-        return _Losses(
+        return replace(
+            self,
             loss=-loss,
             mass=self.mass[:, :-1] * np.exp(loss),
             infinite=self.infinite_back,
             infinite_back=self.infinite,
-            error=self.error,
         )
 
     def cumulants(self, tilt: Array) -> tuple[Array, Array, Array]:
@@ -157,18 +169,45 @@ class _Losses:
 
         It is ln(1 + E_Q[L^{λ+1} − 1]); what Q lacks of mass 1 would make it smaller.
         """
-        weight = np.exp((tilt + 1)[:, None] * self.loss)
+        sizes = np.diff(self.starts, append=len(self.loss))
+        weight = np.exp((np.repeat(tilt, sizes) + 1)[:, None] * self.loss)
         weight *= self.mass
-        moment = weight.sum(1)
+        moment = self.summed(weight.sum(1))
         weight *= self.loss
-        first = weight.sum(1) / moment
-        second = np.einsum("sn,sn->s", weight, self.loss) / moment - first**2
-        value = np.log1p(moment - self.mass.sum(1) + self.error * (1 + moment))
+        whole = moment + self.without
+        first = self.summed(weight.sum(1)) / whole
+        second = self.summed(np.einsum("sn,sn->s", weight, self.loss)) / whole - first**2
+        value = np.log1p(moment - self.summed(self.mass.sum(1)) + self.error * (1 + moment))
         return value, first, np.maximum(second, 0.0)
+
+    def summed(self, values: Array) -> Array:
+        """[J] over the shifts of each piece, [S]."""
+        return np.asarray(np.add.reduceat(values, self.starts))
+
+
+def _together(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[_Losses, Array]:
+    """Losses of the pieces of all runs, which cost about `spent` [S] of δ, and the count of each piece."""
+    shifts, chances, rates, counts, sampled = zip(*chain.from_iterable(runs), strict=True)
+    sizes, rounds = np.array([one.size for one in shifts]), np.array(counts)
+    owner, chance = np.repeat(np.arange(sizes.size), sizes), np.concatenate(chances)
+    each = _discretized(
+        np.concatenate(shifts), np.array(rates)[owner], rounds[owner], np.array(sampled)[owner], spent[owner]
+    )
+    starts = np.cumsum(sizes) - sizes
+    losses = replace(
+        each,
+        mass=each.mass * chance[:, None],
+        starts=starts,
+        without=np.maximum(1 - np.add.reduceat(chance, starts), 0.0),
+        infinite=np.add.reduceat(chance * each.infinite, starts),
+        infinite_back=np.add.reduceat(chance * each.infinite_back, starts),
+        error=np.maximum.reduceat(each.error, starts),
+    )
+    return losses, rounds
 
 
 def _discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bool_], spent: Array) -> _Losses:
-    """Nodes and masses of S pieces; their infinite losses cost about `spent` [S] of δ."""
+    """Nodes and masses of S pieces of one shift; their infinite losses cost about `spent` [S] of δ."""
     mu, q = np.maximum(shift, _SMALLEST_SHIFT)[:, None], rate[:, None]
     rarest = ndtri(np.minimum(spent / (rounds * rate), 0.45))[:, None]
     lowest = ndtri(np.minimum(spent / rounds, 0.45))[:, None]
@@ -204,16 +243,22 @@ def _discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.b
             mass[rows] = np.concatenate([nodes, np.maximum(ndtr(x[:, :1]) - shared, 0)], 1)
             loss[rows] = np.concatenate([log_ratio, np.log1p(-q[rows])], 1)
             infinite_back[rows] = mass[rows, -1] + _ROUNDING * ndtr(x[:, 0])
-    error = _ROUNDING / mu[:, 0]
-    return _Losses(loss=loss, mass=mass, infinite=infinite, infinite_back=infinite_back, error=error)
+    return _Losses(
+        loss=loss,
+        mass=mass,
+        starts=np.arange(mu.size),
+        without=np.zeros(mu.size),
+        infinite=infinite,
+        infinite_back=infinite_back,
+        error=_ROUNDING / mu[:, 0],
+    )
 
 
 def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> tuple[Array, Array]:
     """[R] ε of runs, each at its δ, and the Rényi orders."""
     sizes = np.array([len(run) for run in runs])
     owner = np.repeat(np.arange(sizes.size), sizes)
-    shift, rate, rounds, poisson = (np.array(column) for column in zip(*chain.from_iterable(runs), strict=True))
-    losses = _discretized(shift, rate, rounds, poisson, _SPENT * (deltas / sizes)[owner])
+    losses, rounds = _together(runs, _SPENT * (deltas / sizes)[owner])
 
     def total(values: Array) -> Array:
         return np.asarray(np.bincount(owner, values, minlength=sizes.size), float)
@@ -231,7 +276,8 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> tuple[Array, Ar
         return numerator / tilt, (numerator - tilt * (first + slope)) / (tilt**2 * second + tilt / (1 + tilt))
 
     least = surprise(losses)
-    largest = np.maximum.reduceat(np.abs(losses.loss).max(1), np.cumsum(sizes) - sizes)
+    of_pieces = np.maximum.reduceat(np.abs(losses.loss).max(1), losses.starts)
+    largest = np.maximum.reduceat(of_pieces, np.cumsum(sizes) - sizes)
     most = _LARGEST_EXPONENT / largest - 1
     variance = total(rounds * losses.cumulants(np.zeros(owner.size))[2])
     tilt = np.clip(np.sqrt(2 * np.clip(least, 0.1, 700) / variance), 1e-6, most)
@@ -242,7 +288,7 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> tuple[Array, Ar
         if not (moves := np.abs(change) > _CLOSE).any():
             break
         tilt = np.where(moves, np.clip(tilt * np.exp(np.clip(change, -1, 1)), 1e-6, most), tilt)
-    if poisson.any():
+    if any(sampled for *_, sampled in chain.from_iterable(runs)):
         back = losses.reverse()
         best = np.maximum(best, converted(back, surprise(back), at)[0])
     return np.maximum(best, 0), at + 1

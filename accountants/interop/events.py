@@ -102,8 +102,8 @@ def _gaussian(mechanism: SplitMechanism) -> DpEvent:
     if constant is None:
         raise ValueError(
             "dp_accounting has no event for a shift that is drawn at random and told with the release, such as random "
-            "ratios or a participation that shows (its mixture of Gaussians hides the draw): use fixed or realized "
-            "ratios, and everyone in every round"
+            "ratios, uneven ratios of seats that are drawn, or a participation that shows (its mixture of Gaussians "
+            "hides the draw): use fixed or realized ratios, and everyone in every round"
         )
     event = GaussianDpEvent(_multiplier(constant))
     part = mechanism.sampling

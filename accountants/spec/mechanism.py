@@ -11,7 +11,7 @@ from privkit.accountants.spec.mixing import (
     EXACT_PATCHES,
     DirichletCounts,
     DirichletRatio,
-    FixedCounts,
+    Fixed,
     FixedRatio,
     RatioLaw,
     RealizedRatios,
@@ -30,7 +30,7 @@ from privkit.accountants.spec.parts import (
 )
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, check_secrets
 from privkit.accountants.spec.sensitivity import Categories, ClipSet, PatchBall
-from privkit.accountants.spec.shift import ShiftLaw, one_patch, scaled, shift_law
+from privkit.accountants.spec.shift import ShiftLaw, one_patch, ratio_law, scaled, shift_law
 from privkit.certificate import Relation, Unit
 from privkit.constraints import Checked, Count
 
@@ -153,7 +153,7 @@ class SplitMechanism(Checked):
         """Laplace noise is accounted for where its shift is fixed."""
         ratio = getattr(self.mixing, "ratio", None)
         if self.noise.law == "laplace":
-            if not isinstance(ratio, FixedRatio | FixedCounts | None):
+            if not isinstance(ratio, Fixed | None):
                 raise ValueError(
                     "Laplace noise is accounted for with fixed ratios; use Gaussian noise with random ones"
                 )
@@ -207,6 +207,32 @@ class SplitMechanism(Checked):
         return ALWAYS if self.participation_shows else self.participation
 
     @property
+    def seated(self) -> bool:
+        """Whether uneven fixed ratios belong to seats, which the drawn clients take at random in every round."""
+        ratio = getattr(self.mixing, "ratio", None)
+        return isinstance(self.participation, WithoutReplacement) and isinstance(ratio, Fixed) and not ratio.even
+
+    @property
+    def secret_seat(self) -> bool:
+        """Whether nobody tells the server which message, which ratio or which patches are the neighbor's.
+
+        Drawn clients send messages without identity, and take random seats in a group. Clients that collude know their
+        own seats and masks: one seat is left, and the patches that exclusive masks leave.
+        """
+        mixing, drawn = self.mixing, isinstance(self.participation, WithoutReplacement)
+        if not isinstance(mixing, Mixup | CutMix) or mixing.group == 1:
+            alone = getattr(self.participation, "chosen", 1) == 1 or self.participation.rate == 1
+            return drawn and not alone and not getattr(mixing, "colluding", False)
+        if not getattr(mixing.ratio, "published", True):
+            return True
+        if isinstance(mixing, CutMix):
+            if mixing.colluding:
+                return self.random_masks and mixing.overfull
+            return self.random_masks or drawn
+        alike = isinstance(mixing.ratio, FixedRatio) and mixing.ratio.even
+        return drawn and not alike and not mixing.colluding
+
+    @property
     def ragged(self) -> bool:
         """Whether patches hold different numbers of coordinates, as in DP-CutMixSL's Table 1 (D_s = 10, N = 64).
 
@@ -231,45 +257,43 @@ class SplitMechanism(Checked):
 
         False in these cases, whose charge may be above the worst neighbors':
 
-        * hidden ratios: they are charged as if published;
+        * a message, a ratio, a seat or a mask that is a secret (`secret_seat`): it is charged as if it were told;
+        * secret places and rounds (`HiddenMask`, `RandomAllocation`): no pair is shown to reach their bounds;
+        * noisy updates of the lower model: their worst neighbors need not be those of the releases;
         * Dirichlet ratios of more than two clients that add their own noise: ‖λ‖² is bounded from below;
         * a density of ratios over more than `EXACT_PATCHES` patches: it is rounded up;
         * masks of which it is open how much distance, or whose noise, they keep: under a clip of the whole release a
           mask may miss the patch that differs;
-        * secretly drawn clients of unequal or random shares: it is not told whose share is which, but charged as if it
-          were, or as if it were the largest;
-        * Laplace noise with a participation that shows: it is charged as if everyone took part;
+        * Laplace noise with a participation that shows, or with seats that are taken at random: it is charged as if
+          everyone took part, and as if the neighbor had the largest ratio;
         * lower models that might show who took part.
+
+        Masks that are not said to be random are a part of the mechanism, which the server knows.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
+        if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation):
+            return False
+        if self.secret_seat or isinstance(self.lower_model, PrivateUpdates):
+            return False
         if self.ragged or (self.participation_shows and not self.colluders_know):
             return False
-        if self.participation_shows and self.noise.law != "gaussian":  # charged as if everyone took part
+        if self.noise.law == "laplace" and (self.participation_shows or self.seated):
             return False
         if isinstance(mixing, CutMix) and mixing.group > 1 and not self.smashed.additive:
             return False
         if isinstance(mixing, CutMix) and mixing.overfull and self.noise.site == "client":
             return False
-        if isinstance(ratio, FixedRatio | FixedCounts) and self.participation.rate < 1:
-            shares = ratio.ratios if isinstance(ratio, FixedRatio) else ratio.counts
-            return max(shares) == min(shares)
         if not isinstance(ratio, DirichletRatio | DirichletCounts):
             return True
-        if self.sampling.rate < 1 and ratio.group > 1:  # seated at random: ratios are told, but not whose they are
-            return False
         coarse = isinstance(mixing, CutMix) and mixing.patches > EXACT_PATCHES
         if coarse and isinstance(ratio, DirichletRatio):
             return False
-        return ratio.published and not (self.noise.site == "client" and ratio.group > 2)
+        return not (self.noise.site == "client" and ratio.group > 2)
 
     @property
     def law(self) -> RatioLaw | None:
         """Of the mixing ratios of one round; None without mixing."""
-        ratio = getattr(self.mixing, "ratio", None)
-        if ratio is None or isinstance(ratio, RealizedRatios):
-            return None
-        law: RatioLaw = ratio.law(self.mixing.patches if isinstance(self.mixing, CutMix) else None)
-        return law
+        return ratio_law(self)
 
     def shift(self) -> ShiftLaw:
         """μ of one round's releases of one unit, for Gaussian noise; of all rounds together where `joint`."""

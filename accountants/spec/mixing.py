@@ -101,11 +101,21 @@ class FixedRatio(Checked):
         """k."""
         return len(self.ratios)
 
+    @property
+    def even(self) -> bool:
+        """Whether all seats are alike."""
+        return len(set(self.ratios)) == 1
+
     def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
         """The client with the largest ratio loses most."""
         largest = max(self.ratios)
         share = largest if patches is None else float(rounded_up(np.array(largest), patches))
         return _point(largest, share, sum(ratio**2 for ratio in self.ratios))
+
+    def seats(self, patches: int | None) -> RatioLaw:
+        """The ratio of a seat that is drawn uniformly."""
+        ratios = np.array(self.ratios)
+        return _seats(ratios, ratios if patches is None else rounded_up(ratios, patches))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,12 +142,22 @@ class FixedCounts(Checked):
         """k."""
         return len(self.counts)
 
+    @property
+    def even(self) -> bool:
+        """Whether all seats are alike."""
+        return len(set(self.counts)) == 1
+
     def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
         """The client with the most patches."""
         if patches is not None and sum(self.counts) != patches:
             raise ValueError(f"counts must sum to the {patches} patches, got {sum(self.counts)} from {self.counts}")
         ratios = [count / sum(self.counts) for count in self.counts]
         return _point(max(ratios), max(ratios), sum(ratio**2 for ratio in ratios))
+
+    def seats(self, patches: int | None) -> RatioLaw:
+        """The ratio of a seat that is drawn uniformly."""
+        ratios = np.array(self.counts) / sum(self.counts)
+        return _seats(ratios, ratios)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,8 +223,8 @@ class DirichletRatio(_Dirichlet):
     Attributes:
         concentration: α_M > 0.
         clients: k ≥ 1.
-        published: whether the server learns λ. Hidden λ are accounted for as if published: that stays an upper bound
-            by joint convexity, and other clients' data can reveal λ.
+        published: whether the server learns λ, and with CutMix which patches are whose. Hidden ones are accounted for
+            as if published: that stays an upper bound by joint convexity, and other clients' data can reveal λ.
         drawn: "every_round" for fresh ratios in each round, "once" for ratios that every client keeps for all rounds.
             Once costs more over many rounds: a client with a large λ then has it every time.
 
@@ -264,12 +284,16 @@ class DirichletCounts(_Dirichlet):
         return RatioLaw(ratio=ratio, share=ratio, norm=norm, log_weight=log_weight)
 
 
+Fixed = FixedRatio | FixedCounts
+"""Ratios of clients that keep them or, where drawn clients take the seats at random, of these seats."""
+
 Ratio = FixedRatio | FixedCounts | RealizedRatios | DirichletRatio | DirichletCounts
 """A law of mixing ratios; `group` is the number of clients, k.
 
 Except for realized ratios, `law(patches, sharpness)` is that of the client that loses most. `patches` is N for CutMix
 and None for Mixup. `sharpness` is the largest μ of the release. It sets the quadrature's resolution: integrands vary on
-a scale of 1/μ in λ.
+a scale of 1/μ in λ. Fixed ratios also have `seats(patches)`: the law of one client's ratio where the clients take the
+seats of the group at random.
 """
 
 RATIOS = get_args(Ratio)
@@ -346,6 +370,13 @@ def _edges(patches: int) -> Array:
         growing = EXACT_PATCHES * (patches / EXACT_PATCHES) ** np.linspace(0, 1, 2 * EXACT_PATCHES)
         counts = np.unique(np.append(counts[:EXACT_PATCHES], np.ceil(growing).clip(max=patches))).astype(int)
     return counts / patches
+
+
+def _seats(ratios: Array, shares: Array) -> RatioLaw:
+    """[k] ratios and shares of all seats -> the law of one of them, drawn uniformly; equal seats are one point."""
+    ratio, first, number = np.unique(ratios, return_index=True, return_counts=True)
+    norm = np.full(ratio.size, sum(one**2 for one in ratios.tolist()))
+    return RatioLaw(ratio=ratio, share=shares[first], norm=norm, log_weight=np.log(number / ratios.size))
 
 
 def _point(ratio: float, share: float, norm: float) -> RatioLaw:

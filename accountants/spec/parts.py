@@ -152,6 +152,9 @@ class EveryRound:
 class WithoutReplacement(Checked):
     """A secret uniform subset of k of n clients each round; replace-one.
 
+    Where they are mixed, the drawn clients take the seats of the group uniformly at random, anew in every round. This
+    is so for k = n, too. A fixed ratio then belongs to a seat; with `EveryRound` it belongs to a client, who keeps it.
+
     Attributes:
         chosen: k in 1..n.
         clients: n ≥ 1.

@@ -63,6 +63,9 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
     μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. Where it shows who takes part, μ = 0
     with the probability of being left out: a public coin that no data enter.
 
+    A seat that is taken at random is charged as if it were told: it is independent of the data, so that the mean over
+    the seats of a divergence is an upper bound (joint convexity).
+
     Source: DP-CutMixSL Eq. 19 and 20, with realized counts, the noise's site and the neighbor's own λ put right.
     """
     law = _taking_part(mechanism)
@@ -80,7 +83,7 @@ def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
     """L1 sensitivity over the scale of one round's releases, and the number of coordinates if it is 1 (else 0)."""
     whole, label = scaled(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
-    law = mechanism.law
+    law = ratio_law(mechanism)
     if law is None:
         total = whole + label
     else:
@@ -99,7 +102,7 @@ def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
     whole, label = scaled(mechanism, "l1")
     many = l1_coordinates(mechanism.smashed, mechanism.relation)
     shift, kept, ratio = whole / many, many, 1.0
-    if (law := mechanism.law) is not None:
+    if (law := ratio_law(mechanism)) is not None:
         ratio = float(law.ratio.max())
         if isinstance(mechanism.mixing, CutMix):
             kept = ceil(float(_kept(mechanism, law.share).max()) * many - 1e-6)
@@ -110,6 +113,23 @@ def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
         classes = l1_coordinates(mechanism.labels, mechanism.relation)
         parts.append((ratio * label / classes, classes * mechanism.releases))
     return tuple((shift, count) for shift, count in parts if count and shift)
+
+
+def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | None:
+    """Of the mixing ratios of one round; None without mixing, and for realized ratios.
+
+    Fixed ratios are those of the client that loses most, or of a random seat where drawn clients take the seats.
+
+    Args:
+        mechanism: with the mixing.
+        sharpness: as for `Ratio`.
+    """
+    ratio = getattr(mechanism.mixing, "ratio", None)
+    if ratio is None or isinstance(ratio, RealizedRatios):
+        return None
+    patches = mechanism.mixing.patches if isinstance(mechanism.mixing, CutMix) else None
+    law: RatioLaw = ratio.seats(patches) if mechanism.seated else ratio.law(patches, sharpness)
+    return law
 
 
 def scaled(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[float, float]:
@@ -137,14 +157,14 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):  # without credit to masks
         return ShiftLaw(mu=np.array([sqrt(mechanism.releases * (whole**2 + label**2))]), log_weight=_CERTAIN)
     ratio = mechanism.mixing.ratio
-    patches = mechanism.mixing.patches if isinstance(mechanism.mixing, CutMix) else None
     if isinstance(ratio, RealizedRatios):
-        every = ratio.per_round(patches)
+        every = ratio.per_round(mechanism.mixing.patches if isinstance(mechanism.mixing, CutMix) else None)
         s, y = _shares(mechanism, every)
         squared = mechanism.releases * (s * whole**2 + y * label**2).sum(0)
         return ShiftLaw(mu=np.array([sqrt(squared.max())]), log_weight=np.zeros(1))
     releases = mechanism.releases * (mechanism.rounds if mechanism.drawn_once else 1)
-    law = ratio.law(patches, sqrt(releases * (whole**2 + label**2)))
+    law = ratio_law(mechanism, sqrt(releases * (whole**2 + label**2)))
+    assert law is not None
     s, y = _shares(mechanism, law)
     if one_patch(mechanism):
         # All of the distance may lie in one patch, which a uniform mask keeps with probability q.
@@ -153,8 +173,9 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
         squared = np.concatenate([whole**2 + y * label**2, y * label**2])
         log_weight = np.concatenate([law.log_weight + kept, law.log_weight + dropped])
         return ShiftLaw(mu=np.sqrt(releases * squared), log_weight=log_weight, profile=False)
-    # One λ for all releases of a round has the larger Rényi divergence (Jensen), but no order of the profiles.
-    profile = law.ratio.size == 1 or mechanism.releases == 1 or mechanism.drawn_once
+    # One λ for all releases of a round has the larger Rényi divergence (Jensen), but no order of the profiles. A seat
+    # is taken once a round.
+    profile = law.ratio.size == 1 or mechanism.releases == 1 or mechanism.drawn_once or mechanism.seated
     mu = np.sqrt(releases * (s * whole**2 + y * label**2))
     return ShiftLaw(mu=mu, log_weight=law.log_weight, profile=profile).merged()
 

@@ -54,6 +54,7 @@ class Noised(Receipt):
         ratios: float [G, k], the λ_i that were really drawn; None without mixing.
         counts: int64 [G, k], the positions N_i that were really kept; None without masks.
         present: bool [G, k], the seats that were taken; None for all.
+        published: whether the server learns who sits where, and with which ratios and masks.
     """
 
     clip: ClipSet | None
@@ -67,6 +68,7 @@ class Noised(Receipt):
     ratios: Tensor | None = None
     counts: Tensor | None = None
     present: Tensor | None = None
+    published: bool = True
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """What is proven over the whole run, against the server."""
@@ -122,6 +124,8 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
         return nothing(str(reason))
     if certificate.kind == "nothing":
         return certificate
+    if not _every_round_as_charged(receipt, mechanism):
+        certificate = replace(certificate, lower=None)
     if receipt.added_by == "mixer" and isinstance(mechanism.mixing, NoMixing):
         said.append(_TRUSTED)
     return _told(certificate, receipt, release_count, said)
@@ -156,6 +160,18 @@ def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechani
         releases=release_count.batch_size if client else 1,
     )
     return mechanism, said
+
+
+def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
+    """Whether each round is mixed as it is charged, and the server is told how.
+
+    Not if some groups are larger than the one that is charged, or if the remainder of the positions is dealt at random:
+    then no client has the largest share every time.
+    """
+    if isinstance(receipt.mixing, NoMixing) or receipt.mixed_by == "server":
+        return True
+    dealt = isinstance(receipt.mixing.ratio, FixedCounts) and not receipt.mixing.ratio.even
+    return receipt.published and mechanism.mixing == receipt.mixing and not dealt
 
 
 def _of_labels(clip: ClipSet, noise: Noise, release_count: ReleaseCount) -> SplitMechanism:

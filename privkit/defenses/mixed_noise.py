@@ -81,6 +81,7 @@ class MixedNoise(BoundedNoise):
             ratios=ratios,
             counts=counts,
             present=present,
+            published=self.published,
         )
         release = Release(
             smashed=mixed.to(smashed.dtype),

@@ -1,0 +1,412 @@
+"""Small specifications of mixing, and what pairs of data sets really give away: by enumeration and integration.
+
+Nothing here comes from the accountants. A specification is JSON, read by this file's own understanding of its words:
+
+* In every round, client i sits on seat i. Drawn clients take the k seats uniformly at random, and nobody is told.
+  Seats are places in a mixture or, where some clients of all are drawn, the places of messages without identity.
+* Masks that are not random lie one after the other, in the order of the seats, and are told. Random ones are uniform
+  and secret. Ratios are told unless they say otherwise.
+* Clients that collude tell everything but what the neighbor released, their own noise included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, permutations, product
+from math import factorial, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve
+from scipy.special import gammaln, roots_jacobi
+
+Array = NDArray[np.float64]
+Spec = dict[str, Any]
+Law = tuple[tuple[tuple[float, ...], float], ...]
+"""Means and their probabilities."""
+MOST_DIMENSIONS = 3
+"""Dimensions in which densities are integrated."""
+_BIN = 0.005
+"""Width of a bin of losses, where rounds are composed."""
+
+
+# Random specifications -----------------------------------------------------------------------------------------------
+
+
+def draw(seed: int) -> tuple[Spec, float]:
+    """A specification with at most three seats, three patches and five clients, and a δ."""
+    random = np.random.default_rng([7, seed])
+
+    def one(**shares: float) -> str:
+        return str(random.choice(list(shares), p=np.array(list(shares.values())) / sum(shares.values())))
+
+    law = one(gaussian=0.92, laplace=0.08)
+    kind = one(none=0.1, mixup=0.3, cutmix=0.55, hidden_mask=0.05 if law == "gaussian" else 0)
+    group, patches = int(random.integers(1 if kind == "none" else 2, 4)), int(random.integers(1, 4))
+    if law == "laplace":
+        patches, group = min(patches, 2), group if kind != "none" else min(group, 2)
+    taking: Spec = {"kind": "every_round"}
+    if kind != "hidden_mask" and random.random() < 0.75:
+        most = 5 if group < 3 else 4
+        taking = {"kind": "without_replacement", "chosen": group, "clients": int(random.integers(group, most + 1))}
+    mixing: Spec = {"kind": "hidden_mask", "kept": int(random.integers(1, patches + 1)), "patches": patches}
+    if kind != "hidden_mask":
+        mixing = {"kind": kind, "colluding": bool(random.random() < 0.15)}
+    rounds = 2 if random.random() < 0.1 else 1
+    if kind in ("mixup", "cutmix"):
+        mixing["ratio"] = _ratio(random, one, kind, group, patches, law, taking, rounds)
+        mixing |= {"patches": patches} if kind == "cutmix" else {}
+    dimensions = patches if kind in ("cutmix", "hidden_mask") else int(random.integers(1, 3))
+    if kind == "none" and taking["kind"] != "every_round":
+        dimensions = 1
+    labeled = law == "gaussian" and kind in ("mixup", "cutmix") and dimensions < 3 and random.random() < 0.2
+    shift = float(np.exp(random.uniform(np.log(0.5), np.log(5))))
+    trained = kind != "hidden_mask" and random.random() < 0.1
+    own = law == "gaussian" and kind in ("mixup", "cutmix") and mixing["ratio"].get("published", True)
+    site = "client" if own and random.random() < 0.3 else "mixer"  # hidden ratios would hide the noise's variance, too
+    spec = {
+        "kind": "split_mechanism",
+        "smashed": {"kind": "clamp", "low": -1.0, "high": 1.0, "dimensions": dimensions},
+        "labels": {"kind": "one_hot"} if labeled else None,
+        "noise": {
+            "kind": "noise",
+            "law": law,
+            "smashed": 2 * dimensions**0.5 / shift,
+            "labels": 2 / shift if labeled else None,
+            "site": site,
+        },
+        "lower_model": "trained" if trained else "frozen",
+        "relation": "add_or_remove_one" if kind == "hidden_mask" and random.random() < 0.7 else "replace_one",
+        "unit": "client" if trained else "record",
+        "mixing": mixing,
+        "participation": taking,
+        "rounds": rounds,
+        "releases": 1,
+        "random_masks": bool(kind == "cutmix" and random.random() < 0.3),
+    }
+    return spec, float(np.exp(random.uniform(np.log(1e-3), np.log(0.1))))
+
+
+def _ratio(
+    random: np.random.Generator, one: Any, kind: str, group: int, patches: int, law: str, taking: Spec, rounds: int
+) -> Spec:
+    """Ratios that whole patches can have, where there are patches."""
+    cut, every, gaussian = kind == "cutmix", taking["kind"] == "every_round", law == "gaussian"
+    which = one(
+        even=0.2,
+        uneven=0.3,
+        counts=0.5 if cut else 0,
+        dirichlet=0.25 if gaussian and not cut and (every or group == 2) else 0,
+        dirichlet_counts=0.2 if gaussian and cut else 0,
+        realized=0.1 if gaussian and every else 0,
+    )
+    counts = random.multinomial(patches if cut else 20, random.dirichlet(np.full(group, 1.5)))
+    if which == "counts" or (cut and which in ("even", "uneven")):
+        if which == "even" and patches % group == 0:
+            counts = np.full(group, patches // group)
+        if which != "counts":
+            return {"kind": "fixed", "ratios": (counts / patches).tolist()}
+        return {"kind": "counts", "counts": counts.tolist()}
+    if which in ("even", "uneven"):
+        return {"kind": "fixed", "ratios": [1 / group] * group if which == "even" else (counts / 20).tolist()}
+    if which == "realized":
+        rows = [random.multinomial(patches if cut else 20, np.full(group, 1 / group)) for _ in range(rounds)]
+        return {"kind": "realized", "ratios": [(row / row.sum()).tolist() for row in rows]}
+    concentration, published = float(np.exp(random.uniform(-0.5, 1.5))), bool(random.random() < 0.7)
+    law_of = {"kind": which, "concentration": concentration, "clients": group}
+    return law_of | {"published": published, "drawn": "every_round"}
+
+
+# What is drawn -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """One outcome of all coins of a round.
+
+    Attributes:
+        chance: its probability.
+        told: what the server knows of it.
+        seats: the client on each seat.
+        ratios: of each seat.
+        masks: [k, D], which coordinates are whose.
+    """
+
+    chance: float
+    told: Any
+    seats: tuple[int, ...]
+    ratios: tuple[float, ...]
+    masks: Array
+
+
+def draws(m: Spec, number: int) -> list[Draw]:
+    """Everything that can be drawn in a round of this number."""
+    mixing, taking, dimensions = m["mixing"], m["participation"], m["smashed"]["dimensions"]
+    if mixing["kind"] == "hidden_mask":
+        kept = list(combinations(range(dimensions), mixing["kept"]))
+        each = [np.isin(np.arange(dimensions), one).astype(float)[None] for one in kept]
+        return [Draw(chance=1 / len(kept), told=None, seats=(0,), ratios=(1.0,), masks=mask) for mask in each]
+    drawn = taking["kind"] == "without_replacement"
+    everybody = drawn and mixing["kind"] == "none" and taking["chosen"] == taking["clients"]
+    group = taking["chosen"] if drawn else _group(mixing)
+    seatings = list(permutations(range(taking["clients"]), group)) if drawn else [tuple(range(group))]
+    found = []
+    for ratios, likely, known in _ratios(mixing, group, number):
+        for masks, chance, mask in _masks(m, ratios, group):
+            for seats in seatings:
+                told: Any = (known, mask, seats if not drawn or everybody else None)
+                if mixing.get("colluding"):
+                    told = (ratios, masks.tobytes(), seats)
+                p = likely * chance / len(seatings)
+                found.append(Draw(chance=p, told=told, seats=seats, ratios=ratios, masks=masks))
+    return found
+
+
+def _group(mixing: Spec) -> int:
+    """Seats of a message."""
+    ratio = mixing.get("ratio", {"clients": 1})
+    if "clients" in ratio:
+        return int(ratio["clients"])
+    listed = ratio.get("ratios") or ratio["counts"]
+    return len(listed[0] if ratio["kind"] == "realized" else listed)
+
+
+def _ratios(mixing: Spec, group: int, number: int) -> Iterator[tuple[tuple[float, ...], float, Any]]:
+    """Ratios of the seats, their probability, and what is told of them."""
+    ratio = mixing.get("ratio")
+    if ratio is None:
+        yield (1.0,) * group, 1.0, None
+    elif ratio["kind"] in ("fixed", "counts", "realized"):
+        values = ratio.get("ratios") or [count / sum(ratio["counts"]) for count in ratio["counts"]]
+        yield tuple(values[number] if ratio["kind"] == "realized" else values), 1.0, None
+    else:
+        law = _counts(ratio, mixing["patches"]) if ratio["kind"] == "dirichlet_counts" else _dirichlet(ratio)
+        for values, chance in law:
+            yield values, chance, values if ratio["published"] else None
+
+
+def _counts(ratio: Spec, patches: int) -> Iterator[tuple[tuple[float, ...], float]]:
+    """The Dirichlet-multinomial law."""
+    a, k = ratio["concentration"], ratio["clients"]
+    for counts in product(range(patches + 1), repeat=k):
+        if sum(counts) == patches:
+            log = gammaln(k * a) - gammaln(k * a + patches) + gammaln(patches + 1)
+            log += sum(gammaln(a + count) - gammaln(a) - gammaln(count + 1) for count in counts)
+            yield tuple(count / patches for count in counts), float(np.exp(log))
+
+
+def _dirichlet(ratio: Spec) -> Iterator[tuple[tuple[float, ...], float]]:
+    """Nodes of a Gauss rule."""
+    a, k = ratio["concentration"], ratio["clients"]
+    if k == 2:
+        for x, weight in zip(*_beta(a, a, 25), strict=True):
+            yield (x, 1 - x), weight
+        return
+    for x, weight in zip(*_beta(a, 2 * a, 11), strict=True):
+        for y, second in zip(*_beta(a, a, 11), strict=True):
+            yield (x, (1 - x) * y, (1 - x) * (1 - y)), weight * second
+
+
+def _beta(a: float, b: float, nodes: int) -> tuple[list[float], list[float]]:
+    x, weight = roots_jacobi(nodes, b - 1, a - 1)
+    return ((1 + x) / 2).tolist(), (weight / weight.sum()).tolist()
+
+
+def _masks(m: Spec, ratios: tuple[float, ...], group: int) -> Iterator[tuple[Array, float, Any]]:
+    """[k, D] masks with one coordinate a patch, their probability, and what is told of them."""
+    dimensions = m["smashed"]["dimensions"]
+    if m["mixing"]["kind"] != "cutmix":
+        yield np.ones((group, dimensions)), 1.0, None
+        return
+    counts = [round(ratio * dimensions) for ratio in ratios]
+    owners = np.repeat(np.arange(group), counts)
+    orders = sorted(set(permutations(owners.tolist()))) if m["random_masks"] else [tuple(owners.tolist())]
+    assert not m["random_masks"] or len(orders) == factorial(dimensions) // prod(map(factorial, counts))
+    for order in orders:
+        mask = (np.array(order) == np.arange(group)[:, None]).astype(float)
+        yield mask, 1 / len(orders), None if m["random_masks"] else order
+
+
+# Data sets -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Neighboring data sets.
+
+    Attributes:
+        neighbor: the client that is replaced.
+        data: [n, D] smashed data of all clients.
+        labels: [n] 0 or 1.
+        other: [D] what the neighbor has in the other data set; None where it is absent there.
+        other_label: likewise.
+    """
+
+    neighbor: int
+    data: Array
+    labels: NDArray[np.int_]
+    other: Array | None
+    other_label: int = 1
+
+
+def means(m: Spec, one: Draw, pair: Pair, second: bool) -> Array:
+    """[R] mean of what the server sees that is not known to it, over the standard deviation of its noise."""
+    noise, mixing = m["noise"], m["mixing"]
+    data, labels = pair.data.copy(), pair.labels.copy()
+    if second:
+        data[pair.neighbor] = 0.0 if pair.other is None else pair.other
+        labels[pair.neighbor] = pair.other_label
+    seats = list(one.seats)
+    sent, ratio = data[seats], np.array(one.ratios)[:, None]
+    label = np.eye(2)[labels[seats]]
+    if mixing["kind"] in ("none", "hidden_mask"):
+        return np.asarray((one.masks * sent / noise["smashed"]).ravel())
+    weight = one.masks if mixing["kind"] == "cutmix" else ratio * one.masks
+    scale, label_scale = noise["smashed"], noise["labels"] or 1.0
+    if noise["site"] == "client" and mixing["colluding"]:  # all that is left is the neighbor's own message
+        own = [seat for seat, client in enumerate(seats) if client == pair.neighbor and ratio[seat] > 0]
+        parts = [(one.masks[own] * sent[own] / scale).ravel(), (label[own] / label_scale).ravel()]
+    else:
+        spread = float(np.sqrt((ratio**2).sum())) if noise["site"] == "client" else 1.0
+        mixed = (weight * sent).sum(0) / (scale * (1.0 if mixing["kind"] == "cutmix" else spread))
+        parts = [mixed, (ratio * label).sum(0) / (label_scale * spread)]
+    return np.concatenate(parts[: 1 if m["labels"] is None else 2])
+
+
+# Losses --------------------------------------------------------------------------------------------------------------
+
+
+def epsilon(m: Spec, pair: Pair, delta: float, fine: bool = True) -> float:
+    """ε of a pair at δ, in the worse direction."""
+    rounds = [_round(m, number, pair, fine) for number in range(m["rounds"])]
+    found = 0.0
+    for side in (0, 1):
+        losses, masses = rounds[0][side]
+        for one in rounds[1:]:
+            losses, masses = _sum((losses, masses), one[side])
+        found = max(found, _solved(losses, masses, delta))
+    return found
+
+
+def _round(m: Spec, number: int, pair: Pair, fine: bool) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Losses and masses of one round, in both directions; what is told is told to both."""
+    told: dict[Any, tuple[dict[bytes, float], dict[bytes, float]]] = {}
+    for one in draws(m, number):
+        for second, law in enumerate(told.setdefault(one.told, ({}, {}))):
+            mean = (means(m, one, pair, bool(second)).round(10) + 0.0).tobytes()
+            law[mean] = law.get(mean, 0.0) + one.chance
+    alike: dict[tuple[Law, Law], float] = {}
+    for first, other in told.values():
+        chance, origin = sum(first.values()), np.frombuffer(min(first))
+        laws = _moved(first, origin, chance), _moved(other, origin, chance)
+        alike[laws] = alike.get(laws, 0.0) + chance
+    found = [(_integrated(m["noise"]["law"], *laws, fine), chance) for laws, chance in alike.items()]
+    there, back = (
+        (
+            np.concatenate([both[side][0] for both, _ in found]),
+            np.concatenate([chance * both[side][1] for both, chance in found]),
+        )
+        for side in (0, 1)
+    )
+    return there, back
+
+
+def _moved(law: dict[bytes, float], origin: Array, chance: float) -> Law:
+    """A law given what is told, about another origin."""
+    centers = [tuple(((np.frombuffer(mean) - origin).round(9) + 0.0).tolist()) for mean in law]
+    return tuple(sorted(zip(centers, [round(p / chance, 12) for p in law.values()], strict=True)))
+
+
+def _integrated(law: str, first: Law, second: Law, fine: bool) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Losses and masses of both directions, on a grid over the space that the means span."""
+    if first == second:
+        return ((np.zeros(1), np.ones(1)),) * 2
+    centers = np.array([mean for mean, _ in first + second])
+    if law == "gaussian":
+        _, values, axes = np.linalg.svd(centers - centers[0], full_matrices=False)
+        centers = (centers - centers[0]) @ axes[values > 1e-6].T
+    width = centers.shape[1]
+    assert width <= MOST_DIMENSIONS
+    reach = 6.5 if law == "gaussian" else 13.0
+    step = {1: (0.1, 0.02), 2: (0.3, 0.08), 3: (0.5, 0.25)}[width][fine]
+    ends = zip(centers.min(0), centers.max(0), strict=True)
+    lines = [np.arange(low - reach, high + reach + step, step) for low, high in ends]
+    density = [np.zeros(tuple(line.size for line in lines)) for _ in range(2)]
+    for number, (center, (_, chance)) in enumerate(zip(centers.tolist(), first + second, strict=True)):
+        term = np.array(chance)
+        for line, middle in zip(lines, center, strict=True):
+            term = term[..., None] * _density(law, line - middle) * step
+        density[number >= len(first)] += term
+    one, other = (np.maximum(part.ravel(), 1e-300) for part in density)
+    losses = np.log(one) - np.log(other)
+    return (losses, one), (-losses, other)
+
+
+def _density(law: str, x: Array) -> Array:
+    return np.exp(-x * x / 2) / np.sqrt(2 * np.pi) if law == "gaussian" else np.exp(-np.abs(x)) / 2
+
+
+def _sum(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Sum of two independent losses, each rounded to a bin."""
+    arrays, least = [], 0
+    for losses, masses in (one, other):
+        likely = masses > 1e-16
+        index = np.round(losses[likely] / _BIN).astype(int)
+        least += index.min()
+        arrays.append(np.bincount(index - index.min(), masses[likely]))
+    masses = np.maximum(fftconvolve(*arrays), 0.0)
+    return (least + np.arange(masses.size)) * _BIN, masses
+
+
+def _solved(losses: Array, masses: Array, delta: float) -> float:
+    """The ε at which Σ masses·(1 − e^{ε − loss}) over larger losses is δ."""
+    order = np.argsort(-losses)
+    losses, masses = losses[order], masses[order]
+    above = np.cumsum(masses)
+    below = np.cumsum(masses * np.exp(np.minimum(-losses, 600.0)))
+    following = np.append(losses[1:], -np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        solved = np.log(np.maximum(above - delta, 0.0) / below)
+    found = np.flatnonzero((above > delta) & (solved >= following))
+    return max(0.0, float(solved[found[0]])) if found.size else 0.0
+
+
+# The search ----------------------------------------------------------------------------------------------------------
+
+
+def searched(m: Spec, delta: float, seed: int = 0, tries: int = 4, moves: int = 16) -> float:
+    """The largest ε of any pair that was found: corners of the clamp, climbed one entry at a time."""
+    random = np.random.default_rng([11, seed])
+    dimensions, mixing = m["smashed"]["dimensions"], m["mixing"]
+    drawn = m["participation"]["kind"] == "without_replacement"
+    clients = m["participation"]["clients"] if drawn else 1 if mixing["kind"] == "hidden_mask" else _group(mixing)
+    absent = m["relation"] == "add_or_remove_one"
+    ones = np.ones(dimensions)
+    starts = []
+    for neighbor in range(1 if drawn else clients):
+        for rest, label in ((-ones, 1), (ones, 0), (0 * ones, 1)):
+            data = np.tile(rest, (clients, 1))
+            data[neighbor] = ones
+            labels = np.full(clients, label)
+            labels[neighbor] = 0
+            starts.append(Pair(neighbor=neighbor, data=data, labels=labels, other=None if absent else -ones))
+        for _ in range(tries if clients > 1 else 0):
+            data = random.choice([-1.0, 1.0], (clients, dimensions))
+            labels = random.integers(0, 2, clients)
+            labels[neighbor] = 0
+            starts.append(Pair(neighbor=neighbor, data=data, labels=labels, other=None if absent else -data[neighbor]))
+    ranked = sorted(((epsilon(m, pair, delta, False), number) for number, pair in enumerate(starts)), reverse=True)
+    best, top = ranked[0][0], starts[ranked[0][1]]
+    for _ in range(moves if clients > 1 or dimensions > 1 else 0):
+        data, other = top.data.copy(), None if top.other is None else top.other.copy()
+        row, column = int(random.integers(clients)), int(random.integers(dimensions))
+        data[row, column] = random.choice([-1.0, 0.0, 1.0])
+        if other is not None and random.random() < 0.2:
+            other[column] = random.choice([-1.0, 1.0])
+        moved = Pair(neighbor=top.neighbor, data=data, labels=top.labels, other=other)
+        if (value := epsilon(m, moved, delta, False)) > best:
+            best, top = value, moved
+    finalists = [top, *(starts[number] for _, number in ranked[:2])]
+    return max(epsilon(m, pair, delta) for pair in finalists)
