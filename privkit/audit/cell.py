@@ -15,7 +15,7 @@ from privkit.audit.findings import at_chance
 from privkit.audit.goals import GOALS
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
 from privkit.audit.goals.trained import TrainedContext
-from privkit.audit.recorded import recorded_context, recorded_notes, why_not
+from privkit.audit.recorded import declared_check, recorded_context, recorded_notes, why_not
 from privkit.audit.seed_data import SeedData
 from privkit.audit.tuning import tuned
 from privkit.config import AuditConfig
@@ -111,7 +111,10 @@ def run_cell(
     storages = cell.defense.spec.storages
     held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
     remark = tuple(filter(None, [config.remarks.get(cell.defense.label)]))
-    row = row.model_copy(update={"notes": (*seed_data.warnings, *remark, *told, *held, *row.notes)})
+    checks = () if context is None else declared_check(context)
+    row = row.model_copy(
+        update={"notes": (*seed_data.warnings, *remark, *told, *held, *row.notes), "checks": (*row.checks, *checks)}
+    )
     log(f"{row.status} {row.reason}".strip())
     return row
 

@@ -95,7 +95,9 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
     )
     often = replace(often, delta=config.delta)
     receipt = wire.receipts[0]
-    proven = of_run(receipt.certificate(often), often, config.training).kind == "differential_privacy"
+    claim = of_run(receipt.certificate(often), often, config.training)
+    # A claim about labels that the server holds is none about this release.
+    proven = claim.kind == "differential_privacy" and claim.covers == "release"
     mechanism = receipt.mechanism(often) if proven else None
     own = seed_data.auxiliary
     again = {
