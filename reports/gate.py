@@ -38,7 +38,8 @@ class Gate:
 
     A condition that bounds what may be recovered (ssim <= x, psnr <= x, mse >= x) must also hold for the constant
     guesses, which anybody can make without the release: an attack that does worse than they do has failed, and its
-    failure is no merit of the defense.
+    failure is no merit of the defense. Nor is the failure of an attack on a recording that was not given what made the
+    release (`Row.doubt`).
 
     Attributes:
         column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is somebody's word,
@@ -126,6 +127,8 @@ class Gate:
                 f"{row.defense} / {row.attack}, seed {row.seed}: {self.column} is {self._shown(values[guess])}"
                 f"{assumed(self.column, [row])}{guess}{self._declared(row)}, {wanted}"
             )
+            if met and row.doubt and self._bounds_recovery(row):
+                met, sentence = False, f"{sentence}; but it is not shown: {row.doubt}"
             results.append((row, None if open_ else met, sentence))
         return results
 
@@ -162,12 +165,17 @@ class Gate:
         own = found.get(column)
         values: dict[str, Interval | float | None] = {"": own}
         metric = found.get(column.removesuffix("_worst"))
-        if isinstance(metric, Metric) and self.comparison.startswith("<" if metric.higher_is_closer else ">"):
+        if isinstance(metric, Metric) and self._bounds_recovery(row):
             for name, what in CONSTANT_FLOORS.items():
                 if (floor := found.get(f"floor_{name}_{column}")) is not None:
                     guess = f" for {what}, a guess that needs no release (the attack has {metric.value:.4f})"
                     values[guess] = floor
         return values
+
+    def _bounds_recovery(self, row: Row) -> bool:
+        """Whether an attack that fails would meet the condition."""
+        metric = numbers(row).get((gated(self.column) or self.column).removesuffix("_worst"))
+        return isinstance(metric, Metric) and self.comparison.startswith("<" if metric.higher_is_closer else ">")
 
 
 def _threat_model(gate: str, given: str) -> ThreatModel:

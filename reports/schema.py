@@ -174,6 +174,9 @@ class Row(Frozen):
     empirical_bound: Annotated[
         EmpiricalBound | None, Field(description="what canaries show of ε, beside what is claimed of the same release")
     ] = None
+    doubt: Annotated[
+        str, Field(description="why it does not show that the defense holds, if the attack fails; empty in older rows")
+    ] = ""
     notes: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     costs: Costs | None = None

@@ -10,9 +10,10 @@ from privkit.reports.columns import START, csv_text
 from privkit.reports.schema import Frozen, Row, Summary
 from privkit.reports.strongest import FLOORS, NAMES, beyond_guesses, deciding, distance, falls
 from privkit.reports.tables import FLOOR_NAMES, Table, interval
+from privkit.reports.verdict import CLAIM, DECLARED
 from privkit.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
-Outcome = Literal["falls", "holds", "not_applicable", "not_tried"]
+Outcome = Literal["falls", "holds", "not_shown", "not_applicable", "not_tried"]
 
 HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
 MEANING = (
@@ -37,7 +38,8 @@ class ThreatVerdict(Frozen):
     Attributes:
         defense: its label.
         threat_model: one of `THREAT_MODELS`, or `OTHERS`.
-        outcome: falls to `attack`; holds against all that were mounted; no mounted attack applies; or none was mounted.
+        outcome: falls to `attack`; holds against all that were mounted; is not shown to, since what failed attacks were
+            given of a recording is not what made its release; no mounted attack applies; or none was mounted.
         attack: the strongest one over the seeds; empty where none gave a number.
         against: the other attacks that gave numbers.
         untried: registered attacks of this very model that were not mounted.
@@ -144,22 +146,31 @@ def _verdict(
         found = _measured(best, means.get((best[0].defense, winner), {})) + _narrowly(best)
         others = [attack for attack in ranked if attack != winner]
         return made("falls", f"falls to {winner}{needs}{seeds}: {found}", winner, others, found)
-    sound = [
-        name for name in ranked if all(check.passed for r in numbers[name] for check in r.checks if check.decisive)
-    ]
-    if any(row.attack in sound for row in own):
-        found = _measured(numbers[sound[0]], means.get((rows[0].defense, sound[0]), {}))
-        tried = [row for name in sound for row in numbers[name]]
+    sound = [name for name in ranked if all(map(_sound, numbers[name]))]
+    weighty = [name for name in sound if not any(row.doubt for row in numbers[name])]
+    if any(row.attack in weighty for row in own):
+        found = _measured(numbers[weighty[0]], means.get((rows[0].defense, weighty[0]), {}))
+        tried = [row for name in weighty for row in numbers[name]]
         sharper, besides = _sharper(tried), (_single(tried), _unnamed(tried), _failed(within))
-        told = f"holds against {', '.join(sound)}, at the floor{sharper}: {found}{''.join(besides)}"
+        told = f"holds against {', '.join(weighty)}, at the floor{sharper}: {found}{''.join(besides)}"
         remarks = [remark.strip("; ") for remark in (sharper, *besides) if remark]
-        return made("holds", told, sound[0], sound[1:], found, remarks)
+        return made("holds", told, weighty[0], weighty[1:], found, remarks)
+    if doubted := [row for row in own if row.attack in sound]:
+        found = _measured(numbers[sound[0]], means.get((rows[0].defense, sound[0]), {}))
+        why = next(row.doubt for row in doubted if row.doubt)
+        told = f"not shown: {', '.join(sound)} failed ({found}), but {why}"
+        return made("not_shown", told, sound[0], sound[1:], found, [why])
     if own and all(row.status == "not_applicable" for row in own):
         return made("not_applicable", f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}")
     if own:
         broken = dict.fromkeys(row.attack for row in own if row.status != "not_applicable")
         return made("not_tried", f"no number: {', '.join(broken)} failed", against=ranked)
     return made("not_tried", NOT_TRIED)
+
+
+def _sound(row: Row) -> bool:
+    """Whether the attack passed its control experiments; what is claimed of ε says nothing about its numbers."""
+    return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARED))
 
 
 def _name(row: Row) -> str:
@@ -171,7 +182,7 @@ def _failed(rows: Sequence[Row]) -> str:
     """A remark on attacks that ended in an error or did not pass their control experiments."""
     seeds: dict[str, list[bool]] = {}
     for row in rows:
-        sound = row.status != "error" and all(check.passed for check in row.checks if check.decisive)
+        sound = row.status != "error" and _sound(row)
         seeds.setdefault(row.attack, []).append(sound)
     told = [
         attack + (f" in {each.count(False)} of {len(each)} seeds" if len(each) > 1 else "")

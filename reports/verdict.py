@@ -12,12 +12,15 @@ from privkit.reports.schema import Check, Frozen, PlannedCell, Row
 
 CLAIM = "claim_stands"
 """Name of the check that holds a claimed ε against canaries."""
+DECLARED = "declaration_stands"
+"""Name of the check that holds a declared mechanism against the data of its recording."""
 
 
 class Judgement(Frozen):
     """One check of one row, or of one defended model.
 
-    `kind`: "control" (an attack's control experiment), "claim" (a claimed ε against canaries), "number" (whether any
+    `kind`: "control" (an attack's control experiment), "claim" (a claimed ε against canaries, or a declared mechanism
+    against the data of its recording), "number" (whether any
     attack gave one) or "gate" (a condition of the user's). `met` is None where it cannot be told yet.
     """
 
@@ -114,7 +117,11 @@ def _of(row: Row) -> dict[str, object]:
 
 def _decisive(row: Row, check: Check) -> Judgement:
     """A decisive check of a row; one that could not be judged is not met."""
-    found = {"kind": "claim" if check.name == CLAIM else "control", "name": check.name, "met": check.passed is True}
+    found = {
+        "kind": "claim" if check.name in (CLAIM, DECLARED) else "control",
+        "name": check.name,
+        "met": check.passed is True,
+    }
     return Judgement.model_validate({**_of(row), **found, "sentence": f"{row.defense} / {row.attack}: {check.detail}"})
 
 

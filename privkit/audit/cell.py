@@ -15,9 +15,9 @@ from privkit.audit.findings import at_chance
 from privkit.audit.goals import GOALS
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
 from privkit.audit.goals.trained import TrainedContext
-from privkit.audit.recorded import recorded_context, recorded_notes, why_not
+from privkit.audit.recorded import RecordedContext, declared_check, recorded_context, recorded_notes, why_not
 from privkit.audit.seed_data import SeedData
-from privkit.audit.standing import held_against_its_releases
+from privkit.audit.standing import declaration_check, held_against_its_releases
 from privkit.audit.tuning import tuned
 from privkit.config import AuditConfig
 from privkit.domains.labels import several
@@ -112,7 +112,13 @@ def run_cell(
     storages = cell.defense.spec.storages
     held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
     remark = tuple(filter(None, [config.remarks.get(cell.defense.label)]))
-    row = row.model_copy(update={"notes": (*seed_data.warnings, *remark, *told, *held, *row.notes)})
+    recorded = isinstance(context, RecordedContext)
+    checks = (
+        declared_check(context) if recorded else declaration_check(None if context is None else context.certificate)
+    )
+    row = row.model_copy(
+        update={"notes": (*seed_data.warnings, *remark, *told, *held, *row.notes), "checks": (*row.checks, *checks)}
+    )
     log(f"{row.status} {row.reason}".strip())
     return row
 

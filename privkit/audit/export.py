@@ -98,7 +98,9 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
     receipt = wire.receipts[0]
     own = seed_data.auxiliary
     certificate = held_against_its_releases(of_run(receipt.certificate(often), often, config.training), edge, own.x)
-    mechanism = receipt.mechanism(often) if certificate.kind == "differential_privacy" else None
+    # A claim about labels that the server holds is none about this release.
+    proven = certificate.kind == "differential_privacy" and certificate.covers == "release"
+    mechanism = receipt.mechanism(often) if proven else None
     again = {
         "model": _named(config.model.to_json()),
         "defense": cell.defense.to_json(),

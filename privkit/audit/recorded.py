@@ -10,17 +10,22 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.accountants.answer import epsilon
+from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View, known_to
 from privkit.audit.claims import limits_of, uncovered
+from privkit.audit.declared import Declared, declared_by, defended
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.seed_data import SeedData
+from privkit.certificate import Certificate
 from privkit.config import AuditConfig
+from privkit.defenses.charge import given_labels, nothing
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
 from privkit.interval import clopper_pearson
 from privkit.recording.read import Recording
-from privkit.registry import parse
-from privkit.reports.schema import Row
+from privkit.recording.replay import FAR
+from privkit.reports.schema import Check, Row
+from privkit.reports.verdict import DECLARED
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
@@ -35,6 +40,8 @@ from privkit.wire.channel import black_box_query, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.transcript import RecordedRound, Transcript
 
+_DECLARED = "ε is of the mechanism that the recording declares; privkit did not run it"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedContext(AttackContext):
@@ -43,10 +50,12 @@ class RecordedContext(AttackContext):
     Attributes:
         source: the recording.
         device: where the attack computes.
+        declared: what came of holding the recording against itself.
     """
 
     source: Recording
     device: torch.device
+    declared: Declared
 
     def refuse(self) -> None:
         """Refuse what needs the training itself, more passes than were recorded, or true labels that were not."""
@@ -98,19 +107,11 @@ class RecordedContext(AttackContext):
     @cached_property
     def _lower(self) -> nn.Module | None:
         """The clients' part: `Clients` if privkit knows its defense, or a user's module."""
-        lower, described = self.source.lower(), self.source.description
+        lower = self.source.lower()
         if lower is None:
             return None
+        lower = defended(lower, self.source, self.config.protocol.spec, derive(self.cell.seed, "frozen block"))
         lower = lower.to(self.device)
-        if described.defense and not isinstance(lower, Clients):
-            lower = Clients.build(
-                lower.cpu(),
-                parse("defenses", described.defense).spec,
-                self.source.domain,
-                classes=self.source.classes,
-                seed=derive(self.cell.seed, "frozen block"),
-                protocol=self.config.protocol.spec,
-            ).to(self.device)
         _must_fit(lower, self.source, self.device)
         return lower
 
@@ -161,13 +162,14 @@ def recorded_context(
     accuracy = None
     if measured.accuracy is not None and measured.test_images is not None:
         accuracy = clopper_pearson(measured.accuracy * measured.test_images, measured.test_images)
-    mechanism = source.mechanism_of(passes)
-    certificate = None if mechanism is None else epsilon(mechanism, config.delta)
-    limits = None if certificate is None else limits_of(certificate, mechanism)
+    declared, mechanism = declared_by(source), source.mechanism_of(passes)
+    certificate = _certificate(source, declared, mechanism, config.delta)
+    limits = limits_of(certificate, mechanism) if certificate is not None else None
+    doubt = declared.doubt if {"lower", "query"} & known_to(cell.attack.spec) else ""
     rounds = len(source.views) // described.passes * min(passes, described.passes)
     views = [_on(view, device) for view in source.views[:rounds]]
     members = source.members if len(source.truth) else torch.full_like(source.members, -1)
-    row = base.model_copy(update={"accuracy": accuracy, "certificate": certificate, "limits": limits})
+    row = base.model_copy(update={"accuracy": accuracy, "certificate": certificate, "limits": limits, "doubt": doubt})
     return RecordedContext(
         config=config,
         cell=cell,
@@ -181,7 +183,42 @@ def recorded_context(
         row=row,
         source=source,
         device=device,
+        declared=declared,
     )
+
+
+def _certificate(
+    source: Recording, declared: Declared, mechanism: SplitMechanism | None, delta: float
+) -> Certificate | None:
+    """What follows from what the recording declares, which stays declared; nothing if its own data refute it."""
+    if source.left_out:
+        made = nothing(
+            f"this old recording (schema version {source.description.schema_version}) leaves out "
+            f"{' and '.join(source.left_out)} of its mechanism, which once took the most favorable value; write what "
+            "holds into recording.json"
+        )
+    elif mechanism is None:
+        return None
+    elif declared.compared.refuted:
+        made = nothing("; ".join(declared.compared.refuted))
+    else:
+        made = epsilon(mechanism, delta)
+        clear = mechanism.labels is None and any(view.labels is not None for view in source.views)
+        if made.kind == "differential_privacy" and clear:
+            made = given_labels(made, mechanism.lower_model)
+    return replace(made.declared(_DECLARED), standing="declared")
+
+
+def declared_check(context: AttackContext) -> tuple[Check, ...]:
+    """Whether the recorded data refute what is declared of them; nothing without a mechanism."""
+    assert isinstance(context, RecordedContext)
+    if context.source.mechanism is None or context.source.left_out:
+        return ()
+    compared = context.declared.compared
+    refuted = "; ".join(compared.refuted)
+    detail = refuted or f"what the recording declares is not refuted by its data: {compared.sentence}"
+    judged = bool(compared.checked or refuted)
+    return (Check(name=DECLARED, passed=not refuted if judged else None, detail=detail, decisive=judged),)
 
 
 def recorded_notes(context: AttackContext) -> tuple[str, ...]:
@@ -206,10 +243,18 @@ def recorded_notes(context: AttackContext) -> tuple[str, ...]:
     repeated = [*(["accuracy"] if measured.accuracy is not None else []), *([sent] if sent else [])]
     if repeated:
         told.append(f"as the recording says, unchecked: {', '.join(repeated)}")
+    if source.description.schema_version == 1:
+        told.append("an old recording, of schema version 1")
+    if context.declared.distance is not None and context.declared.distance > FAR:
+        told.append(context.declared.doubt)
+    elif context.declared.unsent:
+        told.append(f"not sent again through the recorded lower segment: {context.declared.unsent}")
     if source.mechanism is not None and context.certificate is not None:
-        told.append(
-            "the certificate is of the mechanism that the recording names; whether the training ran it, nobody checked"
-        )
+        compared = context.declared.compared
+        refuted = "what the recording declares is refuted by its own data"
+        told.append(f"{refuted if compared.refuted else _DECLARED}; {compared.sentence}")
+        if context.declared.own:
+            told.append("privkit wrote this recording of a run; nothing shows that its files are what they were")
         told += uncovered(context.certificate, source.mechanism.lower_model, known_to(context.attack))
     return tuple(filter(None, (attacked, *told)))
 

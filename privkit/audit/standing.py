@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,8 @@ from privkit.certificate import Certificate
 from privkit.defenses.chain import stages_of
 from privkit.defenses.charge import nothing
 from privkit.defenses.measured import contradiction, is_own
+from privkit.reports.schema import Check
+from privkit.reports.verdict import DECLARED
 from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import Clients
 
@@ -42,7 +46,7 @@ def held_against_its_releases(certificate: Certificate, edge: Clients, records: 
     if not own:
         return certificate
     if found := contradiction(stages, tuple(smashed.shape[1:])):
-        return nothing(f"what was measured contradicts what is declared: {found}")
+        return replace(nothing(f"what was measured contradicts what is declared: {found}"), standing="declared")
     if all(stage.place == "server" for stage in own):  # what a server does to a release earns nothing and costs nothing
         return certificate
     names = " and ".join(stage.name for stage in own)
@@ -50,6 +54,15 @@ def held_against_its_releases(certificate: Certificate, edge: Clients, records: 
         f"what {names} did is declared by its receipt: privkit measured the change of a release, the noise and the "
         "orders, and nothing contradicted the receipt"
     )
+
+
+def declaration_check(certificate: Certificate | None) -> tuple[Check, ...]:
+    """Whether measurements contradict what a user's own stages declare; nothing where nothing is declared."""
+    if certificate is None or certificate.standing == "proven":
+        return ()
+    refuted = certificate.kind == "nothing"
+    detail = certificate.statement if refuted else certificate.assumptions[-1]
+    return (Check(name=DECLARED, passed=not refuted, detail=detail, decisive=True),)
 
 
 @torch.no_grad()

@@ -286,13 +286,33 @@ def _told(certificate: Certificate, receipt: Noised, release_count: ReleaseCount
     """The accountant's certificate with what it cannot know."""
     assumptions, statement = list(certificate.assumptions), certificate.statement
     if receipt.labels is None:
-        updates = " and the updates" if isinstance(release_count.lower_model, PrivateUpdates) else " alone"
-        assumptions = [line for line in assumptions if not line.startswith("labels stay with the client")]
-        said, statement = [GIVEN_LABELS, *said], f"{statement}; of the smashed data{updates}, given the labels"
+        certificate = given_labels(certificate, release_count.lower_model)
+        statement, (told, *assumptions) = certificate.statement, certificate.assumptions
+        said = [told, *said]
     if not receipt.at_inference:
         said = [*said, _CLEAR_AFTERWARDS]
     said = [*said, _IDEAL, *_past_one_over_n(certificate, release_count)]
     return replace(certificate, statement=statement, assumptions=(*assumptions, *said), quantities=_quantities(receipt))
+
+
+def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
+    """The claim where labels travel without noise: the accountant takes them to stay with the client.
+
+    Args:
+        certificate: differential privacy of the smashed data.
+        lower_model: as in `ReleaseCount`.
+
+    Returns:
+        The claim about the smashed data, given the labels, which its first assumption says.
+
+    >>> said = Certificate(kind="differential_privacy", statement="ε", assumptions=("labels stay with the client",))
+    >>> given_labels(said, "frozen").statement
+    'ε; of the smashed data alone, given the labels'
+    """
+    updates = " and the updates" if isinstance(lower_model, PrivateUpdates) else " alone"
+    rest = [line for line in certificate.assumptions if not line.startswith("labels stay with the client")]
+    told = f"{certificate.statement}; of the smashed data{updates}, given the labels"
+    return replace(certificate, statement=told, assumptions=(GIVEN_LABELS, *rest))
 
 
 def _past_one_over_n(certificate: Certificate, release_count: ReleaseCount) -> list[str]:

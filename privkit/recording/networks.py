@@ -23,8 +23,8 @@ _OBJECTS = ("custom_obj_", "opaque_obj_")
 """How members of an exported program begin that hold pickled objects."""
 
 
-def network(described: Network, files: Files) -> nn.Module:
-    """A segment in evaluation mode, without gradients of its weights.
+def network(described: Network, files: Files, *, training: bool = False) -> nn.Module:
+    """A segment without gradients of its weights, in evaluation mode or for good in training mode.
 
     Raises:
         UsageError: if the builder cannot be imported or called, or its weights do not fit.
@@ -32,7 +32,8 @@ def network(described: Network, files: Files) -> nn.Module:
     """
     if described.program:
         return _program(described.program, files)
-    return _built(described, files).eval().requires_grad_(False)
+    built = _built(described, files).train(training).requires_grad_(False)
+    return Program(built) if training else built
 
 
 def _built(described: Network, files: Files) -> nn.Module:
@@ -96,6 +97,8 @@ def _program(name: str, files: Files) -> nn.Module:
 
 class Program(nn.Module):
     """A program as a module without weights of its own: programs refuse what attacks ask of modules, such as `train`.
+
+    A module in it stays in its mode, too.
 
     Args:
         program: what computes.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.accountants.spec.records import from_json
+from privkit.accountants.spec.records import from_json, to_json
 from privkit.attacks.base import View
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
@@ -38,6 +40,8 @@ class Recording:
         members: int64 [R·N, k], of all rounds of one pass: the true image on each seat of each released row; −1 where
             nobody knows it.
         mechanism: what a certificate is computed from, with the first pass in it; or None.
+        left_out: fields that the mechanism of an old recording left out, so that nothing follows from it.
+        untrimmed: the recording before a budget took a part of it; None if this is it.
         files: file -> SHA-256 of what was read.
         folder: of the recording.
     """
@@ -52,6 +56,13 @@ class Recording:
     mechanism: SplitMechanism | None
     files: Mapping[str, str]
     folder: Path
+    left_out: tuple[str, ...] = ()
+    untrimmed: Recording | None = None
+
+    @property
+    def whole(self) -> Recording:
+        """All that the folder holds."""
+        return self.untrimmed or self
 
     @property
     def domain(self) -> Images:
@@ -86,6 +97,7 @@ class Recording:
         place = torch.full((int(used.max()) + 1 if len(used) else 0,), -1).scatter(0, used, torch.arange(len(used)))
         return replace(
             self,
+            untrimmed=self.whole,
             views=tuple(view for number, view in enumerate(self.views) if number % each < kept),
             own=self.own[:own],
             truth=self.truth[used] if len(self.truth) else self.truth,
@@ -104,21 +116,62 @@ class Recording:
         if self.mechanism is None:
             return None
         rounds = self.description.rounds // self.description.passes
-        known = self.members[self.members >= 0]
-        of_one = int(known.bincount().max()) if len(known) else rounds
-        each = rounds if self.mechanism.unit == "client" else of_one
+        each = rounds if self.mechanism.unit == "client" else self.whole.most_released or rounds
         return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each)
 
+    def members_of(self, number: int) -> Tensor:
+        """The true image on each seat of each row of a round, int64 [N, k]; −1 where nobody knows it."""
+        each = len(self.views) // self.description.passes
+        parts: Sequence[Tensor] = self.members.split([len(view.smashed) for view in self.views[:each]])
+        return parts[number % each]
+
+    @property
+    def most_released(self) -> int | None:
+        """How often one record is released in a pass; None if no true image is known.
+
+        It is the largest number of rows that one true image is on. Images without `truth.members` are numbered row by
+        row, so that equal images count as one record, too: if one in ten is released as often, since a dataset may hold
+        a picture twice.
+        """
+        known = self.members[self.members >= 0]
+        if not len(known):
+            return None
+        alike = self._alike[known].bincount()
+        return max(int(known.bincount().max()), _of_one_in_ten(alike))
+
+    @property
+    def rounds_of_one(self) -> int | None:
+        """In how many rounds of a pass a record is: one in ten is in as many or more; None if none is known."""
+        each = len(self.views) // self.description.passes
+        parts = [self.members_of(number) for number in range(each)]
+        seen = [self._alike[part[part >= 0]].unique() for part in parts]
+        return _of_one_in_ten(torch.cat(seen).bincount()) if any(map(len, seen)) else None
+
+    @cached_property
+    def _alike(self) -> Tensor:
+        """For every true image the number of the first one that is equal to it, int64 [M]."""
+        if not len(self.truth):
+            return torch.arange(0 if self.labels is None else len(self.labels))
+        first: dict[bytes, int] = {}
+        return torch.tensor([first.setdefault(image.numpy().tobytes(), at) for at, image in enumerate(self.truth.x)])
+
     def lower(self) -> nn.Module | None:
-        """The clients' part, built anew; None if it was not recorded."""
-        return self._network(self.description.lower)
+        """The clients' part, built anew, in the mode that made its release; None if it was not recorded."""
+        sent = self.description.replay
+        return self._network(self.description.lower, training=sent is not None and sent.mode == "train")
 
     def upper(self) -> nn.Module | None:
         """The server's segment, likewise."""
         return self._network(self.description.upper)
 
-    def _network(self, described: Network | None) -> nn.Module | None:
-        return None if described is None else network(described, Files(self.folder, self.files))
+    def _network(self, described: Network | None, *, training: bool = False) -> nn.Module | None:
+        return None if described is None else network(described, Files(self.folder, self.files), training=training)
+
+
+def _of_one_in_ten(counts: Tensor) -> int:
+    """The largest number that one in ten of all that are counted reach."""
+    known = counts[counts > 0].sort(descending=True).values
+    return int(known[len(known) // 10])
 
 
 def read_recording(folder: Path) -> Recording:
@@ -151,6 +204,7 @@ def read_recording(folder: Path) -> Recording:
         raise DataError(f"{here}: rounds have smashed data of different shapes; record one form only")
     truth, labels = _images(described, tensors, "truth", here)
     own, own_labels = _images(described, tensors, "own", here)
+    mechanism, left_out = _mechanism(described, folder)
     recording = Recording(
         description=described,
         views=views,
@@ -159,7 +213,8 @@ def read_recording(folder: Path) -> Recording:
         truth=truth,
         labels=labels,
         members=torch.empty(0),
-        mechanism=_mechanism(described, folder),
+        mechanism=mechanism,
+        left_out=left_out,
         files=dict(sorted(files.read.items())),
         folder=folder,
     )
@@ -274,14 +329,14 @@ def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, he
     return given.long().view(seats)
 
 
-def _mechanism(described: Description, folder: Path) -> SplitMechanism | None:
-    """The described mechanism.
+def _mechanism(described: Description, folder: Path) -> tuple[SplitMechanism | None, tuple[str, ...]]:
+    """The described mechanism, and the fields that an old recording left out.
 
     Raises:
-        DataError: if it is none.
+        DataError: if it is none, or leaves out a field: each default would be the most favorable value.
     """
     if described.mechanism is None:
-        return None
+        return None, ()
     try:
         made = from_json(described.mechanism)
     except (ValueError, TypeError) as error:
@@ -290,4 +345,20 @@ def _mechanism(described: Description, folder: Path) -> SplitMechanism | None:
         raise DataError(
             f"{folder}: mechanism is a {type(made).__name__}; give a SplitMechanism, kind 'split_mechanism'"
         )
-    return made
+    missing = tuple(_missing(described.mechanism, to_json(made)))
+    if missing and described.schema_version > 1:
+        raise DataError(
+            f"{folder}: mechanism leaves out {' and '.join(missing)}, and privkit takes no value for granted that "
+            f"lowers ε; state {'it' if len(missing) == 1 else 'them'}, as privkit.Recorder.save(mechanism=…) does"
+        )
+    return made, missing
+
+
+def _missing(given: Any, whole: Any, path: str = "") -> Iterator[str]:
+    """Fields of a specification that were not written, by their path."""
+    if isinstance(whole, dict) and isinstance(given, dict):
+        for name, value in whole.items():
+            if name not in given:
+                yield path + name
+            else:
+                yield from _missing(given[name], value, f"{path}{name}.")

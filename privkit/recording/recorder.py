@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import warnings
 from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,10 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.records import to_json
 from privkit.attacks.base import View
 from privkit.errors import UsageError, one_line
+from privkit.recording.declared import variance_of
 from privkit.recording.files import packed
 from privkit.recording.read import Recording
+from privkit.recording.replay import FAR, Ask, replay
 from privkit.recording.write import write_recording
 
 
@@ -49,6 +54,7 @@ class Recorder:
 
     Attributes:
         left_out: rounds that were left out.
+        watched: rounds that were seen, these among them.
 
     >>> import tempfile
     >>> lower, images = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), torch.rand(10, 1, 4, 4)
@@ -64,7 +70,7 @@ class Recorder:
         if rounds < 1:
             raise UsageError(f"rounds must be a whole number >= 1, got {rounds}; it is how many of the last are kept")
         self._rounds: deque[_Round] = deque(maxlen=rounds)
-        self.left_out = 0
+        self.left_out = self.watched = 0
         self._handle = None if client is None else client.register_forward_hook(self._hook)
 
     def _hook(self, module: nn.Module, given: tuple[Tensor, ...], smashed: Tensor) -> None:
@@ -79,6 +85,7 @@ class Recorder:
             x: its images [N, C, H, W] in [0, 1], for scoring.
             y: their labels, int64 [N], for scoring.
         """
+        self.watched += 1
         made = _Round(smashed, x, y)
         if self._rounds and made.smashed.shape != self._rounds[0].smashed.shape:
             self.left_out += 1
@@ -102,6 +109,10 @@ class Recorder:
         **described: Any,
     ) -> Recording:
         """Write the recording and stop watching.
+
+        The last round is sent again through `lower` as it is written. If that is farther than `FAR` from what was
+        released, `lower` is written in training mode as well: batch normalization and dropout compute something else
+        there. The closer one is kept, and `recording.json` says its mode and its distance.
 
         Args:
             folder: new or empty.
@@ -142,11 +153,12 @@ class Recorder:
         views = [
             View(round=number, smashed=one.smashed, cut_gradient=one.gradient) for number, one in enumerate(rounds)
         ]
-        given = {"lower": (lower, lower_builder, images), "upper": (upper, upper_builder, rounds[0].smashed)}
         files: dict[str, bytes] = {}
-        for part, (module, builder, sample) in given.items():
-            if module is not None:
-                described[part] = _described(part, module, builder, sample, files)
+        if lower is not None:
+            last = rounds[-1] if rounds[-1].x is not None and not described.get("defense") else None
+            described |= _lower(lower, lower_builder, images, last, variance_of(mechanism), files)
+        if upper is not None:
+            described["upper"] = _described("upper", upper, upper_builder, rounds[0].smashed, files)
         if accuracy is not None:
             described["measured"] = {"accuracy": float(accuracy[0]), "test_images": int(accuracy[1])}
         if self.left_out:
@@ -161,13 +173,68 @@ class Recorder:
             name=name,
             image_shape=list(shape),
             batch_size=len(rounds[0].smashed),
+            watched=self.watched,
             mechanism=None if mechanism is None else to_json(mechanism),
             **described,
         )
 
 
+def _lower(
+    module: nn.Module,
+    builder: str,
+    images: Tensor | None,
+    last: _Round | None,
+    variance: float,
+    files: dict[str, bytes],
+) -> dict[str, Any]:
+    """The fields that describe the lower segment, in the mode in which it comes closer to the last release.
+
+    Without a last round, of known images and with nothing behind the segment, it stays in evaluation mode.
+    """
+    kept = _described("lower", module, builder, images, files)
+    if last is None:
+        return {"lower": kept}
+    found = {"eval": _distance(_ask("lower", module, builder, files), last, variance)}
+    if found["eval"] > FAR:
+        other: dict[str, bytes] = {}
+        with suppress(UsageError):  # of a module that cannot be traced in training mode
+            _described("lower", module, builder, images, other, training=True)
+            found["train"] = _distance(_ask("lower", module, builder, other, training=True), last, variance)
+        if found.get("train", inf) < found["eval"]:
+            files |= other
+    mode = min(found, key=lambda name: found[name])
+    if found[mode] == inf:
+        return {"lower": kept}
+    return {"lower": kept, "replay": {"mode": mode, "distance": found[mode]}}
+
+
+def _ask(part: str, module: nn.Module, builder: str, files: Mapping[str, bytes], *, training: bool = False) -> Ask:
+    """The segment as it is read back; with a builder, the module itself has the recorded weights."""
+    if builder:
+        return deepcopy(module).cpu().train(training)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, that programs are an old format
+        program: Ask = torch.jit.load(io.BytesIO(files[f"{part}.pt"]), map_location="cpu")
+    return program
+
+
+def _distance(ask: Ask, last: _Round, variance: float) -> float:
+    """Of the last round; infinite if it cannot be sent again."""
+    assert last.x is not None
+    try:
+        return replay(ask, last.x, last.smashed).distance(variance)
+    except (RuntimeError, ValueError, IndexError, TypeError):  # other images or another form: the audit says so
+        return inf
+
+
 def _described(
-    part: str, module: nn.Module, builder: str, sample: Tensor | None, files: dict[str, bytes]
+    part: str,
+    module: nn.Module,
+    builder: str,
+    sample: Tensor | None,
+    files: dict[str, bytes],
+    *,
+    training: bool = False,
 ) -> dict[str, str]:
     """How `recording.json` names a segment, whose file is added."""
     if builder:
@@ -179,7 +246,8 @@ def _described(
     try:
         with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")  # of shapes that a trace takes for constants
-            torch.jit.save(torch.jit.trace(deepcopy(module).cpu().eval(), sample, check_trace=False), buffer)
+            copied = deepcopy(module).cpu().train(training)
+            torch.jit.save(torch.jit.trace(copied, sample, check_trace=False), buffer)
     except (RuntimeError, TypeError) as error:
         raise UsageError(
             f"{part} cannot be recorded as a program ({one_line(error)}); name its {part}_builder"

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from privkit.errors import DataError, shortened
 from privkit.paths import MOST_TEXT
 
-SCHEMA_VERSION = 1
-"""Raised whenever the folder changes; a newer one is refused."""
+SCHEMA_VERSION = 2
+"""Raised whenever the folder changes: 2 lets a mechanism leave nothing out. A newer one is refused."""
 FILE = "recording.json"
 
 Whole = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -69,6 +69,18 @@ class Measured(_Frozen):
         return self
 
 
+class Replayed(_Frozen):
+    """The last round sent again through the lower segment as it was written; an audit measures it anew.
+
+    Attributes:
+        mode: of the segment: that of an evaluation, or that of training, where batch normalization and dropout differ.
+        distance: from what was released, relative (`privkit.recording.replay`).
+    """
+
+    mode: Literal["eval", "train"]
+    distance: Amount
+
+
 class Description(_Frozen):
     """The fields of `recording.json`.
 
@@ -79,6 +91,7 @@ class Description(_Frozen):
         batch_size: images of one client in a round.
         clients: that send in a round.
         rounds: recorded messages of all clients, pass after pass.
+        watched: rounds that the recorder saw, of which it kept the last; None if nobody counted.
         passes: how often the same images were sent, in the same order.
         messages: of a round, each of as many rows.
         mixed: images that each released row holds.
@@ -89,6 +102,7 @@ class Description(_Frozen):
         defense: what stands between the lower segment and the release, as `--defense` takes it; empty if `lower` holds
             it.
         upper: the server's segment.
+        replay: of the last round through `lower`, as the recorder measured it; its mode is that of `lower`.
         mechanism: what a certificate is computed from, as `privkit.accountants.spec.records` reads it.
         measured: by the owner.
         dataset: a name for tables, like the next two.
@@ -98,12 +112,13 @@ class Description(_Frozen):
         files: file -> SHA-256; those that are listed are checked.
     """
 
-    schema_version: Literal[1]
+    schema_version: Literal[1, 2]
     name: Annotated[str, Field(min_length=1, max_length=200)]
     image_shape: Annotated[list[Whole], Field(min_length=3, max_length=3)]
     batch_size: Whole
     clients: Whole = 1
     rounds: Whole
+    watched: Whole | None = None
     passes: Whole = 1
     messages: Whole = 1
     mixed: Whole = 1
@@ -113,6 +128,7 @@ class Description(_Frozen):
     lower: Network | None = None
     defense: str = ""
     upper: Network | None = None
+    replay: Replayed | None = None
     mechanism: dict[str, Any] | None = None
     measured: Measured = Measured()
     dataset: str = "recorded"

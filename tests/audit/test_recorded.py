@@ -8,14 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
+from privkit.accountants.spec.parts import Noise
+from privkit.audit.declared import declared_by
 from privkit.audit.export import export
 from privkit.audit.run import AuditRun, run_audit
+from privkit.audit.threats import threats_of
 from privkit.cli.app import app
+from privkit.defenses.charge import GIVEN_LABELS
 from privkit.errors import RunFolderError, UsageError
+from privkit.recording.recorder import Recorder
 from privkit.reports.schema import Row
+from privkit.reports.verdict import DECLARED
 from privkit.settings import resolve
+from tests.recording.declarations import SIGMA, changed, declared, drawn, noise
 from tests.recording.made import written
 from tests.small import SMALL, generator
 
@@ -52,8 +60,9 @@ def same(trained: AuditRun, folder: Path, attacks: list[str], **settings: Any) -
     assert len(defended) == len(attacks)
     for row in defended:
         found = again[row.attack]
-        for field in ("status", "recovered", "floors", "checks", "attack_curve", "threat_model", "queries", "accuracy"):
+        for field in ("status", "recovered", "floors", "attack_curve", "threat_model", "queries", "accuracy", "doubt"):
             assert getattr(found, field) == getattr(row, field), (row.attack, field)
+        assert [check for check in found.checks if check.name != DECLARED] == list(row.checks)
         stored = [
             np.load(run / "cells" / cell / "per_example.npz")
             for run, cell in ((trained.folder, row.cell), (folder / "run", found.cell))
@@ -62,6 +71,10 @@ def same(trained: AuditRun, folder: Path, attacks: list[str], **settings: Any) -
         if row.certificate is not None and row.certificate.kind == "differential_privacy":
             assert found.certificate is not None
             assert found.certificate.epsilon == row.certificate.epsilon
+            # Nothing shows that the files of a recording are what privkit wrote.
+            assert (row.certificate.standing, found.certificate.standing) == ("proven", "declared")
+            (declared,) = [check for check in found.checks if check.name == DECLARED]
+            assert (declared.passed, declared.decisive) == (True, True)
 
 
 def test_a_recording_of_a_trained_model_gives_the_same_numbers_bit_for_bit(trained: AuditRun, tmp_path: Path) -> None:
@@ -100,8 +113,8 @@ def test_auto_follows_from_what_is_there(tmp_path: Path) -> None:
         ({}, {"lower": HALF, "defense": "patch_shuffle"}, ["jigsaw", "jigsaw_white_box", "black_box", "white_box"]),
         ({**alone, **returned, "truth.labels": labels}, {}, ["label_leak"]),
     ]
-    for number, (changed, described, attacks) in enumerate(cases):
-        folder = written(tmp_path / str(number), changed, **described)
+    for number, (tensors, described, attacks) in enumerate(cases):
+        folder = written(tmp_path / str(number), tensors, **described)
         config = resolve({"recorded": str(folder), "attack": "auto"})
         assert [attack.name for attack in config.every_attack] == attacks
     with pytest.raises(UsageError, match="auto finds no attack for this recording"):
@@ -167,10 +180,11 @@ def test_labels_are_attacked_by_the_recorded_gradients(tmp_path: Path) -> None:
 
 
 def test_the_owner_s_numbers_are_repeated_and_the_mechanism_is_accounted_for(tmp_path: Path, trained: AuditRun) -> None:
-    export(trained.folder, tmp_path / "other")
-    mechanism = json.loads((tmp_path / "other" / "recording.json").read_text())["mechanism"]
+    export(trained.folder, tmp_path / "recording")
+    path = tmp_path / "recording" / "recording.json"
     measured = {"accuracy": 0.75, "test_images": 40, "bytes_up": 128.0}
-    folder = written(tmp_path / "recording", mechanism=mechanism, measured=measured, notes=["of last May"])
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"measured": measured, "notes": ["of last May"]}))
+    folder = tmp_path / "recording"
     (row,) = rows(folder, tmp_path / "run", attack="mid_grey", gate="epsilon<=1e9").values()
     assert row.accuracy is not None
     assert (row.accuracy.value, row.accuracy.n) == (0.75, 40)
@@ -178,6 +192,8 @@ def test_the_owner_s_numbers_are_repeated_and_the_mechanism_is_accounted_for(tmp
     assert row.certificate.epsilon == trained.rows[-2].certificate.epsilon  # type: ignore[union-attr]
     assert "of last May" in row.notes
     assert any("accuracy, 128 bytes up an image" in note for note in row.notes)
+    assert any("the recording declares; privkit did not run it; checked: rounds, " in note for note in row.notes)
+    assert any("privkit wrote this recording of a run" in note for note in row.notes)
 
 
 def test_settings_of_a_training_are_refused(tmp_path: Path) -> None:
@@ -209,3 +225,143 @@ def test_the_command_records_and_a_dry_run_names_the_cells(trained: AuditRun, tm
     assert "2 rounds of none, 50 true and" in recorded.output
     shown = CliRunner().invoke(app, ["audit", "--recorded", str(tmp_path / "r"), "--attack", "mid_grey", "--dry-run"])
     assert re.search(r"recorded-mid_grey-s0-\w+\n1 cells on a recording", shown.output), shown.output
+
+
+def test_a_recording_whose_data_refute_it_proves_nothing_and_is_not_clean(tmp_path: Path) -> None:
+    """Raw releases and σ = 100: ε = 0.267 before."""
+    four = changed(noise=Noise(smashed=100.0), rounds=4)
+    declared(tmp_path / "lie", drawn() / 2, drawn(), four)
+    run = run_audit(recorded=tmp_path / "lie", attack="mid_grey", out=tmp_path / "a", gate=["declared_epsilon<=1"], **TINY)
+    (row,) = run.rows
+    assert row.certificate is not None
+    assert (row.certificate.kind, row.certificate.standing) == ("nothing", "declared")
+    assert "declares Gaussian noise of σ = 100, but what was added has" in row.certificate.statement
+    assert (run.exit_code, run.verdict.outcome, len(run.failures)) == (1, "failed", 2)
+    (judged,) = [check for check in run.verdict.checks if check.name == DECLARED]
+    assert (judged.kind, judged.met) == ("claim", False)
+    true = drawn() / 2 + 100 * noise(40, 1, 8, 8)
+    declared(tmp_path / "truth", true, drawn(), four)
+    run = run_audit(recorded=tmp_path / "truth", attack="mid_grey", out=tmp_path / "b", gate=["declared_epsilon<=1"], **TINY)
+    certificate = run.rows[0].certificate
+    assert certificate is not None
+    assert (certificate.kind, certificate.standing) == ("differential_privacy", "declared")
+    assert certificate.assumptions[-1].startswith("ε is of the mechanism that the recording declares")
+    assert (run.exit_code, run.verdict.outcome) == (0, "clean")
+
+
+def test_an_old_recording_that_leaves_something_out_claims_nothing(tmp_path: Path) -> None:
+    declared(tmp_path / "old", drawn() / 2 + SIGMA * noise(40, 1, 8, 8), drawn())
+    path = tmp_path / "old" / "recording.json"
+    described = json.loads(path.read_text())
+    described["schema_version"] = 1
+    path.write_text(json.dumps(described))
+    (row,) = rows(tmp_path / "old", tmp_path / "a", attack="mid_grey").values()
+    assert row.certificate is not None
+    assert row.certificate.kind == "differential_privacy"
+    assert "an old recording, of schema version 1" in row.notes
+    del described["mechanism"]["rounds"]
+    path.write_text(json.dumps(described))
+    (row,) = rows(tmp_path / "old", tmp_path / "b", attack="mid_grey").values()
+    assert row.certificate is not None
+    assert row.certificate.kind == "nothing"
+    assert "leaves out rounds of its mechanism, which once took the most favorable value" in row.certificate.statement
+
+
+def test_labels_that_travel_without_noise_are_not_covered(tmp_path: Path) -> None:
+    labels: dict[str, Any] = {f"round_{number}.labels": torch.arange(8) % 4 for number in range(5)}
+    declared(tmp_path / "r", drawn() / 2 + SIGMA * noise(40, 1, 8, 8), drawn(), also=labels)
+    (row,) = rows(tmp_path / "r", tmp_path / "run", attack="mid_grey").values()
+    assert row.certificate is not None
+    assert row.certificate.statement.endswith("of the smashed data alone, given the labels")
+    assert GIVEN_LABELS in row.certificate.assumptions
+    assert not any(line.startswith("labels stay with the client") for line in row.certificate.assumptions)
+
+
+class Evaluated(nn.Module):
+    """A client that is recorded in evaluation mode, whatever mode it released in."""
+
+    def __init__(self, client: nn.Module) -> None:
+        super().__init__()
+        self.client = client
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        released: torch.Tensor = self.client(images)
+        return released
+
+    def train(self, mode: bool = True) -> "Evaluated":
+        self.client.eval()
+        return self
+
+
+@pytest.mark.parametrize("batch_norm", [True, False])
+def test_a_failed_attack_shows_nothing_if_it_was_not_given_what_made_the_release(
+    batch_norm: bool, tmp_path: Path
+) -> None:
+    """Without a defense: a network whose batch normalization was recorded in the other mode "held" before."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        images = drawn(240)
+        client = nn.Sequential(nn.Conv2d(1, 4, 3), *([nn.BatchNorm2d(4)] if batch_norm else []), nn.ReLU())
+        recorder = Recorder(client)
+        for x in images[:160].split(20):
+            client(x)
+        recorder.save(tmp_path / "eval", name="plain", own=images[160:], lower=Evaluated(client))
+        found = run_audit(
+            recorded=tmp_path / "eval",
+            attack=["white_box:epochs=1", "fora:epochs=1"],
+            gate=["ssim<=1"],
+            out=tmp_path / "run",
+            **TINY,
+        )
+    by = {row.attack.partition(":")[0]: row for row in found.rows}
+    verdict = next(one for one in threats_of(found.rows) if one.threat_model == "weights")
+    assert by["fora"].doubt == ""
+    if not batch_norm:
+        assert (by["white_box"].doubt, verdict.outcome, found.exit_code) == ("", "falls", 0)
+        return
+    assert "does not make what was released: the last round, sent again in eval mode, is 0." in by["white_box"].doubt
+    assert all(by["white_box"].doubt in row.notes for row in found.rows)
+    assert verdict.outcome == "not_shown"
+    assert verdict.sentence.startswith("not shown: ")
+    assert by["white_box"].doubt in verdict.sentence
+    assert found.exit_code == 1
+    assert len(found.failures) == 1
+    assert "but it is not shown" in found.failures[0]
+
+
+def test_a_claim_about_the_server_s_labels_is_no_claim_about_a_release(tmp_path: Path) -> None:
+    """Its noise lies on the gradients that come back, and none of it on what is recorded."""
+    run = run_audit(defense="grad_perturb:clip=1,noise=5", attack="mid_grey", out=tmp_path / "run", **SMALL)
+    certificate = run.rows[-1].certificate
+    assert certificate is not None
+    assert (certificate.kind, certificate.covers) == ("differential_privacy", "labels")
+    assert export(tmp_path / "run", tmp_path / "recording").mechanism is None
+
+
+MIXERS = {"protocol": "splitfed:clients=2"}
+SAME = "that there is as much noise"
+HIDDEN = "dimensions and noise (what"
+
+
+@pytest.mark.parametrize(
+    ("defense", "given", "told"),
+    [
+        ("dp_mixsl:site=client", MIXERS, SAME),
+        pytest.param("dp_cutmixsl", MIXERS, SAME, marks=pytest.mark.slow),
+        pytest.param("laplace_noise:scale=.5,clip=1", {}, SAME, marks=pytest.mark.slow),
+        pytest.param("clip:bound=1+gaussian_noise:sigma=.5", {}, SAME, marks=pytest.mark.slow),
+        pytest.param("gaussian_noise:sigma=.5,clip=1,clip_by=image", {}, SAME, marks=pytest.mark.slow),
+        pytest.param("gaussian_noise:sigma=.5,clip=1+scaling", {}, SAME, marks=pytest.mark.slow),
+        pytest.param("gaussian_noise:sigma=.5,clip=1+patch_shuffle", {}, HIDDEN, marks=pytest.mark.slow),
+        pytest.param("dp_mixsl:level=input", MIXERS, HIDDEN, marks=pytest.mark.slow),
+    ],
+)
+def test_what_privkit_recorded_is_not_refuted(defense: str, given: dict[str, str], told: str, tmp_path: Path) -> None:
+    frozen: dict[str, Any] = {"training": "freeze_lower=true", "attack": "mid_grey", **given}
+    run_audit(defense=defense, out=tmp_path / "run", **SMALL, **frozen)
+    recording = export(tmp_path / "run", tmp_path / "recording")
+    assert recording.mechanism is not None
+    found = declared_by(recording)
+    assert not found.compared.refuted
+    assert told in found.compared.sentence
+    assert (found.distance == 0) == (told == SAME)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.audit.standing import held_against_its_releases
+from privkit.audit.standing import declaration_check, held_against_its_releases
 from privkit.certificate import Certificate
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.chain import Chain
@@ -87,6 +87,15 @@ def test_a_receipt_that_its_release_contradicts_proves_nothing(defense: Defense,
     assert before.kind == "differential_privacy"
     assert (after.kind, after.epsilon, after.lower) == ("nothing", float("inf"), None)
     assert said in after.statement
+    (check,) = declaration_check(after)
+    assert (check.passed, check.decisive) == (False, True)
+    assert said in check.detail
+
+
+def test_only_what_is_declared_has_a_check() -> None:
+    assert declaration_check(claimed(GaussianNoise())[1]) == declaration_check(None) == ()
+    (check,) = declaration_check(claimed(Own(sigma=30.0))[1])
+    assert (check.name, check.passed) == ("declaration_stands", True)
 
 
 def test_a_lower_segment_in_which_records_meet_has_no_epsilon_of_a_record() -> None:

@@ -12,7 +12,7 @@ from tests.small import generator
 
 ROWS, ROUNDS = 6, 2
 DESCRIBED: dict[str, Any] = {
-    "schema_version": 1,
+    "schema_version": 2,
     "name": "half",
     "image_shape": [1, 8, 8],
     "batch_size": ROWS,

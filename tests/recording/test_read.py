@@ -13,9 +13,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from privkit.accountants.spec.records import to_json
 from privkit.errors import DataError, PrivkitError
 from privkit.recording.files import is_pickle
 from privkit.recording.read import read_recording
+from tests.recording.declarations import MECHANISM
 from tests.recording.made import ROUNDS, ROWS, Half, tensors, written
 
 HALF = "tests.recording.made:Half"
@@ -77,8 +79,13 @@ def test_tensors_that_do_not_fit(
     refused(written(tmp_path / "r", changed, **described), sentence)
 
 
+def without(*names: str) -> dict[str, Any]:
+    """A mechanism that leaves out some fields."""
+    return {name: value for name, value in to_json(MECHANISM).items() if name not in names}
+
+
 FIELDS: list[tuple[dict[str, Any], str]] = [
-    ({"schema_version": 2}, "has schema version 2, and this privkit reads up to 1; install a newer privkit"),
+    ({"schema_version": 3}, "has schema version 3, and this privkit reads up to 2; install a newer privkit"),
     ({"schema_version": "1"}, "schema_version: "),
     ({"batch_sise": 3}, "batch_sise: extra inputs are not permitted"),
     ({"rounds": 0}, "rounds: "),
@@ -88,6 +95,17 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"measured": {"accuracy": 0.9}}, "accuracy and test_images belong together"),
     ({"mechanism": {"kind": "magic"}}, "mechanism: unknown kind 'magic'"),
     ({"mechanism": {"kind": "fixed", "ratios": [0.5, 0.5]}}, "give a SplitMechanism"),
+    (
+        {"mechanism": without("rounds")},
+        "mechanism leaves out rounds, and privkit takes no value for granted that lowers",
+    ),
+    ({"mechanism": without("rounds", "releases")}, "leaves out rounds and releases"),
+    ({"mechanism": without("participation")}, "leaves out participation"),
+    (
+        {"mechanism": {**without(), "noise": {"kind": "noise", "smashed": 1.0}}},
+        "noise.law and noise.labels and noise.site",
+    ),
+    ({"mechanism": without("smashed")}, "write it with privkit.Recorder.save"),
     ({"tensors": "../tensors.safetensors"}, "must be a file of this folder itself"),
     ({"tensors": "absent.npz"}, "cannot read absent.npz"),
     ({"files": {"tensors.safetensors": "0" * 64}}, "its checksum differs; restore the file"),
@@ -97,6 +115,13 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("described", "sentence"), FIELDS, ids=[sentence for _, sentence in FIELDS])
 def test_descriptions_that_are_not_allowed(described: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     refused(written(tmp_path / "r", **described), sentence)
+
+
+def test_an_old_recording_is_read_and_what_it_leaves_out_is_known(tmp_path: Path) -> None:
+    old = read_recording(written(tmp_path / "a", schema_version=1, mechanism=without("rounds", "random_masks")))
+    assert old.left_out == ("rounds", "random_masks")
+    assert read_recording(written(tmp_path / "b", schema_version=1, mechanism=without())).left_out == ()
+    assert read_recording(written(tmp_path / "c", schema_version=1)).mechanism is None
 
 
 def test_what_is_no_recording(tmp_path: Path) -> None:

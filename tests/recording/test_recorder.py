@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise
 from privkit.accountants.spec.sensitivity import Clamp
 from privkit.errors import DataError, UsageError
+from privkit.recording.read import Recording
 from tests.small import generator
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "audit-a-recording.md").read_text("utf-8")
@@ -68,6 +70,7 @@ def test_only_the_last_rounds_of_training_are_kept(tmp_path: Path) -> None:
         own.eval()(IMAGES[:8])  # an evaluation
     recording = recorder.save(tmp_path / "r", name="plain", own=IMAGES, lower=own, accuracy=(0.5, 8), classes=2)
     assert len(recording.views) == 1
+    assert recording.description.watched == 6
     assert torch.equal(recording.truth.x, IMAGES[8:16])
     assert (recording.description.measured.accuracy, recording.classes) == (0.5, 2)
     lower = recording.lower()
@@ -80,6 +83,77 @@ def test_a_mechanism_is_recorded(tmp_path: Path) -> None:
     recorder(torch.rand(2, 4), x=IMAGES[:2])
     one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     assert recorder.save(tmp_path / "r", name="noise", mechanism=one).mechanism == one
+
+
+class Trained(nn.Module):
+    """Draws in training mode only, as dropout does."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        released = images.flatten(1)
+        return released + 0.5 * torch.randn_like(released) if self.training else released
+
+
+def replayed(tmp_path: Path, own: nn.Module, **given: Any) -> Recording:
+    """The recording of ten rounds of a client in training mode, whose weights stand still."""
+    recorder = privkit.Recorder(own.train())
+    for number in range(10):
+        own(torch.rand(16, 1, 8, 8, generator=generator(number)))
+    return recorder.save(tmp_path / "r", name="plain", own=IMAGES, lower=own, **given)
+
+
+def normalized() -> nn.Module:
+    """Batch normalization whose running means ten rounds do not bring to what a batch has."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+
+
+@pytest.mark.parametrize(
+    ("own", "mode", "most"),
+    [
+        (client(), "eval", 0.0),
+        (nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64)), "train", 1e-5),
+        (normalized(), "train", 1e-5),
+        (nn.Sequential(nn.Flatten(), nn.Dropout(0.5)), "train", 0.05),
+        (Trained(), "train", 0.05),
+    ],
+    ids=["plain", "normalized", "convolved", "dropout", "noise in training"],
+)
+@pytest.mark.parametrize("builder", ["", "tests.recording.test_recorder:never"])
+def test_the_lower_segment_is_kept_in_the_mode_that_made_the_release(
+    own: nn.Module, mode: str, most: float, builder: str, tmp_path: Path
+) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        found = replayed(tmp_path, own, lower_builder=builder).description.replay
+    assert found is not None
+    assert found.mode == mode
+    assert found.distance <= most
+
+
+def test_a_segment_that_is_read_back_makes_what_was_released(tmp_path: Path) -> None:
+    recording = replayed(tmp_path, normalized())
+    lower = recording.lower()
+    assert lower is not None
+    assert torch.allclose(lower.eval()(recording.truth.x[-16:]), recording.views[-1].smashed, atol=1e-5)
+    assert not torch.allclose(normalized().eval()(recording.truth.x[-16:]), recording.views[-1].smashed, atol=0.5)
+
+
+def test_a_built_segment_stays_in_training_mode(tmp_path: Path) -> None:
+    recording = replayed(tmp_path, normalized(), lower_builder="tests.recording.test_recorder:normalized")
+    lower = recording.lower()
+    assert lower is not None
+    assert torch.allclose(lower.eval()(recording.truth.x[-16:]), recording.views[-1].smashed, atol=1e-5)
+
+
+def test_a_round_without_images_and_a_named_defense_are_not_replayed(tmp_path: Path) -> None:
+    assert replayed(tmp_path / "a", client(), defense="patch_shuffle").description.replay is None
+    recorder = privkit.Recorder()
+    recorder(torch.rand(2, 4), x=IMAGES[:2])
+    recorder(torch.rand(2, 4))
+    saved = recorder.save(
+        tmp_path / "b", name="plain", own=IMAGES, lower=client(), lower_builder="tests.recording.test_recorder:client"
+    )
+    assert saved.description.replay is None
 
 
 def test_what_cannot_be_recorded_is_said(tmp_path: Path) -> None:

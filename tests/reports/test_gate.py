@@ -75,6 +75,13 @@ def test_an_attack_that_does_worse_than_a_constant_guess_meets_no_gate_for_it() 
     assert not Gate.parse("ssim<=0.4").failures([with_floors(ssim=0.2, mse=0.02)])
 
 
+def test_an_attack_that_was_not_given_what_made_the_release_meets_no_gate_for_what_it_may_recover() -> None:
+    row = with_floors(ssim=0.2, mse=0.02).model_copy(update={"doubt": "it is another segment"})
+    (failure,) = Gate.parse("ssim<=0.4").failures([row])
+    assert failure.endswith("the gate wants <= 0.4; but it is not shown: it is another segment")
+    assert not Gate.parse("ssim>=0.2").failures([row])
+
+
 @pytest.mark.parametrize(
     "text", ["", "ssim", "ssim=0.4", "ssim<=", "ssim<=x", "ssim<=1e", "ssim<=1e999", "psnr!=3", "SSIM<=1"]
 )

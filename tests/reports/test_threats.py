@@ -10,6 +10,7 @@ from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
 from privkit.reports.strongest import falls
 from privkit.reports.threats import OTHERS, ThreatVerdict, threat_verdicts, threats_table
+from privkit.reports.verdict import CLAIM, DECLARED
 from privkit.threat_models import INCLUDES, THREAT_MODELS
 from tests.reports.made import made, metric
 
@@ -97,6 +98,27 @@ def test_what_does_not_apply_or_failed_or_cannot_be_trusted_is_no_verdict() -> N
     assert found["weights"].sentence == "no number: white_box failed"
     assert found["malicious"].outcome == "not_tried"
     assert found["passive"].outcome == "holds"
+
+
+def test_a_failed_attack_that_was_not_given_what_made_the_release_shows_nothing() -> None:
+    """What an attack on a recording knows of the lower segment may be another one's; what recovers, recovers."""
+    doubt = "the recorded lower segment does not make what was released"
+    blind = attacked("white_box", "weights", 0.09, doubt=doubt)
+    found = judged(blind, attacked("sdar", "passive", 0.08))
+    assert found["weights"].outcome == "not_shown"
+    assert found["weights"].sentence.startswith("not shown: sdar, white_box failed (SSIM 0.300")
+    assert found["weights"].sentence.endswith(f", but {doubt}")
+    assert found["weights"].remarks == (doubt,)
+    assert found["passive"].outcome == "holds"
+    assert judged(attacked("white_box", "weights", 0.05, doubt=doubt))["weights"].outcome == "falls"
+    both = judged(blind, attacked("other", "weights", 0.08))["weights"]
+    assert both.sentence.startswith("holds against other, at the floor")
+
+
+def test_a_refuted_claim_says_nothing_about_an_attack_s_numbers() -> None:
+    for name in (CLAIM, DECLARED):
+        refuted = Check(name=name, passed=False, detail="no", decisive=True)
+        assert judged(attacked("black_box", "query", 0.09, checks=(refuted,)))["query"].outcome == "holds"
 
 
 def test_a_defense_does_not_hold_in_silence_against_attacks_that_failed() -> None:

@@ -1,0 +1,209 @@
+"""A recording held against itself: its declared mechanism against its data, its lower segment against its release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Generator, nn
+
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.audit.goals.canaries_sent import seen_alone
+from privkit.defenses.base import Defense, Receipt
+from privkit.defenses.chain import sites_of, stages_of
+from privkit.defenses.charge import Noised
+from privkit.defenses.compile import ChainReceipt
+from privkit.errors import one_line
+from privkit.recording.declared import Compared, compare, variance_of
+from privkit.recording.read import Recording
+from privkit.recording.replay import FAR, Ask, replay_round
+from privkit.registry import parse
+from privkit.torch_utils.seeded import seeded
+from privkit.training import Clients, SplitProtocol
+from privkit.wire.channel import shared_lower
+
+_BUILDER = "privkit.audit.export:clients"
+_SEEN = frozenset({"trains", "maps", "clips", "noises", "mixes", "answers"})
+"""Effects behind which what an image was released as can be told, up to its noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What came of it.
+
+    Attributes:
+        compared: of the declared mechanism with the data.
+        distance: of the last release from what the lower segment makes of its images; None if that is not known.
+        unsent: why it is not known; empty without a lower segment.
+        mode: of the lower segment.
+        own: whether privkit wrote the recording of a run of its own.
+    """
+
+    compared: Compared
+    distance: float | None
+    unsent: str
+    mode: str
+    own: bool
+
+    @property
+    def doubt(self) -> str:
+        """Why no verdict can rest on attacks that know the lower segment, or ask it; empty if there is no reason."""
+        if self.distance is None or self.distance <= FAR:
+            return ""
+        return (
+            f"the recorded lower segment does not make what was released: the last round, sent again in {self.mode} "
+            f"mode, is {self.distance:.2f} of its size away (more than {FAR:g}), and no declared noise explains it; "
+            "record the segment with its defense, in the mode and with the weights of the release"
+        )
+
+
+def declared_by(recording: Recording) -> Declared:
+    """Hold a recording against itself, all of it: done once for all cells of a run."""
+    whole = recording.whole
+    key = (str(whole.folder), tuple(sorted(whole.files.items())))
+    if key not in _KEPT:
+        with seeded(torch.device("cpu"), 0):  # a builder may draw
+            found = _held(whole)
+        _KEPT.clear()
+        _KEPT[key] = found
+    return _KEPT[key]
+
+
+_KEPT: dict[tuple[str, tuple[tuple[str, str], ...]], Declared] = {}
+"""Of one recording at most."""
+
+
+def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, seed: int) -> nn.Module:
+    """The clients with the defense that a recording names beside its lower segment; the segment if it names none.
+
+    Args:
+        lower: as it was recorded.
+        recording: of it.
+        protocol: of its clients.
+        seed: of a frozen block.
+    """
+    described = recording.description
+    if not described.defense or isinstance(lower, Clients):
+        return lower
+    defense = parse("defenses", described.defense).spec
+    return Clients.build(
+        lower.cpu(), defense, recording.domain, classes=recording.classes, seed=seed, protocol=protocol
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Clients:
+    """What is known of who released.
+
+    Attributes:
+        ask: what they make of images before the noise; None if that cannot be told.
+        why: the reason, if it cannot.
+        plain: whether the noise is added to what is released, and nothing comes behind it.
+        weaker: how the mechanism claims more than the recorded defense does; empty if it does not.
+        variance: of the noise that the recorded defense adds; None if only the mechanism says it.
+    """
+
+    ask: Ask | None = None
+    why: str = ""
+    plain: bool = True
+    weaker: str = ""
+    variance: float | None = None
+
+
+def _held(recording: Recording) -> Declared:
+    """Build the lower segment, send the last round again, and compare what is declared."""
+    described, mechanism = recording.description, recording.mechanism
+    known, distance = _clients(recording), None
+    ask, why = known.ask, known.why
+    if ask is not None:
+        variance = variance_of(mechanism) if known.variance is None else known.variance
+        try:
+            distance = replay_round(recording, len(recording.views) - 1, ask).distance(variance)
+        except ValueError as reason:
+            why = str(reason)
+        except Exception as error:
+            ask, why = None, f"the lower segment fails: {one_line(error)}"
+    compared = (
+        Compared() if mechanism is None or recording.left_out else compare(recording, ask, why, plain=known.plain)
+    )
+    if known.weaker:
+        compared = replace(compared, refuted=(*compared.refuted, known.weaker))
+    return Declared(
+        compared=compared,
+        distance=distance,
+        unsent=why if distance is None and described.lower is not None else "",
+        mode="eval" if described.replay is None else described.replay.mode,
+        own=described.lower is not None and described.lower.builder == _BUILDER,
+    )
+
+
+def _clients(recording: Recording) -> _Clients:
+    """Of a recording; its lower segment is built."""
+    described = recording.description
+    try:
+        lower = recording.lower()
+        if lower is None:
+            return _Clients(why="no lower segment was recorded")
+        lower = defended(lower, recording, SplitProtocol(clients=described.clients), 0)
+        return _of_privkit(lower.eval(), recording) if isinstance(lower, Clients) else _Clients(ask=lower)
+    except Exception as error:  # what a user's own code raises is told again by an attack that needs it
+        return _Clients(why=f"the lower segment fails: {one_line(error)}", plain=not described.defense)
+
+
+def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
+    """Clients whose defense is one of privkit's, or a user's in the place of one."""
+    stages = stages_of(edge.defense)
+    sites, noisy = sites_of(stages), [stage for stage in stages if "noises" in _effects(stage)]
+    behind = [stage for stage in sites.smashed if stage.effects != frozenset({"trains"})]
+    alone = len(noisy) == 1 and not sites.images and behind[-1:] == noisy
+    plain = edge.block is None and (alone or not noisy)
+    receipt = _receipt(edge, recording)
+    weaker = "" if recording.mechanism is None else _weaker(recording.mechanism, receipt, edge.defense.name, plain)
+    known = _Clients(plain=plain, weaker=weaker, variance=_variance(receipt))
+    seen = all(_effects(stage) <= _SEEN for stage in sites.smashed)
+    if not (plain and seen) or sites.images or any(_effects(stage) & {"mixes", "noises"} for stage in sites.server):
+        return replace(known, why=f"what {edge.defense.name} made of an image cannot be told from the recording")
+    if edge.defense.group == 1:
+        return replace(known, ask=seen_alone(edge, recording.round_rows))
+    shared = shared_lower(edge)
+    return replace(known, ask=shared, why="" if shared else "each client has a lower segment of its own")
+
+
+def _effects(stage: Defense) -> frozenset[str]:
+    """What a stage does; an unknown effect if that is not declared."""
+    return frozenset({"unknown"}) if stage.effects is None else frozenset(stage.effects)
+
+
+@torch.no_grad()
+def _receipt(edge: Clients, recording: Recording) -> Receipt:
+    """Of one small release."""
+    clients, each = edge.lowers.copies, edge.defense.smallest_batch
+    images = recording.domain.zeros(clients * each).unflatten(0, (clients, each))
+    labels = torch.zeros(images.shape[:2], dtype=torch.int64)
+    return edge.release(images, labels, Generator().manual_seed(0)).receipt
+
+
+def _variance(receipt: Receipt) -> float:
+    """Of the noise on every number, as the stages say that they added it."""
+    parts = [step.receipt for step in receipt.steps] if isinstance(receipt, ChainReceipt) else [receipt]
+    noises = [part.noise for part in parts if isinstance(part, Noised) and part.covers == "release"]
+    return sum((2 if noise.law == "laplace" else 1) * noise.smashed**2 for noise in noises)
+
+
+def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) -> str:
+    """How the mechanism claims more than the recorded defense does; empty if it does not, or that cannot be told."""
+    real = receipt.mechanism()
+    if real is None:
+        return ""
+    said, norm = "the recording declares ", "l1" if real.noise.law == "laplace" else "l2"
+    for what in ("smashed", "labels"):
+        mine, its = getattr(declared.noise, what), getattr(real.noise, what)
+        if mine is not None and (declared.noise.law != real.noise.law or its is None or mine > its * (1 + 1e-9)):
+            found = "none" if its is None else f"{real.noise.law} noise of {its:g}"
+            return f"{said}{declared.noise.law} noise of {mine:g} on {what}, but its defense {name} adds {found}"
+    if declared.mixing.group > real.mixing.group:
+        return f"{said}that {declared.mixing.group} clients are mixed, but its defense {name} mixes {real.mixing.group}"
+    if plain:  # else the data tell
+        return ""
+    mine, its = (one.smashed.sensitivity("replace_one", norm).value for one in (declared, real))  # type: ignore[arg-type]
+    return f"{said}a sensitivity of {mine:.4g}, but its defense {name} has {its:.4g}" if mine < its * (1 - 1e-9) else ""

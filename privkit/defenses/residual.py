@@ -1,0 +1,222 @@
+"""What was added to a release, held against the noise that somebody declares: is it as much, and of that law?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import exp, log, sqrt
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erf
+from scipy.stats import binom, chi2
+from torch import Tensor
+
+from privkit.array import Array
+
+Law = Literal["gaussian", "laplace"]
+
+LEVEL = 1e-6
+"""How often honest noise is refuted: at most once in a million comparisons, all tests of one together."""
+ROUNDED = 0.01
+"""Share of the declared scale that may lack: a scale of 0.67 is written for 2/3, too."""
+_TESTS = 8
+_FLOAT = 2.0**-21
+"""Relative error of a float32 number that was computed in a few steps."""
+_MOST = 256
+"""Rows or numbers of which combinations are looked at; of more, so many drawn ones."""
+_FAR = 1e100
+"""Scales beyond which a difference is as good as any other."""
+_PAIRED = 96
+"""Rows or numbers of which pairs are compared, likewise."""
+
+
+def refuted_by(
+    clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor, level: float = LEVEL, blur: float = 0.0
+) -> str:
+    """Whether `released − clean` cannot be independent noise of this law and scale; a sentence, or nothing.
+
+    Most tests ask whether somewhere less was added than declared: in all, in a row, in one number of every row, in the
+    difference or the sum of two rows or of two numbers, and in other combinations of them. They hold for any `clean`
+    that does not depend on this noise, because a wrong `clean` only makes the difference larger. So neither weights
+    that moved on nor a constant in the place of `clean` raise an alarm. The last test asks for the law; it is made
+    where the difference has the declared size, since another `clean` would show there as well.
+
+    Args:
+        clean: float [N, ...], what would have been released without noise.
+        released: float [N, ...].
+        law: of the noise on every number.
+        scale: standard deviation σ > 0, or b > 0 for Laplace noise; a tensor that broadcasts to `released`, in which 0
+            says that a number got no noise and is not looked at.
+        level: odds in (0, 1) that honest noise is refuted, all tests together.
+        blur: standard deviation of an error that `clean` is known to have, such as that of a mean.
+
+    Returns:
+        The sentence of the first test that failed, which goes on after "but"; empty if none did.
+
+    Source: derived: a shift makes the size of symmetric noise with one peak only larger (Anderson 1955), in a fixed
+    subspace, too, if the noise is Gaussian; the subspace is chosen on one half of the data and tested on the other. The
+    law: Kolmogorov–Smirnov with the constant of Massart 1990, on absolute values, which a small shift changes in
+    second order only.
+
+    >>> import torch
+    >>> clean = torch.rand(20, 16, generator=torch.Generator().manual_seed(0))
+    >>> noise = torch.randn(20, 16, generator=torch.Generator().manual_seed(1))
+    >>> refuted_by(clean, clean + noise, law="gaussian", scale=1.0)
+    ''
+    >>> bool(refuted_by(clean, clean + noise[:10].repeat(2, 1), law="gaussian", scale=1.0))
+    True
+    >>> refuted_by(clean, clean, law="gaussian", scale=100.0)
+    'what was added has 0.000 times the size of the declared Gaussian noise (p < 1e-300)'
+    """
+    for odds, sentence in _tests(clean, released, law, scale, level / _TESTS, blur):
+        if odds < level / _TESTS:
+            return f"{sentence} (p = {odds:.1g})" if odds > 1e-300 else f"{sentence} (p < 1e-300)"
+    return ""
+
+
+def _tests(
+    clean: Tensor, released: Tensor, law: Law, scale: float | Tensor, level: float, blur: float
+) -> Iterator[tuple[float, str]]:
+    """Odds of what was found, were the noise as declared, and what that is; `_TESTS` of them at most."""
+    z, slack, held = _standardized(clean, released, scale)
+    size, freedom, power = _sizes(np.abs(z) + slack, held, law)
+    noise = f"the declared {law.capitalize()} noise"
+    odds, _, found = _lacking(size.reshape(1, -1).sum(1), freedom.reshape(1, -1).sum(1), power)
+    yield odds, f"what was added has {found:.3f} times the size of {noise}"
+    odds, place, found = _lacking(size.sum(1), freedom.sum(1), power)
+    yield odds, f"row {place} got {found:.3f} times {noise}"
+    odds, place, found = _lacking(size.sum(0), freedom.sum(0), power)
+    yield odds, f"number {place} of every row got {found:.3f} times {noise}"
+    if not (held.all() and np.isfinite(z).all()):
+        return
+    for name, side in (("numbers of a row", z), ("rows", z.T)):
+        odds, found = _repeated(side, law, 2 * float(slack.max()))
+        yield odds, f"two {name} got the same noise, up to its sign and {found:.2g} of the declared scale"
+        if law == "gaussian":
+            odds, found = _tied(side)
+            yield odds, f"some combinations of {name} got {found:.3f} times {noise}"
+    ratio = float(size.mean() / freedom.mean()) / (1 + (blur / float(scale) if blur else 0.0) ** 2)
+    if _as_declared(ratio, float(freedom.sum()), power, level) and (law == "gaussian" or not blur):
+        odds = _other_law(np.abs(z).ravel(), law, ratio)
+        yield odds, "what was added has the size of the declared noise, but not its law"
+
+
+def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor) -> float:
+    """The size of `released − clean` over that of the declared noise: about 1 for honest noise on a right `clean`.
+
+    >>> import torch
+    >>> round(times_declared(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), law="gaussian", scale=5.0), 4)
+    0.7071
+    """
+    z, _, held = _standardized(clean, released, scale)
+    size, freedom, power = _sizes(np.abs(z), held, law)
+    ratio = float(size.sum()) / max(1.0, float(freedom.sum()))
+    return ratio if power == 1 else sqrt(ratio)
+
+
+def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """What was added in units of its scale [N, D], the rounding of float32 in it, and where noise is declared."""
+    a, c = (side.detach().cpu().flatten(1).double().numpy() for side in (released, clean.expand_as(released)))
+    if isinstance(scale, Tensor):
+        s = scale.detach().cpu().double().expand(released.shape).flatten(1).numpy()
+    else:
+        s = np.full_like(a, scale)
+    held = s > 0
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        z = np.where(held, (a - c) / s, 0.0)
+        slack = np.where(held, np.maximum(np.abs(a), np.abs(c)) * _FLOAT / s, 0.0)
+    return z.clip(-_FAR, _FAR), slack.clip(max=_FAR), held  # whose squares have a finite sum
+
+
+def _sizes(absolute: Array, held: NDArray[np.bool_], law: Law) -> tuple[Array, Array, int]:
+    """Sizes whose sums are chi-squared, their degrees of freedom, and the power of the scale that they grow with."""
+    with np.errstate(over="ignore"):
+        size, freedom, power = (absolute**2, 1.0, 2) if law == "gaussian" else (2 * absolute, 2.0, 1)
+    return size, freedom * held.astype(np.float64), power
+
+
+def _lacking(total: Array, freedom: Array, power: int) -> tuple[float, int, float]:
+    """The least likely of several sums that may be too small: its odds among them all, its number, its size."""
+    known = freedom > 0
+    ratio = np.where(known, total / np.maximum(freedom, 1.0), 1.0)
+    odds = np.where(known & (ratio < (1 - ROUNDED) ** power), chi2.cdf(total, np.maximum(freedom, 1.0)), 1.0)
+    place = int(np.lexsort((ratio, odds))[0])
+    return float(odds[place]) * int(known.sum()), place, float(ratio[place]) ** (1 / power)
+
+
+def _as_declared(ratio: float, freedom: float, power: int, level: float) -> bool:
+    """Whether the difference is not larger than declared noise is, so that its law can be told."""
+    likely = freedom > 0 and bool(chi2.sf(ratio * freedom, freedom) > level)
+    return likely or (1 - ROUNDED) ** power < ratio < (1 + ROUNDED) ** power
+
+
+def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
+    """Whether two columns hold nearly the same, or the opposite: the median and the largest of their differences.
+
+    Args:
+        z: [N, D], in units of the scale.
+        slack: by how much a difference may be off because of rounding.
+
+    Returns:
+        The odds, all pairs together, and the difference that is the least likely.
+    """
+    part = _some(z, _MOST, _PAIRED)
+    rows, columns = part.shape
+    if columns < 2:
+        return 1.0, 1.0
+    ranks = np.array([(rows - 1) // 2, rows - 1])
+    least = np.full(2, np.inf)
+    for number, one in enumerate(part.T[:-1]):
+        others = part[:, number + 1 :]
+        for apart in (others - one[:, None], others + one[:, None]):
+            least = np.minimum(least, np.partition(np.abs(apart), ranks, axis=0)[ranks].min(1))
+    least += slack
+    below = erf(least / 2) if law == "gaussian" else 1 - np.exp(-least) * (1 + least / 2)
+    odds = binom.sf(ranks, rows, below)
+    return 2 * columns * (columns - 1) * float(odds.min()), float(least[odds.argmin()])
+
+
+def _tied(z: Array) -> tuple[float, float]:
+    """Whether some combinations of columns hold too little: found on half of the rows, tested on the others.
+
+    Args:
+        z: [N, D], of variance 1.
+
+    Returns:
+        The odds, all numbers of combinations together, and the size of the least likely one.
+    """
+    part = _some(z, 8 * _MOST, _MOST)
+    rows, columns = part.shape
+    if rows < 4 or columns < 2:
+        return 1.0, 1.0
+    seen, fresh = part[: rows // 2], part[rows // 2 :]
+    weakest = np.linalg.eigh(seen.T @ seen)[1]  # the combinations with the least noise come first
+    counts = 2 ** np.arange(columns.bit_length() - 1)
+    sums = ((fresh @ weakest) ** 2).sum(0).cumsum()[counts - 1]
+    odds, _, found = _lacking(sums, counts * float(len(fresh)), 2)
+    return odds, found
+
+
+def _some(z: Array, rows: int, columns: int) -> Array:
+    """At most so many rows in drawn order, and columns."""
+    draws = np.random.default_rng(0)
+    return z[draws.permutation(len(z))[:rows]][:, draws.permutation(z.shape[1])[:columns]]
+
+
+def _other_law(absolute: Array, law: Law, ratio: float) -> float:
+    """Odds of so large a distance between the law of absolute values and the declared one, at their own size.
+
+    A wrong `clean` moves the law of Gaussian noise no more than its size, to second order. It rounds the peak of
+    Laplace noise: by no more than the size grows, which is known up to its own chance.
+    """
+    n = len(absolute)
+    cdf: Callable[[Any], Any]
+    if law == "gaussian":
+        size, allowed, cdf = sqrt(float((absolute**2).mean())), 0.0, lambda x: erf(x / sqrt(2))
+    else:
+        size, allowed, cdf = float(absolute.mean()), max(0.0, ratio - 1 + 5 / sqrt(n)), lambda x: -np.expm1(-x)
+    expected = cdf(np.sort(absolute) / size)
+    far = max(float((np.arange(1, n + 1) / n - expected).max()), float((expected - np.arange(n) / n).max()))
+    exponent = 2 * n * max(0.0, far - allowed) ** 2
+    return 2 * exp(-exponent) if exponent > log(2) else 1.0

@@ -1,0 +1,418 @@
+"""What a recording declares of its mechanism, held against its data: what they refute, and what they cannot tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, prod, sqrt
+from typing import TYPE_CHECKING
+
+import torch
+from scipy.stats import binom, norm
+from torch import Generator, Tensor
+from torch.nn.functional import one_hot
+
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import FixedCounts, FixedRatio
+from privkit.accountants.spec.parts import WithoutReplacement
+from privkit.accountants.spec.secrets import RandomAllocation
+from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Clamp, ClipSet, Known, OneHot, PatchBall
+from privkit.attacks.inversion.known_lower import mix
+from privkit.defenses.noise import simplex
+from privkit.defenses.residual import LEVEL, ROUNDED, Law, refuted_by, times_declared
+from privkit.recording.replay import Ask, Replay, replay_round, rounds_to_replay
+
+if TYPE_CHECKING:
+    from privkit.recording.read import Recording
+
+_NUMBERS, _LONGEST = 2**18, 2**14
+"""Numbers of all tested rows together, and of a row: of larger releases a drawn part is tested."""
+_LARGER = 1.5
+"""Times the declared noise from which on a difference is not taken for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """What came of holding a declaration against data.
+
+    Attributes:
+        refuted: sentences that begin "the recording declares …, but …".
+        checked: what was compared and is not refuted.
+        unchecked: what could not be compared, each with its reason.
+    """
+
+    refuted: tuple[str, ...] = ()
+    checked: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What was checked and what was not."""
+        told = (("checked", self.checked), ("not checked", self.unchecked))
+        return "; ".join(f"{name}: {', '.join(what)}" for name, what in told if what)
+
+
+class _Findings:
+    """Findings so far."""
+
+    def __init__(self) -> None:
+        self.refuted: list[str] = []
+        self.checked: list[str] = []
+        self.unchecked: list[str] = []
+
+    def hold(self, what: str, refutation: str) -> None:
+        """Note something that was checked, or refuted."""
+        if refutation:
+            self.refuted.append(f"the recording declares {refutation}")
+        else:
+            self.checked.append(what)
+
+
+def compare(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool = True) -> Compared:
+    """Hold the declared mechanism of a recording against its tensors.
+
+    Each group of tests refutes an honest recording at most once in a million (`residual.LEVEL`). What lowers ε and
+    cannot be seen in a release, such as whether the lower model was frozen, is named as not checked.
+
+    Args:
+        recording: whole, with a mechanism.
+        ask: what the clients make of images before the noise; None if that is not known.
+        why: the reason, if `ask` is None.
+        plain: whether the release is what the noise was added to: false where a recorded defense adds it to images, or
+            goes on behind it. Then neither noise nor form can be seen.
+    """
+    mechanism, found = recording.mechanism, _Findings()
+    assert mechanism is not None
+    _counts(recording, mechanism, found)
+    _sampling(recording, mechanism, found)
+    _mixing(recording, mechanism, found)
+    rounds: dict[int, Replay] = {}
+    if ask is not None:
+        for number in rounds_to_replay(recording):
+            try:
+                rounds[number] = replay_round(recording, number, ask)
+            except ValueError as reason:
+                why = str(reason)
+    if plain:
+        _form(recording, mechanism, found)
+        _noise(recording, mechanism, rounds, why, found)
+    else:
+        found.unchecked.append(f"dimensions and noise ({why})")
+    _labels(recording, mechanism, found)
+    if mechanism.lower_model == "frozen":
+        found.unchecked.append("whether the lower model was frozen")
+    elif not isinstance(mechanism.lower_model, str):
+        found.unchecked.append("the noise of the lower model's updates")
+    if mechanism.random_masks:
+        found.unchecked.append("whether masks were random")
+    if isinstance(mechanism.smashed, Known):
+        found.unchecked.append("what bounds the sensitivity")
+    return Compared(
+        refuted=tuple(found.refuted), checked=tuple(found.checked), unchecked=tuple(dict.fromkeys(found.unchecked))
+    )
+
+
+def _counts(recording: Recording, mechanism: SplitMechanism, found: _Findings) -> None:
+    """Rounds and releases, of what one unit has in the file."""
+    described, rounds = recording.description, len(recording.views) // recording.description.passes
+    often = recording.most_released
+    if mechanism.unit == "client" or mechanism.participation.rate < 1:
+        watched = (described.watched or 0) // described.passes  # of which the recorder kept the last
+        seen = f"the recorder saw {watched}" if watched > rounds else f"the file holds {rounds} of one pass"
+        less = mechanism.rounds < max(rounds, watched)
+        found.hold("rounds", f"rounds = {mechanism.rounds}, but {seen}" if less else "")
+    elif often is None:
+        found.unchecked.append("how often a record is released (no true image was recorded)")
+    else:
+        said = f"rounds = {mechanism.rounds}, which count the releases of a record, but the file holds {often} of one"
+        found.hold("releases of a record", said if mechanism.rounds < often else "")
+    if mechanism.unit == "client":
+        said = f"releases = {mechanism.releases}, but a client sends {described.batch_size} images in a round"
+        found.hold("releases of a round", said if mechanism.releases < described.batch_size else "")
+
+
+def _sampling(recording: Recording, mechanism: SplitMechanism, found: _Findings) -> None:
+    """Whether as few take part in a round as is credited."""
+    part, described = mechanism.participation, recording.description
+    if part.rate == 1:
+        return
+    senders = described.clients * (described.batch_size if mechanism.unit == "record" else 1)
+    if isinstance(part, WithoutReplacement):
+        said = f"that {part.chosen} of {part.clients} {mechanism.unit}s take part in a round, but {senders} do"
+        found.hold("how many take part in a round", said if senders > part.chosen else "")
+    most = recording.rounds_of_one
+    if most is None:
+        found.unchecked.append("how often one takes part (no true image was recorded)")
+        return
+    rounds = len(recording.views) // described.passes
+    if isinstance(part, RandomAllocation):
+        epochs = -(-rounds // part.epoch_rounds) + 1  # rounds in the file may begin and end within an epoch
+        unlikely = most > epochs * part.participations
+    else:
+        unlikely = float(binom.sf(most - 1, rounds, part.rate)) * rounds * described.batch_size < LEVEL
+    said = f"that a {mechanism.unit} takes part in a round with probability {part.rate:.3g}"
+    found.hold("how often one takes part", f"{said}, but some are in {most} of {rounds} rounds" if unlikely else "")
+    found.unchecked.append("whether participation was secret")
+
+
+def _mixing(recording: Recording, mechanism: SplitMechanism, found: _Findings) -> None:
+    """Whether as many are mixed as is credited, with such shares."""
+    group, mixed = mechanism.mixing.group, recording.description.mixed
+    if group == 1:
+        return
+    said = f"that {group} clients are mixed, but a row holds {mixed} (mixed)"
+    found.hold("how many are mixed", said if group > mixed else "")
+    shares = [view.weights for view in recording.views if view.weights is not None]
+    ratio = getattr(mechanism.mixing, "ratio", None)
+    if len(shares) < len(recording.views) or not isinstance(ratio, FixedRatio | FixedCounts):
+        found.unchecked.append("the shares of mixed clients")
+        return
+    most = max(ratio.ratios) if isinstance(ratio, FixedRatio) else max(ratio.counts) / sum(ratio.counts)
+    largest = max(float(one.mean(2).max()) for one in shares)
+    rounded = 1 / shares[0].shape[2] if shares[0].shape[2] > 1 else 0.0  # ⌈λN⌉ of N positions
+    said = f"shares of {most:.3g} at most, but a client has {largest:.3g} of a row"
+    found.hold("the shares of mixed clients", said if largest > most + rounded + 1e-3 else "")
+
+
+def _form(recording: Recording, mechanism: SplitMechanism, found: _Findings) -> None:
+    """Whether a row has as few numbers as are charged."""
+    shape = list(recording.views[0].smashed.shape[1:])
+    clip, numbers = mechanism.smashed, prod(shape)
+    if isinstance(clip, PatchBall) and len(shape) == 2:
+        field, declared, seen, what = "patches", clip.patches, shape[0], "tokens"
+    elif isinstance(clip, Clamp):
+        field, declared, seen, what = "dimensions", clip.dimensions, numbers, "numbers"
+    elif isinstance(clip, BoxLabels):
+        field, declared, seen, what = "classes", clip.classes, numbers, "numbers"
+    elif isinstance(clip, Categories):
+        field, declared, seen, what = "answers", clip.answers, numbers, "numbers"
+    else:
+        return
+    found.hold(field, f"{field} = {declared}, but a row has {seen} {what}" if declared < seen else "")
+
+
+def _noise(
+    recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], why: str, found: _Findings
+) -> None:
+    """Whether what was released holds the declared noise, about what the clip set allows."""
+    clip, noise = mechanism.smashed, mechanism.noise
+    if isinstance(clip, Categories):
+        _answers(recording, clip, noise.smashed, rounds, why, found)
+        return
+    if noise.site == "client" and any(view.mixed > 1 and view.weights is None for view in recording.views):
+        found.unchecked.append("the noise (clients add it before mixing, and their shares were not recorded)")
+        return
+    law = _law(mechanism)
+    if isinstance(clip, Clamp):
+        found.hold("the range of releases", _beyond(recording, clip, mechanism))
+    released, scales = _drawn_rows(recording, mechanism)
+    declares = f"{law.capitalize()} noise of {'σ' if law == 'gaussian' else 'b'} = {noise.smashed:g}, but "
+    if refutation := _alone(released, scales, law):
+        found.hold("", declares + refutation)
+        return
+    if not rounds:
+        found.checked.append("that releases vary as much as the noise")
+        found.unchecked.append(f"what the noise was added to ({why})")
+        return
+    refutation, times, numbers = _replayed(recording, mechanism, rounds, found)
+    if times > _LARGER and not refutation:
+        found.unchecked.append(f"the noise (releases are {times:.3g} times as far from the replay as it would be)")
+        return
+    found.hold("that there is as much noise", declares + refutation if refutation else "")
+    if not refutation:  # a larger difference says nothing of the law
+        alike = times < 1 + ROUNDED + 3 / sqrt(2 * numbers)
+        (found.checked if alike else found.unchecked).append("the law of the noise")
+
+
+def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
+    """Whether releases vary less than their noise must: about the mean of other rows, which has no part of it."""
+    order = torch.randperm(len(released), generator=Generator().manual_seed(0))
+    halves = order.chunk(2) if len(order) >= 8 else (order,)
+    for number, own in enumerate(halves):
+        about = released[halves[1 - number]].mean(0) if len(halves) > 1 else torch.zeros(())
+        if refutation := refuted_by(about, released[own], law=law, scale=scales[own], level=LEVEL / 4):
+            return refutation
+    return ""
+
+
+def _replayed(
+    recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], found: _Findings
+) -> tuple[str, float, int]:
+    """Whether the difference to the replay is the declared noise, in all rounds and in the last one.
+
+    Returns:
+        A sentence if it is not; its size in the last round over that of the noise; and of how many numbers that is.
+    """
+    clip, law, outside = mechanism.smashed, _law(mechanism), ""
+    every = []
+    for number, one in rounds.items():
+        clean, scale = one.clean, _scale(recording.views[number].weights, one.released, mechanism)
+        inside = None if recording.description.mixed > 1 else _inside(clip, clean)
+        if inside is not None:
+            outside = outside or _outside(one, inside, scale, mechanism)
+            clean = inside
+        every.append((*_part(one.released, scale), _part(clean, scale)[0]))
+    if not isinstance(clip, Known) and recording.description.mixed == 1:
+        found.hold(f"that lower(truth) lies in its {clip.kind}", outside)
+    released, scales, clean = (torch.cat(parts) for parts in zip(*every, strict=True))
+    drawn = torch.randperm(len(released), generator=Generator().manual_seed(0))[: _most_rows(released)]
+    refutation = refuted_by(clean[drawn], released[drawn], law=law, scale=scales[drawn], level=LEVEL / 4)
+    last, scales, clean = (part[: _most_rows(released)] for part in every[-1])
+    same = bool((scales == scales[0, 0]).all())
+    blur = list(rounds.values())[-1].blur if same else 0.0
+    one_scale = float(scales[0, 0]) if same else scales
+    refutation = refutation or refuted_by(clean, last, law=law, scale=one_scale, level=LEVEL / 4, blur=blur)
+    times = times_declared(clean, last, law=law, scale=one_scale)
+    if blur and law == "gaussian":
+        times /= sqrt(1 + (blur / float(one_scale)) ** 2)
+    return refutation, times, last.numel()
+
+
+def _outside(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechanism) -> str:
+    """Whether releases follow the replay out of the clip set, and not only as far as its border.
+
+    A lower segment may have been recorded without the clipping, which shows in releases that stop at the border.
+    """
+    over = (one.clean - inside).double()
+    reach = float(over.square().sum())
+    if float(over.abs().max()) <= 1e-4 * float(inside.abs().max()):
+        return ""
+    along = float((over * (one.released - inside).double()).sum())
+    chance = sqrt(float((over * scale).square().sum()) * (2 if mechanism.noise.law == "laplace" else 1))
+    if along < max(0.5 * reach, float(norm.isf(LEVEL / 4)) * chance):
+        return ""
+    return f"a {mechanism.smashed.kind}, but releases follow lower(truth) out of it, by up to {over.abs().max():.3g}"
+
+
+def _inside(clip: ClipSet | Categories, clean: Tensor) -> Tensor | None:
+    """Rows [N, ...] as the clip set would leave them; None if it says nothing about a row."""
+    if isinstance(clip, Clamp):
+        return clean.clamp(clip.low, clip.high)
+    if isinstance(clip, BoxLabels):
+        return clean.clamp(0, 1)
+    if isinstance(clip, OneHot):
+        return simplex(clean)
+    if not isinstance(clip, Ball | PatchBall):
+        return None
+    rows = clean.clamp(min=0) if clip.nonnegative else clean
+    if isinstance(clip, PatchBall) and clean.ndim == 3 and clean.shape[1] == clip.patches:
+        shrunk: Tensor = clip.radius / rows.norm(dim=2, keepdim=True).clamp(min=clip.radius)
+        return rows * shrunk
+    radius = clip.radius * (sqrt(clip.patches) if isinstance(clip, PatchBall) else 1.0)
+    shrunk = radius / rows.flatten(1).norm(dim=1).clamp(min=radius)
+    return rows * shrunk.view(-1, *[1] * (clean.ndim - 1))
+
+
+def _beyond(recording: Recording, clip: Clamp, mechanism: SplitMechanism) -> str:
+    """Whether a released number lies further out of the declared range than any noise would carry it."""
+    count = sum(view.smashed.numel() for view in recording.views)
+    reach = log(count / (2 * LEVEL)) if _law(mechanism) == "laplace" else float(norm.isf(LEVEL / (2 * count)))
+    apart = mechanism.mixing.kind != "none"  # masks leave zeros
+    low, high = (min(clip.low, 0.0), max(clip.high, 0.0)) if apart else (clip.low, clip.high)
+    for view in recording.views:
+        sent = view.smashed
+        over = torch.maximum(sent - high, low - sent) - _scale(view.weights, sent, mechanism) * reach
+        over -= 1e-5 * sent.abs()
+        if float(over.max()) > 0:
+            number = float(sent.flatten()[int(over.argmax())])
+            inside = f"numbers in [{clip.low:g}, {clip.high:g}] with their noise on them"
+            return f"{inside}, but {number:.3g} was released"
+    return ""
+
+
+def _answers(
+    recording: Recording, clip: Categories, flip: float, rounds: dict[int, Replay], why: str, found: _Findings
+) -> None:
+    """Whether released answers are categories, and are replaced as often as is declared."""
+    released = torch.cat([view.smashed for view in recording.views])
+    fits = bool(((released == released.round()) & (released >= 0) & (released < clip.classes)).all())
+    said = f"{clip.classes} categories, but other numbers were released"
+    found.hold("that answers are categories", "" if fits else said)
+    if not rounds or not fits or any(one.spread for one in rounds.values()):
+        found.unchecked.append(f"how many answers were replaced ({why or 'the lower segment draws'})")
+        return
+    differ = sum(int((one.released != one.clean).sum()) for one in rounds.values())
+    total, rate = sum(one.released.numel() for one in rounds.values()), flip * (1 - 1 / clip.classes)
+    less = float(binom.cdf(differ, total, rate)) < LEVEL and differ < 0.98 * rate * total
+    said = f"that an answer is another one with probability {rate:.3g}, but {differ} of {total} are"
+    found.hold("how many answers were replaced", said if less else "")
+
+
+def _labels(recording: Recording, mechanism: SplitMechanism, found: _Findings) -> None:
+    """Whether labels that travel got their declared noise."""
+    sent = [view.labels for view in recording.views if view.labels is not None]
+    if mechanism.labels is None or mechanism.noise.labels is None:
+        return
+    if not sent:
+        found.unchecked.append("the noise of labels (none were recorded)")
+        return
+    labels = torch.cat(sent)
+    said = f"noise of {mechanism.noise.labels:g} on labels, but "
+    if not labels.is_floating_point():
+        found.hold("the noise of labels", f"{said}whole numbers were sent")
+        return
+    scales = torch.full_like(labels, mechanism.noise.labels, dtype=torch.float64)
+    if mechanism.noise.site == "client" and recording.description.mixed > 1:
+        scales = scales / sqrt(recording.description.mixed)  # the least that is left of it, for equal shares
+    law = _law(mechanism)
+    refutation = _alone(labels, scales, law)
+    seats = recording.members.repeat(recording.description.passes, 1)
+    if recording.labels is not None and seats.shape[1] == 1 and bool((seats >= 0).all()):
+        clean = one_hot(recording.labels[seats[:, 0]], max(labels.shape[1], int(recording.labels.max()) + 1))
+        clean = clean[:, : labels.shape[1]].float()
+        refutation = refutation or refuted_by(clean, labels, law=law, scale=scales, level=LEVEL / 4)
+    found.hold("the noise of labels", said + refutation if refutation else "")
+
+
+def _law(mechanism: SplitMechanism) -> Law:
+    """Of its noise."""
+    return "laplace" if mechanism.noise.law == "laplace" else "gaussian"
+
+
+def _scale(weights: Tensor | None, released: Tensor, mechanism: SplitMechanism) -> Tensor:
+    """The declared scale of the noise on every number of rows [N, ...], float64: it may be any number above 0."""
+    scale = torch.tensor(mechanism.noise.smashed, dtype=torch.float64)
+    if mechanism.noise.site == "mixer" or weights is None or weights.shape[1] == 1:
+        return scale.expand(released.shape)
+    ones = torch.ones(len(released) * weights.shape[1], *released.shape[1:])
+    return scale * mix(ones, weights.shape[1], weights.square()).sqrt()
+
+
+def _part(rows: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and their scales as vectors; of very long ones drawn places, the same for every round."""
+    flat, scales = rows.flatten(1), scale.flatten(1)
+    if flat.shape[1] > _LONGEST:
+        places = torch.randperm(flat.shape[1], generator=Generator().manual_seed(1))[:_LONGEST]
+        flat, scales = flat[:, places], scales[:, places]
+    return flat, scales
+
+
+def _drawn_rows(recording: Recording, mechanism: SplitMechanism) -> tuple[Tensor, Tensor]:
+    """Rows of all rounds and their scales, as many as are tested on both sides."""
+    views = recording.views
+    sizes = [len(view.smashed) for view in views]
+    width = min(_LONGEST, views[0].smashed[0].numel())
+    drawn = torch.randperm(sum(sizes), generator=Generator().manual_seed(2))[: 2 * max(8, _NUMBERS // width)]
+    taken = torch.zeros(sum(sizes), dtype=torch.bool).index_fill(0, drawn, value=True).split(sizes)
+    parts = [
+        _part(sent, _scale(None if view.weights is None else view.weights[rows], sent, mechanism))
+        for view, rows in zip(views, taken, strict=True)
+        if len(sent := view.smashed[rows])
+    ]
+    released, scales = (torch.cat(part) for part in zip(*parts, strict=True))
+    return released, scales
+
+
+def _most_rows(rows: Tensor) -> int:
+    """How many of rows [N, D] are tested."""
+    return max(8, _NUMBERS // rows.shape[1])
+
+
+def variance_of(mechanism: SplitMechanism | None) -> float:
+    """Of the declared noise on a number of a release; 0 if none is declared.
+
+    >>> variance_of(None)
+    0.0
+    """
+    if mechanism is None or mechanism.noise.law == "randomized_response":
+        return 0.0
+    return (2 if mechanism.noise.law == "laplace" else 1) * mechanism.noise.smashed * mechanism.noise.smashed

@@ -1,0 +1,157 @@
+"""A recorded lower segment on the recorded images: what it makes of them, beside what was released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from privkit.attacks.inversion.known_lower import mix
+from privkit.seeds import derive
+from privkit.torch_utils.seeded import seeded
+
+if TYPE_CHECKING:
+    from privkit.recording.read import Recording
+
+FAR = 0.05
+"""Relative distance from which on a lower segment is not taken for what made the release."""
+Ask = Callable[[Tensor], Tensor]
+"""The images of a round [N, C, H, W] to what is made of each before its noise, [N, ...]; it may draw."""
+
+_DRAWS = 4
+"""Answers over which a segment that draws is averaged."""
+_CHANCE = 4.0
+"""Standard errors of the noise that are taken off a distance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """One round, sent again.
+
+    Attributes:
+        released: float [N, ...], as it was recorded.
+        clean: float [N, ...], the mean of the segment's answers.
+        spread: standard deviation of one answer; 0 for a segment that draws nothing.
+        draws: how many answers there were.
+    """
+
+    released: Tensor
+    clean: Tensor
+    spread: float = 0.0
+    draws: int = 1
+
+    @property
+    def blur(self) -> float:
+        """Standard deviation of the mean."""
+        return self.spread / sqrt(self.draws)
+
+    def distance(self, variance: float) -> float:
+        """‖release − replay‖ / ‖release‖, beyond what noise explains.
+
+        Args:
+            variance: of the declared noise, mean over all numbers; not used for a segment that draws its own.
+
+        Returns:
+            The root of the squared distance over the squared norm of the release, either less the noise in it, and the
+            distance less four standard errors of that noise. 0 if no distance is left, 1 if no release is.
+
+        >>> two = torch.tensor([[3.0, 4.0]])
+        >>> round(Replay(released=two, clean=two * 0.9).distance(0.0), 4)
+        0.1
+        """
+        noise = self.spread**2 if self.spread else variance
+        both, numbers = noise + self.blur**2, self.released.numel()
+        apart = float((self.released - self.clean).double().square().mean())
+        excess = apart - both * (1 + _CHANCE * sqrt(2 / numbers))
+        size = float(self.released.double().square().mean()) - noise
+        if excess <= 0:
+            return 0.0
+        return sqrt(excess / size) if size > 0 else 1.0
+
+
+@torch.no_grad()
+def replay(ask: Ask, images: Tensor, released: Tensor) -> Replay:
+    """Send images of a round again.
+
+    Args:
+        ask: the lower segment.
+        images: [N, C, H, W].
+        released: [N, ...].
+
+    >>> replay(lambda images: images.flatten(1), torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)).distance(0.0)
+    0.0
+    """
+    return _replay(lambda: ask(images), released)
+
+
+@torch.no_grad()
+def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
+    """Send one recorded round again; images that were mixed are sent apart and mixed by their recorded shares.
+
+    Args:
+        recording: with true images.
+        number: of the round, over all passes.
+        ask: the lower segment.
+
+    Raises:
+        ValueError: saying what was not recorded of this round.
+    """
+    view, members = recording.views[number], recording.members_of(number)
+    if not len(recording.truth):
+        raise ValueError("no true image was recorded")
+    if view.mixed > 1 and view.weights is None:
+        raise ValueError("the shares of mixed images were not recorded")
+    taken = torch.ones_like(members, dtype=torch.bool) if view.weights is None else (view.weights > 0).any(2)
+    if bool((taken & (members < 0)).any()):
+        raise ValueError("truth.members does not know every image of the round")
+    seats = members.clamp(min=0)
+
+    def answer() -> Tensor:
+        rows = torch.stack([ask(recording.truth.x[seats[:, seat]]) for seat in range(view.mixed)], 1)
+        return mix(rows.flatten(0, 1), view.mixed, view.weights)
+
+    return _replay(answer, view.smashed)
+
+
+def _replay(answer: Callable[[], Tensor], released: Tensor) -> Replay:
+    """Ask twice, and more often if the answers differ.
+
+    Raises:
+        ValueError: if the answer has another shape than the release.
+    """
+    first, second = (_drawn(answer, number) for number in range(2))
+    if first.shape != released.shape:
+        raise ValueError(
+            f"the lower segment makes {list(first.shape[1:])} of an image, and {list(released.shape[1:])} was released"
+        )
+    if torch.equal(first, second):
+        return Replay(released=released, clean=first)
+    answers = torch.stack([first, second, *(_drawn(answer, number) for number in range(2, _DRAWS))])
+    return Replay(
+        released=released, clean=answers.mean(0), spread=float(answers.double().var(0).mean().sqrt()), draws=_DRAWS
+    )
+
+
+def _drawn(answer: Callable[[], Tensor], number: int) -> Tensor:
+    """One answer, with draws of its own."""
+    with seeded(torch.device("cpu"), derive(0, "replay", number)):
+        return answer().detach().cpu().float()
+
+
+def rounds_to_replay(recording: Recording, pixels: int = 2**21, numbers: int = 2**21) -> Sequence[int]:
+    """Rounds that a check takes a moment for: evenly spaced, the last one among them.
+
+    Args:
+        recording: any.
+        pixels: of all images together, at most; but one round.
+        numbers: of all releases together, likewise.
+    """
+    last = recording.views[-1]
+    shape = recording.description.image_shape
+    each = max(len(last.smashed) * last.mixed * shape[0] * shape[1] * shape[2] / pixels, last.smashed.numel() / numbers)
+    count = max(1, min(len(recording.views), int(1 / each)))
+    return sorted({len(recording.views) - 1 - number * len(recording.views) // count for number in range(count)})
