@@ -25,7 +25,7 @@ from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, U
 from privkit.interval import Interval
 from privkit.out_of_memory import advice, ran_out, shortage
 from privkit.registry import load
-from privkit.reports.schema import Costs, Row
+from privkit.reports.schema import Check, Costs, Row
 from privkit.run.cell_limits import OverLimit, limited
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
@@ -112,15 +112,17 @@ def run_cell(
     storages = cell.defense.spec.storages
     held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
     remark = tuple(filter(None, [config.remarks.get(cell.defense.label)]))
-    recorded = isinstance(context, RecordedContext)
-    checks = (
-        declared_check(context) if recorded else declaration_check(None if context is None else context.certificate)
-    )
+    checks = () if context is None else _of_claim(context)
     row = row.model_copy(
         update={"notes": (*seed_data.warnings, *remark, *told, *held, *row.notes), "checks": (*row.checks, *checks)}
     )
     log(f"{row.status} {row.reason}".strip())
     return row
+
+
+def _of_claim(context: AttackContext) -> tuple[Check, ...]:
+    """Whether what is declared was contradicted."""
+    return declared_check(context) if isinstance(context, RecordedContext) else declaration_check(context.certificate)
 
 
 def _told(context: AttackContext) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ from torch import Generator, nn
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.audit.goals.canaries_sent import seen_alone
 from privkit.defenses.base import Defense, Receipt
-from privkit.defenses.chain import sites_of, stages_of
+from privkit.defenses.chain import stages_of
 from privkit.defenses.charge import Noised
 from privkit.defenses.compile import ChainReceipt
+from privkit.defenses.stages import sites_of
 from privkit.errors import one_line
 from privkit.recording.declared import Compared, compare, variance_of
 from privkit.recording.read import Recording

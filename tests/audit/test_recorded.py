@@ -231,7 +231,9 @@ def test_a_recording_whose_data_refute_it_proves_nothing_and_is_not_clean(tmp_pa
     """Raw releases and σ = 100: ε = 0.267 before."""
     four = changed(noise=Noise(smashed=100.0), rounds=4)
     declared(tmp_path / "lie", drawn() / 2, drawn(), four)
-    run = run_audit(recorded=tmp_path / "lie", attack="mid_grey", out=tmp_path / "a", gate=["declared_epsilon<=1"], **TINY)
+    run = run_audit(
+        recorded=tmp_path / "lie", attack="mid_grey", out=tmp_path / "a", gate=["declared_epsilon<=1"], **TINY
+    )
     (row,) = run.rows
     assert row.certificate is not None
     assert (row.certificate.kind, row.certificate.standing) == ("nothing", "declared")
@@ -241,7 +243,9 @@ def test_a_recording_whose_data_refute_it_proves_nothing_and_is_not_clean(tmp_pa
     assert (judged.kind, judged.met) == ("claim", False)
     true = drawn() / 2 + 100 * noise(40, 1, 8, 8)
     declared(tmp_path / "truth", true, drawn(), four)
-    run = run_audit(recorded=tmp_path / "truth", attack="mid_grey", out=tmp_path / "b", gate=["declared_epsilon<=1"], **TINY)
+    run = run_audit(
+        recorded=tmp_path / "truth", attack="mid_grey", out=tmp_path / "b", gate=["declared_epsilon<=1"], **TINY
+    )
     certificate = run.rows[0].certificate
     assert certificate is not None
     assert (certificate.kind, certificate.standing) == ("differential_privacy", "declared")
