@@ -63,14 +63,21 @@ def named(scores: Scores, labels: Tensor, known: Tensor | None) -> float:
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)
 def test_planted_labels_are_named_and_noise_tells_none(attack: LabelAttack) -> None:
-    """Chance is a quarter; a random start need not find the best optimum."""
+    """Chance is a quarter; a random start need not find the best optimum.
+
+    A mean over worlds, for one of noise scatters by .05, and one that a random start names by .16.
+    """
+    random_start = attack == ExPLoit(start="random")
     shares = []
-    for noise in (False, True):
-        observation, labels = world(noise=noise)
-        scores = attack.run(observation, Generator().manual_seed(0))
-        assert torch.equal(scores.examples, torch.arange(len(labels)))
-        shares.append(named(scores, labels, observation.known_rows))
-    assert shares[0] > (0.6 if attack == ExPLoit(start="random") else 0.95)
+    for noise, worlds in ((False, 24 if random_start else 2), (True, 6)):
+        found = []
+        for seed in range(worlds):
+            observation, labels = world(noise=noise, seed=seed)
+            scores = attack.run(observation, Generator().manual_seed(seed))
+            assert torch.equal(scores.examples, torch.arange(len(labels)))
+            found.append(named(scores, labels, observation.known_rows))
+        shares.append(sum(found) / worlds)
+    assert shares[0] > (0.6 if random_start else 0.95)
     assert 0.15 < shares[1] < 0.37
 
 

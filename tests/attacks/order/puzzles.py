@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import View
+from privkit.attacks.base import QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.patches import patchify
@@ -63,6 +63,19 @@ def scene(lower: Any = pixels, keep: float = 1.0) -> tuple[list[View], Tensor, I
     query = answering(lambda images, draws: shuffled(images, draws, lower, keep)[0])
     knowledge = ImageObservation(image_shape=(3, 32, 32), batch_size=BATCH, auxiliary=AUXILIARY, query=query)
     return views, torch.cat([source for _, source in sent]), knowledge
+
+
+def several_messages(knowledge: ImageObservation, messages: int) -> ImageObservation:
+    """What is known where a round, and each answer, holds several messages of `BATCH` images."""
+    assert knowledge.query is not None
+    ask = knowledge.query
+
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        parts = [ask(part, draws).view.smashed for part in images.split(BATCH)]
+        view = View(round=0, smashed=torch.cat(parts), messages=messages)
+        return QueryResult(view=view, members=torch.arange(len(images)).unsqueeze(1))
+
+    return replace(knowledge, batch_size=messages * BATCH, query=query)
 
 
 def run(attack: Jigsaw, views: list[View], knowledge: ImageObservation) -> Reconstruction:
