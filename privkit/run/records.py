@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +29,10 @@ TRIALS = "trials.jsonl"
 """In a cell's folder: the trials of its attack's tuning, one a line."""
 TRAINED = "trained.json"
 """In a model's folder: its record, which lists its weights."""
+LOG = "log.txt"
+"""In a cell's folder: what it did and when, a time and a text a line; a trace has lines of its own."""
+BEGUN = "start"
+"""Text of the first line that a computation writes into the log."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -59,6 +65,25 @@ def read_row(cell: Path) -> Row | None:
         raise DamagedFile(f"cannot read {path} ({error.strerror})") from None
     except Broken as error:
         raise DamagedFile(f"{path} {error}") from None
+
+
+def seconds_of(cell: Path) -> float | None:
+    """How long the last computation of a cell took, by the times of its log; None where it has no such log.
+
+    Args:
+        cell: its folder.
+    """
+    times: list[float] = []
+    try:
+        lines = read_bytes(cell / LOG, MOST_TEXT).decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        when, _, text = line.partition(" ")
+        with suppress(ValueError, OverflowError):
+            now = datetime.fromisoformat(when).timestamp()
+            times = [now] if text == BEGUN else [*times, now]
+    return max(times) - min(times) if len(times) > 1 else None
 
 
 def holds(home: Path) -> bool:
