@@ -83,14 +83,14 @@ class Shown:
 
     def _for_ci(self, verdict: Any, run: Path) -> None:
         """The JUnit file, and annotations on standard error, which GitHub Actions reads as well."""
-        from privkit.paths import inside
+        from privkit.paths import inside, root
         from privkit.reports import ci
         from privkit.run.records import seconds_of
         from privkit.storage import write_text
 
         if self.junit is not None:
             took = {cell.cell: seconds_of(inside(run, "cells", cell.cell)) or 0.0 for cell in verdict.cells}
-            write_text(self.junit.absolute(), ci.junit(verdict, took))
+            write_text(root(self.junit.parent) / self.junit.name, ci.junit(verdict, took))
         actions = os.environ.get("GITHUB_ACTIONS") == "true"
         if self.annotations == "github" or (self.annotations is None and actions):
             print(*ci.github(verdict), sep="\n", file=sys.stderr, flush=True)

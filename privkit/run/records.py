@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from privkit.errors import DamagedFile, RunFolderError
-from privkit.paths import MOST_TEXT, read_bytes
+from privkit.paths import MOST_TEXT, read_bytes, root
 from privkit.reports.older import READ, upgraded
 from privkit.reports.schema import Manifest, Row
 from privkit.sealed import Broken, opened, sealed
@@ -98,7 +97,7 @@ def read_manifest(path: Path) -> Manifest | None:
         RunFolderError: if it is not privkit's, of another schema version or damaged. The advice is never to delete
             anything: the folder may be somebody's.
     """
-    file = Path(os.path.realpath(path)) / "manifest.json"
+    file = root(path) / "manifest.json"
     try:
         data = read_bytes(file, MOST_TEXT)
     except (FileNotFoundError, NotADirectoryError):
@@ -130,7 +129,7 @@ def read_rows(path: Path) -> list[Row]:
         raise RunFolderError(f"{path} is no run folder: it has no manifest.json")
     rows: dict[str, Row] = {}
     places = {planned.cell: number for number, planned in enumerate(manifest.cells)}
-    results = Path(os.path.realpath(path)) / "results.jsonl"
+    results = root(path) / "results.jsonl"
     for number, data in enumerate(lines_of(results), start=1):
         where = f"{results} line {number}"
         try:
