@@ -1,7 +1,7 @@
 """Paths below a run folder: none leaves it, none goes through a symbolic link, and only plain files are read.
 
-A run folder may come from somebody else. Its own path is resolved once, when it is opened; from there on, a link among
-a path's parts was planted, and so was a name that climbs out.
+A run folder may come from somebody else. Its own path is resolved once, by `root`, when it is opened; from there on, a
+link among a path's parts was planted, and so was a name that climbs out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,17 @@ _LONGEST_NAME = 100
 """Characters of a part's name inside the name of a file: a cell's has two, and file systems allow 255."""
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags under which a link is refused, a pipe without a writer does not block, and a child process inherits nothing."""
+
+
+def root(path: Path | str) -> Path:
+    """The folder that a user's path leads to, absolute and without links: how every command begins with a folder.
+
+    The user's own path may climb ("../RUN") and go through links (/scratch, or macOS's /tmp).
+
+    >>> root("/") / "runs" == root("/runs/../runs/")
+    True
+    """
+    return Path(os.path.realpath(path))
 
 
 def inside(root: Path, *names: str) -> Path:

@@ -21,6 +21,17 @@ AGAIN = "repeat the run's command to do that part anew"
 """What to do once a damaged file is gone."""
 
 
+def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
+    """Why a file of the run could not be read. What it holds is unknown, so the advice is never to delete it.
+
+    Args:
+        path: of the file.
+        error: why it could not be read.
+        unit: folder of the cell or model whose record lists the file; None if it stands by itself.
+    """
+    return f"cannot read {path} ({error.strerror}); make it readable, or move {unit or 'it'} away and {AGAIN}"
+
+
 class Broken(ValueError):
     """Bytes that are no record, or not the one that was written; the message completes "FILE ..."."""
 
@@ -109,7 +120,7 @@ def checked(path: Path, known: str | None) -> bytes:
     try:
         data = read_bytes(path)
     except OSError as error:
-        raise DamagedFile(f"cannot read {path} ({error.strerror}); delete {path.parent} and {AGAIN}") from None
+        raise DamagedFile(unreadable(path, error, unit=path.parent)) from None
     if digest(data) != known:
         raise DamagedFile(f"{path} is damaged; delete {path.parent} and {AGAIN}")
     return data

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from privkit.errors import DamagedFile, StorageError
 from privkit.paths import MOST_TEXT, check_folder, open_file, read_bytes
-from privkit.sealed import AGAIN, Broken, checked, digest, opened, sealed
+from privkit.sealed import AGAIN, Broken, checked, digest, opened, sealed, unreadable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -93,7 +93,7 @@ def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise DamagedFile(f"cannot read {path} ({error.strerror}); move it away and {AGAIN}") from None
+        raise DamagedFile(unreadable(path, error)) from None
     except Broken as error:
         raise DamagedFile(f"{path} {error}; delete it and {AGAIN}") from None
 
@@ -157,7 +157,7 @@ def read_state(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise DamagedFile(f"cannot read the checkpoint {path} ({error.strerror}); delete it") from None
+        raise DamagedFile(unreadable(path, error)) from None
     try:
         if opened(header, file=_unit(path)).get("payload") != digest(payload):
             raise Broken("is damaged: its checksum does not match")

@@ -110,9 +110,7 @@ def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
         out.seek(0)
         out.truncate()
         cells = ("; ".join(value) if isinstance(value, tuple) else value for value in _record(row).values())
-        # A lone carriage return would not be quoted, and read as the end of the line.
-        plain = (cell.replace("\r", "\n") if isinstance(cell, str) else cell for cell in cells)
-        writer.writerow(map(escape.csv_cell, plain))
+        writer.writerow(map(escape.csv_cell, cells))
         yield out.getvalue()
 
 
@@ -124,7 +122,7 @@ def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
             name: None if isinstance(value, float) and not isfinite(value) else value
             for name, value in _record(row).items()
         }
-        yield f"{start}\n{json.dumps(record, ensure_ascii=False, allow_nan=False)}"
+        yield f"{start}\n{escape.json_text(json.dumps(record, ensure_ascii=False, allow_nan=False))}"
         start = ","
     yield "[]\n" if start == "[" else "\n]\n"
 

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from privkit.reports import escape
 from privkit.reports.verdict import CellState, Judgement, Verdict
 
 
-def junit(verdict: Verdict) -> str:
+def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None) -> str:
     """The verdict as JUnit XML: one test case for each cell, check and gate.
 
     A gate or check that is not met is a failure. A cell that failed or is missing is an error. What is open, or not
     applicable, is skipped.
 
+    Args:
+        verdict: on a run.
+        seconds: cell id -> how long it took; a cell that is not in it has 0, and so have checks and gates.
+
     >>> made = Verdict(run="r", outcome="clean", exit_code=0, sentence="", failures=(), cells=(), gates=(), checks=())
     >>> junit(made).splitlines()[1]
-    '<testsuite name="privkit" tests="0" failures="0" errors="0" skipped="0" />'
+    '<testsuite name="privkit" tests="0" failures="0" errors="0" skipped="0" time="0.000" />'
     """
-    cases = [_cell(cell) for cell in verdict.cells] + [_check(check) for check in verdict.checks]
+    took = seconds or {}
+    cases = [_cell(cell, took.get(cell.cell, 0.0)) for cell in verdict.cells] + [
+        _check(check) for check in verdict.checks
+    ]
     suite = ElementTree.Element("testsuite", name="privkit", tests=str(len(cases)))
     for tag, counted in {"failure": "failures", "error": "errors", "skipped": "skipped"}.items():
         suite.set(counted, str(sum(case.find(tag) is not None for case in cases)))
+    suite.set("time", f"{sum(took.get(cell.cell, 0.0) for cell in verdict.cells):.3f}")
     suite.extend(cases)
     ElementTree.indent(suite)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
 
 
-def _cell(cell: CellState) -> ElementTree.Element:
+def _cell(cell: CellState, seconds: float) -> ElementTree.Element:
     """A cell, which errs if it has no result."""
     tag = {"error": "error", "missing": "error", "not_applicable": "skipped"}.get(cell.status, "")
     name = f"{cell.attack}, seed {cell.seed}"
-    return _case(cell.defense, f"cell: {name}", tag, cell.reason or "it has no result; repeat the run's command")
+    return _case(
+        cell.defense, f"cell: {name}", tag, cell.reason or "it has no result; repeat the run's command", seconds
+    )
 
 
 def _check(check: Judgement) -> ElementTree.Element:
@@ -41,11 +52,12 @@ def _check(check: Judgement) -> ElementTree.Element:
     return _case(check.defense or "all defenses", f"{check.kind} {check.name}: {where}", tag, check.sentence)
 
 
-def _case(defense: str, name: str, tag: str, message: str) -> ElementTree.Element:
-    """One test case; XML holds no control characters, so they are spelled out."""
-    case = ElementTree.Element("testcase", classname=escape.terminal(defense), name=escape.terminal(name))
+def _case(defense: str, name: str, tag: str, message: str, seconds: float = 0.0) -> ElementTree.Element:
+    """One test case."""
+    named = {"classname": escape.markup(defense), "name": escape.markup(name), "time": f"{seconds:.3f}"}
+    case = ElementTree.Element("testcase", named)
     if tag:
-        ElementTree.SubElement(case, tag, message=escape.terminal(message))
+        ElementTree.SubElement(case, tag, message=escape.markup(message))
     return case
 
 
@@ -62,9 +74,4 @@ def github(verdict: Verdict) -> list[str]:
         *verdict.failures,
         *(f"{cell.defense} / {cell.attack}, seed {cell.seed}: {cell.reason or cell.status}" for cell in without),
     ]
-    return [f"::error title=privkit::{_data(text)}" for text in told]
-
-
-def _data(text: str) -> str:
-    """A message as a workflow command holds it."""
-    return escape.terminal(text).replace("%", "%25").replace("\n", "%0A")
+    return [f"::error title=privkit::{escape.annotation(text)}" for text in told]

@@ -1,10 +1,11 @@
-"""Other people's text, made harmless for what shows it: a terminal, a spreadsheet, LaTeX, Markdown, a figure.
+"""Other people's text, made harmless for what shows it: one function for each kind of output.
 
 Names of defenses, attacks and rows come from plug-ins, parameter tables and run folders, and none of them may act.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +20,16 @@ CONTROLS = (
     *range(0x2066, 0x206A),
 )
 """Characters that move the cursor, start an escape sequence, end a line or turn the direction of writing."""
-_VISIBLE = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in CONTROLS if chr(code) not in "\n\t"}
+_NOT_IN_XML = (*range(0xD800, 0xE000), 0xFFFE, 0xFFFF)
+"""Halves of characters, which no encoding has, and two codes that XML forbids."""
+_VISIBLE = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in (*CONTROLS, *_NOT_IN_XML)
+    if chr(code) not in "\n\t"
+}
+_ONE_LINE = _VISIBLE | {ord("\n"): r"\n", ord("\t"): r"\t"}
+_CI_COMMAND = re.compile(r":(:)(?=[A-Za-z])|#(#)(?=[A-Za-z]*\[)")
+"""How a line begins that a CI system obeys: ::error, and anywhere in a line ##[error] or ##vso[."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # wide ones start formulas, too
 _LATEX = str.maketrans(
     {
@@ -63,19 +73,22 @@ _LATEX = str.maketrans(
         "²": r"$^2$",
     }
 )
+_MARKDOWN = {ord("\\"): r"\\", ord("|"): r"\|", ord("<"): "&lt;", ord("&"): "&amp;"}
 
 
 def terminal(text: str) -> str:
-    r"""Text whose control characters are shown, not sent; line ends and tabs stay.
+    r"""One line of text for a terminal or a log: what would act is shown, and not sent.
 
-    >>> print(terminal("\x1b]0;title\x07"))
-    \x1b]0;title\x07
+    Control characters would move the cursor, a line end would forge a line, and a CI system obeys some lines of a log.
+
+    >>> print(terminal("\x1b]0;title\x07, a\n::error::b"))
+    \x1b]0;title\x07, a\n:\x3aerror:\x3ab
     """
-    return text.translate(_VISIBLE)
+    return _CI_COMMAND.sub(lambda found: rf"{found[0][0]}\x{ord(found[0][0]):02x}", text.translate(_ONE_LINE))
 
 
 def console(width: int | None = None) -> Console:
-    """A terminal that shows control characters of whatever text is printed on it, and sends none."""
+    """A terminal that shows each text that is printed on it as `terminal` does, one line a text."""
     from rich.console import Console
     from rich.text import Text
 
@@ -86,15 +99,47 @@ def console(width: int | None = None) -> Console:
     return Plain(width=width)
 
 
-def csv_cell(value: object) -> object:
-    """A text that a spreadsheet would take for a formula gets an apostrophe before it; numbers stay numbers.
+def annotation(text: str) -> str:
+    r"""The message of a workflow command of GitHub Actions; its lines stay lines.
 
-    Source: OWASP, "CSV injection".
+    Source: GitHub, "Workflow commands for GitHub Actions".
+
+    >>> print(annotation("50 %\n\x1b[31m"))
+    50 %25%0A\x1b[31m
+    """
+    return text.translate(_VISIBLE).replace("%", "%25").replace("\n", "%0A")
+
+
+def markup(text: str) -> str:
+    r"""Text of XML and HTML before its `<`, `>` and `&` are escaped: only characters that XML has; lines stay lines.
+
+    >>> print(markup("a\x00b\uffff <c>"))
+    a\x00b\uffff <c>
+    """
+    return text.translate(_VISIBLE)
+
+
+def json_text(text: str) -> str:
+    r"""JSON for a terminal: what acts there is written as JSON's own escapes, so that a reader gets the same values.
+
+    >>> print(json_text('"ε \x9b31m"'))
+    "ε \u009b31m"
+    """
+    shown = text.translate({code: rf"\u{code:04x}" for code in _VISIBLE})
+    return re.sub(r"##(?=[A-Za-z]*\[)", r"#\\u0023", shown)
+
+
+def csv_cell(value: object) -> object:
+    r"""A text in one line; one that a spreadsheet would take for a formula gets an apostrophe before it.
+
+    Numbers stay numbers. Source: OWASP, "CSV injection".
 
     >>> csv_cell("=1+1"), csv_cell(-1.0)
     ("'=1+1", -1.0)
     """
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    return f"'{terminal(value)}" if value.startswith(_FORMULA) else terminal(value)
 
 
 def latex(text: str) -> str:
@@ -104,7 +149,7 @@ def latex(text: str) -> str:
     \textbackslash{}input\{/etc/passwd\} 50\%
     """
     escaped = terminal(" ".join(text.split())).translate(_LATEX)
-    return "{[}" + escaped[1:] if escaped.startswith("[") else escaped  # else a length, after a line break
+    return f"{{{escaped[0]}}}{escaped[1:]}" if escaped[:1] in ("[", "*") else escaped  # else part of the \\\\ before it
 
 
 def markdown(text: str) -> str:
@@ -113,7 +158,7 @@ def markdown(text: str) -> str:
     >>> print(markdown("a|b ![x](http://a.b)"))
     a\|b ![x]\(http://a.b)
     """
-    return terminal(" ".join(text.split())).translate({124: r"\|", 60: "&lt;"}).replace("](", r"]\(")
+    return terminal(" ".join(text.split())).translate(_MARKDOWN).replace("](", r"]\(").replace("][", r"]\[")
 
 
 def figure(text: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+from html import escape as quoted
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from privkit.reports.escape import markup
 from privkit.reports.gallery import data_uri
 
 if TYPE_CHECKING:
@@ -21,28 +22,33 @@ def html_table(shown: Table, note: str = "") -> str:
     >>> html_table(Table(headers=("a",), rows=(("<1>",),), floor=(False,)))
     '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td>&lt;1&gt;</td></tr></tbody></table>'
     """
-    head = "".join(f"<th>{escape(header)}</th>" for header in shown.headers)
+    head = "".join(f"<th>{_text(header)}</th>" for header in shown.headers)
     lines = []
     for row, floor in zip(shown.rows, shown.floor, strict=True):
         style = ' style="color: gray"' if floor else ""
-        lines.append(f"<tr{style}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>")
+        lines.append(f"<tr{style}>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>")
     body = "".join(lines)
-    remark = f"<p><small>{escape(note)}</small></p>" if note else ""
+    remark = f"<p><small>{_text(note)}</small></p>" if note else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{remark}"
 
 
 def html_picture(data: bytes, caption: str, kind: str = "image/png") -> str:
     """A picture inside the page, of its own pixels."""
     style = "width: 100%; max-width: 640px; image-rendering: pixelated"
-    return f'<img src="{data_uri(data, kind)}" alt="{escape(caption)}" style="{style}">'
+    return f'<img src="{data_uri(data, kind)}" alt="{_text(caption)}" style="{style}">'
 
 
 def html_run(tables: Sequence[tuple[Table, str]], verdict: Verdict, page: Path) -> str:
     """A run: its verdict, its tables with their notes, and the reconstructions of its report if there are any."""
-    told = "".join(f"<li>{escape(failure)}</li>" for failure in verdict.failures)
-    parts = [f"<p><b>{escape(verdict.sentence)}</b></p>", f"<ul>{told}</ul>" if told else ""]
+    told = "".join(f"<li>{_text(failure)}</li>" for failure in verdict.failures)
+    parts = [f"<p><b>{_text(verdict.sentence)}</b></p>", f"<ul>{told}</ul>" if told else ""]
     parts += [html_table(shown, note) for shown, note in tables]
     strips = page.parent / "figures" / "reconstructions.svg"
     if strips.is_file():
         parts.append(html_picture(strips.read_bytes(), "records, and the guesses at them", "image/svg+xml"))
-    return "".join([*parts, f"<p>report: <code>{escape(str(page))}</code></p>"])
+    return "".join([*parts, f"<p>report: <code>{_text(str(page))}</code></p>"])
+
+
+def _text(text: str) -> str:
+    """Text between two tags, or in quotes."""
+    return quoted(markup(text))

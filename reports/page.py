@@ -211,7 +211,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: escape.terminal(value) if type(value) is str else value,
+        finalize=lambda value: escape.markup(value) if type(value) is str else value,
     )
     environment.filters |= {"cell": _cell, "breakable": _breakable}
     environment.globals |= {
@@ -246,4 +246,4 @@ def _breakable(text: str) -> Markup:
     >>> _breakable("mixup:keep=<1>")
     Markup('mixup:<wbr>keep=&lt;1&gt;')
     """
-    return Markup("<wbr>").join(re.split(r"(?<=[:,+_/])(?=\w|<)", escape.terminal(text)))
+    return Markup("<wbr>").join(re.split(r"(?<=[:,+_/])(?=\w|<)", escape.markup(text)))

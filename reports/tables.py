@@ -182,7 +182,7 @@ SUMMARY_METRICS = {"mse": ("MSE ↑", 4), "psnr": ("PSNR ↓", 1), "ssim": ("SSI
 
 def markdown(shown: Table, note: str = NOTE) -> str:
     """GitHub Markdown."""
-    lines = ["| " + " | ".join(shown.headers) + " |", "|" + " --- |" * len(shown.headers)]
+    lines = ["| " + " | ".join(map(escape.markdown, shown.headers)) + " |", "|" + " --- |" * len(shown.headers)]
     lines += ["| " + " | ".join(map(escape.markdown, row)) + " |" for row in shown.rows]
     return "\n".join(lines) + f"\n\n{note}\n"
 
@@ -218,7 +218,7 @@ def rich_table(shown: Table) -> RichTable:
 
     result = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     for number, header in enumerate(shown.headers):
-        result.add_column(header, justify="left" if number < 2 else "right", overflow="fold")
+        result.add_column(Text(escape.terminal(header)), justify="left" if number < 2 else "right", overflow="fold")
     for row, is_floor in zip(shown.rows, shown.floor, strict=True):
         cells = (Text(escape.terminal(cell)) for cell in row)  # no markup in a name
         result.add_row(*cells, style="dim" if is_floor else None)

@@ -25,12 +25,14 @@ from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, U
 from privkit.interval import Interval
 from privkit.out_of_memory import advice, ran_out, shortage
 from privkit.registry import load
+from privkit.reports.escape import terminal
 from privkit.reports.schema import Check, Costs, Row
 from privkit.run.cell_limits import OverLimit, limited
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
+from privkit.run.records import BEGUN, LOG
 from privkit.run.restart import or_anew
 from privkit.seeds import derive
 from privkit.storage import append_line, write_record
@@ -71,8 +73,8 @@ def run_cell(
     )
     home = folder.cell(cell.id)
     spec = {"cell": cell.id, "defense": cell.defense.to_json(), "attack": cell.attack.to_json(), "seed": cell.seed}
-    log = _Log(home / "log.txt")
-    log("start")
+    log = _Log(home / LOG)
+    log(BEGUN)
     write_record(home / "spec.json", spec)
     context: AttackContext | None = None
     tuning = ""
@@ -116,7 +118,7 @@ def run_cell(
     row = row.model_copy(
         update={"notes": (*seed_data.warnings, *remark, *told, *held, *row.notes), "checks": (*row.checks, *checks)}
     )
-    log(f"{row.status} {row.reason}".strip())
+    log(terminal(f"{row.status} {row.reason}".strip()))
     return row
 
 
@@ -239,4 +241,4 @@ class _Log:
         self.path = path
 
     def __call__(self, text: str) -> None:
-        append_line(self.path, f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}")
+        append_line(self.path, f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}")

@@ -13,7 +13,7 @@ from privkit.attacks.scores.image import Values
 from privkit.audit.paired import holm, paired, unpaired
 from privkit.errors import UsageError
 from privkit.interval import Interval
-from privkit.paths import inside
+from privkit.paths import inside, root
 from privkit.reports.columns import assumed, numbers
 from privkit.reports.comparison import Comparison, Difference
 from privkit.reports.origins import differences
@@ -111,7 +111,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
 
 def _read(given: Path | str | AuditRun) -> _Run:
     """A run from its folder."""
-    path = Path(given) if isinstance(given, str | Path) else given.folder
+    path = root(given if isinstance(given, str | Path) else given.folder)
     rows = read_rows(path)
     manifest = read_manifest(path)
     assert manifest is not None  # read_rows refuses a folder without one

@@ -17,6 +17,7 @@ from privkit.audit.standing import held_against_its_releases
 from privkit.config import AuditConfig
 from privkit.domains.images.domain import Images
 from privkit.errors import RunFolderError, UsageError, unknown
+from privkit.paths import root
 from privkit.recording.files import packed
 from privkit.recording.read import Recording
 from privkit.recording.write import write_recording
@@ -49,6 +50,7 @@ def export(
         UsageError: if the run has no such defense or seed, or its records are no images.
         RunFolderError: if it is no run folder, or that model was not trained in it.
     """
+    run, folder = root(run), root(folder)
     manifest = read_manifest(run)
     if manifest is None:
         raise RunFolderError(f"{run} holds no run; name the folder that privkit audit wrote")

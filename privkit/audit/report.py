@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privkit.errors import UnfinishedRun
-from privkit.paths import inside
+from privkit.paths import inside, root
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.verdict import Verdict
@@ -39,7 +38,7 @@ def build(run: Path, rows: list[Row] | None = None, gates: Sequence[Gate] | None
         UnfinishedRun: if no cell is finished.
         DamagedFile: if one of its files is damaged.
     """
-    run = Path(os.path.realpath(run))
+    run = root(run)
     rows = read_rows(run) if rows is None else rows
     manifest = read_manifest(run)
     if manifest is None or not rows:

@@ -66,7 +66,7 @@ def submit(run: Path, workers: int, device: str | None, given: Mapping[str, Any]
         executor = submitit.SlurmExecutor(folder=home)
         executor.update_parameters(**parameters, array_parallelism=workers, additional_parameters={"requeue": True})
         with executor.batch():
-            jobs = [executor.submit(Help(run=str(run.absolute()), device=device)) for _ in range(workers)]
+            jobs = [executor.submit(Help(run=os.path.abspath(run), device=device)) for _ in range(workers)]
         return [str(job.job_id) for job in jobs]
     except (RuntimeError, ValueError, NameError, submitit.core.utils.FailedJobError) as error:
         raise UsageError(
@@ -82,7 +82,7 @@ def script(run: Path, workers: int, device: str | None, given: Mapping[str, Any]
         UsageError: as of `submit`; no Slurm is needed.
     """
     submitit, home, parameters = _prepared(run, workers, given)
-    command = [sys.executable, "-m", "privkit", "work", str(run.absolute()), *(["--device", device] if device else [])]
+    command = [sys.executable, "-m", "privkit", "work", os.path.abspath(run), *(["--device", device] if device else [])]
     text: str = submitit.slurm.slurm._make_sbatch_string(
         command=shlex.join(command),
         folder=home,
@@ -106,7 +106,8 @@ def _prepared(run: Path, workers: int, given: Mapping[str, Any]) -> tuple[Any, P
     if strange := sorted(set(given) - known):
         raise UsageError(f"unknown parameter of --sbatch {strange[0]!r} (allowed: {', '.join(sorted(known))})")
     parameters = {**_DEFAULTS, "cpus_per_task": manifest.threads, **given}
-    return submitit, run.absolute().with_name(f"{run.absolute().name}.slurm"), parameters
+    place = Path(os.path.abspath(run))  # its links stay: a node may resolve them otherwise
+    return submitit, place.with_name(f"{place.name}.slurm"), parameters
 
 
 def _imported() -> Any:

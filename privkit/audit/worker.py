@@ -17,6 +17,7 @@ from privkit.caches import use_own_caches
 from privkit.config import AuditConfig
 from privkit.errors import RunFolderError, UsageError
 from privkit.metrics.perception import Perception
+from privkit.paths import root
 from privkit.reports.origins import differences
 from privkit.reports.schema import Manifest, Provenance, Row
 from privkit.run.folder import RunFolder
@@ -173,7 +174,7 @@ def join(run: Path | str, *, device: str | None = None, progress: Progress | Non
     """
     use_own_caches()
     keep_freed_memory()
-    path = Path(run)
+    path = root(run)
     config, manifest = planned(path)
     place = pick_device(device or config.device)
     check_precision(config, place)

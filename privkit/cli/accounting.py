@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ import typer
 
 from privkit.accountants.columns import COLUMNS, schema
 from privkit.cli.refusals import Refusals
+from privkit.cli.say import say, say_json
 from privkit.errors import StorageError, UsageError, tell, unknown
 from privkit.run.stopping import keeping
 
@@ -215,7 +215,7 @@ def permutations(
     except ValueError as error:
         raise UsageError(str(error)) from error
     if as_json:
-        typer.echo(json.dumps({**asdict(certificate), "epsilon": None}, indent=2))
+        say_json({**asdict(certificate), "epsilon": None})
         return
     print_certificate(certificate)
 
@@ -233,9 +233,9 @@ def doctor(
         total, failed = total + 1, failed + (not passed)
         if everything or not passed:
             mark = "ok  " if passed else "FAIL"
-            typer.echo(f"{mark} {case.id:<44} {value:<24.12g} expected {case.expected:.12g}  {case.what}")
+            say(f"{mark} {case.id:<44} {value:<24.12g} expected {case.expected:.12g}  {case.what}")
     versions = ", ".join(f"{name} {version}" for name, version in library_versions().items())
-    typer.echo(f"{total - failed} of {total} reference values reproduced ({versions}, Python {sys.version.split()[0]})")
+    say(f"{total - failed} of {total} reference values reproduced ({versions}, Python {sys.version.split()[0]})")
     if failed:
         raise typer.Exit(1)
 
@@ -285,17 +285,17 @@ def _print_found(
     if as_json:
         fields = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": asdict(certificate)}
         fields |= {"limits": dict(limits)} if limits else {}
-        typer.echo(json.dumps(_without_infinities(fields), indent=2, ensure_ascii=False))
+        say_json(_without_infinities(fields))
         return
-    typer.echo(f"{name} = {int(value):,}" if name in ("rounds", "group") else f"{name} = {_up(value)}")
+    say(f"{name} = {int(value):,}" if name in ("rounds", "group") else f"{name} = {_up(value)}")
     if labels is not None:
-        typer.echo(f"sigma_labels = {_up(labels)}")
+        say(f"sigma_labels = {_up(labels)}")
     if limits:
         told = f"no attack has an advantage above {_up(limits['advantage'], 4)}"
         if "true_positive_rate" in limits:
             told += f", or a true positive rate above {_up(limits['true_positive_rate'], 4)}"
             told += f" at a false positive rate of {limits['false_positive_rate']:g}"
-        typer.echo(told)
+        say(told)
     print_certificate(certificate)
 
 
@@ -375,22 +375,20 @@ def _print_table(rows: list[BudgetRow], compare: bool, total: int, out: Path | N
     for line in (NOTE, *(f"[{number}] {remark}" for number, remark in enumerate(remarks(rows, compare), start=1))):
         console.print(line, style="dim", highlight=False, markup=False)
     if total > len(rows):
-        typer.echo(
-            f"the first {len(rows)} of {total:,} rows" + (f"; all are in {out}" if out else "; --out FILE stores all")
-        )
+        say(f"the first {len(rows)} of {total:,} rows" + (f"; all are in {out}" if out else "; --out FILE stores all"))
 
 
 def print_certificate(certificate: Any) -> None:
     """The statement, how it was found and what it rests on."""
-    typer.echo(certificate.statement)
+    say(certificate.statement)
     if certificate.method:
-        typer.echo(f"  method: {certificate.method} ({certificate.source})")
+        say(f"  method: {certificate.method} ({certificate.source})")
     for sentence in certificate.assumptions:
-        typer.echo(f"  {sentence}")
+        say(f"  {sentence}")
 
 
 def _print_schema() -> None:
     """The columns of a table, for people."""
     for column in schema():
         default = f" [{column['default']}]" if column["default"] else ""
-        typer.echo(f"{column['column']:<14} {column['what']}{default}")
+        say(f"{column['column']:<14} {column['what']}{default}")

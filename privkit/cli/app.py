@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -19,11 +18,11 @@ from privkit.cli.new import new
 from privkit.cli.papers import papers
 from privkit.cli.record import record
 from privkit.cli.reproduce import reproduce
+from privkit.cli.say import say, say_json
 from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
 from privkit.cli.work import work
 from privkit.errors import UsageError, unknown
 from privkit.registry import TABLES, as_written, describe
-from privkit.reports.escape import terminal
 from privkit.run.stopping import finished_cells, keeping
 from privkit.settings import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 
@@ -247,7 +246,7 @@ def audit(
     if dry_run:
         from privkit.cli.estimate import preview
 
-        typer.echo(preview(resolved))
+        say(*preview(resolved).split("\n"))
         return
     from privkit.audit.run import default_folder, plan_audit, run_audit
     from privkit.audit.worker import pick_device
@@ -256,7 +255,7 @@ def audit(
 
     if plan:
         made = plan_audit(resolved, out=out, again=again, workers=workers)
-        typer.echo(terminal(f"planned; start workers with: privkit work {made}"))
+        say(f"planned; start workers with: privkit work {made}")
         return
     folder = out or default_folder(resolved)
     with joined(pick_device(resolved.device).type, workers) as leads:
@@ -289,10 +288,10 @@ def _audit_grid(
         from privkit.cli.estimate import preview
 
         for folder, config in runs.items():
-            typer.echo(terminal(f"{folder}\n{preview(config)}"))
+            say(str(folder), *preview(config).split("\n"))
     elif plan:
         grid.plan(runs, again=again, workers=workers)
-        typer.echo(terminal(f"planned {len(runs)} runs; start workers with: privkit work {out}/*"))
+        say(f"planned {len(runs)} runs; start workers with: privkit work {out}/*")
     else:
         grid.audit(runs, shown, again=again, workers=workers)
 
@@ -326,8 +325,8 @@ def verify(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
 
     examination = examine(run)
     for path, what in examination.faults:
-        typer.echo(terminal(f"{path}: {what}"))
-    typer.echo(terminal(examination.sentence))
+        say(f"{path}: {what}")
+    say(examination.sentence)
     raise typer.Exit(examination.exit_code)
 
 
@@ -342,16 +341,16 @@ def list_(
         raise unknown("kind", kind, TABLES)
     tables = {name: describe(name) for name in ([kind] if kind else TABLES)}
     if as_json:
-        typer.echo(json.dumps(tables, indent=2, default=str))
+        say_json(tables, default=str)
         return
     for name, entries in tables.items():
-        typer.echo(name)
+        say(name)
         width = max(14, *(len(entry["name"]) for entry in entries))
         for entry in entries:
             domain = f"[{entry['domain']}] " if "domain" in entry else ""
-            typer.echo(f"  {entry['name']:<{width}} {domain}{entry['summary']}")
+            say(f"  {entry['name']:<{width}} {domain}{entry['summary']}")
             for line in _option_lines(entry, apart=kind is not None):
-                typer.echo(f"  {'':<{width}} {line}")
+                say(f"  {'':<{width}} {line}")
 
 
 def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from privkit.cli.accounting import Json
+from privkit.cli.say import say, say_json
 from privkit.errors import unknown
 from privkit.own_parts import one_of
-from privkit.reports.escape import terminal
 from privkit.settings import DATA_ROOT_VARIABLE
 
 
@@ -41,7 +40,7 @@ def check(
     for law, broken in laws(part, kinds[kind] if kind else kind_of(part), dataset, data_root):
         found.append({"law": law, "holds": not broken, "detail": broken})
         if not as_json:
-            typer.echo(terminal(f"{'broken' if broken else 'holds '}  {law}{f': {broken}' if broken else ''}"))
+            say(f"{'broken' if broken else 'holds '}  {law}{f': {broken}' if broken else ''}")
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        say_json(found)
     raise typer.Exit(int(not all(line["holds"] for line in found)))

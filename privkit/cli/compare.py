@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from privkit.cli.accounting import Json
+from privkit.cli.say import say_json
 
 
 def compare(
@@ -24,10 +26,11 @@ def compare(
 
     found = compared(first, second)
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        say_json(json.loads(found.model_dump_json()))
         return
     console = escape.console(width=None if sys.stdout.isatty() else 160)
-    console.print(f"A: {found.first}\nB: {found.second}", highlight=False, markup=False)
+    for run, path in (("A", found.first), ("B", found.second)):
+        console.print(f"{run}: {path}", highlight=False, markup=False)
     console.print(rich_table(comparison_table(found)))
     console.print(NOTE, style="dim", highlight=False, markup=False)
     for title, lines in (

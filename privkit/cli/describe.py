@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from textwrap import wrap
 from typing import Annotated, Any
 
@@ -10,12 +9,12 @@ import typer
 
 from privkit import docstrings
 from privkit.cli.accounting import Json
+from privkit.cli.say import say, say_json
 from privkit.errors import unknown
 from privkit.import_path import imported, with_options
 from privkit.own_parts import kinds_of, own
 from privkit.registry import TABLES, as_written, describe_part, load, table
 from privkit.registry import describe as described
-from privkit.reports.escape import terminal
 
 _WIDTH = 100
 
@@ -34,9 +33,10 @@ def describe(
         raise unknown("part", name, {other for kind in TABLES for other in table(kind)})
     found = [_of(kind, name) for kind in kinds]
     if as_json:
-        typer.echo(json.dumps(found, indent=2, default=str))
+        say_json(found, default=str)
         return
-    typer.echo("\n\n".join(terminal(_shown(part)) for part in found))
+    for number, part in enumerate(found):
+        say(*([""] if number else []), *_shown(part))
 
 
 def _of(kind: str, name: str) -> dict[str, Any]:
@@ -51,8 +51,8 @@ def _of(kind: str, name: str) -> dict[str, Any]:
     return {"kind": kind, **entry, **about}
 
 
-def _shown(part: dict[str, Any]) -> str:
-    """A part as paragraphs."""
+def _shown(part: dict[str, Any]) -> list[str]:
+    """A part as paragraphs, line by line."""
     lines = [f"{part['name']} ({part['kind']})", "", *_paragraphs(part.get("text", part["summary"]))]
     if part["options"]:
         lines += ["", "Options:"]
@@ -63,7 +63,7 @@ def _shown(part: dict[str, Any]) -> str:
         lines += wrap(meaning, _WIDTH, initial_indent="      ", subsequent_indent="      ")
     if part.get("source"):
         lines += ["", *wrap(f"Source: {part['source']}", _WIDTH)]
-    return "\n".join(lines)
+    return lines
 
 
 def _paragraphs(text: str) -> list[str]:

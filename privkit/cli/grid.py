@@ -6,7 +6,6 @@ is one run for each dataset with each model, and everything that works on a run 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from privkit.cli.say import say, say_json
 from privkit.errors import UsageError, tell
-from privkit.reports.escape import terminal
 from privkit.settings import DEFAULTS, resolve
 
 if TYPE_CHECKING:
@@ -72,9 +71,10 @@ def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, worker
             run = run_audit(config, out=folder, progress=progress, workers=workers)
         verdicts[folder] = run.verdict
         if shown.as_json:
-            typer.echo(json.dumps({"event": "run", "run": str(folder), "verdict": run.verdict.model_dump(mode="json")}))
+            fields = {"event": "run", "run": str(folder), "verdict": run.verdict.model_dump(mode="json")}
+            say_json(fields, indent=None)
         elif not shown.quiet:
-            typer.echo(terminal(f"{folder}: {run.verdict.sentence}"))
+            say(f"{folder}: {run.verdict.sentence}")
         for failure in run.verdict.failures:
             tell(f"{folder}: gate failed: {failure}")
     raise typer.Exit(max(verdict.exit_code for verdict in verdicts.values()))

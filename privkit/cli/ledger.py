@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from privkit.cli.accounting import Json, print_certificate
+from privkit.cli.say import say, say_json
 from privkit.errors import UsageError
 
 
@@ -39,8 +39,8 @@ def ledger(
             name: None if isinstance(value, float) and not isfinite(value) else value
             for name, value in asdict(spent).items()
         }
-        typer.echo(json.dumps(plain, indent=2, ensure_ascii=False))
+        say_json(plain)
         return
     print_certificate(spent)
     for remark in remarks:
-        typer.echo(f"  {remark}")
+        say(f"  {remark}")

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from privkit.cli.say import say
 from privkit.errors import UsageError, shortened, unknown
 from privkit.storage import writing
 
@@ -47,7 +48,7 @@ def new(
     for path, content in written.items():
         with writing(Path(path)), open(path, "x", encoding="utf-8") as file:
             file.write(content)
-    typer.echo(f"wrote {' and '.join(written)}; go on with:")
-    typer.echo(f"  privkit check {name}:{class_name}")
-    typer.echo(f"  privkit audit --{kind} {name}:{class_name}")
-    typer.echo(f"  pytest test_{name}.py")
+    say(f"wrote {' and '.join(written)}; go on with:")
+    say(f"  privkit check {name}:{class_name}")
+    say(f"  privkit audit --{kind} {name}:{class_name}")
+    say(f"  pytest test_{name}.py")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privkit.caches import plain_matplotlib
+from privkit.cli.say import say, say_json
 from privkit.errors import StorageError, UsageError, unknown
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _list(shown: list[Paper], as_json: bool) -> None:
         for one in shown
     ]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        say_json(rows)
         return
     cells = [
         [
@@ -110,7 +110,7 @@ def _print_values(shown: Paper, table: str, as_json: bool) -> None:
     if not chosen:
         raise unknown(f"table of {shown.name}", table, tables)
     if as_json:
-        typer.echo(json.dumps([asdict(value) for value in chosen], indent=2, ensure_ascii=False))
+        say_json([asdict(value) for value in chosen])
         return
     print_table(
         ["row", "column", "value", "unit or range", "line"],
@@ -126,7 +126,7 @@ def _print_values(shown: Paper, table: str, as_json: bool) -> None:
             for value in chosen
         ],
     )
-    typer.echo(f"{shown.citation}, {chosen[0].table}; line: of the paper's text, from which the number was read")
+    say(f"{shown.citation}, {chosen[0].table}; line: of the paper's text, from which the number was read")
 
 
 def _print_coverage(chosen: Paper, as_json: bool) -> None:
@@ -139,12 +139,10 @@ def _print_coverage(chosen: Paper, as_json: bool) -> None:
         entries = [
             {**asdict(one.entry), "state": one.state, "by": one.by, "numbers": len(one.values)} for one in covered
         ]
-        typer.echo(
-            json.dumps({"paper": chosen.name, "counts": counts, "entries": entries}, indent=2, ensure_ascii=False)
-        )
+        say_json({"paper": chosen.name, "counts": counts, "entries": entries})
         return
     print_table(*coverage_table(covered))
-    typer.echo("; ".join(f"{count} printed numbers {_STATES[state]}" for state, count in counts.items()))
+    say("; ".join(f"{count} printed numbers {_STATES[state]}" for state, count in counts.items()))
 
 
 _NUMBERS = ("published", "ours", "value", "seeds", "line", "numbers")
@@ -172,7 +170,7 @@ def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
             for kind in ("png", "svg"):
                 path = folder / f"{name}.{kind}"
                 path.write_bytes(save(picture, kind))
-                typer.echo(str(path))
+                say(str(path))
     except OSError as error:
         raise StorageError(f"{folder} cannot be written: {error.strerror}; name another --figures folder") from error
 
@@ -207,21 +205,21 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
             "experiments": [str(path) for path in chosen.experiments],
             "presets": [path.stem for path in chosen.presets],
         }
-        typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+        say_json(answer)
         return
-    typer.echo(f"{chosen.title} ({chosen.citation.partition(',')[0]})\n")
+    say(f"{chosen.title} ({chosen.citation.partition(',')[0]})", "")
     print_table(*claims_table(comparisons))
     if judged:
         print_table(*methods_table(methods))
         print_table(*orderings_table(judged, tiny))
-        typer.echo("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
+        say("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
     if chosen.experiments:
-        typer.echo("\nexperiments, for privkit audit --config FILE --data-root DATA:")
+        say("", "experiments, for privkit audit --config FILE --data-root DATA:")
         for path in chosen.experiments:
-            typer.echo(f"  {path}")
+            say(f"  {path}")
     if chosen.presets:
         names = ", ".join(path.stem for path in chosen.presets)
-        typer.echo(f"\nthe paper's own settings, for privkit audit --preset NAME --data-root DATA: {names}")
+        say("", f"the paper's own settings, for privkit audit --preset NAME --data-root DATA: {names}")
 
 
 def coverage_table(covered: list[Covered]) -> Table:

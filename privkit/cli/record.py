@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from privkit.reports.escape import terminal
+from privkit.cli.say import say
 
 
 def record(
@@ -26,9 +26,7 @@ def record(
 
     recording = export(run, out, defense=defense, seed=seed, data_root=data_root)
     described = recording.description
-    typer.echo(
-        terminal(
-            f"{out}: {described.rounds} rounds of {described.name}, {len(recording.truth)} true and "
-            f"{len(recording.own)} own images; audit it with privkit audit --recorded {out}"
-        )
+    say(
+        f"{out}: {described.rounds} rounds of {described.name}, {len(recording.truth)} true and "
+        f"{len(recording.own)} own images; audit it with privkit audit --recorded {out}"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from privkit.cli.accounting import Json
 from privkit.cli.papers import Table, claims_table, ordering_json, orderings_table, print_table
+from privkit.cli.say import say, say_json
 from privkit.errors import unknown
 from privkit.run.stopping import keeping
 
@@ -42,23 +42,23 @@ def reproduce(
     if dry_run:
         cells = reproducing.needed_cells(name, table, scale, root)
         for one in cells:
-            typer.echo(f"{one.row['defense']} / {one.row['attack']}, {one.row['protocol']}, seed {one.row['seed']}")
-        typer.echo(f"{len(cells)} cells at scale {scale}")
+            say(f"{one.row['defense']} / {one.row['attack']}, {one.row['protocol']}, seed {one.row['seed']}")
+        say(f"{len(cells)} cells at scale {scale}")
         return
     with keeping(lambda: f"{out} keeps the finished cells"), shown() as progress:
         found = reproducing.reproduce(name, table, scale=scale, data_root=root, out=out, progress=progress)
     if as_json:
-        typer.echo(json.dumps(_json(found), indent=2, ensure_ascii=False))
+        say_json(_json(found))
         return
-    typer.echo(f"{found.paper}, {found.table}, scale {found.scale}")
+    say(f"{found.paper}, {found.table}, scale {found.scale}")
     if found.claims:
         print_table(*claims_table(list(found.claims)))
     if found.methods:
         print_table(*_methods(found))
         print_table(*orderings_table(list(found.orderings)))
-        typer.echo("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
+        say("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
     if found.methods and found.scale != "paper":
-        typer.echo("at another scale than the paper's only the orderings can be compared, not the numbers")
+        say("at another scale than the paper's only the orderings can be compared, not the numbers")
 
 
 def _methods(found: Reproduced) -> Table:

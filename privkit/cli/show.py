@@ -13,8 +13,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from privkit.cli.say import say, say_json
 from privkit.errors import UsageError, tell, unknown
-from privkit.reports.escape import terminal
 
 Events = Annotated[bool, typer.Option("--json", help="JSON on standard output: an event a line, the result last.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no tables: failures and the exit code alone.")]
@@ -70,24 +70,27 @@ class Shown:
                 "threats": threats,
                 "rows": list(rows),
             }
-            typer.echo(json.dumps(fields, default=lambda model: json.loads(model.model_dump_json())))
+            say_json(fields, indent=None, default=lambda model: json.loads(model.model_dump_json()))
         elif not self.quiet:
             _print_run(list(rows), page)
-            typer.echo(f"verdict: {terminal(verdict.sentence)}")
+            say(f"verdict: {verdict.sentence}")
         for failure in verdict.failures:
             tell(f"gate failed: {failure}")
         if verdict.exit_code == 3:
             tell(verdict.sentence)
-        self._for_ci(verdict)
+        self._for_ci(verdict, page.parent.parent)
         raise typer.Exit(verdict.exit_code)
 
-    def _for_ci(self, verdict: Any) -> None:
+    def _for_ci(self, verdict: Any, run: Path) -> None:
         """The JUnit file, and annotations on standard error, which GitHub Actions reads as well."""
+        from privkit.paths import inside, root
         from privkit.reports import ci
+        from privkit.run.records import seconds_of
         from privkit.storage import write_text
 
         if self.junit is not None:
-            write_text(self.junit.absolute(), ci.junit(verdict))
+            took = {cell.cell: seconds_of(inside(run, "cells", cell.cell)) or 0.0 for cell in verdict.cells}
+            write_text(root(self.junit.parent) / self.junit.name, ci.junit(verdict, took))
         actions = os.environ.get("GITHUB_ACTIONS") == "true"
         if self.annotations == "github" or (self.annotations is None and actions):
             print(*ci.github(verdict), sep="\n", file=sys.stderr, flush=True)
@@ -109,7 +112,8 @@ def _print_run(rows: list[Any], page: Path) -> None:
 
     console = escape.console(width=None if sys.stdout.isatty() else 160)
     if threats := threats_of(rows):
-        console.print("\n".join(told(threats)), highlight=False, markup=False)
+        for line in told(threats):
+            console.print(line, highlight=False, markup=False)
         console.print(MEANING, style="dim", highlight=False, markup=False)
     summaries = over_seeds(rows)
     numbers = summary_table(summaries) if summaries else table(rows)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from privkit.errors import PrivkitError, tell
 from privkit.out_of_memory import advice, ran_out, shortage
+from privkit.reports.escape import terminal
 from privkit.run.stopping import Stopped, heeded
 
 INTERNAL_FAULT = 70
@@ -100,7 +101,8 @@ def _told(error: BaseException) -> int:
     if hasattr(error, "format_message"):  # click's
         tell(_usage(error))
         return 2
-    traceback.print_exception(error)
+    for line in "".join(traceback.format_exception(error)).splitlines():
+        print(terminal(line), file=sys.stderr)
     tell(
         f"internal fault of privkit ({type(error).__name__}); what was finished is kept. Please "
         "report it with the trace above, your command and the output of privkit --version"

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from privkit.cli.say import say
 from privkit.cli.show import Events, Quiet, Shown
 from privkit.errors import UsageError
 from privkit.registry import read_options
-from privkit.reports.escape import terminal
 
 
 def work(
@@ -53,10 +53,10 @@ def _submit(run: Path, workers: int, device: str | None, parameters: Mapping[str
     from privkit.audit.slurm import script, submit
 
     if print_sbatch:
-        typer.echo(script(run, workers, device, parameters))
+        say(*script(run, workers, device, parameters).split("\n"))
     else:
         jobs = submit(run, workers, device, parameters)
-        typer.echo(terminal(f"submitted {', '.join(jobs)}; privkit report {run} gives the verdict once they end"))
+        say(f"submitted {', '.join(jobs)}; privkit report {run} gives the verdict once they end")
 
 
 def _join(run: Path, device: str | None, shown: Shown) -> None:

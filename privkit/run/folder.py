@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from privkit.errors import DamagedFile, RunFolderError
-from privkit.paths import file_name, inside, open_file
+from privkit.paths import file_name, inside, open_file, root
 from privkit.reports.origins import differences
 from privkit.reports.schema import Check, Manifest, Provenance, Row
 from privkit.run.differences import config_differences
@@ -69,7 +69,7 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, manifest: Manifest, role: Role = "audit") -> None:
-        self.path = Path(os.path.realpath(path))
+        self.path = root(path)
         self.manifest = manifest
         self.workers = Workers(self.path, role)
         self._lock = FileLock(self.path / ".lock", poll_interval=0.01)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from privkit.errors import DamagedFile, RunFolderError
-from privkit.paths import MOST_TEXT, read_bytes
+from privkit.paths import MOST_TEXT, read_bytes, root
 from privkit.reports.older import READ, upgraded
 from privkit.reports.schema import Manifest, Row
 from privkit.sealed import Broken, opened, sealed
@@ -27,6 +28,10 @@ TRIALS = "trials.jsonl"
 """In a cell's folder: the trials of its attack's tuning, one a line."""
 TRAINED = "trained.json"
 """In a model's folder: its record, which lists its weights."""
+LOG = "log.txt"
+"""In a cell's folder: what it did and when, a time and a text a line; a trace has lines of its own."""
+BEGUN = "start"
+"""Text of the first line that a computation writes into the log."""
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -61,6 +66,25 @@ def read_row(cell: Path) -> Row | None:
         raise DamagedFile(f"{path} {error}") from None
 
 
+def seconds_of(cell: Path) -> float | None:
+    """How long the last computation of a cell took, by the times of its log; None where it has no such log.
+
+    Args:
+        cell: its folder.
+    """
+    times: list[float] = []
+    try:
+        lines = read_bytes(cell / LOG, MOST_TEXT).decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        when, _, text = line.partition(" ")
+        with suppress(ValueError, OverflowError):
+            now = datetime.fromisoformat(when).timestamp()
+            times = [now] if text == BEGUN else [*times, now]
+    return max(times) - min(times) if len(times) > 1 else None
+
+
 def holds(home: Path) -> bool:
     """Whether the folder of a model or a cell holds something that a run would go on with."""
     return any((home / name).exists() for name in (TRAINED, TRIALS, "training.ckpt", "attack.ckpt"))
@@ -73,7 +97,7 @@ def read_manifest(path: Path) -> Manifest | None:
         RunFolderError: if it is not privkit's, of another schema version or damaged. The advice is never to delete
             anything: the folder may be somebody's.
     """
-    file = Path(os.path.realpath(path)) / "manifest.json"
+    file = root(path) / "manifest.json"
     try:
         data = read_bytes(file, MOST_TEXT)
     except (FileNotFoundError, NotADirectoryError):
@@ -105,7 +129,7 @@ def read_rows(path: Path) -> list[Row]:
         raise RunFolderError(f"{path} is no run folder: it has no manifest.json")
     rows: dict[str, Row] = {}
     places = {planned.cell: number for number, planned in enumerate(manifest.cells)}
-    results = Path(os.path.realpath(path)) / "results.jsonl"
+    results = root(path) / "results.jsonl"
     for number, data in enumerate(lines_of(results), start=1):
         where = f"{results} line {number}"
         try:

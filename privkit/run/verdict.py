@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from privkit.errors import DamagedFile, RunFolderError
+from privkit.paths import root
 from privkit.reports.gate import Gate
 from privkit.reports.older import upgraded
 from privkit.reports.schema import Manifest, Row
@@ -53,6 +54,7 @@ def last_verdict(run: Path) -> Verdict:
         RunFolderError: if there is none.
         DamagedFile: if it is damaged.
     """
+    run = root(run)
     manifest = read_manifest(run)
     verdict = None if manifest is None else read_verdict(run, manifest)
     if verdict is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from privkit.errors import PrivkitError, RunFolderError
+from privkit.paths import root
 from privkit.reports.schema import Manifest, Row
 from privkit.run.records import MADE_OF, TRAINED, lines_of, parse_row, read_manifest, read_row
 from privkit.run.verdict import FILE, read_verdict, verdict_of
@@ -76,7 +77,7 @@ def examine(run: Path) -> Examination:
     Raises:
         RunFolderError: if it is no run folder.
     """
-    examination = Examination(run=Path(os.path.realpath(run)))
+    examination = Examination(run=root(run))
     home, manifest = examination.run, None
     try:
         manifest = read_manifest(home)

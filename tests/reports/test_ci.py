@@ -1,11 +1,13 @@
 """What a verdict looks like to CI systems."""
 
+from pathlib import Path
 from xml.etree import ElementTree
 
 from privkit.reports.ci import github, junit
 from privkit.reports.gate import Gate
 from privkit.reports.schema import PlannedCell
 from privkit.reports.verdict import Verdict, judge
+from privkit.run.records import seconds_of
 from tests.reports.made import made
 
 
@@ -37,6 +39,22 @@ def test_each_cell_check_and_gate_is_a_test_case() -> None:
         "cell: late, seed 0": "it has no result; repeat the run's command",
     }
     assert suite.attrib["errors"] == "2"
+
+
+def test_a_case_has_the_time_of_its_cell(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    assert seconds_of(tmp_path) is None
+    log.write_text(
+        "2026-01-01T00:00:00+00:00 start\n"  # stopped, and begun again
+        "2026-01-02T00:00:00.250+00:00 start\n2026-01-02T00:00:01+00:00 ValueError\n  a trace\n"
+        "2026-01-02T00:01:00.750+00:00 error\n"
+    )
+    assert seconds_of(tmp_path) == 60.5
+    suite = ElementTree.fromstring(junit(verdict(), {"a": 60.5, "c": 0.25}))
+    times = [case.attrib["time"] for case in suite]
+    assert times[:4] == ["60.500", "0.000", "0.250", "0.000"]
+    assert set(times[4:]) == {"0.000"}
+    assert suite.attrib["time"] == "60.750"
 
 
 def test_annotations_are_one_line_each() -> None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from privkit.errors import UsageError
-from privkit.paths import inside
+from privkit.paths import inside, root
 from privkit.run.records import TRAINED, read_manifest
 from privkit.sealed import checked
 from privkit.storage import read_record
@@ -87,6 +87,7 @@ def _embeddings(run: Path) -> dict[str, NDArray[np.float32]]:
     """Label -> positions [T, D] of the first client of each finished model that learned some; no class token."""
     from safetensors.numpy import load
 
+    run = root(run)
     manifest = read_manifest(run)
     if manifest is None:
         raise UsageError(f"{run} is no run folder; name the --out folder of an audit")

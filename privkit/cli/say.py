@@ -1,0 +1,22 @@
+"""Standard output of the command line, the one way to it: text of others is shown there, and never acts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from privkit.reports.escape import json_text, terminal
+
+
+def say(*lines: str) -> None:
+    """Print lines; a line end inside of one is shown, because only a name of somebody else's has it."""
+    for line in lines:
+        typer.echo(terminal(line))
+
+
+def say_json(value: Any, *, indent: int | None = 2, default: Callable[[Any], Any] | None = None) -> None:
+    """Print a value as JSON."""
+    typer.echo(json_text(json.dumps(value, indent=indent, ensure_ascii=False, default=default)))
