@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from privkit.certificate import Certificate
+from privkit.defenses.base import Defense, is_own
 from privkit.defenses.chain import stages_of
 from privkit.defenses.charge import nothing
-from privkit.defenses.measured import contradiction, is_own
+from privkit.defenses.measured import contradiction
+from privkit.defenses.rules import check
 from privkit.reports.schema import Check
 from privkit.reports.verdict import DECLARED
 from privkit.torch_utils.seeded import seeded
@@ -42,10 +44,10 @@ def held_against_its_releases(certificate: Certificate, edge: Clients, records: 
             f"the lower segment carries one record into {far} other rows of its batch, so that the noise of one row "
             "does not hide it; use layers that treat each record alone, such as layer normalization"
         )
-    own = [stage for stage in stages if is_own(stage)]
+    own = [stage for stage in dict.fromkeys((*stages, edge.defense)) if is_own(stage)]
     if not own:
         return certificate
-    if found := contradiction(stages, tuple(smashed.shape[1:])):
+    if found := _contradiction(stages, tuple(smashed.shape[1:]), tuple(records.shape[1:])):
         return replace(nothing(f"what was measured contradicts what is declared: {found}"), standing="declared")
     if all(stage.place == "server" for stage in own):  # what a server does to a release earns nothing and costs nothing
         return certificate
@@ -54,6 +56,16 @@ def held_against_its_releases(certificate: Certificate, edge: Clients, records: 
         f"what {names} did is declared by its receipt: privkit measured the change of a release, the noise and the "
         "orders, and nothing contradicted the receipt"
     )
+
+
+def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: tuple[int, ...]) -> str:
+    """What a measurement refutes, or a rule that the chain breaks, however it was made."""
+    try:
+        if len(stages) > 1:
+            check(stages)
+        return contradiction(stages, shape, record)
+    except ValueError as reason:
+        return str(reason)
 
 
 def declaration_check(certificate: Certificate | None) -> tuple[Check, ...]:

@@ -12,7 +12,7 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import NoMixing, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp, ClipSet
 from privkit.certificate import Certificate
-from privkit.defenses.base import ONE_RELEASE, Defense, Effect, Receipt, ReleaseCount
+from privkit.defenses.base import ONE_RELEASE, Defense, Effect, Receipt, ReleaseCount, is_own
 from privkit.defenses.charge import Noised, nothing
 from privkit.defenses.receipts import Mixed, Nothing
 
@@ -99,7 +99,8 @@ def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
         quantities = {**made.quantities, **quantities}
         if made.kind == "differential_privacy":
             quantities = {f"{made.covers}_epsilon": made.epsilon, **quantities}
-    split = next((number for number, step in enumerate(steps) if "splits" in (step.stage.effects or ())), None)
+    splits = [number for number, step in enumerate(steps) if "splits" in (step.stage.effects or ())]
+    split = next((number for number in splits if not is_own(steps[number].stage)), None)  # an own count is not measured
     if split is not None and main.kind == "differential_privacy" and main.covers == "release":
         held = _of_parts(steps, first, split, release_count)
         said.append(
@@ -139,7 +140,7 @@ def _of_parts(steps: Sequence[Step], noise: int, split: int, release_count: Rele
         return {}
     if any(e - {"permutes", "masks", "mixes"} for e in behind):
         return {}
-    clip = _tighter(receipt, _bound(steps[:noise]))
+    clip = _tighter(receipt, _bound(steps[:noise], steps[noise].stage.level))
     if not isinstance(clip, Clamp):
         return {}
     parts = _parts(steps[split])
@@ -172,7 +173,7 @@ def bounded(steps: Sequence[Step], number: int) -> Receipt:
     """A stage's receipt with the clip set that the stages before it leave, if it adds noise to what is not mixed."""
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
-        return replace(receipt, clip=_tighter(receipt, _bound(steps[:number])))
+        return replace(receipt, clip=_tighter(receipt, _bound(steps[:number], steps[number].stage.level)))
     return receipt
 
 
@@ -193,11 +194,13 @@ def _rank(made: Certificate) -> int:
     return 2 if made.kind == "permutation_count" else 3
 
 
-def _bound(steps: Sequence[Step]) -> ClipSet | None:
-    """The clip set that still holds behind these stages: only permutations keep it, and only those inside an image
-    keep a norm."""
+def _bound(steps: Sequence[Step], level: str) -> ClipSet | None:
+    """The clip set that still holds behind those of these stages that act at a level: only permutations keep it, and
+    only those inside an image keep a norm."""
     bound: ClipSet | None = None
     for step in steps:
+        if step.stage.level != level:  # the lower segment lies between
+            continue
         effects = step.stage.effects or frozenset()
         spread = "permutes" in effects and step.stage.over_batch and not isinstance(bound, Clamp)
         if isinstance(step.receipt, Nothing) and step.receipt.bound is not None:

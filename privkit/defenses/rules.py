@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 
 from privkit.accountants.spec.sensitivity import Clamp
-from privkit.defenses.base import Defense, Effect
+from privkit.defenses.base import Defense, Effect, is_own
 from privkit.defenses.charge import Noised
-from privkit.defenses.measured import contradiction, is_own
+from privkit.defenses.measured import contradiction
 from privkit.defenses.receipts import Nothing
 from privkit.defenses.trial import receipt_of_trial
 

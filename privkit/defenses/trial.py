@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Generator, Tensor
@@ -26,25 +27,35 @@ class Trial:
         shape: of one record as the first stage gets it.
         batch: B.
         messages: M, or the number of groups.
+        dtype: of the data; float64 shows the smallest changes, and some stages hold float32 weights.
 
     Attributes:
         lead: (M, B).
+        size: numbers in a round.
     """
 
-    def __init__(self, stages: Sequence[Defense], shape: tuple[int, ...], batch: int = 4, messages: int = 2) -> None:
+    def __init__(
+        self,
+        stages: Sequence[Defense],
+        shape: tuple[int, ...],
+        batch: int = 4,
+        messages: int = 2,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
         group = max(stage.group for stage in stages)
-        self.stages, self.shape = tuple(stages), shape
+        self.stages, self.shape, self.dtype = tuple(stages), shape, dtype
         self.lead = (messages * group, max(batch, *(stage.smallest_batch for stage in stages)))
+        self.size = prod((*self.lead, *shape))
         self._groups = torch.arange(messages * group).view(messages, group)
         self._soft = any(stage.soft_labels for stage in stages)
 
-    def labels(self) -> Tensor:
-        """int64 [M, B]."""
-        return torch.arange(self.lead[1]).expand(self.lead) % CLASSES
+    def labels(self, alike: int = 1) -> Tensor:
+        """int64 [M, B]; so many neighbors in a message have one label."""
+        return (torch.arange(self.lead[1]) // alike).expand(self.lead) % CLASSES
 
     def data(self, seed: int = 0) -> Tensor:
-        """float64 [M, B, ...], uniform in [0, 1]."""
-        return torch.rand(*self.lead, *self.shape, generator=Generator().manual_seed(seed), dtype=torch.float64)
+        """[M, B, ...], uniform in [0, 1]."""
+        return torch.rand(*self.lead, *self.shape, generator=Generator().manual_seed(seed), dtype=self.dtype)
 
     def play(self, data: Tensor, labels: Tensor, seed: int) -> tuple[Release, tuple[Step, ...]]:
         """One round with the coins and the noise of a seed."""
@@ -53,24 +64,35 @@ class Trial:
         kept = Generator().manual_seed(seed + 1) if once else None
         return run(self.stages, Release(smashed=data, labels=given), Generator().manual_seed(seed), self._groups, kept)
 
+    def receipt(self) -> Receipt:
+        """What the last stage says that it did to uniform data."""
+        return self.play(self.data(), self.labels(), 0)[1][-1].receipt
 
-def trial_of(stages: Sequence[Defense], shape: tuple[int, ...] | None = None, batch: int = 4) -> Trial | None:
-    """A trial of a shape that these stages take; None if they take none of the usual ones.
+    def of(self, messages: int) -> Trial:
+        """The same with another number of messages."""
+        return Trial(self.stages, self.shape, self.lead[1], messages, self.dtype)
+
+
+def trial_of(
+    stages: Sequence[Defense], shape: tuple[int, ...] | None = None, image: tuple[int, ...] = IMAGE
+) -> Trial | None:
+    """A trial of a shape that these stages take; None if they take none.
 
     Args:
         stages: as for `Trial`.
-        shape: of one record, where it is known.
-        batch: B.
+        shape: of one record's smashed data, where it is known; None tries tokens, a feature map and a vector.
+        image: (C, H, W) of stages on images.
     """
-    shapes = (IMAGE,) if stages[0].level == "input" else SHAPES
-    for known in shapes if shape is None else (shape,):
-        trial = Trial(stages, known, batch)
-        try:
-            with torch.no_grad():
-                trial.play(trial.data(), trial.labels(), 0)
-        except Exception:  # of a user's stage, on a shape that it was not made for
-            continue
-        return trial
+    shapes = (image,) if stages[0].level == "input" else SHAPES if shape is None else (shape,)
+    for known in shapes:
+        for dtype in (torch.float64, torch.float32):
+            trial = Trial(stages, known, dtype=dtype)
+            try:
+                with torch.no_grad():
+                    trial.play(trial.data(), trial.labels(), 0)
+            except Exception:  # of a user's stage, on data that it was not made for
+                continue
+            return trial
     return None
 
 
@@ -82,4 +104,4 @@ def receipt_of_trial(stage: Defense) -> Receipt | None:
     Clamp(low=-2.0, high=2.0, dimensions=64)
     """
     trial = trial_of((stage,))
-    return None if trial is None else trial.play(trial.data(), trial.labels(), 0)[1][0].receipt
+    return None if trial is None else trial.receipt()

@@ -16,7 +16,8 @@ from privkit.defenses.chain import Chain
 from privkit.defenses.charge import Noised
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.masking import Masking
-from privkit.defenses.measured import contradiction, exceeds_charge, unlike
+from privkit.defenses.measured import contradiction, exceeds_charge
+from privkit.defenses.noise_law import unlike
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.receipts import Permuted
 from privkit.registry import load

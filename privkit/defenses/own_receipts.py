@@ -1,0 +1,272 @@
+"""The receipt of one stage, held against releases of made-up data: its rows, its orders, its noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from math import prod, sqrt
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.special import chdtrc
+from torch import Generator, Tensor
+from torch.nn.functional import one_hot
+
+from privkit.accountants.spec.parts import NoMixing
+from privkit.array import Array
+from privkit.defenses.base import Defense, Effect, Receipt, is_own, take_rows
+from privkit.defenses.charge import Noised
+from privkit.defenses.noise_law import LEVEL, unlike
+from privkit.defenses.receipts import Mixed, Nothing, Permuted
+from privkit.defenses.trial import Trial, trial_of
+
+DRAWS = 1_500
+"""Releases of the same data from which the law of a noise is read."""
+_MOST_NUMBERS = 6 * 10**7
+"""Numbers of all draws together, above which fewer are made."""
+_COORDINATES = 512
+_ORDERS = 200
+_KNOWN = (Noised, Permuted, Mixed, Nothing)
+_IN_THEIR_ROW = frozenset({"trains", "maps", "clips", "masks", "noises", "answers", "splits", "shortens"})
+"""Effects by which a record stays in its own row."""
+_SHOWN_BY: dict[type[Receipt], Effect] = {Noised: "noises", Permuted: "permutes", Mixed: "mixes"}
+"""The effect that a receipt shows."""
+
+
+def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> str:
+    """What refutes the receipt of one stage, in a sentence; measured once in a process.
+
+    Args:
+        stage: on images or smashed data.
+        shape: of one record's smashed data, or None.
+        image: (C, H, W) of a record.
+    """
+    try:
+        return _remembered(stage, shape, image)
+    except TypeError:  # options that have no hash
+        return _first(stage, shape, image)
+
+
+def _first(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> str:
+    """The first sentence that holds."""
+    with torch.no_grad():
+        return next(_refuted(stage, shape, image), "")
+
+
+_remembered = lru_cache(maxsize=256)(_first)
+
+
+def marks_places(stage: Defense) -> bool:
+    """Whether a stage alone makes different tokens of equal ones at different places."""
+    trial = trial_of((stage,), (16, 4))
+    if trial is None or stage.level == "input" or not (stage.effects or {"maps"}) & {"maps", "clips", "masks"}:
+        return False
+    data = trial.data()[:, :, :1].expand(*trial.lead, *trial.shape).clone()
+    with torch.no_grad():
+        made = trial.play(data, trial.labels(), 0)[0].smashed
+    return made.ndim == 4 and not torch.allclose(made, made[:, :, :1].expand_as(made))
+
+
+def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> Iterator[str]:
+    """What is wrong with a stage, the simplest first; on a small shape if it takes one."""
+    small, real = trial_of((stage,), None, image), None if shape is None else trial_of((stage,), shape, image)
+    trial = small or real
+    if trial is None or (shape is not None and real is None):
+        if shape is not None:
+            yield f"{stage.name} takes no data of the shape that it is given, so that no claim of it can be measured"
+        return
+    first, again = (trial.play(trial.data(), trial.labels(), 0)[0].smashed for _ in range(2))
+    if not torch.equal(first, again):
+        yield f"{stage.name} draws from more than the generator that it is given, so that nothing of it can be measured"
+    receipt = trial.receipt()
+    effect = next((effect for kind, effect in _SHOWN_BY.items() if isinstance(receipt, kind)), None)
+    if isinstance(receipt, Noised) and receipt.covers == "labels":
+        effect = "answers"
+    if effect is not None and effect not in (stage.effects or {effect}):
+        yield (
+            f"the receipt of {stage.name} is {type(receipt).__name__}, and its effects are "
+            f"{', '.join(sorted(stage.effects or ()))}; add {effect!r}, by which chains are checked"
+        )
+    if type(receipt) not in _KNOWN and receipt.certificate().kind != "nothing":
+        yield (
+            f"{stage.name} makes its certificate by itself ({type(receipt).__name__}), and nobody derived it; return "
+            "privkit's receipt of what was done (Noised, Permuted, Mixed or Nothing), and chain stages by +"
+        )
+    yield from _strays(stage, trial)
+    if isinstance(receipt, Permuted) and receipt.hides_order:
+        yield from _unlike_its_orders(stage, trial)
+    if isinstance(receipt, Noised) and receipt.clip is not None:
+        for where in filter(None, {id(one): one for one in (small, real)}.values()):
+            yield from _unlike_its_noise(stage, where, receipt)
+
+
+def _strays(stage: Defense, trial: Trial) -> Iterator[str]:
+    """Whether a record leaves the row in which its stage's effects leave it."""
+    effects = stage.effects
+    stays = effects is not None and (
+        effects <= _IN_THEIR_ROW or (effects <= _IN_THEIR_ROW | {"permutes"} and not stage.over_batch)
+    )
+    if not stays or stage.group > 1:
+        return
+    for number in range(12):
+        at = tuple(int(torch.randint(n, (), generator=Generator().manual_seed(number))) for n in trial.lead)
+        size, labels = 10.0 ** (number % 4 - 2), trial.labels((1, trial.lead[1])[number % 2])
+        data = size * trial.data(number)
+        other = data.clone()
+        other[at] = 10 ** (number % 3) * (size - other[at].flip(0))
+        a, b = (trial.play(x, labels, number)[0].smashed for x in (data, other))
+        moved = (a != b).flatten(2).any(2)
+        moved[at] = False
+        if bool(moved.any()):
+            yield (
+                f"{stage.name} declares the effects {', '.join(sorted(effects or ()))}, which leave a record in its "
+                "own row, but replacing one record changes other rows"
+            )
+            return
+
+
+def _unlike_its_orders(stage: Defense, trial: Trial) -> Iterator[str]:
+    """Whether a shuffle applies other orders than its receipt names, or draws them unlike the count's."""
+    data, places, same_image, first = trial.data(), [], [], None
+    before = stage.public_transform(data.flatten(0, 1)).unflatten(0, trial.lead)
+    for seed in range(_ORDERS):
+        release, (step,) = trial.play(data, trial.labels(), seed)
+        first = step.receipt
+        assert isinstance(first, Permuted)
+        if before.ndim != 4 or not torch.allclose(release.smashed, take_rows(before, first.source)):
+            yield f"the order on the receipt of {stage.name} is not the one that it applied"
+            return
+        places.append(first.permutation.flatten(0, 1))
+        same_image.append(first.own_image_share)
+    assert first is not None
+    drawn, tokens, batch = torch.cat(places), before.shape[2], before.shape[1]
+    fixed = first.variant == "kept_in_place" and first.kept is not None
+    if not fixed and not all(_equally_often(drawn, tokens, whole=first.kept is None)):
+        yield f"{stage.name} does not draw all orders equally often, which its count assumes"
+        return
+    share = 1.0 if first.kept is None else (first.kept + (tokens - first.kept) / batch) / tokens
+    spread = sqrt(max(share * (1 - share), 0) / (len(same_image) * trial.lead[0] * batch * tokens))
+    if abs(float(np.mean(same_image)) - share) > 6 * spread + 1e-12:
+        yield (
+            f"{stage.name} leaves {np.mean(same_image):.3f} of the tokens in their own image, and its receipt with "
+            f"kept={first.kept} says {share:.3f}"
+        )
+
+
+def _equally_often(drawn: Tensor, tokens: int, *, whole: bool) -> Iterator[bool]:
+    """Whether each place of origin is as frequent as others, and each pair of them if whole images are permuted.
+
+    Origins of one image exclude one another, which makes counts more even than independent ones: a conservative test.
+
+    Args:
+        drawn: int64 [N, T], the origin of each token.
+        tokens: T.
+        whole: whether each row is a permutation.
+    """
+    counts = one_hot(drawn, tokens).sum(0).double()
+    expected = len(drawn) / tokens
+    statistic = ((counts - expected) ** 2 / expected).sum().item()
+    yield chdtrc(tokens * (tokens - 1), statistic) >= LEVEL
+    pairs = tokens * (tokens - 1)
+    if not whole or len(drawn) < 5 * pairs:
+        return
+    for other in {1, tokens // 2, tokens - 1}:
+        seen = torch.bincount(drawn[:, 0] * tokens + drawn[:, other], minlength=tokens**2).double()
+        expected = len(drawn) / pairs
+        statistic = ((seen - expected) ** 2 / expected).sum().item() - tokens * expected  # no place is its own pair
+        yield chdtrc(pairs - 1, max(0.0, statistic)) >= LEVEL
+
+
+def _unlike_its_noise(stage: Defense, trial: Trial, receipt: Noised) -> Iterator[str]:
+    """Whether the noise of a stage is another one than on its receipt."""
+    if receipt.covers == "release" and stage.place == "server" != receipt.added_by:
+        yield (
+            f"{stage.name} runs at the server, and its receipt says that a {receipt.added_by} adds the noise; noise "
+            "that a server adds to what it holds proves nothing: return added_by='server'"
+        )
+    if not isinstance(receipt.mixing, NoMixing):  # privkit's are held against their laws by its tests
+        if is_own(stage):
+            yield (
+                f"{stage.name} credits mixing whose ratios it draws by itself, and nobody measured their law; mix with "
+                "one of privkit's stages"
+            )
+        return
+    if receipt.noise.law == "randomized_response":
+        yield f"{stage.name} answers by randomized response, for which no measurement is derived: nothing is claimed"
+        return
+    if receipt.covers == "labels":
+        yield from _unlike_its_gradient(stage, receipt)
+        return
+    zero_to_one = trial.data()
+    everywhere = {
+        "zeros": 0 * zero_to_one,
+        "numbers in [0, 1]": zero_to_one,
+        "large numbers": 1e3 * (zero_to_one - 0.5),
+    }
+    refused = 0
+    for kind, data in everywhere.items():
+        try:
+            draws = _draws(trial, data, receipt)
+        except Exception:  # of a user's stage, on data that it was not made for
+            refused += 1
+            continue
+        if found := unlike(draws, receipt.noise.law):
+            yield f"the noise of {stage.name} is not what its receipt says (on {kind}, in units of its scale): {found}"
+            return
+    if refused == len(everywhere):
+        yield f"{stage.name} refuses all data on which its noise could be measured"
+
+
+def _draws(trial: Trial, data: Tensor, receipt: Noised) -> Array:
+    """[K, p]: some coordinates of two messages and their labels in K releases, in units of the declared scale.
+
+    Every other release is made with gradients, as in training.
+    """
+    size = prod(data.shape)
+    count = min(DRAWS, max(64, _MOST_NUMBERS // size))
+    at_once = max(1, min(25, 10**6 // size, count))
+    many, width = trial.of(2 * at_once), min(_COORDINATES, count // 4)
+    again, chosen = data.repeat(at_once, *(1 for _ in data.shape[1:])), []
+    for seed in range(-(-count // at_once)):
+        with torch.enable_grad() if seed % 2 else torch.no_grad():
+            release = many.play(again.clone().requires_grad_(bool(seed % 2)), many.labels(), seed)[0]
+        parts = [_ends(release.smashed.detach(), at_once, width) / receipt.noise.smashed]
+        if receipt.noise.labels is not None:
+            labels = _ends(release.labels.detach(), at_once, width // 4) / receipt.noise.labels
+            parts = [labels, parts[0][:, : width - labels.shape[1]]]
+        chosen.append(torch.cat(parts, 1).double())
+    made: Array = torch.cat(chosen).numpy()
+    return made
+
+
+def _ends(values: Tensor, releases: int, width: int) -> Tensor:
+    """The first and the last numbers of each of several releases, [releases, ≤ width]."""
+    flat = values.reshape(releases, -1)
+    if flat.shape[1] <= width:
+        return flat
+    return torch.cat([flat[:, : width // 2], flat[:, -(width - width // 2) :]], 1)
+
+
+def _unlike_its_gradient(stage: Defense, receipt: Noised) -> Iterator[str]:
+    """Whether gradients that go back move further than charged, or have another noise."""
+    order: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
+    assert receipt.clip is not None
+    charged, shape = receipt.clip.sensitivity("replace_one", order).value, (2, 4, 16, 4)
+    for number in range(48):
+        draws = Generator().manual_seed(number)
+        size = 10.0 ** (6 * torch.rand((), generator=draws).item() - 3)
+        one = size * torch.randn(shape, generator=draws) * (torch.rand(shape, generator=draws) < (1.0, 0.1)[number % 2])
+        other = -one if number % 3 else size * torch.randn(shape, generator=draws)
+        a, b = (stage.on_gradient(x, Generator().manual_seed(number)).double() for x in (one, other))
+        moved = (a - b).flatten(2).norm(p=1 if order == "l1" else 2, dim=2).max().item() / (1 + 1e-3)
+        if moved > charged + 1e-6 * a.abs().max().item():
+            yield (
+                f"{stage.name} is charged for gradients that move by at most {charged:.4g}, and one moved by "
+                f"{moved:.4g}"
+            )
+            return
+    values = [stage.on_gradient(torch.zeros(shape), Generator().manual_seed(seed)) for seed in range(DRAWS)]
+    draws_ = torch.stack(values).flatten(1)[:, :_COORDINATES].double().numpy() / receipt.noise.smashed
+    if found := unlike(draws_, receipt.noise.law):
+        yield f"the noise of {stage.name} on gradients is not what its receipt says (in units of its scale): {found}"
