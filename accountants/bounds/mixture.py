@@ -15,7 +15,7 @@ from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.sampled import BALLE_BARTHE_GABOARDI, HOW, RENYI
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
-from privkit.accountants.spec.shift import ShiftLaw
+from privkit.accountants.spec.shift import FEW, ShiftLaw
 from privkit.array import Array
 
 CHUNK = 1 << 17
@@ -25,11 +25,7 @@ _BLOCK = 1 << 20
 """Orders × nodes that are held at a time."""
 
 _MOST_NODES = 4_000
-"""Nodes of a law above which a grid of its profile takes minutes; the Rényi bound then stands alone."""
-
-
-FEW = 256
-"""Shifts up to which the curve of a sampled release is the mean of the curves at each of them."""
+"""Nodes of a law above which a grid of its profile takes minutes; smaller ones are then raised to a few."""
 
 _MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if they were told"
 
@@ -67,11 +63,11 @@ class PublicMixture(Step):
 
     @property
     def reached(self) -> bool:
-        return self.rate == 1
+        return self.rate == 1 and self.law.mu.size <= _MOST_NODES
 
     @property
     def few(self) -> bool:
-        """Whether a sampled release is handled shift by shift."""
+        """Whether the curve of a sampled release is the mean of the curves at each shift."""
         return self.rate < 1 and self.law.profile and self.law.mu.size <= FEW
 
     def rdp(self, orders: Array, count: int) -> Array:
@@ -93,7 +89,7 @@ class PublicMixture(Step):
         return sqrt(float(self.law.mu.max()) ** 2 * count)
 
     def exact(self, count: int) -> ClosedForm | None:
-        profile = self._profile()
+        profile = self._profile(self.law)
         if profile is None or count > 1:
             return None
         sampled = self.rate < 1
@@ -110,20 +106,18 @@ class PublicMixture(Step):
         )
 
     def pairs(self, count: int) -> Pairs | None:
-        profile = self._profile()
-        if profile is None or (count > 1 and self.law.mu.size > _MOST_NODES):
-            return None
-        return [(profile, count)]
+        profile = self._profile(self.law if self.law.mu.size <= _MOST_NODES else self.law.raised())
+        return None if profile is None else [(profile, count)]
 
     def _mean_curve(self, orders: Array, curves: Array) -> Array:
         """[A] of the mixture, from the curves at each shift, [J, A]: moments e^((α − 1)·ε(α)) are averaged."""
         return _log_mean_exp((orders - 1)[:, None] * curves.T, self.law.log_weight) / (orders - 1)
 
-    def _profile(self) -> Profile | None:
-        """Exact profile of one release; None where only the Rényi divergence of the law is known."""
-        if not self.law.profile:
+    def _profile(self, law: ShiftLaw) -> Profile | None:
+        """Profile of one release with such a shift; None where only the Rényi divergence of the law is known."""
+        if not law.profile:
             return None
-        base, rate = profile(self.law), self.rate
+        base, rate = profile(law), self.rate
         return base if rate == 1 else lambda epsilon: subsampling.without_replacement_delta(epsilon, rate, base)
 
 

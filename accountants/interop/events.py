@@ -10,7 +10,7 @@ from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.spec.secrets import has_secrets
-from privkit.accountants.spec.shift import laplace_shift
+from privkit.accountants.spec.shift import laplace_shift, one_patch
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
@@ -36,7 +36,10 @@ class Event:
 
 
 def to_dp_event(mechanism: SplitMechanism) -> Event:
-    """The event of dp_accounting that means the same as a mechanism.
+    """The event of dp_accounting that means the same as a mechanism; for uneven seats, one that costs more.
+
+    Where drawn clients take secret seats of uneven fixed ratios, dp_accounting has no event for their mean.
+    The event is then that of the seat with the largest ratio: its ε is an upper bound, and privkit's is smaller.
 
     Noise multipliers are one over the mechanism's shift μ, that is, noise over the distance that one neighbor can move
     the release. dp_accounting's own convention is noise over one record's norm, but its accountants do not agree on
@@ -46,14 +49,14 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     asks; only sampling without replacement comes with `REPLACE_ONE`, on which `RdpAccountant` insists.
 
     Args:
-        mechanism: Gaussian noise of constant shift, in every round, sampled k of n, or Poisson-sampled; or Laplace
-            noise on one coordinate in every round. All its rounds are in the event.
+        mechanism: Gaussian noise of constant shift, in every round, sampled k of n, or Poisson-sampled; or sampled k of
+            n with secret seats; or Laplace noise on one coordinate in every round. All its rounds are in the event.
 
     Returns:
         The event with the relation, the accountants and the orders that go with it.
 
     Raises:
-        ValueError: where dp_accounting has no event that means the same; the sentence says why.
+        ValueError: where dp_accounting has no such event; the sentence says why.
 
     Source: dp_accounting 0.6, run against exact profiles.
 
@@ -98,12 +101,14 @@ def _gaussian(mechanism: SplitMechanism) -> DpEvent:
     """One round with Gaussian noise."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 
-    constant = mechanism.shift().constant
+    law = mechanism.shift()
+    only_seats = mechanism.seated and not (mechanism.participation_shows or one_patch(mechanism))
+    constant = float(law.mu.max()) if only_seats else law.constant
     if constant is None:
         raise ValueError(
             "dp_accounting has no event for a shift that is drawn at random and told with the release, such as random "
-            "ratios, uneven ratios of seats that are drawn, or a participation that shows (its mixture of Gaussians "
-            "hides the draw): use fixed or realized ratios, and everyone in every round"
+            "ratios, or a participation that shows (its mixture of Gaussians hides the draw): use fixed or realized "
+            "ratios, and everyone in every round"
         )
     event = GaussianDpEvent(_multiplier(constant))
     part = mechanism.sampling

@@ -257,7 +257,8 @@ class SplitMechanism(Checked):
 
         False in these cases, whose charge may be above the worst neighbors':
 
-        * a message, a ratio, a seat or a mask that is a secret (`secret_seat`): it is charged as if it were told;
+        * a message, a ratio, a seat or a mask that is a secret (`secret_seat`): it is charged as if it were told, and
+          many seats as somewhat larger ones (`ShiftLaw.raised`);
         * secret places and rounds (`HiddenMask`, `RandomAllocation`): no pair is shown to reach their bounds;
         * noisy updates of the lower model: their worst neighbors need not be those of the releases;
         * Dirichlet ratios of more than two clients that add their own noise: ‖λ‖² is bounded from below;

@@ -54,6 +54,8 @@ def pld(event: Event, interval: float = 1e-4) -> Any:
     return PLDAccountant(event.relation, interval).compose(event.event)
 
 
+TWO_OF_TEN = WithoutReplacement(chosen=2, clients=10)
+COUNTED = CutMix(ratio=FixedCounts(counts=(20, 40, 4)), patches=64)
 DRAWN: Any = RealizedRatios(ratios=((0.7, 0.3), (0.2, 0.8)))
 MIXED = [
     gaussian(rounds=3),
@@ -99,6 +101,38 @@ def test_rdp_of_samples_without_replacement_is_privkits(sigma: float, share: int
     assert theirs[orders] == pytest.approx(rounds * bound_of_theorem_27(mechanism, SAMPLED_ORDERS)[orders], rel=1e-6)
     assert np.all(found[orders] <= theirs[orders] * (1 + 1e-6))
     assert answer.epsilon(mechanism, 1e-5, tight=False).epsilon <= accountant.get_epsilon(1e-5) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("clients", [3, 30])
+@pytest.mark.parametrize("mixing", [Mixup(ratio=FixedRatio(ratios=(0.6, 0.3, 0.1))), COUNTED], ids=["ratios", "counts"])
+def test_uneven_secret_seats_cost_at_least_the_mean_over_the_seats(clients: int, mixing: Mixup | CutMix) -> None:
+    """The event is that of the largest ratio, whose ε is an upper bound."""
+    mechanism = gaussian(0.5, mixing=mixing, participation=WithoutReplacement(chosen=3, clients=clients), rounds=20)
+    event = to_dp_event(mechanism)
+    assert (event.relation, event.accountants) == (REPLACE, ("rdp",))
+    largest = float(mechanism.shift().mu.max())
+    assert event.event.event.event.noise_multiplier == pytest.approx(1 / largest, rel=1e-15)
+    assert answer.epsilon(mechanism, 1e-5, tight=False).epsilon < rdp(event).get_epsilon(1e-5)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        gaussian(0.5, mixing=Mixup(ratio=FixedRatio(ratios=(0.7, 0.3)), colluding=True), participation=TWO_OF_TEN),
+        SplitMechanism(
+            smashed=Ball(radius=1),
+            noise=Noise(smashed=2),
+            lower_model="frozen",
+            mixing=CutMix(ratio=FixedCounts(counts=(1, 3)), patches=4),
+            participation=TWO_OF_TEN,
+            random_masks=True,
+        ),
+    ],
+    ids=["colluders know who took part", "masks decide what is kept"],
+)
+def test_seats_are_all_that_may_be_random(mechanism: SplitMechanism) -> None:
+    with pytest.raises(ValueError, match="drawn at random"):
+        to_dp_event(mechanism)
 
 
 @settings(max_examples=10, deadline=None)

@@ -13,6 +13,7 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise
 from privkit.accountants.spec.sensitivity import Ball, Clamp, Known, OneHot, PatchBall
+from privkit.accountants.spec.shift import FEW, ShiftLaw
 from tests.accountants.one_release import one_release
 
 
@@ -110,3 +111,18 @@ def test_random_ratios_of_several_releases_rest_on_the_renyi_bound_that_holds_fo
     assert shared.order is not None
     assert shared.epsilon >= fresh.epsilon
     assert any("once a round or once a release" in sentence for sentence in shared.assumptions)
+
+
+@pytest.mark.parametrize("points", [256, 257, 272, 1000, 5000])
+@pytest.mark.parametrize("spread", [0.1, 1.0, 100.0])
+def test_raised_points_lie_above_their_law(points: int, spread: float) -> None:
+    random = np.random.default_rng(points)
+    law = ShiftLaw(mu=random.dirichlet(np.full(points, spread)), log_weight=np.log(random.dirichlet(np.ones(points))))
+    raised = law.raised()
+    assert raised.mu.size <= FEW
+    assert np.exp(raised.log_weight).sum() == pytest.approx(1, rel=1e-12)
+    largest = np.sort(law.mu)[::-1][:16]
+    assert np.array_equal(np.sort(raised.mu)[::-1][:16], largest)
+    for mu in law.mu:
+        above = np.exp(raised.log_weight)[raised.mu >= mu].sum()
+        assert above >= np.exp(law.log_weight)[law.mu >= mu].sum() - 1e-12
