@@ -25,7 +25,7 @@ from privkit.defenses.trial import CLASSES, IMAGE, Trial, trial_of
 
 TRIES = 48
 """Pairs of neighboring batches that are tried; half as many steps look for a worse pair from the two worst."""
-_MOST_NUMBERS = 2 * 10**7
+_MOST_NUMBERS = 10**7
 """Numbers of all tries together, above which fewer pairs are tried."""
 _SLACK = 1e-3
 Norm = Literal["l1", "l2"]

@@ -77,7 +77,7 @@ def test_what_a_server_does_to_a_release_leaves_it_proven() -> None:
 @pytest.mark.parametrize(
     ("defense", "said"),
     [
-        (Raw(sigma=60.0), "the noise of raw on the smashed data is not what its receipt says"),
+        (Raw(sigma=60.0), "the noise of raw is not what its receipt says"),
         (Own(maps=("centered",)), "replacing one record changes other rows"),
         (Own(size=1.0, claimed=0.5), "is charged for a change of at most 1 "),
     ],
