@@ -24,18 +24,19 @@ from privkit.reports.schema import Row
 from privkit.reports.verdict import DECLARED
 from privkit.settings import resolve
 from tests.recording.declarations import SIGMA, changed, declared, drawn, noise
-from tests.recording.made import written
+from tests.recording.made import redescribed, written
 from tests.small import SMALL, generator
 
 HALF = {"builder": "tests.recording.made:Half"}
 ATTACKS = ["nearest_record", "unmix:epochs=1,passes=2"]
 TINY: dict[str, Any] = {"budget": "smoke", "threads": 1}
+TRUST = {"trust": ["tests", "torch.nn"]}
 pytestmark = pytest.mark.usefixtures("no_report", "no_controls")
 
 
 def rows(folder: Path, out: Path, **settings: Any) -> dict[str, Row]:
     """The rows of an audit of a recording, by their attack."""
-    return {row.attack: row for row in run_audit(recorded=folder, out=out, **{**TINY, **settings}).rows}
+    return {row.attack: row for row in run_audit(recorded=folder, out=out, **{**TINY, **TRUST, **settings}).rows}
 
 
 @pytest.fixture(scope="module")
@@ -181,10 +182,8 @@ def test_labels_are_attacked_by_the_recorded_gradients(tmp_path: Path) -> None:
 
 def test_the_owner_s_numbers_are_repeated_and_the_mechanism_is_accounted_for(tmp_path: Path, trained: AuditRun) -> None:
     export(trained.folder, tmp_path / "recording")
-    path = tmp_path / "recording" / "recording.json"
     measured = {"accuracy": 0.75, "test_images": 40, "bytes_up": 128.0}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"measured": measured, "notes": ["of last May"]}))
-    folder = tmp_path / "recording"
+    folder = redescribed(tmp_path / "recording", measured=measured, notes=["of last May"])
     (row,) = rows(folder, tmp_path / "run", attack="mid_grey", gate="epsilon<=1e9").values()
     assert row.accuracy is not None
     assert (row.accuracy.value, row.accuracy.n) == (0.75, 40)
@@ -258,6 +257,7 @@ def test_an_old_recording_that_leaves_something_out_claims_nothing(tmp_path: Pat
     path = tmp_path / "old" / "recording.json"
     described = json.loads(path.read_text())
     described["schema_version"] = 1
+    del described["sha256"]
     path.write_text(json.dumps(described))
     (row,) = rows(tmp_path / "old", tmp_path / "a", attack="mid_grey").values()
     assert row.certificate is not None
