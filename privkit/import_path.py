@@ -44,7 +44,7 @@ def only(trusted: Sequence[str]) -> Iterator[None]:
     ...     imported("the builder", "torch:load")
     Traceback (most recent call last):
     privkit.import_path.Untrusted: this recording names the builder torch:load, and its files decide on no code that \
-runs here; if you know torch, trust it: --trust torch, or trust=["torch"] in Python
+runs here; if it may call whatever torch defines, give --trust torch, or trust=["torch"] in Python
     """
     token = _TRUSTED.set(tuple(trusted))
     try:
@@ -72,7 +72,7 @@ def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
     if f"{module}:{name}" not in _OURS and not is_trusted(module, trusted):
         raise Untrusted(
             f"this recording names {what} {shortened(path)[1:-1]}, and its files decide on no code that runs here; if "
-            f"you know {module}, trust it: --trust {module}, or trust=[{module!r}] in Python"
+            f'it may call whatever {module} defines, give --trust {module}, or trust=["{module}"] in Python'
         )
 
 

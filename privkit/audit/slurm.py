@@ -48,7 +48,9 @@ class Help:
         return DelayedSubmission(self)
 
 
-def submit(run: Path, workers: int, device: str | None, given: Mapping[str, Any], trust: Sequence[str] = ()) -> list[str]:
+def submit(
+    run: Path, workers: int, device: str | None, given: Mapping[str, Any], trust: Sequence[str] = ()
+) -> list[str]:
     """Submit workers of a run as one array.
 
     Args:
@@ -68,7 +70,10 @@ def submit(run: Path, workers: int, device: str | None, given: Mapping[str, Any]
         executor = submitit.SlurmExecutor(folder=home)
         executor.update_parameters(**parameters, array_parallelism=workers, additional_parameters={"requeue": True})
         with executor.batch():
-            jobs = [executor.submit(Help(run=str(run.absolute()), device=device, trust=tuple(trust))) for _ in range(workers)]
+            jobs = [
+                executor.submit(Help(run=str(run.absolute()), device=device, trust=tuple(trust)))
+                for _ in range(workers)
+            ]
         return [str(job.job_id) for job in jobs]
     except (RuntimeError, ValueError, NameError, submitit.core.utils.FailedJobError) as error:
         raise UsageError(
@@ -97,7 +102,9 @@ def script(run: Path, workers: int, device: str | None, given: Mapping[str, Any]
     return text.replace("export SUBMITIT_EXECUTOR=slurm\n", f"cd {shlex.quote(str(Path.cwd()))}\n")
 
 
-def _prepared(run: Path, workers: int, given: Mapping[str, Any], trust: Sequence[str]) -> tuple[Any, Path, dict[str, Any]]:
+def _prepared(
+    run: Path, workers: int, given: Mapping[str, Any], trust: Sequence[str]
+) -> tuple[Any, Path, dict[str, Any]]:
     """The module submitit, its folder and the parameters of sbatch, checked."""
     from privkit.audit.worker import planned
 

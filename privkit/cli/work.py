@@ -20,7 +20,8 @@ def work(
         str | None, typer.Option(help="auto, cpu, cuda, or cuda:0, cuda:1, …. [as the audit was told]")
     ] = None,
     trust: Annotated[
-        list[str] | None, typer.Option(help="As of privkit audit --recorded, which a run folder cannot say; repeatable.")
+        list[str] | None,
+        typer.Option(help="As of privkit audit; a run folder cannot say it. Repeatable."),
     ] = None,
     slurm: Annotated[
         int | None, typer.Option(help="Start so many workers as an array of Slurm jobs; needs privkit[slurm].")
@@ -48,7 +49,8 @@ def work(
         if slurm is None:
             _join(folder, device, trust or [], shown)
         else:
-            _submit(folder, slurm, device, trust or [], read_options(sbatch, sbatch, "sbatch") if sbatch else {}, print_sbatch)
+            parameters = read_options(sbatch, sbatch, "sbatch") if sbatch else {}
+            _submit(folder, slurm, device, trust or [], parameters, print_sbatch)
 
 
 def _submit(

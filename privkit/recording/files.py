@@ -1,7 +1,7 @@
 """Files of a recording, which a stranger may have written: plain files of limited size, and no pickle.
 
-A pickle is refused and never loaded, since reading one can run any code. Sizes are compared with limits before memory is
-taken for them.
+A pickle is refused and never loaded, since reading one can run any code. Sizes are compared with limits before memory
+is taken for them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ _MOST_MEMBERS = 100_000
 _MOST_HEADER = 16 << 20
 """Of the names and shapes of a safetensors file: some hundred thousand tensors."""
 _TYPES = frozenset(
-    (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    + (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    {
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    }
 )
 
 
@@ -92,7 +94,7 @@ class Files:
         for given, value in found.items():
             if value.dtype not in _TYPES:
                 raise DataError(
-                    f"{path}: {shortened(given)} is {value.dtype}; give floats, or whole numbers of at most 63 bits for "
+                    f"{path}: {shortened(given)} is {value.dtype}; give floats, or whole numbers such as int64 for "
                     "labels and members"
                 )
         return found

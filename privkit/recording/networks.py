@@ -105,7 +105,7 @@ def _program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     if exported and not is_trusted(_EXPORTED, trust):
         raise Untrusted(
             f"{files.folder / name} is an exported program, and torch runs text of such a file as Python when it reads "
-            f"it; if you know who wrote it, trust it: --trust {_EXPORTED}, or trust=[{_EXPORTED!r}] in Python"
+            f"it; if you know who wrote it, give --trust {_EXPORTED}, or trust=['{_EXPORTED}'] in Python"
         )
     if not exported and (word := _REACHES_OUT.search(code)):
         raise DataError(

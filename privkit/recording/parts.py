@@ -19,7 +19,10 @@ from privkit.training.protocol import SplitProtocol
 NAME = "recorded"
 """In ids and configurations, of each part that a recording stands for."""
 _FREE = frozenset(
-    {"recorded", "attack", "seed", "budget", "delta", "queries", "features", "metric", "device", "threads", "gate", "trust"}
+    {
+        *("recorded", "trust", "attack", "seed", "budget", "delta", "queries", "features", "metric"),
+        *("device", "threads", "gate"),
+    }
 )
 """Settings that an audit of a recording may have; all others describe a training."""
 

@@ -210,10 +210,10 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
             f"round_{described.rounds - 1}.smashed, beside {', '.join(_REST)}"
         )
     for name, value in tensors.items():
+        if not value.ndim:
+            raise DataError(f"{here}: {name} is a single number; give a tensor with a row for each image")
         if value.is_floating_point() and not bool(value.float().isfinite().all()):
-            raise DataError(
-                f"{here}: {name} holds NaN or infinity, as float32; record a training that did not diverge"
-            )
+            raise DataError(f"{here}: {name} holds NaN or infinity, as float32; record a training that did not diverge")
     for segment in filter(None, [described.lower, described.upper]):
         for name in filter(None, [segment.weights, segment.program]):
             files.content(name)
@@ -285,8 +285,8 @@ def _view(described: Description, number: int, tensors: Mapping[str, Tensor], he
     }
     if len(smashed) * described.mixed < described.clients:
         raise DataError(
-            f"{here}: round_{number}.smashed has {len(smashed)} rows of {described.mixed} images, which {described.clients} "
-            "clients cannot all be in; correct clients or mixed"
+            f"{here}: round_{number}.smashed has {len(smashed)} rows of {described.mixed} images, too few for "
+            f"{described.clients} clients; correct clients or mixed"
         )
     for kind, value in given.items():
         if value is not None and not fits[kind](value):
@@ -349,9 +349,8 @@ def _check_labels(labels: Tensor, what: str) -> None:
         DataError: naming the largest and the smallest.
     """
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < MOST_CLASSES):
-        raise DataError(
-            f"{what} must lie in 0..{MOST_CLASSES - 1}, got {int(labels.min())}..{int(labels.max())}; number the classes"
-        )
+        held = f"{int(labels.min())}..{int(labels.max())}"
+        raise DataError(f"{what} must lie in 0..{MOST_CLASSES - 1}, got {held}; number the classes")
 
 
 def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:

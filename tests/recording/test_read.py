@@ -171,7 +171,7 @@ def test_an_exported_program_runs_and_one_with_objects_is_refused(tmp_path: Path
         nn.Sequential(nn.Conv2d(1, 2, 3), Half()), (images,), dynamic_shapes=({0: torch.export.Dim("n")},)
     )
     torch.export.save(exported, folder / "lower.pt2")
-    with pytest.raises(Untrusted, match=r"if you know who wrote it, trust it: --trust torch\.export"):
+    with pytest.raises(Untrusted, match=r"if you know who wrote it, give --trust torch\.export"):
         read_recording(redescribed(folder)).lower()
     lower = read_recording(folder, trust=["torch.export"]).lower()
     assert lower is not None
