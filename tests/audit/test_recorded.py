@@ -30,7 +30,7 @@ from tests.small import SMALL, generator
 HALF = {"builder": "tests.recording.made:Half"}
 ATTACKS = ["nearest_record", "unmix:epochs=1,passes=2"]
 TINY: dict[str, Any] = {"budget": "smoke", "threads": 1}
-TRUST = {"trust": ["tests", "torch.nn"]}
+TRUST: dict[str, Any] = {"trust": ["tests", "torch.nn"]}
 pytestmark = pytest.mark.usefixtures("no_report", "no_controls")
 
 

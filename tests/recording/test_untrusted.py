@@ -20,6 +20,8 @@ from typer.testing import CliRunner
 from privkit.accountants.spec.records import to_json
 from privkit.audit.declared import declared_by
 from privkit.audit.recorded import _certificate
+from privkit.audit.run import plan_audit
+from privkit.audit.worker import planned
 from privkit.cli.app import app
 from privkit.errors import DataError, PrivkitError, UsageError
 from privkit.import_path import Untrusted
@@ -127,6 +129,19 @@ def test_no_file_widens_what_is_trusted(tmp_path: Path, canary: Path) -> None:
     command = ["audit", "--recorded", str(folder), "--attack", "mid_grey", "--dry-run"]
     assert isinstance(CliRunner().invoke(app, command).exception, Untrusted)
     assert CliRunner().invoke(app, [*command, "--trust", "tests"]).exit_code == 0
+
+
+def test_a_run_folder_does_not_keep_what_is_trusted(tmp_path: Path) -> None:
+    folder = written(tmp_path / "r", lower=HALF)
+    run = plan_audit(
+        recorded=str(folder), attack="mid_grey", budget="smoke", threads=1, trust=["tests"], out=tmp_path / "run"
+    )
+    assert "trust" not in json.loads((run / "manifest.json").read_text())["settings"]
+    with pytest.raises(Untrusted):
+        planned(run)
+    config, _ = planned(run, ["tests"])
+    assert config.recording is not None
+    assert config.recording.trust == ("tests",)
 
 
 @pytest.mark.parametrize("name", ["recording.json", "tensors.safetensors", "lower.pt"])
