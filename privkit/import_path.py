@@ -6,15 +6,74 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from privkit.errors import PrivkitError, UsageError, one_line
+from privkit.errors import PrivkitError, UsageError, one_line, shortened
 
+_OURS = frozenset(
+    {
+        "privkit.audit.export:clients",
+        "privkit.audit.export:server",
+        "privkit.domains.images.own:FromFunction",
+        "privkit.models.imported:FromFunction",
+    }
+)
+"""What of privkit's a file may name by import path: all of them import a user's own parts through `imported`."""
+_TRUSTED: ContextVar[Sequence[str] | None] = ContextVar("trusted modules", default=None)
+"""Inside `only`, the modules that may be imported; None for any."""
 _PATH = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*)(?::(.*))?", flags=re.DOTALL)
+
+
+class Untrusted(UsageError):
+    """A file names code that the command did not."""
+
+
+@contextmanager
+def only(trusted: Sequence[str]) -> Iterator[None]:
+    """Inside, an import path leads to what trusted modules define and to nothing else, however deep it is nested.
+
+    Args:
+        trusted: names of modules, whose submodules are trusted, too.
+
+    >>> with only(["mynets"]):
+    ...     imported("the builder", "torch:load")
+    Traceback (most recent call last):
+    privkit.import_path.Untrusted: this recording names the builder torch:load, and its files decide on no code that \
+runs here; if it may call whatever torch defines, give --trust torch, or trust=["torch"] in Python
+    """
+    token = _TRUSTED.set(tuple(trusted))
+    try:
+        yield
+    finally:
+        _TRUSTED.reset(token)
+
+
+def is_trusted(module: str, trusted: Sequence[str]) -> bool:
+    """Whether a module is a trusted one, or lies below it.
+
+    >>> is_trusted("mynets.small", ["mynets"]), is_trusted("mynetsandmore", ["mynets"])
+    (True, False)
+    """
+    return any(f"{module}.".startswith(f"{name}.") for name in trusted)
+
+
+def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
+    """Refuse an import path that leads to no trusted module; nothing is imported.
+
+    Raises:
+        Untrusted: with what to add to the command.
+    """
+    module, _, name = path.replace(":", ".").rpartition(".")
+    if f"{module}:{name}" not in _OURS and not is_trusted(module, trusted):
+        raise Untrusted(
+            f"this recording names {what} {shortened(path)[1:-1]}, and its files decide on no code that runs here; if "
+            f'it may call whatever {module} defines, give --trust {module}, or trust=["{module}"] in Python'
+        )
 
 
 def with_options(given: str) -> tuple[str, str] | None:
@@ -35,7 +94,7 @@ def imported(what: str, path: str) -> Any:
         path: "package.module:object", or "package.module.object".
 
     Raises:
-        UsageError: if it cannot be imported, with the reason and what to do.
+        UsageError: if it cannot be imported, with the reason and what to do; inside `only`, if it is not trusted.
 
     >>> imported("the function", "math:sqrot")
     Traceback (most recent call last):
@@ -44,6 +103,9 @@ def imported(what: str, path: str) -> Any:
     module, _, name = path.replace(":", ".").rpartition(".")
     if not module:
         raise UsageError(f"{path!r} is no import path; write {what} as package.module:object")
+    trusted = _TRUSTED.get()
+    if trusted is not None:
+        check_trusted(what, path, trusted)
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)  # last, so that a user's file never hides an installed package
@@ -54,10 +116,28 @@ def imported(what: str, path: str) -> Any:
     except (Exception, SystemExit) as error:  # whatever a user's module does at import, an exit among it
         raise UsageError(f"cannot import {what} {path}: {one_line(error, None)}; {_cure(module, error)}") from error
     if hasattr(home, name):
-        return getattr(home, name)
+        found = getattr(home, name)
+        if trusted is not None and is_trusted(module, trusted):
+            _check_home(what, path, found, trusted)
+        return found
     near = get_close_matches(name, dir(home), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"define it in {getattr(home, '__file__', None) or module}"
     raise UsageError(f"cannot import {what} {path}: {module} has no {name}; {hint}")
+
+
+def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> None:
+    """Refuse what a trusted module only imported, such as `load` of "from torch import load".
+
+    Raises:
+        Untrusted: with the module that defines it.
+    """
+    home = getattr(found, "__module__", None)
+    if not isinstance(home, str) or not is_trusted(home, trusted):
+        raise Untrusted(
+            f"this recording names {what} {path}, which {home or 'no module'} defines and {path.partition(':')[0]} "
+            f"imports; name a class or function that a trusted module defines"
+            + (f", or trust {home}, too" if home else "")
+        )
 
 
 @contextmanager

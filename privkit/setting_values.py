@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from privkit.reports.gate import Gate
 
 _MOST_THREADS = 1024
+TRUST = "trust"
+"""The setting that no file holds: modules that a recording may build its segments from."""
+_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def as_many(value: Any) -> Sequence[Any]:
@@ -59,6 +64,20 @@ def as_threads(given: Any) -> int | None:
     return given
 
 
+def as_trust(given: Any) -> tuple[str, ...]:
+    """Names of modules that a recording may build its segments from, each once.
+
+    >>> as_trust("mynets"), as_trust(["mynets.small", "torch.nn"]), as_trust(None)
+    (('mynets',), ('mynets.small', 'torch.nn'), ())
+    """
+    names = [] if given is None else as_many(given)
+    for name in names:
+        known = isinstance(name, str) and _MODULE.fullmatch(name)
+        if not known or name.partition(".")[0] in sys.stdlib_module_names:
+            raise UsageError(f"trust takes the name of a module of yours, such as mynets, got {shortened(name)}")
+    return tuple(dict.fromkeys(names))
+
+
 def as_gate(text: Any) -> Gate:
     """A condition on the rows."""
     from privkit.reports.gate import Gate, GateError
@@ -72,8 +91,11 @@ def as_gate(text: Any) -> Gate:
 
 
 def as_kept(settings: Mapping[str, Any], root: Any) -> dict[str, Any]:
-    """Settings as the manifest keeps them for other workers, whose environment may name another data root."""
-    kept = {key: _plain(value) for key, value in settings.items() if value is not None}
+    """Settings as the manifest keeps them for other workers, whose environment may name another data root.
+
+    What is trusted is no part of them: whoever works on a folder says it, and the folder does not.
+    """
+    kept = {key: _plain(value) for key, value in settings.items() if value is not None and key != TRUST}
     return kept | ({"data_root": str(Path(root).expanduser().absolute())} if root else {})
 
 

@@ -20,7 +20,7 @@ from privkit.quick_attacks import AUTO, Chosen, choose
 from privkit.registry import Component, load, parse, read_options, specify, table
 from privkit.run.cell_limits import read_memory
 from privkit.same_domain import check_same_domain, domain_of, model_for
-from privkit.setting_values import as_gate, as_kept, as_many, as_options, as_seconds, as_seeds, as_threads
+from privkit.setting_values import TRUST, as_gate, as_kept, as_many, as_options, as_seconds, as_seeds, as_threads
 from privkit.toml_text import TomlError, parse_toml, read_text
 
 if TYPE_CHECKING:
@@ -96,13 +96,18 @@ def read_toml(path: Path) -> dict[str, Any]:
     except TomlError as error:
         raise UsageError(f"{path} is no valid TOML: {error}") from None
     for key in settings:
+        if key == TRUST:
+            raise UsageError(
+                f"{path.name} holds trust, and no file decides on what runs here; name the modules on the command "
+                "line, --trust MODULE, or in Python, trust=[…]"
+            )
         if key not in KEYS:
             raise unknown(f"key of {path.name}", key, KEYS)
     return settings
 
 
 def resolve(settings: Mapping[str, Any]) -> AuditConfig:
-    """Turn settings (keys of `KEYS`; absent ones take the default) into a configuration.
+    """Turn settings (keys of `KEYS`, and `trust`; absent ones take the default) into a configuration.
 
     Raises:
         UsageError: for anything unknown or not allowed, in one sentence.
@@ -111,8 +116,10 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     3
     """
     for key in settings:
-        if key not in KEYS:
+        if key not in (*KEYS, TRUST):
             raise unknown("setting", str(key), KEYS)
+    if settings.get(TRUST) and settings.get("recorded") is None:
+        raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
     s = {**DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
     for key, (kinds, what) in _TYPES.items():
         if key in s and not isinstance(s[key], kinds):

@@ -15,6 +15,7 @@ from privkit.defenses.charge import Noised
 from privkit.defenses.compile import ChainReceipt
 from privkit.defenses.stages import sites_of
 from privkit.errors import one_line
+from privkit.import_path import Untrusted, only
 from privkit.recording.declared import Compared, compare, variance_of
 from privkit.recording.read import Recording
 from privkit.recording.replay import FAR, Ask, replay_round
@@ -61,7 +62,7 @@ class Declared:
 def declared_by(recording: Recording) -> Declared:
     """Hold a recording against itself, all of it: done once for all cells of a run."""
     whole = recording.whole
-    key = (str(whole.folder), tuple(sorted(whole.files.items())))
+    key = (str(whole.folder), tuple(sorted(whole.files.items())), whole.trust)
     if key not in _KEPT:
         with seeded(torch.device("cpu"), 0):  # a builder may draw
             found = _held(whole)
@@ -70,7 +71,7 @@ def declared_by(recording: Recording) -> Declared:
     return _KEPT[key]
 
 
-_KEPT: dict[tuple[str, tuple[tuple[str, str], ...]], Declared] = {}
+_KEPT: dict[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]], Declared] = {}
 """Of one recording at most."""
 
 
@@ -86,7 +87,8 @@ def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, se
     described = recording.description
     if not described.defense or isinstance(lower, Clients):
         return lower
-    defense = parse("defenses", described.defense).spec
+    with only(recording.trust):
+        defense = parse("defenses", described.defense).spec
     return Clients.build(
         lower.cpu(), defense, recording.domain, classes=recording.classes, seed=seed, protocol=protocol
     )
@@ -147,6 +149,8 @@ def _clients(recording: Recording) -> _Clients:
             return _Clients(why="no lower segment was recorded")
         lower = defended(lower, recording, SplitProtocol(clients=described.clients), 0)
         return _of_privkit(lower.eval(), recording) if isinstance(lower, Clients) else _Clients(ask=lower)
+    except Untrusted:
+        raise
     except Exception as error:  # what a user's own code raises is told again by an attack that needs it
         return _Clients(why=f"the lower segment fails: {one_line(error)}", plain=not described.defense)
 

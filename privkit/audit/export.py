@@ -156,6 +156,8 @@ def _assembled(
 ) -> tuple[Clients, nn.Module]:
     """Both sides, as the run had them before their training."""
     config = resolve({"model": model, "defense": [defense], "protocol": protocol, "attack": "mid_grey"})
+    if getattr(config.model.spec, "checkpoint", None) is not None:  # the recorded weights follow, and no other file
+        config = replace(config, model=config.model.replace(checkpoint=None))
     domain = Images(shape=(image_shape[0], image_shape[1], image_shape[2]))
     edge, upper, _ = assemble(config, config.defenses[-1].spec, domain, classes, seed)
     return edge, upper

@@ -73,7 +73,10 @@ def work(leader: CellWorker, workers: int) -> None:
         return
     run, told = str(leader.folder.path), _Told(leader.progress, len(queue.rows), len(queue.cells))
     events: SimpleQueue[tuple[int, dict[str, Any] | None]] = SimpleQueue()
-    with _processes([[run, "--device", device] for device in devices(leader.device.type, workers)]) as processes:
+    recording = leader.config.recording
+    trusted = [word for name in (recording.trust if recording else ()) for word in ("--trust", name)]
+    given = [[run, "--device", device, *trusted] for device in devices(leader.device.type, workers)]
+    with _processes(given) as processes:
         for number, process in enumerate(processes, start=1):
             Thread(target=_listen, args=(number, process.stdout, events), daemon=True).start()
         running = len(processes)

@@ -245,6 +245,7 @@ def recorded_notes(context: AttackContext) -> tuple[str, ...]:
         told.append(f"as the recording says, unchecked: {', '.join(repeated)}")
     if source.description.schema_version == 1:
         told.append("an old recording, of schema version 1")
+        told.append("its recording.json has no checksum, so that a change of it would not show")
     if context.declared.distance is not None and context.declared.distance > FAR:
         told.append(context.declared.doubt)
     elif context.declared.unsent:

@@ -112,7 +112,7 @@ def run_audit(
         progress: told what happens; silent by default.
         again: recompute models and cells whose data, code, versions or device changed; False refuses them.
         workers: processes of this machine that share the work; the threads are divided among them, and devices too.
-        **settings: keys of `privkit.settings.KEYS`.
+        **settings: keys of `privkit.settings.KEYS`; and `trust`, modules that a recording may build its segments from.
 
     Returns:
         The rows, the folder and the report's page.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -27,17 +27,19 @@ class Help:
     Attributes:
         run: folder of the run.
         device: as `privkit.audit.worker.join` takes it.
+        trust: likewise.
     """
 
     run: str
     device: str | None = None
+    trust: tuple[str, ...] = ()
 
     def __call__(self) -> int:
         """Work until each cell has a row."""
         from privkit.audit.worker import join
         from privkit.run.progress import Lines
 
-        return join(self.run, device=self.device, progress=Lines())
+        return join(self.run, device=self.device, progress=Lines(), trust=self.trust)
 
     def checkpoint(self) -> DelayedSubmission:
         """At the time limit or before a preemption: the same job once more, since the run folder keeps what is done."""
@@ -46,7 +48,9 @@ class Help:
         return DelayedSubmission(self)
 
 
-def submit(run: Path, workers: int, device: str | None, given: Mapping[str, Any]) -> list[str]:
+def submit(
+    run: Path, workers: int, device: str | None, given: Mapping[str, Any], trust: Sequence[str] = ()
+) -> list[str]:
     """Submit workers of a run as one array.
 
     Args:
@@ -61,12 +65,15 @@ def submit(run: Path, workers: int, device: str | None, given: Mapping[str, Any]
     Raises:
         UsageError: if submitit or Slurm is not there, or a parameter is unknown or refused.
     """
-    submitit, home, parameters = _prepared(run, workers, given)
+    submitit, home, parameters = _prepared(run, workers, given, trust)
     try:
         executor = submitit.SlurmExecutor(folder=home)
         executor.update_parameters(**parameters, array_parallelism=workers, additional_parameters={"requeue": True})
         with executor.batch():
-            jobs = [executor.submit(Help(run=os.path.abspath(run), device=device)) for _ in range(workers)]
+            jobs = [
+                executor.submit(Help(run=os.path.abspath(run), device=device, trust=tuple(trust)))
+                for _ in range(workers)
+            ]
         return [str(job.job_id) for job in jobs]
     except (RuntimeError, ValueError, NameError, submitit.core.utils.FailedJobError) as error:
         raise UsageError(
@@ -75,14 +82,15 @@ def submit(run: Path, workers: int, device: str | None, given: Mapping[str, Any]
         ) from None
 
 
-def script(run: Path, workers: int, device: str | None, given: Mapping[str, Any]) -> str:
+def script(run: Path, workers: int, device: str | None, given: Mapping[str, Any], trust: Sequence[str] = ()) -> str:
     """The script with which `sbatch` starts the same workers, without submitit's files.
 
     Raises:
         UsageError: as of `submit`; no Slurm is needed.
     """
-    submitit, home, parameters = _prepared(run, workers, given)
+    submitit, home, parameters = _prepared(run, workers, given, trust)
     command = [sys.executable, "-m", "privkit", "work", os.path.abspath(run), *(["--device", device] if device else [])]
+    command += [word for name in trust for word in ("--trust", name)]
     text: str = submitit.slurm.slurm._make_sbatch_string(
         command=shlex.join(command),
         folder=home,
@@ -94,13 +102,15 @@ def script(run: Path, workers: int, device: str | None, given: Mapping[str, Any]
     return text.replace("export SUBMITIT_EXECUTOR=slurm\n", f"cd {shlex.quote(str(Path.cwd()))}\n")
 
 
-def _prepared(run: Path, workers: int, given: Mapping[str, Any]) -> tuple[Any, Path, dict[str, Any]]:
+def _prepared(
+    run: Path, workers: int, given: Mapping[str, Any], trust: Sequence[str]
+) -> tuple[Any, Path, dict[str, Any]]:
     """The module submitit, its folder and the parameters of sbatch, checked."""
     from privkit.audit.worker import planned
 
     if not 1 <= workers <= 10_000:
         raise UsageError(f"--slurm is a number of workers from 1 to 10000, got {workers}")
-    _, manifest = planned(run)
+    _, manifest = planned(run, trust)
     submitit = _imported()
     known = set(submitit.SlurmExecutor._valid_parameters()) - {"array_parallelism", "additional_parameters"}
     if strange := sorted(set(given) - known):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from privkit.run.provenance import circumstances
 from privkit.run.queue import Queue, work
 from privkit.run.records import read_manifest
 from privkit.run.verdict import read_verdict
+from privkit.setting_values import TRUST
 from privkit.settings import resolve
 from privkit.torch_utils.freed_memory import keep_freed_memory
 from privkit.torch_utils.precision import computes_bfloat16
@@ -156,7 +158,9 @@ class CellWorker:
         return self._images[2]
 
 
-def join(run: Path | str, *, device: str | None = None, progress: Progress | None = None) -> int:
+def join(
+    run: Path | str, *, device: str | None = None, progress: Progress | None = None, trust: Sequence[str] = ()
+) -> int:
     """Help with a run that `privkit audit` planned, until each of its cells has a row.
 
     The last of all workers writes the report, unless the audit still runs and does so itself.
@@ -165,6 +169,7 @@ def join(run: Path | str, *, device: str | None = None, progress: Progress | Non
         run: its folder.
         device: "cpu", "cuda", "cuda:1", …, or "auto"; None for what the audit was told.
         progress: told what happens; silent by default.
+        trust: modules that its recording may build segments from; a run folder does not say them.
 
     Returns:
         How many cells of the run have a row: all of them.
@@ -175,7 +180,7 @@ def join(run: Path | str, *, device: str | None = None, progress: Progress | Non
     use_own_caches()
     keep_freed_memory()
     path = root(run)
-    config, manifest = planned(path)
+    config, manifest = planned(path, trust)
     place = pick_device(device or config.device)
     check_precision(config, place)
     with RunFolder(path, manifest, role="work") as folder:
@@ -197,7 +202,7 @@ def join(run: Path | str, *, device: str | None = None, progress: Progress | Non
     return len(worker.queue.rows)
 
 
-def planned(run: Path) -> tuple[AuditConfig, Manifest]:
+def planned(run: Path, trust: Sequence[str] = ()) -> tuple[AuditConfig, Manifest]:
     """The configuration and the manifest of a run that was planned on this or another machine.
 
     Raises:
@@ -220,7 +225,7 @@ def planned(run: Path) -> tuple[AuditConfig, Manifest]:
             f"{run} does not record its settings, so that no other process can work on it; repeat the command or the "
             "call that began it"
         )
-    config = resolve(manifest.settings)
+    config = resolve({**manifest.settings, TRUST: list(trust)})
     if config.fingerprint != manifest.fingerprint or [cell.id for cell in plan(config)] != [
         cell.cell for cell in manifest.cells
     ]:

@@ -70,6 +70,12 @@ def audit(
         Path | None,
         typer.Option(help="Folder of a recording (privkit.Recorder) to audit, in place of a training here."),
     ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Module of yours that a recording may build its segments and its defense from; repeatable. [none]"
+        ),
+    ] = None,
     defense: Annotated[
         list[str] | None,
         typer.Option(help="NAME or NAME:key=value,…, or your own module:object; repeatable." + _default("defense")),
@@ -204,6 +210,7 @@ def audit(
     shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
     flags: dict[str, Any] = {
         "recorded": str(recorded) if recorded else None,
+        "trust": trust,
         "defense": defense,
         "attack": attack,
         "dataset": dataset,

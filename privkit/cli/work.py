@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +18,10 @@ def work(
     run: Annotated[list[Path], typer.Argument(help="Run folders, done one after another.")],
     device: Annotated[
         str | None, typer.Option(help="auto, cpu, cuda, or cuda:0, cuda:1, …. [as the audit was told]")
+    ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(help="As of privkit audit; a run folder cannot say it. Repeatable."),
     ] = None,
     slurm: Annotated[
         int | None, typer.Option(help="Start so many workers as an array of Slurm jobs; needs privkit[slurm].")
@@ -43,23 +47,31 @@ def work(
     shown = Shown(quiet=quiet, as_json=as_json)
     for folder in run:
         if slurm is None:
-            _join(folder, device, shown)
+            _join(folder, device, trust or [], shown)
         else:
-            _submit(folder, slurm, device, read_options(sbatch, sbatch, "sbatch") if sbatch else {}, print_sbatch)
+            parameters = read_options(sbatch, sbatch, "sbatch") if sbatch else {}
+            _submit(folder, slurm, device, trust or [], parameters, print_sbatch)
 
 
-def _submit(run: Path, workers: int, device: str | None, parameters: Mapping[str, Any], print_sbatch: bool) -> None:
+def _submit(
+    run: Path,
+    workers: int,
+    device: str | None,
+    trust: Sequence[str],
+    parameters: Mapping[str, Any],
+    print_sbatch: bool,
+) -> None:
     """Start workers through Slurm, or print how."""
     from privkit.audit.slurm import script, submit
 
     if print_sbatch:
-        say(*script(run, workers, device, parameters).split("\n"))
+        say(*script(run, workers, device, parameters, trust).split("\n"))
     else:
-        jobs = submit(run, workers, device, parameters)
+        jobs = submit(run, workers, device, parameters, trust)
         say(f"submitted {', '.join(jobs)}; privkit report {run} gives the verdict once they end")
 
 
-def _join(run: Path, device: str | None, shown: Shown) -> None:
+def _join(run: Path, device: str | None, trust: Sequence[str], shown: Shown) -> None:
     """Work on one run."""
     from privkit.audit.worker import join
     from privkit.run.records import read_manifest
@@ -68,5 +80,5 @@ def _join(run: Path, device: str | None, shown: Shown) -> None:
     manifest = read_manifest(run)
     planned = len(manifest.cells) if manifest else 0
     with keeping(lambda: finished_cells(run, planned)), shown.progress() as progress:
-        join(run, device=device, progress=progress)
+        join(run, device=device, progress=progress, trust=trust)
         progress.note(f"{run}: each of {planned} cells has a row; privkit report {run} gives the verdict")

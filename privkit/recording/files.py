@@ -1,4 +1,8 @@
-"""Files of tensors, safetensors or npz; a pickle is refused and never loaded, since reading one can run any code."""
+"""Files of a recording, which a stranger may have written: plain files of limited size, and no pickle.
+
+A pickle is refused and never loaded, since reading one can run any code. Sizes are compared with limits before memory
+is taken for them.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +10,74 @@ import io
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from privkit.errors import DataError
+from privkit.errors import DataError, shortened
+from privkit.paths import read_bytes
 from privkit.sealed import digest
 
 _ENDINGS = (".safetensors", ".npz")
+_MOST_BYTES = 4 << 30
+"""Of a file as it lies there; a sparse one takes no room on a disk, and all of it in memory."""
+_MOST_UNPACKED = 1 << 30
+"""Of all members of an archive, unless it is itself as large."""
+_MOST_MEMBERS = 100_000
+"""Of an archive: each takes memory before it is read."""
+_MOST_HEADER = 16 << 20
+"""Of the names and shapes of a safetensors file: some hundred thousand tensors."""
+_TYPES = frozenset(
+    {
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    }
+)
 
 
 class Files:
-    """The files of a recording, each read once and held against the checksums of its `recording.json`.
+    """The files of a recording, each held against the checksums of its `recording.json`.
 
     Args:
         folder: that holds them all.
         listed: file -> SHA-256.
+        every: whether each file must be listed.
 
     Attributes:
         read: file -> SHA-256 of what was read.
     """
 
-    def __init__(self, folder: Path, listed: Mapping[str, str]) -> None:
-        self.folder, self._listed = folder, listed
+    def __init__(self, folder: Path, listed: Mapping[str, str], *, every: bool = True) -> None:
+        self.folder, self._listed, self._every = folder, listed, every
         self.read: dict[str, str] = {}
 
     def content(self, name: str) -> bytes:
         """The bytes of one file.
 
         Raises:
-            DataError: if it lies elsewhere, cannot be read, or is no longer what was recorded.
+            DataError: if it lies elsewhere, cannot be read, is too large, or is not what was recorded.
         """
-        path = self.folder / name
-        if name != Path(name).name or path.is_symlink():
-            raise DataError(f"{self.folder}: {name!r} must be a file of this folder itself; copy it there")
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise DataError(f"{self.folder}: cannot read {name} ({error.strerror}); record it again") from None
+        data = plain(self.folder, name, _MOST_BYTES)
         self.read[name] = digest(data)
+        if self._every and name not in self._listed:
+            raise DataError(
+                f"{self.folder / name} is not among the files of recording.json, so nothing shows that it is what was "
+                "recorded; describe the recording again with privkit.recording.write.write_description"
+            )
         if self._listed.get(name, self.read[name]) != self.read[name]:
-            raise DataError(f"{path} is not what was recorded: its checksum differs; restore the file")
+            raise DataError(f"{self.folder / name} is not what was recorded: its checksum differs; restore the file")
         return data
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors of one file.
 
         Raises:
-            DataError: as above, and if it is a pickle, damaged, or of another format.
+            DataError: as above, and if it is a pickle, damaged, of another format, or unpacks to too much.
         """
         path = self.folder / name
         data = self.content(name)
@@ -66,10 +87,36 @@ class Files:
                 f"{path} is {what}; save a dictionary of tensors with safetensors.torch.save_file or numpy.savez"
             )
         try:
-            return load(data) if name.endswith(".safetensors") else _npz(data)
-        except (SafetensorError, ValueError, TypeError, KeyError, zipfile.BadZipFile, EOFError, OSError) as error:
+            found = _safetensors(data) if name.endswith(".safetensors") else _npz(data)
+        except Exception as error:  # zipfile, zlib, numpy, safetensors and torch each raise their own kind
             reason = " ".join(str(error).split())[:200]
             raise DataError(f"{path} cannot be read ({reason}); record it again") from None
+        for given, value in found.items():
+            if value.dtype not in _TYPES:
+                raise DataError(
+                    f"{path}: {shortened(given)} is {value.dtype}; give floats, or whole numbers such as int64 for "
+                    "labels and members"
+                )
+        return found
+
+
+def plain(folder: Path, name: str, most: int) -> bytes:
+    """The bytes of a plain file of a folder.
+
+    Args:
+        folder: which may itself be reached through links.
+        name: of the file.
+        most: bytes that are read at most.
+
+    Raises:
+        DataError: if it lies elsewhere, is a link, a pipe or a device, is larger, or cannot be read.
+    """
+    if not name.isprintable() or name != Path(name).name or (folder / name).is_symlink():
+        raise DataError(f"{folder}: {shortened(name)} must be a file of this folder itself; copy it there")
+    try:
+        return read_bytes(folder.resolve() / name, most)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot read {name} ({error.strerror}); record it again") from None
 
 
 def is_pickle(data: bytes) -> bool:
@@ -82,18 +129,64 @@ def is_pickle(data: bytes) -> bool:
     if data[:1] == b"\x80" and data[1:2] <= b"\x05" and data.rstrip().endswith(b"."):
         return True
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = [name.partition("/")[2] or name for name in archive.namelist()]
-    except zipfile.BadZipFile:
+        names = [name.partition("/")[2] or name for name in unpacked_sizes(data)]
+    except (ValueError, zipfile.BadZipFile):
         return False
     program = any(name.startswith("code/") for name in names)
     return "data.pkl" in names and not program
 
 
+def unpacked_sizes(data: bytes) -> dict[str, int]:
+    """The members of an archive and their sizes, all within the limits; none is unpacked.
+
+    Raises:
+        BadZipFile: if it is none.
+        ValueError: if it is too large, its members are encrypted or packed in a rare way, or two have one name.
+    """
+    if data.count(b"PK\x01\x02") > _MOST_MEMBERS:
+        raise ValueError(f"it has more than {_MOST_MEMBERS} members")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = archive.infolist()
+    sizes = {member.filename: member.file_size for member in members}
+    if sum(member.file_size for member in members) > max(_MOST_UNPACKED, len(data)):
+        raise ValueError(f"it unpacks to more than {_MOST_UNPACKED >> 20} MiB")
+    if len(sizes) < len(members):
+        raise ValueError("two of its members have one name")
+    packings = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    if any(member.compress_type not in packings or member.flag_bits & 1 for member in members):
+        raise ValueError("its members must be stored or deflated, and not encrypted")
+    return sizes
+
+
+def _safetensors(data: bytes) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, whose reader holds sizes against the file."""
+    if int.from_bytes(data[:8], "little") > _MOST_HEADER:
+        raise ValueError(f"its header has more than {_MOST_HEADER >> 20} MiB")
+    try:
+        return load(data)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+
+
 def _npz(data: bytes) -> dict[str, Tensor]:
     """The arrays of an npz file."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    sizes = unpacked_sizes(data)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {
+            name.removesuffix(".npy"): torch.from_numpy(_array(archive, name, size)) for name, size in sizes.items()
+        }
+
+
+def _array(archive: zipfile.ZipFile, name: str, size: int) -> NDArray[Any]:
+    """One array; the size in its own header is held against that of the archive before memory is taken."""
+    with archive.open(name) as member:
+        version = np.lib.format.read_magic(member)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header(member)
+        if dtype.hasobject or int(np.prod([float(n) for n in shape])) * dtype.itemsize > size:
+            raise ValueError(f"{name} holds objects, or says that it is larger than it is")
+    with archive.open(name) as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
 
 
 def packed(tensors: Mapping[str, Tensor]) -> bytes:

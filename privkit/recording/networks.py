@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from privkit.errors import DataError, PrivkitError, UsageError, one_line
-from privkit.import_path import imported
-from privkit.recording.files import Files
+from privkit.import_path import Untrusted, imported, is_trusted
+from privkit.recording.files import Files, unpacked_sizes
 from privkit.recording.schema import Network
 
+_EXPORTED = "torch.export"
+"""The reader of exported programs, which evaluates text of the file as Python."""
+_REACHES_OUT = re.compile(rb"\b(?:from_file|save|load_tensor|rpc_\w+|PythonOp|torch\.classes|inductor\w*)\b")
+"""Words of TorchScript that read or write a file, reach another process, or leave TorchScript."""
+_MOST_WEIGHTS, _MOST_MODULES = 1 << 30, 100_000
+"""Of a segment of privkit's: numbers, and modules and tensors, either before a loop in its options runs for ever."""
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _OBJECTS = ("custom_obj_", "opaque_obj_")
 """How members of an exported program begin that hold pickled objects."""
 
 
-def network(described: Network, files: Files, *, training: bool = False) -> nn.Module:
+def network(described: Network, files: Files, *, trust: Sequence[str] = (), training: bool = False) -> nn.Module:
     """A segment without gradients of its weights, in evaluation mode or for good in training mode.
 
+    Args:
+        described: by the recording.
+        files: of the recording.
+        trust: modules that the command named; import paths are held against them by `privkit.import_path.only`.
+        training: whether it stays in training mode.
+
     Raises:
-        UsageError: if the builder cannot be imported or called, or its weights do not fit.
+        UsageError: if the builder cannot be imported or called, its weights do not fit, or it is not trusted.
         DataError: if a file is a pickle, damaged or missing.
     """
     if described.program:
-        return _program(described.program, files)
+        return _program(described.program, files, trust)
     built = _built(described, files).train(training).requires_grad_(False)
     return Program(built) if training else built
 
@@ -42,7 +55,8 @@ def _built(described: Network, files: Files) -> nn.Module:
         raise UsageError(f"builder {described.builder!r} names no segment; write module:object, such as mynets:Lower")
     builder = imported("the builder", described.builder)
     try:
-        module = builder(**described.options)
+        with _limited() if described.builder.startswith("privkit.") else nullcontext():
+            module = builder(**described.options)
     except PrivkitError:
         raise
     except (Exception, SystemExit) as error:
@@ -63,15 +77,22 @@ def _built(described: Network, files: Files) -> nn.Module:
     return module
 
 
-def _program(name: str, files: Files) -> nn.Module:
-    """A TorchScript program, or an exported one, neither of which may hold a pickled object."""
-    data = files.content(name)
+def _program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
+    """A TorchScript program, or an exported one, neither of which may hold a pickled object.
+
+    TorchScript may not touch files or other processes. The reader of exported programs evaluates text, so it must be
+    trusted by name.
+    """
+    data, code = files.content(name), b""
     try:
+        members = list(unpacked_sizes(data))
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            members = archive.namelist()
             configured = [archive.read(member) for member in members if member.endswith("_config.json")]
+            code = b"\n".join(archive.read(member) for member in members if member.endswith(".py"))
     except zipfile.BadZipFile:
         members, configured = [], []
+    except Exception as error:  # zipfile and zlib each raise their own kind
+        raise DataError(f"cannot read the program {files.folder / name} ({one_line(error)}); save it again") from None
     scripted = any("/code/" in f"/{member}" for member in members)
     exported = any("/models/" in f"/{member}" for member in members)
     objects = any(member.rpartition("/")[2].startswith(_OBJECTS) for member in members)
@@ -80,6 +101,16 @@ def _program(name: str, files: Files) -> nn.Module:
         raise DataError(
             f"{files.folder / name} is no program without pickled objects; save the segment with torch.jit.save or "
             "torch.export.save, or name a builder and weights"
+        )
+    if exported and not is_trusted(_EXPORTED, trust):
+        raise Untrusted(
+            f"{files.folder / name} is an exported program, and torch runs text of such a file as Python when it reads "
+            f"it; if you know who wrote it, give --trust {_EXPORTED}, or trust=['{_EXPORTED}'] in Python"
+        )
+    if not exported and (word := _REACHES_OUT.search(code)):
+        raise DataError(
+            f"{files.folder / name} uses {word[0].decode()}, by which a program leaves its tensors; record a segment "
+            "that only computes"
         )
     try:
         with _weights_only(), warnings.catch_warnings():
@@ -117,6 +148,32 @@ class Program(nn.Module):
         """Move the program with its wrapper."""
         self._program[0]._apply(move)
         return self
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Stop whatever registers more modules and weights than a segment has."""
+    found = {"numbers": 0, "parts": 0}
+
+    def count(owner: nn.Module, name: str, value: object) -> None:
+        found["parts"] += 1
+        found["numbers"] += value.numel() if isinstance(value, Tensor) else 0
+        if found["parts"] > _MOST_MODULES or found["numbers"] > _MOST_WEIGHTS:
+            raise DataError(
+                f"the options of a recorded segment make more than {_MOST_MODULES:,} modules or {_MOST_WEIGHTS:,} "
+                "weights; correct recording.json"
+            )
+
+    hooks = [
+        torch.nn.modules.module.register_module_parameter_registration_hook(count),
+        torch.nn.modules.module.register_module_buffer_registration_hook(count),
+        torch.nn.modules.module.register_module_module_registration_hook(count),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager

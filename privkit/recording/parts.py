@@ -9,15 +9,20 @@ from typing import Any, ClassVar
 
 from privkit.config import Budget
 from privkit.errors import UsageError
+from privkit.import_path import only
 from privkit.quick_attacks import GENERAL, Chosen, choose
 from privkit.recording.read import Recording, read_recording
 from privkit.registry import Component, parse
+from privkit.setting_values import as_trust
 from privkit.training.protocol import SplitProtocol
 
 NAME = "recorded"
 """In ids and configurations, of each part that a recording stands for."""
 _FREE = frozenset(
-    {"recorded", "attack", "seed", "budget", "delta", "queries", "features", "metric", "device", "threads", "gate"}
+    {
+        *("recorded", "trust", "attack", "seed", "budget", "delta", "queries", "features", "metric"),
+        *("device", "threads", "gate"),
+    }
 )
 """Settings that an audit of a recording may have; all others describe a training."""
 
@@ -93,7 +98,8 @@ class RecordedParts:
             UsageError: if it has enough for none.
         """
         described, own = self.recording.description, len(self.recording.own) > 0
-        known = choose(parse("defenses", described.defense), "images").attacks if described.defense else ()
+        with only(self.recording.trust):
+            known = choose(parse("defenses", described.defense), "images").attacks if described.defense else ()
         asked = described.lower is not None  # without it, nobody can say what the edge would answer
         has = {"auxiliary": own, "query": asked, "lower": asked}
         specs = {attack: parse("attacks", attack).spec for attack in (*known, *GENERAL["images"])}
@@ -129,7 +135,7 @@ def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> RecordedParts
             f"a recording brings its own {given[0]}, so leave --{given[0].replace('_', '-')} out; an audit of a "
             f"recording may have {', '.join(sorted(_FREE - {'recorded'}))}"
         )
-    recording = read_recording(Path(settings["recorded"]).expanduser())
+    recording = read_recording(Path(settings["recorded"]).expanduser(), as_trust(settings.get("trust")))
     features = settings.get("features") or []
     named = [features] if isinstance(features, str) else list(features)
     if named and not (recording.own_labels and recording.labels is not None and len(recording.truth)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,12 +18,17 @@ from privkit.attacks.base import View
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.errors import DataError, shortened
-from privkit.recording.files import Files
+from privkit.import_path import check_trusted, only
+from privkit.recording.files import Files, plain
 from privkit.recording.networks import network
-from privkit.recording.schema import FILE, Description, Network, read_description
+from privkit.recording.schema import FILE, MOST_BYTES, MOST_CLASSES, Description, Network, description
+from privkit.sealed import digest
 
 _ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
 """Tensors of one round, named `round_0.smashed` and so on; only the first must be there."""
+_ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join(_ROUND)})")
+_MOST_SEATS = 1 << 26
+"""Of all released rows, in numbers of true images."""
 _REST = ("own.images", "own.labels", "truth.images", "truth.labels", "truth.members")
 
 
@@ -41,6 +47,7 @@ class Recording:
             nobody knows it.
         mechanism: what a certificate is computed from, with the first pass in it; or None.
         left_out: fields that the mechanism of an old recording left out, so that nothing follows from it.
+        trust: modules that its segments and its defense may be built from, beside privkit.
         untrimmed: the recording before a budget took a part of it; None if this is it.
         files: file -> SHA-256 of what was read.
         folder: of the recording.
@@ -57,6 +64,7 @@ class Recording:
     files: Mapping[str, str]
     folder: Path
     left_out: tuple[str, ...] = ()
+    trust: tuple[str, ...] = ()
     untrimmed: Recording | None = None
 
     @property
@@ -165,7 +173,10 @@ class Recording:
         return self._network(self.description.upper)
 
     def _network(self, described: Network | None, *, training: bool = False) -> nn.Module | None:
-        return None if described is None else network(described, Files(self.folder, self.files), training=training)
+        if described is None:
+            return None
+        with only(self.trust):
+            return network(described, Files(self.folder, self.files), trust=self.trust, training=training)
 
 
 def _of_one_in_ten(counts: Tensor) -> int:
@@ -174,28 +185,35 @@ def _of_one_in_ten(counts: Tensor) -> int:
     return int(known[len(known) // 10])
 
 
-def read_recording(folder: Path) -> Recording:
+def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
     """Read and check a recording; its segments are built later, but their files are checked here.
+
+    Args:
+        folder: of the recording.
+        trust: modules that its builders and own parts may come from, beside privkit.
 
     Raises:
         DataError: with one sentence on what is missing, damaged, or does not fit.
+        Untrusted: if a builder is of another module; nothing was imported then.
     """
-    described = read_description(folder)
-    files = Files(folder, described.files)
-    files.content(FILE)
+    data = _description_file(folder)
+    described = description(data, folder / FILE)
+    for segment in filter(None, [described.lower, described.upper]):
+        if ":" in segment.builder:
+            check_trusted("the builder", segment.builder, trust)
+    files = Files(folder, described.files, every=described.schema_version > 1)
     tensors = files.tensors(described.tensors)
-    allowed = {*_REST, *(f"round_{number}.{kind}" for number in range(described.rounds) for kind in _ROUND)}
     here = folder / described.tensors
-    if strangers := sorted(set(tensors) - allowed):
+    if strangers := sorted(name for name in tensors if not _known(name, described.rounds)):
         raise DataError(
             f"{here}: unknown tensor {shortened(strangers[0])}; {described.rounds} rounds have round_0.smashed to "
             f"round_{described.rounds - 1}.smashed, beside {', '.join(_REST)}"
         )
     for name, value in tensors.items():
-        if value.is_complex() or value.dtype == torch.bool:
-            raise DataError(f"{here}: {name} is {value.dtype}; give floats, or whole numbers for labels and members")
-        if value.is_floating_point() and not bool(value.isfinite().all()):
-            raise DataError(f"{here}: {name} holds NaN or infinity; record a training that did not diverge")
+        if not value.ndim:
+            raise DataError(f"{here}: {name} is a single number; give a tensor with a row for each image")
+        if value.is_floating_point() and not bool(value.float().isfinite().all()):
+            raise DataError(f"{here}: {name} holds NaN or infinity, as float32; record a training that did not diverge")
     for segment in filter(None, [described.lower, described.upper]):
         for name in filter(None, [segment.weights, segment.program]):
             files.content(name)
@@ -215,11 +233,29 @@ def read_recording(folder: Path) -> Recording:
         members=torch.empty(0),
         mechanism=mechanism,
         left_out=left_out,
-        files=dict(sorted(files.read.items())),
+        trust=tuple(trust),
+        files=dict(sorted({**files.read, FILE: digest(data)}.items())),
         folder=folder,
     )
     known = len(truth) or (0 if labels is None else len(labels))
     return replace(recording, members=_members(recording, tensors, known, here))
+
+
+def _description_file(folder: Path) -> bytes:
+    """The bytes of `recording.json`."""
+    try:
+        return plain(folder, FILE, MOST_BYTES)
+    except DataError as error:
+        raise DataError(
+            f"{folder} holds no recording: {str(error).removeprefix(f'{folder}: ').partition(';')[0]}; write the "
+            "folder with privkit.Recorder, or as docs/reference/recording.md says"
+        ) from None
+
+
+def _known(name: str, rounds: int) -> bool:
+    """Whether a recording of so many rounds may have a tensor of this name."""
+    found = _ROUND_NAME.fullmatch(name)
+    return name in _REST or (found is not None and int(found[1]) < rounds)
 
 
 def _view(described: Description, number: int, tensors: Mapping[str, Tensor], here: Path) -> View:
@@ -247,11 +283,18 @@ def _view(described: Description, number: int, tensors: Mapping[str, Tensor], he
         "weights": lambda t: t.is_floating_point() and t.ndim == 3 and t.shape[:2] == (len(smashed), described.mixed),
         "clients": lambda t: not t.is_floating_point() and t.shape == (len(smashed), described.mixed),
     }
+    if len(smashed) * described.mixed < described.clients:
+        raise DataError(
+            f"{here}: round_{number}.smashed has {len(smashed)} rows of {described.mixed} images, too few for "
+            f"{described.clients} clients; correct clients or mixed"
+        )
     for kind, value in given.items():
         if value is not None and not fits[kind](value):
             raise DataError(
                 f"{here}: round_{number}.{kind} must be {wanted[kind]}, got {value.dtype} {list(value.shape)}"
             )
+    if given["labels"] is not None and not given["labels"].is_floating_point():
+        _check_labels(given["labels"], f"{here}: round_{number}.labels")
     return View(
         round=number,
         smashed=smashed.float(),
@@ -284,6 +327,8 @@ def _images(
         raise DataError(
             f"{here}: {kind}.labels has {len(labels)} labels for {len(images)} {kind}.images; give one each"
         )
+    if labels is not None:
+        _check_labels(labels, f"{here}: {kind}.labels")
     if described.classes is not None and labels is not None and len(labels) and int(labels.max()) >= described.classes:
         raise DataError(
             f"{here}: {kind}.labels has label {int(labels.max())}, and classes={described.classes} end below"
@@ -297,6 +342,17 @@ def _images(
     return Batch(x=x, y=y, ids=torch.arange(len(x)), domain=domain), None if labels is None else labels.long()
 
 
+def _check_labels(labels: Tensor, what: str) -> None:
+    """Refuse numbers that are no classes: as many columns are made as the largest one has.
+
+    Raises:
+        DataError: naming the largest and the smallest.
+    """
+    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < MOST_CLASSES):
+        held = f"{int(labels.min())}..{int(labels.max())}"
+        raise DataError(f"{what} must lie in 0..{MOST_CLASSES - 1}, got {held}; number the classes")
+
+
 def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:
     """The true image on each seat of one pass; without `truth.members`, image n is on row n.
 
@@ -305,6 +361,10 @@ def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, he
     """
     described, given = recording.description, tensors.get("truth.members")
     seats = (sum(len(view.smashed) for view in recording.views) // described.passes, described.mixed)
+    if seats[0] * seats[1] > _MOST_SEATS:
+        raise DataError(
+            f"{here}: {seats[0]} rows of {seats[1]} images (mixed) are more than {_MOST_SEATS:,}; record fewer rounds"
+        )
     if given is None:
         if known and (described.mixed > 1 or known != seats[0]):
             raise DataError(

@@ -121,7 +121,8 @@ class Recorder:
             own_labels: their labels, int64 [M].
             lower: what an adversary may know of the clients: the module from images to what crosses the cut, defense
                 included. With it an audit asks queries and mounts white boxes; without it, only passive attacks.
-            lower_builder: "module:object" that builds it, so that its weights are recorded; empty to record it as a
+            lower_builder: "module:object" that builds it, so that its weights are recorded and an audit must trust the
+                module (`--trust module`); empty to record it as a
                 TorchScript program, traced on the recorded images.
             upper: the server's segment, from what crosses the cut to logits.
             upper_builder: likewise.

@@ -1,21 +1,40 @@
-"""`recording.json`: what a recording says of itself beside its tensors; versioned and checked."""
+"""`recording.json`: what a recording says of itself beside its tensors; versioned, sealed, limited and checked."""
 
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from privkit.errors import DataError, shortened
-from privkit.paths import MOST_TEXT
+from privkit.sealed import Broken, opened
 
 SCHEMA_VERSION = 2
-"""Raised whenever the folder changes: 2 lets a mechanism leave nothing out. A newer one is refused."""
+"""Raised whenever the folder changes: 2 is sealed, and its mechanism leaves nothing out. A newer one is refused."""
 FILE = "recording.json"
 
+MOST_BYTES = 4 << 20
+"""Of `recording.json`."""
+MOST_CLASSES = 100_000
+_MOST_SEATS = 100_000
+"""Of clients, of messages, and of images in a row."""
+_MOST_PIXELS = 1 << 30
+"""Of all images of a round: a hundred clients with fifty of ImageNet's each have 750 million."""
+
+
+def _printable(text: str) -> str:
+    """A name that tables, paths and terminals can show."""
+    if not text.isprintable():
+        raise ValueError(f"a name has no control characters, got {shortened(text)}")
+    return text
+
+
 Whole = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Seats = Annotated[int, Field(ge=1, le=_MOST_SEATS)]
+Name = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -35,10 +54,10 @@ class Network(_Frozen):
         program: file of a TorchScript program or an exported program, in place of the other three.
     """
 
-    builder: str = ""
+    builder: Name = ""
     options: dict[str, Any] = {}
-    weights: str = ""
-    program: str = ""
+    weights: Name = ""
+    program: Name = ""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Network:
@@ -109,31 +128,31 @@ class Description(_Frozen):
         model: likewise.
         protocol: likewise.
         notes: sentences for every row.
-        files: file -> SHA-256; those that are listed are checked.
+        files: file -> SHA-256, of every file; version 1 may leave some out.
     """
 
     schema_version: Literal[1, 2]
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Annotated[Name, Field(min_length=1)]
     image_shape: Annotated[list[Whole], Field(min_length=3, max_length=3)]
     batch_size: Whole
-    clients: Whole = 1
+    clients: Seats = 1
     rounds: Whole
     watched: Whole | None = None
     passes: Whole = 1
-    messages: Whole = 1
-    mixed: Whole = 1
+    messages: Seats = 1
+    mixed: Seats = 1
     whole: bool = True
-    classes: Annotated[int, Field(ge=2)] | None = None
-    tensors: str = "tensors.safetensors"
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
+    tensors: Name = "tensors.safetensors"
     lower: Network | None = None
-    defense: str = ""
+    defense: Annotated[str, Field(max_length=10_000)] = ""
     upper: Network | None = None
     replay: Replayed | None = None
     mechanism: dict[str, Any] | None = None
     measured: Measured = Measured()
-    dataset: str = "recorded"
-    model: str = "recorded"
-    protocol: str = "recorded"
+    dataset: Name = "recorded"
+    model: Name = "recorded"
+    protocol: Name = "recorded"
     notes: list[str] = []
     files: dict[str, str] = {}
 
@@ -141,6 +160,13 @@ class Description(_Frozen):
     def _whole_passes(self) -> Description:
         if self.rounds % self.passes:
             raise ValueError(f"{self.passes} passes of {self.rounds} rounds are no whole number of rounds each")
+        if self.batch_size * self.clients * prod(self.image_shape) > _MOST_PIXELS:
+            raise ValueError(
+                f"the images of a round have more than {_MOST_PIXELS:,} numbers (batch_size, clients, image_shape); "
+                "record smaller rounds"
+            )
+        if self.mixed > self.batch_size * self.clients:
+            raise ValueError(f"{self.mixed} images in a row (mixed) are more than a round has (batch_size, clients)")
         if self.defense and self.lower is None:
             raise ValueError(
                 "defense is what follows the lower segment, and there is no lower; add it, or drop defense"
@@ -148,22 +174,19 @@ class Description(_Frozen):
         return self
 
 
-def read_description(folder: Path) -> Description:
-    """What a folder's `recording.json` says.
+def description(data: bytes, path: Path) -> Description:
+    """What the bytes of a `recording.json` say.
+
+    Args:
+        data: JSON, sealed from version 2 on.
+        path: of the file, for errors.
 
     Raises:
-        DataError: if there is none, it is of a newer schema, or a field is missing, unknown or not allowed.
+        DataError: if it was changed, is of a newer schema, or a field is missing, unknown or not allowed.
     """
-    path = folder / FILE
     try:
-        if path.stat().st_size > MOST_TEXT:
-            raise DataError(f"{path} is larger than {MOST_TEXT >> 20} MiB; keep tensors in the file of tensors")
-        fields = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(
-            f"{folder} holds no recording: cannot read {FILE} ({error.strerror}); write the folder with "
-            "privkit.Recorder, or as docs/reference/recording.md says"
-        ) from None
+        fields = json.loads(data)
+        json.dumps(fields, ensure_ascii=False).encode()  # halves of surrogate pairs can neither be shown nor kept
     except (ValueError, RecursionError):
         raise DataError(f"{path} is no JSON; write it anew, as docs/reference/recording.md says") from None
     version = fields.get("schema_version") if isinstance(fields, dict) else None
@@ -172,10 +195,18 @@ def read_description(folder: Path) -> Description:
             f"{path} has schema version {shortened(version)}, and this privkit reads up to {SCHEMA_VERSION}; install a "
             "newer privkit"
         )
+    if isinstance(fields, dict) and (version != 1 or "sha256" in fields):
+        try:
+            fields = opened(data)
+        except Broken as error:
+            raise DataError(
+                f"{path} {error}; restore it, or describe the recording again with "
+                "privkit.recording.write.write_description"
+            ) from None
     try:
         return Description.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
+        where = shortened(".".join(map(str, first["loc"])))[1:-1] or "the whole"
         said = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
         raise DataError(f"{path}: {where}: {said[:1].lower()}{said[1:]}; see docs/reference/recording.md") from None

@@ -1,8 +1,7 @@
-"""Writing a recording: tensors, weights and `recording.json`, which is written last and lists the others' checksums."""
+"""Writing a recording: tensors, weights and `recording.json`, written last, which seals itself and all the others."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,8 +14,8 @@ from privkit.errors import UsageError
 from privkit.recording.files import packed
 from privkit.recording.read import Recording, read_recording
 from privkit.recording.schema import FILE, SCHEMA_VERSION
-from privkit.sealed import digest
-from privkit.storage import write_bytes, write_text, writing
+from privkit.sealed import digests
+from privkit.storage import write_bytes, write_record, writing
 
 
 def write_recording(
@@ -68,7 +67,28 @@ def write_recording(
         "messages": first.messages,
         "whole": first.whole,
         **{name: value for name, value in described.items() if value is not None},
-        "files": {name: digest(data) for name, data in content.items()},
     }
-    write_text(folder / FILE, json.dumps(fields, indent=2) + "\n")
-    return read_recording(folder)
+    write_description(folder, fields)
+    segments = [fields[part] for part in ("lower", "upper") if isinstance(fields.get(part), dict)]
+    named = {str(segment.get("builder", "")).partition(":")[0] for segment in segments}  # by this call, not by a file
+    return read_recording(folder, trust=sorted(filter(None, named)))
+
+
+def write_description(folder: Path, fields: Mapping[str, Any]) -> None:
+    """Write the `recording.json` of a folder that holds the other files, sealed and with their checksums.
+
+    Args:
+        folder: of the recording.
+        fields: of docs/reference/recording.md; `files` is filled in.
+
+    >>> import json, tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> write_description(folder, {"schema_version": 2, "name": "mine"})
+    >>> list(json.loads((folder / "recording.json").read_text()))
+    ['schema_version', 'name', 'files', 'sha256']
+    """
+    home = folder.resolve()
+    names = sorted(entry.name for entry in os.scandir(home) if entry.is_file(follow_symlinks=False))
+    found = digests(home, (name for name in names if name != FILE))
+    plain = {name: value for name, value in fields.items() if name not in ("files", "sha256")}
+    write_record(home / FILE, {**plain, "files": {**found, **fields.get("files", {})}})

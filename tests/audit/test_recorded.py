@@ -24,18 +24,19 @@ from privkit.reports.schema import Row
 from privkit.reports.verdict import DECLARED
 from privkit.settings import resolve
 from tests.recording.declarations import SIGMA, changed, declared, drawn, noise
-from tests.recording.made import written
+from tests.recording.made import redescribed, written
 from tests.small import SMALL, generator
 
 HALF = {"builder": "tests.recording.made:Half"}
 ATTACKS = ["nearest_record", "unmix:epochs=1,passes=2"]
 TINY: dict[str, Any] = {"budget": "smoke", "threads": 1}
+TRUST: dict[str, Any] = {"trust": ["tests", "torch.nn"]}
 pytestmark = pytest.mark.usefixtures("no_report", "no_controls")
 
 
 def rows(folder: Path, out: Path, **settings: Any) -> dict[str, Row]:
     """The rows of an audit of a recording, by their attack."""
-    return {row.attack: row for row in run_audit(recorded=folder, out=out, **{**TINY, **settings}).rows}
+    return {row.attack: row for row in run_audit(recorded=folder, out=out, **{**TINY, **TRUST, **settings}).rows}
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +116,7 @@ def test_auto_follows_from_what_is_there(tmp_path: Path) -> None:
     ]
     for number, (tensors, described, attacks) in enumerate(cases):
         folder = written(tmp_path / str(number), tensors, **described)
-        config = resolve({"recorded": str(folder), "attack": "auto"})
+        config = resolve({"recorded": str(folder), "attack": "auto", **TRUST})
         assert [attack.name for attack in config.every_attack] == attacks
     with pytest.raises(UsageError, match="auto finds no attack for this recording"):
         resolve({"recorded": str(written(tmp_path / "none", alone)), "attack": "auto"})
@@ -124,8 +125,9 @@ def test_auto_follows_from_what_is_there(tmp_path: Path) -> None:
 def test_a_budget_takes_the_first_rounds_and_own_images(tmp_path: Path) -> None:
     members = torch.arange(12).flip(0)
     folder = written(tmp_path / "recording", {"truth.members": members, "truth.labels": torch.arange(12)}, lower=HALF)
-    whole = resolve({"recorded": str(folder), "attack": "mid_grey"}).recording
-    first = resolve({"recorded": str(folder), "attack": "mid_grey", "budget": "smoke:victims=6,auxiliary=3"}).recording
+    whole = resolve({"recorded": str(folder), "attack": "mid_grey", **TRUST}).recording
+    budget = "smoke:victims=6,auxiliary=3"
+    first = resolve({"recorded": str(folder), "attack": "mid_grey", "budget": budget, **TRUST}).recording
     assert whole is not None
     assert first is not None
     assert (len(whole.views), len(whole.own), len(whole.truth)) == (2, 40, 12)
@@ -138,14 +140,14 @@ def test_a_budget_takes_the_first_rounds_and_own_images(tmp_path: Path) -> None:
 def test_without_the_truth_guesses_are_kept_and_nothing_is_scored(tmp_path: Path) -> None:
     folder = written(tmp_path / "recording", {"truth.images": None}, lower=HALF)
     given: dict[str, Any] = {"attack": ["nearest_record", "mid_grey"], "gate": "ssim<=0.9"}
-    run = run_audit(recorded=folder, out=tmp_path / "run", **TINY, **given)
+    run = run_audit(recorded=folder, out=tmp_path / "run", **TINY, **TRUST, **given)
     assert [(row.status, row.recovered, row.floors) for row in run.rows] == [("done", {}, {})] * 2
     assert all("scores of images (no true image was recorded)" in " ".join(row.notes) for row in run.rows)
     guesses = np.load(run.folder / "cells" / run.rows[0].cell / "guesses.npz")["guess"]
     assert (guesses.shape, guesses.dtype) == ((12, 8, 8, 1), np.uint8)
     assert run.exit_code == 1
     assert "ssim is no number" in run.failures[0]
-    again = run_audit(recorded=folder, out=tmp_path / "run", **TINY, **given)
+    again = run_audit(recorded=folder, out=tmp_path / "run", **TINY, **TRUST, **given)
     assert again.rows == run.rows
 
 
@@ -181,10 +183,8 @@ def test_labels_are_attacked_by_the_recorded_gradients(tmp_path: Path) -> None:
 
 def test_the_owner_s_numbers_are_repeated_and_the_mechanism_is_accounted_for(tmp_path: Path, trained: AuditRun) -> None:
     export(trained.folder, tmp_path / "recording")
-    path = tmp_path / "recording" / "recording.json"
     measured = {"accuracy": 0.75, "test_images": 40, "bytes_up": 128.0}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"measured": measured, "notes": ["of last May"]}))
-    folder = tmp_path / "recording"
+    folder = redescribed(tmp_path / "recording", measured=measured, notes=["of last May"])
     (row,) = rows(folder, tmp_path / "run", attack="mid_grey", gate="epsilon<=1e9").values()
     assert row.accuracy is not None
     assert (row.accuracy.value, row.accuracy.n) == (0.75, 40)
@@ -232,7 +232,7 @@ def test_a_recording_whose_data_refute_it_proves_nothing_and_is_not_clean(tmp_pa
     four = changed(noise=Noise(smashed=100.0), rounds=4)
     declared(tmp_path / "lie", drawn() / 2, drawn(), four)
     run = run_audit(
-        recorded=tmp_path / "lie", attack="mid_grey", out=tmp_path / "a", gate=["declared_epsilon<=1"], **TINY
+        recorded=tmp_path / "lie", attack="mid_grey", out=tmp_path / "a", gate=["declared_epsilon<=1"], **TINY, **TRUST
     )
     (row,) = run.rows
     assert row.certificate is not None
@@ -244,7 +244,12 @@ def test_a_recording_whose_data_refute_it_proves_nothing_and_is_not_clean(tmp_pa
     true = drawn() / 2 + 100 * noise(40, 1, 8, 8)
     declared(tmp_path / "truth", true, drawn(), four)
     run = run_audit(
-        recorded=tmp_path / "truth", attack="mid_grey", out=tmp_path / "b", gate=["declared_epsilon<=1"], **TINY
+        recorded=tmp_path / "truth",
+        attack="mid_grey",
+        out=tmp_path / "b",
+        gate=["declared_epsilon<=1"],
+        **TINY,
+        **TRUST,
     )
     certificate = run.rows[0].certificate
     assert certificate is not None
@@ -258,6 +263,7 @@ def test_an_old_recording_that_leaves_something_out_claims_nothing(tmp_path: Pat
     path = tmp_path / "old" / "recording.json"
     described = json.loads(path.read_text())
     described["schema_version"] = 1
+    del described["sha256"]
     path.write_text(json.dumps(described))
     (row,) = rows(tmp_path / "old", tmp_path / "a", attack="mid_grey").values()
     assert row.certificate is not None

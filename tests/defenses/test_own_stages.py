@@ -194,9 +194,7 @@ def test_a_map_that_is_declared_to_be_none_is_measured_behind_a_shuffle() -> Non
 def test_noise_that_is_not_the_one_on_its_receipt(kind: str, law: str) -> None:
     own = Own(bound="clamp", law=law)
     assert contradiction((own,)) == ""
-    assert "the noise of own is not what its receipt says" in contradiction(
-        (replace(own, noise=kind),)
-    )
+    assert "the noise of own is not what its receipt says" in contradiction((replace(own, noise=kind),))
 
 
 def test_honest_noise_raises_no_alarm() -> None:

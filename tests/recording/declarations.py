@@ -79,7 +79,7 @@ def declared(
     plain: dict[str, Tensor | None] = {"round_0.smashed": None, "round_1.smashed": None, "truth.images": truth}
     fields = {"batch_size": rows, "lower": HALF, "mechanism": to_json(mechanism), **described}
     fields["rounds"] = len(rounds)
-    return read_recording(written(folder, {**plain, **rounds, **(also or {})}, **fields))
+    return read_recording(written(folder, {**plain, **rounds, **(also or {})}, **fields), trust=["tests"])
 
 
 def changed(**fields: Any) -> SplitMechanism:

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from privkit.recording.write import write_description
 from tests.small import generator
 
 ROWS, ROUNDS = 6, 2
@@ -44,5 +45,12 @@ def written(folder: Path, changed: dict[str, Tensor | None] | None = None, **des
     folder.mkdir(exist_ok=True)
     kept = {name: value for name, value in {**tensors(), **(changed or {})}.items() if value is not None}
     save_file(kept, folder / "tensors.safetensors")
-    (folder / "recording.json").write_text(json.dumps({**DESCRIBED, **described}))
+    write_description(folder, {**DESCRIBED, **described})
+    return folder
+
+
+def redescribed(folder: Path, **changed: Any) -> Path:
+    """The folder with some fields of its description changed, as its author may change them; None removes one."""
+    fields = {**json.loads((folder / "recording.json").read_text()), **changed, "files": {}}
+    write_description(folder, {name: value for name, value in fields.items() if value is not None})
     return folder

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from privkit.accountants.spec.records import to_json
 from privkit.errors import DataError, PrivkitError
+from privkit.import_path import Untrusted
 from privkit.recording.files import is_pickle
 from privkit.recording.read import read_recording
 from tests.recording.declarations import MECHANISM
-from tests.recording.made import ROUNDS, ROWS, Half, tensors, written
+from tests.recording.made import ROUNDS, ROWS, Half, redescribed, tensors, written
 
 HALF = "tests.recording.made:Half"
 
@@ -45,6 +46,7 @@ def test_npz_holds_the_same(tmp_path: Path) -> None:
     folder = written(tmp_path / "r", tensors="t.npz")
     arrays: dict[str, Any] = {name: value.numpy() for name, value in tensors().items()}
     np.savez(folder / "t.npz", **arrays)
+    redescribed(folder)
     assert torch.equal(read_recording(folder).truth.x, read_recording(written(tmp_path / "s")).truth.x)
 
 
@@ -143,9 +145,10 @@ def pickled() -> dict[str, bytes]:
 def test_a_pickle_is_refused_and_never_loaded(kind: str, name: str, tmp_path: Path) -> None:
     folder = written(tmp_path / "r", tensors=name)
     (folder / name).write_bytes(pickled()[kind])
-    refused(folder, f"{name} ")
+    refused(redescribed(folder), f"{name} ")
     folder = written(tmp_path / "p", lower={"program": name})
     (folder / name).write_bytes(pickled()[kind])
+    redescribed(folder)
     with pytest.raises(DataError, match="no program without pickled objects"):
         read_recording(folder).lower()
 
@@ -153,6 +156,7 @@ def test_a_pickle_is_refused_and_never_loaded(kind: str, name: str, tmp_path: Pa
 def test_a_program_is_no_pickle_and_runs(tmp_path: Path) -> None:
     images, folder = torch.rand(3, 1, 8, 8), written(tmp_path / "r", lower={"program": "lower.pt"})
     torch.jit.save(torch.jit.script(Half()), folder / "lower.pt")
+    redescribed(folder)
     assert not is_pickle((folder / "lower.pt").read_bytes())
     lower = read_recording(folder).lower()
     assert lower is not None
@@ -167,7 +171,9 @@ def test_an_exported_program_runs_and_one_with_objects_is_refused(tmp_path: Path
         nn.Sequential(nn.Conv2d(1, 2, 3), Half()), (images,), dynamic_shapes=({0: torch.export.Dim("n")},)
     )
     torch.export.save(exported, folder / "lower.pt2")
-    lower = read_recording(folder).lower()
+    with pytest.raises(Untrusted, match=r"if you know who wrote it, give --trust torch\.export"):
+        read_recording(redescribed(folder)).lower()
+    lower = read_recording(folder, trust=["torch.export"]).lower()
     assert lower is not None
     assert lower.eval()(torch.rand(7, 1, 8, 8)).shape == (7, 2, 6, 6)
     data = (folder / "lower.pt2").read_bytes()
@@ -182,7 +188,7 @@ def test_an_exported_program_runs_and_one_with_objects_is_refused(tmp_path: Path
             if renamed:
                 changed.writestr(f"lower/data/constants/{renamed}", pickle.dumps(Evil()))
         with pytest.raises(DataError, match=r"no program without pickled objects|cannot read the program"):
-            read_recording(folder).lower()
+            read_recording(redescribed(folder), trust=["torch.export"]).lower()
 
 
 BUILDERS: list[tuple[dict[str, Any], str]] = [
@@ -201,7 +207,7 @@ def test_segments_that_cannot_be_built(lower: dict[str, Any], sentence: str, tmp
     folder = tmp_path / "r"
     folder.mkdir()
     save_file({"weight": torch.zeros(1)}, folder / "other.safetensors")
-    found = read_recording(written(folder, lower=lower))
+    found = read_recording(written(folder, lower=lower), trust=["tests", "os"])
     with pytest.raises(PrivkitError, match=sentence) as error:
         found.lower()
     assert "\n" not in str(error.value)
@@ -211,7 +217,8 @@ def test_a_builder_with_weights_is_the_recorded_segment(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     folder.mkdir()
     save_file(Half(0.25).state_dict(), folder / "lower.safetensors")
-    lower = read_recording(written(folder, lower={"builder": HALF, "weights": "lower.safetensors"})).lower()
+    folder = written(folder, lower={"builder": HALF, "weights": "lower.safetensors"})
+    lower = read_recording(folder, trust=["tests.recording"]).lower()
     assert lower is not None
     assert lower(torch.ones(1)).item() == 0.25
 
