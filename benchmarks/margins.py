@@ -1,0 +1,261 @@
+"""How far the tests' measured figures lie from what is asked of them, over seeds and three kinds of arithmetic.
+
+    python benchmarks/run.py margins --tests tests/attacks/order --seeds 20   # measures, and goes on where it stopped
+    python benchmarks/run.py margins                                          # the table of what is recorded
+    python benchmarks/run.py margins --quick                                  # the thinnest tests, other arithmetic
+
+A test runs with its own seeds under every kind of arithmetic, and with its seeds moved by 1, 2, … (`tests/margins.py`
+says which are) under one kind after the other. The margin of a comparison is the mean distance of its two sides, in
+standard deviations over the seeds. One whose sides are the same in every run is no measurement and is not shown.
+Margins rest on a normal distribution that a share near 1 does not have: "held" counts runs in which it was true.
+
+A comparison *moves* if another arithmetic moves its distance, at the test's own seeds, by more than a hundredth of the
+standard deviation: rounding is amplified by training or by a search, and another machine draws another number. Where
+it stays, every machine draws the same, and a thin margin is a matter of the seed that was chosen.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from run import machine
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "benchmarks" / "results" / "margins" / "runs.jsonl"
+TABLE = RECORD.with_name("table.md")
+NUMERICS: dict[str, dict[str, str]] = {
+    "native": {},
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "default": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"},
+}
+ENOUGH = 4.0
+"""Standard deviations; a thinner margin fails on some machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        tests: what is measured, as pytest takes it; nothing prints the table.
+        seeds: runs of each test, ≥ 1.
+        below: only tests that are recorded with a comparison below so many standard deviations (default: all).
+        marked: pytest's choice of marks.
+        minutes: no run begins later.
+        quick: run the thinnest recorded tests with their own seeds under "default" and "avx2", and fail if one does.
+        seconds: of tests that `quick` takes for each kind of arithmetic, as they were recorded.
+    """
+
+    tests: tuple[str, ...] = ()
+    seeds: int = 20
+    below: float | None = None
+    marked: str = "not slow"
+    minutes: float = 30.0
+    quick: bool = False
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class Margin:
+    """One comparison of one test over its runs: the sides, and how often it held."""
+
+    test: str
+    text: str
+    runs: list[tuple[str, int, list[Any]]]  # numerics, shift, sides
+
+    @property
+    def gaps(self) -> list[float]:
+        """How far it was on its right side, a run."""
+        return [signed(sides) for _, _, sides in self.runs]
+
+    @property
+    def seeds(self) -> list[list[Any]]:
+        """The sides, one of each seed."""
+        return list({shift: sides for _, shift, sides in reversed(self.runs)}.values())
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the distance over seeds."""
+        differences = [sides[0] - sides[2] for sides in self.seeds]
+        return stdev(differences) if len(differences) > 1 else 0.0
+
+    @property
+    def deviations(self) -> float:
+        """The mean gap in standard deviations; of an equality, from the mean difference to the nearer end."""
+        gaps, (_, sign, _, *tolerance) = [signed(sides) for sides in self.seeds], self.runs[0][2]
+        if any(gap != gap for gap in gaps):
+            return float("-inf")
+        equal = sign == "=="
+        mean = tolerance[0] - abs(fmean(sides[0] - sides[2] for sides in self.seeds)) if equal else fmean(gaps)
+        return mean / self.spread if self.spread else float("inf")
+
+    @property
+    def moves(self) -> bool | None:
+        """Whether another arithmetic moves it at the test's own seeds; None if that was not run."""
+        own = [sides[0] - sides[2] for _, shift, sides in self.runs if shift == 0]
+        return None if len(own) < len(NUMERICS) else max(own) - min(own) > self.spread / 100
+
+    @property
+    def measured(self) -> bool:
+        """Whether its sides differ between runs by more than the last digits."""
+        gaps = self.gaps
+        return len(gaps) > 1 and max(gaps) - min(gaps) > 1e-6 * max(map(abs, gaps))
+
+
+def signed(sides: list[Any]) -> float:
+    """As `tests.margins.signed`, which cannot be imported without a change of what is random."""
+    left, sign, right, *tolerance = sides
+    if tolerance:
+        return float(tolerance[0] - abs(left - right))
+    return float(left - right if ">" in sign else right - left)
+
+
+def recorded() -> dict[str, list[dict[str, Any]]]:
+    """The lines of each test whose text is that of its newest line."""
+    lines = [json.loads(line) for line in RECORD.read_text(encoding="utf-8").splitlines()] if RECORD.exists() else []
+    newest = {line["test"]: line["digest"] for line in lines}
+    found = defaultdict(list)
+    for line in lines:
+        if line["digest"] == newest[line["test"]]:
+            found[line["test"]].append(line)
+    return found
+
+
+def margins(lines: list[dict[str, Any]]) -> list[Margin]:
+    """What one test measured, thinnest first."""
+    texts: dict[str, list[tuple[str, int, list[Any]]]] = defaultdict(list)
+    for line in lines:
+        for text, sides in line["noted"].items():
+            texts[text].append((line["numerics"], line["shift"], sides))
+    found = [Margin(lines[0]["test"], text, runs) for text, runs in texts.items()]
+    return sorted((one for one in found if one.measured), key=lambda one: one.deviations)
+
+
+def plan(seeds: int) -> Iterator[tuple[str, int]]:
+    """The test's own seeds under every kind of arithmetic, then each other seed under one, each kind in turn."""
+    kinds = list(NUMERICS)
+    yield from ((kind, 0) for kind in kinds)
+    yield from ((kinds[shift % len(kinds)], shift) for shift in range(1, seeds))
+
+
+def pytest_command(numerics: str, *arguments: str) -> int:
+    """Run pytest in a process of its own, for arithmetic is chosen when torch is loaded."""
+    environment = os.environ | NUMERICS[numerics] | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+
+
+def measure(options: Options) -> None:
+    """One process a seed; what one left is appended at once, so that a run which was stopped goes on."""
+    end, where = time.monotonic() + 60 * options.minutes, machine(1)
+    about = {key: where[key] for key in ("commit", "date", "processor", "torch")}
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    for numerics, shift in plan(options.seeds):
+        if time.monotonic() > end:
+            print(f"stopped before shift {shift} under {numerics}: {options.minutes:g} minutes are over")
+            break
+        lines = recorded()
+        skip = {
+            name: some[0]["digest"]
+            for name, some in lines.items()
+            if any((line["numerics"], line["shift"]) == (numerics, shift) for line in some)
+            or (options.below is not None and not any(one.deviations < options.below for one in margins(some)))
+        }
+        tests = list(options.tests)
+        if options.below is not None:
+            tests = [name for name in lines if name not in skip and any(name.startswith(one) for one in tests)]
+        if not tests:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            out, skipped = Path(folder) / "out.jsonl", Path(folder) / "skip.json"
+            skipped.write_text(json.dumps(skip), encoding="utf-8")
+            plug_in = ("-p", "tests.margins", "--assert=plain", "--tb=line", "-r", "", "-m", options.marked)
+            flags = ("--margins-shift", str(shift), "--margins-out", str(out), "--margins-skip", str(skipped))
+            pytest_command(numerics, *plug_in, *flags, *tests)
+            with RECORD.open("a", encoding="utf-8") as record:
+                for line in out.read_text(encoding="utf-8").splitlines() if out.exists() else []:
+                    whole = {**json.loads(line), "numerics": numerics, "shift": shift, **about}
+                    record.write(json.dumps(whole, ensure_ascii=False) + "\n")
+
+
+def table(tests: tuple[str, ...] = ()) -> str:
+    """What is recorded, thinnest first, and what failed for another reason than a noted comparison."""
+    lines = {name: some for name, some in recorded().items() if not tests or name.startswith(tests)}
+    found = sorted((one for some in lines.values() for one in margins(some)), key=lambda one: one.deviations)
+    thin = sum(one.deviations < ENOUGH and one.moves is not False for one in found)
+    measuring = len({one.test for one in found})
+    out = [
+        "# Margins of the tests",
+        "",
+        "`python benchmarks/run.py margins` prints this table, and says what its columns are.",
+        "",
+        f"{len(lines)} tests were run, {measuring} of which measure something. Of their {len(found)} comparisons, "
+        f"{thin} that move lie below {ENOUGH:g} standard deviations.",
+        "",
+        "| test | comparison | moves | runs | held | mean | sd | asked | margin in sd | worst | own seeds |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for one in found:
+        left, right = ([sides[at] for _, _, sides in one.runs] for at in (0, 2))
+        worst = one.runs[min(range(len(one.runs)), key=lambda at: one.gaps[at])][2]
+        own = [
+            f"{kind} {fmean(of_kind):.3g}"
+            for kind in NUMERICS
+            if (of_kind := [sides[0] for name, shift, sides in one.runs if name == kind and shift == 0])
+        ]
+        cells = [
+            f"`{one.test.removeprefix('tests/')}`",
+            f"`{one.text}`".replace("|", "\\|"),
+            {True: "yes", False: "no", None: "?"}[one.moves],
+            str(len(one.runs)),
+            str(sum(gap >= 0 for gap in one.gaps)),
+            f"{fmean(left):.4g}",
+            f"{stdev(left):.2g}",
+            f"{one.runs[0][2][1]} {fmean(right):.4g}",
+            f"{one.deviations:.1f}",
+            f"{worst[0]:.4g} {worst[1]} {worst[2]:.4g}",
+            ", ".join(own),
+        ]
+        out.append(f"| {' | '.join(cells)} |")
+    for name, some in lines.items():
+        failed = [line["shift"] for line in some if line["outcome"] != "passed"]
+        if failed:
+            out += ["", f"`{name}` fails otherwise in {len(failed)} of {len(some)} runs, with seeds moved by {failed}."]
+    return "\n".join([*out, ""])
+
+
+def quick(seconds: float) -> int:
+    """The thinnest recorded tests that are still there, with their own seeds, under arithmetic of other machines."""
+    lines = recorded()
+    moving = {name: [one for one in margins(some) if one.moves is not False] for name, some in lines.items()}
+    chosen, left = [], seconds
+    for name in sorted((name for name, some in moving.items() if some), key=lambda name: moving[name][0].deviations):
+        path, _, test = name.partition("::")
+        cost = max(line["seconds"] for line in lines[name])
+        there = (ROOT / path).exists() and f"def {test.partition('[')[0]}(" in (ROOT / path).read_text("utf-8")
+        if there and cost <= left:
+            chosen, left = [*chosen, name], left - cost
+    return max(pytest_command(numerics, *chosen) for numerics in ("default", "avx2"))
+
+
+def main(options: Options) -> None:
+    """Measure, or run the quick share, or print the table.
+
+    Raises:
+        SystemExit: if a test of the quick share fails.
+    """
+    if options.quick:
+        sys.exit(quick(options.seconds))
+    if options.tests:
+        measure(options)
+        TABLE.write_text(table(), encoding="utf-8")
+    print(table(options.tests), end="")
