@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -56,6 +57,17 @@ def as_threads(given: Any) -> int | None:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_THREADS:
         raise UsageError(f"threads must be a whole number from 1 to {_MOST_THREADS}, got {shortened(given)}")
+    return given
+
+
+def as_device(given: Any) -> str:
+    """What computes: auto, cpu, cuda, or one of several GPUs by its number.
+
+    >>> as_device("cuda:1")
+    'cuda:1'
+    """
+    if not isinstance(given, str) or not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", given):
+        raise UsageError(f"a device is auto, cpu, cuda, or cuda:0, cuda:1, …; got {shortened(given)}")
     return given
 
 

@@ -10,6 +10,7 @@ import typer
 
 from privkit.cli.say import say
 from privkit.cli.show import Events, Quiet, Shown
+from privkit.cli.whole import whole
 from privkit.errors import UsageError
 from privkit.registry import read_options
 
@@ -20,7 +21,8 @@ def work(
         str | None, typer.Option(help="auto, cpu, cuda, or cuda:0, cuda:1, …. [as the audit was told]")
     ] = None,
     slurm: Annotated[
-        int | None, typer.Option(help="Start so many workers as an array of Slurm jobs; needs privkit[slurm].")
+        int | None,
+        typer.Option(parser=whole, help="Start so many workers as an array of Slurm jobs; needs privkit[slurm]."),
     ] = None,
     sbatch: Annotated[
         str | None,
