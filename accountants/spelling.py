@@ -22,6 +22,7 @@ _SAME = {
 }
 """Another library's word -> the column with the same meaning."""
 
+_LONGEST = 60
 TOO_MANY = ""
 """Name under which a reader keeps cells that no header names."""
 _MULTIPLIER = "noise_multiplier"
@@ -58,9 +59,14 @@ def check_known(names: Iterable[str]) -> None:
         if name == TOO_MANY:
             raise ValueError("the row has more cells than the header; put cells that hold the delimiter into quotes")
         if not known(name):
-            near = get_close_matches(name, [*BY_NAME, *_SAME, _MULTIPLIER], n=1)
+            near = get_close_matches(name[:_LONGEST], [*BY_NAME, *_SAME, _MULTIPLIER], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown column {name!r}{hint} (privkit epsilon --schema lists the columns)")
+            raise ValueError(f"unknown column {_shown(name)}{hint} (privkit epsilon --schema lists the columns)")
+
+
+def _shown(name: str) -> str:
+    """A name as Python writes it, cut to what fits into a sentence."""
+    return repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...")
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:

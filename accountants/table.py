@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -26,6 +26,7 @@ class Entry:
         row: 1-based, without the header.
         name: its name, or "row N".
         cells: what was read; under the names of columns where the row was not refused.
+        given: what was read, under the names that were given.
         mechanism: None where the row was refused.
         delta: δ of the row, or the default.
         error: why it was refused; empty otherwise.
@@ -34,6 +35,7 @@ class Entry:
     row: int
     name: str
     cells: Mapping[str, Any]
+    given: Mapping[str, Any] = field(default_factory=dict)
     mechanism: SplitMechanism | None = None
     delta: float | None = None
     error: str = ""
@@ -108,14 +110,16 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
         called = str(name) if name else f"row {number}"
         try:
             row = translated(cells)
+            mechanism = _mechanism(row)  # first: a mistyped mechanism matters more than a missing δ
             given = row.get("delta")
             delta = BY_NAME["delta"].parse("delta", given) if given not in (None, "") else default_delta
             if delta is None:
                 raise ValueError("delta is empty; fill the column or give --delta")
-            mechanism = _mechanism(row)
-            yield Entry(row=number, name=called, cells=row, mechanism=mechanism, delta=validate.delta(delta))
+            yield Entry(
+                row=number, name=called, cells=row, given=cells, mechanism=mechanism, delta=validate.delta(delta)
+            )
         except ValueError as error:
-            refused = Entry(row=number, name=called, cells=cells)
+            refused = Entry(row=number, name=called, cells=cells, given=cells)
             yield replace(refused, error=f"{refused.where}: {error}")
 
 

@@ -16,6 +16,7 @@ from privkit.accountants.spelling import TOO_MANY, check_known, known, spelled
 MOST_BYTES = 1 << 26
 """Size limit of a TOML or JSON table, which is read whole."""
 _MOST_DOTS = 200
+_SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".numbers")
 _DELIMITERS = (",", ";", "\t")
 
 
@@ -23,7 +24,8 @@ def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[st
     """Rows of a file, one after the other: CSV, or TOML and JSON by the name's ending; CSV from a stream.
 
     TOML holds `[[row]]` tables, JSON a list of objects. In CSV the delimiter is the one of `,`, `;` and tab under which
-    most headers are columns; lines that begin with # and empty lines are left out.
+    most headers are columns; lines that begin with # and empty lines are left out. Every row has the columns of all
+    rows, empty where the file has none.
 
     Raises:
         ValueError: if the file cannot be read as what its name says, or its header names an unknown column.
@@ -39,10 +41,12 @@ def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[st
             yield from _objects(json.loads(_text(path)), path)
         else:
             _check_kind(path)
+            if path.suffix.lower() in _SHEETS:
+                raise ValueError(f"{where} is a spreadsheet ({path.suffix}); save its table as CSV in UTF-8")
             with path.open(encoding="utf-8-sig", newline="") as file:
                 yield from _csv(file, where)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{where} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+        raise ValueError(f"{where} is not UTF-8 text (byte {error.start}); save it as CSV in UTF-8") from error
     except OSError as error:
         raise ValueError(f"{where} cannot be read: {error.strerror}") from error
     except RecursionError as error:
@@ -76,6 +80,8 @@ def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
     """Rows of a CSV file; a row with more cells than the header keeps them under a name that is refused."""
     lines = _content(file)
     first = next(lines, "")
+    if "\0" in first:
+        raise ValueError(f"{where} is no text: it holds zero bytes; save the table as CSV in UTF-8")
     if not first.strip():
         raise ValueError(f"{where} is empty; its first line must name columns (see privkit epsilon --schema)")
     headers = {mark: [spelled(name) for name in next(csv.reader([first], delimiter=mark))] for mark in _DELIMITERS}
@@ -92,7 +98,7 @@ def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
     for cells in csv.reader(lines, delimiter=delimiter):
         values = [cell.strip() for cell in cells]
         if any(values):
-            row: dict[str, Any] = dict(zip(names, values, strict=False))
+            row: dict[str, Any] = dict.fromkeys(names, "") | dict(zip(names, values, strict=False))
             yield row | {TOO_MANY: values[len(names) :]} if any(values[len(names) :]) else row
 
 
@@ -112,5 +118,6 @@ def _objects(value: Any, path: Path) -> Iterator[Mapping[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         wanted = "[[row]] tables" if path.suffix == ".toml" else "a list of objects"
         raise ValueError(f"{path} must hold {wanted}, one a row")
+    names = dict.fromkeys(spelled(name) for row in value for name in row)
     for row in value:
-        yield {spelled(name): cell for name, cell in row.items()}
+        yield names | {spelled(name): cell for name, cell in row.items()}

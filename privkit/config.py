@@ -116,7 +116,7 @@ class AuditConfig:
         features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), for LPIPS, and
             a classifier of guesses.
         metrics: own metrics of images, beside those of every row.
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu", "cuda", or "cuda:1" for one of several GPUs.
         data_root: folder of the official datasets.
         download: whether missing official files may be fetched.
         threads: CPU threads; None for all that this process may use, at most 8.

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Container, Iterable, Sequence
+from difflib import get_close_matches
 from math import inf, isfinite, nan, nextafter
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -152,7 +153,9 @@ def choice(name: str, value: object, options: Sequence[object]) -> Any:
     'l2'
     """
     if isinstance(value, bool) or value not in options:
-        raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value!r}")
+        near = get_close_matches(value[:100] if isinstance(value, str) else "", list(map(str, options)), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value!r}{hint}")
     return value
 
 

@@ -78,6 +78,17 @@ def as_trust(given: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def as_device(given: Any) -> str:
+    """What computes: auto, cpu, cuda, or one of several GPUs by its number.
+
+    >>> as_device("cuda:1")
+    'cuda:1'
+    """
+    if not isinstance(given, str) or not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", given):
+        raise UsageError(f"a device is auto, cpu, cuda, or cuda:0, cuda:1, …; got {shortened(given)}")
+    return given
+
+
 def as_gate(text: Any) -> Gate:
     """A condition on the rows."""
     from privkit.reports.gate import Gate, GateError

@@ -20,7 +20,17 @@ from privkit.quick_attacks import AUTO, Chosen, choose
 from privkit.registry import Component, load, parse, read_options, specify, table
 from privkit.run.cell_limits import read_memory
 from privkit.same_domain import check_same_domain, domain_of, model_for
-from privkit.setting_values import TRUST, as_gate, as_kept, as_many, as_options, as_seconds, as_seeds, as_threads
+from privkit.setting_values import (
+    TRUST,
+    as_device,
+    as_gate,
+    as_kept,
+    as_many,
+    as_options,
+    as_seconds,
+    as_seeds,
+    as_threads,
+)
 from privkit.toml_text import TomlError, parse_toml, read_text
 
 if TYPE_CHECKING:
@@ -65,7 +75,7 @@ _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "data_root": ((str, Path), "the path of a folder"),
     "download": (bool, "true or false"),
     "skip_bad_rows": (bool, "true or false"),
-    "device": (str, "auto, cpu or cuda"),
+    "device": (str, "auto, cpu, cuda, or cuda:0, cuda:1, …"),
     "victims": (str, "private or test"),
     "delta": (float, "a number in (0, 1), such as 1e-5"),
 }
@@ -124,13 +134,11 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     for key, (kinds, what) in _TYPES.items():
         if key in s and not isinstance(s[key], kinds):
             raise UsageError(f"{key} must be {what}, got {shortened(s[key])}")
-    victims, device, seeds, threads = s.get("victims"), s["device"], as_seeds(s["seed"]), as_threads(s.get("threads"))
+    victims, seeds, threads = s.get("victims"), as_seeds(s["seed"]), as_threads(s.get("threads"))
     seconds = as_seconds(s.get("cell_seconds"))
     memory = None if s.get("cell_memory") is None else read_memory(s["cell_memory"])
     if victims not in (None, "private", "test"):
         raise unknown("victims", str(victims), ["private", "test"])
-    if device not in ("auto", "cpu", "cuda"):
-        raise unknown("device", str(device), ["auto", "cpu", "cuda"])
     if not 0 < s["delta"] < 1:
         raise UsageError(f"delta must lie in (0, 1), got {s['delta']}")
     gates = tuple(as_gate(text) for text in as_many(s.get("gate", [])))
@@ -184,7 +192,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         held=_held(s.get("parts", []), [defense for _, part in pairs for defense in part]),
         features=_features(s.get("features", [])),
         metrics=_metrics(s.get("metric", []), gates),
-        device=device,
+        device=as_device(s["device"]),
         data_root=Path(root).expanduser() if root else None,
         download=s.get("download", False),
         threads=threads,

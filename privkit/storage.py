@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from privkit.errors import DamagedFile, StorageError
+from privkit.errors import DamagedFile, RunFolderError, StorageError
 from privkit.paths import MOST_TEXT, check_folder, open_file, read_bytes
 from privkit.sealed import AGAIN, Broken, checked, digest, opened, sealed, unreadable
 
@@ -233,6 +233,24 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
                 f"{path}: {name} is {value.dtype}, not {own[name].dtype}; delete {path.parent} and {AGAIN}"
             )
     module.load_state_dict(weights)
+
+
+def make_root(path: Path) -> None:
+    """Make a folder that a user named, with those above it.
+
+    Raises:
+        RunFolderError: if there can be no such folder.
+        StorageError: if the disk is full, or the user may not make it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+        raise RunFolderError(
+            f"cannot make the folder {path} ({error.strerror}); name one with --out that can be made or is there"
+        ) from None
+    except OSError as error:
+        with writing(path):
+            raise error
 
 
 def make_folder(folder: Path) -> None:

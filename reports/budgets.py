@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from itertools import chain
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -46,6 +48,7 @@ class BudgetRow(Checked):
         published: ε as the paper's own formula has it, where there is one; `inf` is allowed.
         objection: why the published value is no bound; empty where it is one, or where there is none.
         notes: what a reader should be told, one sentence each.
+        given: (column, text) of the parameter table's row, which CSV and JSON repeat.
 
     Raises:
         ValueError: if a number is NaN or negative, or status and numbers contradict each other.
@@ -67,6 +70,7 @@ class BudgetRow(Checked):
     published: Amount | None = None
     objection: str = ""
     notes: tuple[str, ...] = ()
+    given: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,21 +100,39 @@ class BudgetRow(Checked):
         return self.published / self.epsilon
 
 
-FIELDS = (*(field.name for field in fields(BudgetRow)), "kind", "published_kind", "factor")
-"""Columns of CSV and keys of JSON."""
+FIELDS = (*(field.name for field in fields(BudgetRow) if field.name != "given"), "kind", "published_kind", "factor")
+"""Columns of CSV and keys of JSON; those of the parameter table follow that are none of them."""
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+"""A number that a spreadsheet may read as one."""
+
+
+def plain(value: object) -> str:
+    """A cell of a parameter table as text; the parts of a list stand between semicolons.
+
+    >>> plain([0.7, 0.3]), plain(None)
+    ('0.7;0.3', '')
+    """
+    return ";".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
 def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
-    """Every field, unrounded, one line a row; infinities are "inf", what is missing is empty. Streams."""
-    out = io.StringIO()
+    """Every field, unrounded, one line a row; infinities are "inf", what is missing is empty. Streams.
+
+    The columns of the parameter table are those of the first row.
+    """
+    rows, out = iter(rows), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
+    first = next(rows, None)
+    columns = () if first is None else tuple(_read(first))
+    writer.writerow([*FIELDS, *columns])
     yield out.getvalue()
-    for row in rows:
+    for row in () if first is None else chain([first], rows):
         out.seek(0)
         out.truncate()
-        cells = ("; ".join(value) if isinstance(value, tuple) else value for value in _record(row).values())
-        writer.writerow(map(escape.csv_cell, cells))
+        own = ["; ".join(value) if isinstance(value, tuple) else value for value in _record(row).values()]
+        read = _read(row)
+        cells = [*map(escape.csv_cell, own), *(_spread(read.get(name, "")) for name in columns)]
+        writer.writerow(cells)
         yield out.getvalue()
 
 
@@ -120,7 +142,7 @@ def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
     for row in rows:
         record = {
             name: None if isinstance(value, float) and not isfinite(value) else value
-            for name, value in _record(row).items()
+            for name, value in (_record(row) | _read(row)).items()
         }
         yield f"{start}\n{escape.json_text(json.dumps(record, ensure_ascii=False, allow_nan=False))}"
         start = ","
@@ -192,6 +214,16 @@ def _kind(epsilon: float | None) -> Kind | None:
 def _record(row: BudgetRow) -> dict[str, Any]:
     """A row by its fields."""
     return {name: getattr(row, name) for name in FIELDS}
+
+
+def _read(row: BudgetRow) -> dict[str, str]:
+    """What the parameter table says beside the fields of the row."""
+    return {name: text for name, text in row.given if name not in FIELDS}
+
+
+def _spread(text: str) -> object:
+    """A cell of a parameter table in a spreadsheet: a negative number is no formula."""
+    return text if _NUMBER.fullmatch(text) else escape.csv_cell(text)
 
 
 def _own_remarks(row: BudgetRow) -> list[str]:

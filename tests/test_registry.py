@@ -78,7 +78,7 @@ BAD = [
     ({"seed": []}, "at least one seed"),
     ({"seed": True}, "a seed is a whole number"),
     ({"victims": "both"}, "unknown victims"),
-    ({"device": "tpu"}, "unknown device 'tpu'"),
+    ({"device": "tpu"}, "a device is auto, cpu, cuda, or cuda:0, cuda:1, …; got 'tpu'"),
     ({"threads": 0}, "threads must be"),
     ({"auxiliary": "fashion"}, "did you mean 'fashion_mnist'?"),
     ({"skip_bad_rows": True}, "skip_bad_rows=true leaves out rows of text files, and digits reads none; leave it out"),

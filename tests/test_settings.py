@@ -15,7 +15,7 @@ WRONG = [
     ({"seed": "1"}, "a seed is a whole number"),
     ({"budget": {"name": []}}, "unknown budget '[]'"),
     ({"budget": 3}, "budget is a table of options"),
-    ({"device": ["cpu"]}, "device must be auto, cpu or cuda"),
+    ({"device": ["cpu"]}, "device must be auto, cpu, cuda, or cuda:0, cuda:1, …, got"),
     ({"victims": ["private"]}, "victims must be private or test"),
     ({"gate": 0.4}, "a gate is a text such as"),
     ({"gate": ["ssim<=1e999"]}, "cannot read the gate"),

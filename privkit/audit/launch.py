@@ -39,6 +39,8 @@ def check(config: AuditConfig, workers: int) -> None:
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= _MOST:
         raise UsageError(f"workers must be a whole number from 1 to {_MOST}, got {workers!r}")
+    if ":" in config.device:
+        raise UsageError(f"--workers {workers} share all GPUs, got --device {config.device}; use --device cuda")
     if not config.settings:
         raise UsageError("workers read the settings of a run; make the configuration with privkit.settings.resolve")
 

@@ -215,6 +215,6 @@ def check_batches(config: AuditConfig) -> None:
         for defense in part.defenses:
             if part.training.batch_size < defense.spec.smallest_batch:
                 raise UsageError(
-                    f"{defense.name} needs batches of at least {defense.spec.smallest_batch} images, got "
+                    f"{defense.name} needs batches of at least {defense.spec.smallest_batch} records, got "
                     f"batch_size={part.training.batch_size}: a smaller batch mixes nothing"
                 )

@@ -6,31 +6,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from privkit.attacks.goals import reconstruct
 from privkit.attacks.scores.image import Values
 from privkit.audit.seed_intervals import RANGES, UNBOUNDED, over_values
-from privkit.domains.domain import Domain
-from privkit.domains.tables.domain import Tables
-from privkit.domains.tokens.domain import Tokens
+from privkit.record_metrics import IMAGES, TABLES, TOKENS
 from privkit.reports.schema import Metric, Metrics, Row, Summary
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from privkit.domains.domain import Domain
     from privkit.metrics.perception import Perception
 
 HIGHER_IS_CLOSER: dict[str, bool] = {
-    "mse": False,
-    "psnr": True,
-    "ssim": True,
+    **IMAGES,
     "f_sim": True,
     "identified": True,
     "lpips": False,
     "recognized": True,
-    **Tokens.metrics,
-    **Tables.metrics,
+    **TOKENS,
+    **TABLES,
 }
 RESAMPLES = 2_000
 FEW = 20
@@ -60,6 +55,10 @@ def scored(
     """
     if domain.name != "images":
         return {"unaligned": domain.scores(truth, guess)}
+    import torch
+
+    from privkit.attacks.goals import reconstruct
+
     values = reconstruct.score(truth, guess, batch_size)
     if perception is not None and perception.labels:
         order = reconstruct.match(truth.cpu().numpy(), guess.cpu().numpy(), batch_size)

@@ -17,7 +17,7 @@ from privkit.domains.domain import Domain
 from privkit.domains.images.augment import check_colors
 from privkit.domains.labels import several
 from privkit.domains.partition import ClientPartition, stratified
-from privkit.domains.splits import Splits, part_sizes, split, without
+from privkit.domains.splits import Splits, part_sizes, spare, split, without
 from privkit.errors import DataError, UsageError
 from privkit.import_path import faults_of
 from privkit.metrics.perception import Perception
@@ -113,7 +113,8 @@ def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
     if config.training.fraction < 1:
         kept = stratified(cpu.private.y, config.training.fraction, derive(seed, "fraction"))
         cpu = replace(cpu, private=cpu.private[kept])
-        _check_sizes(config, private=len(cpu.private), auxiliary=len(cpu.auxiliary), test=len(cpu.test))
+        sizes = {name: len(part) for name, part in cpu.parts.items() if name != "validation"}
+        _check_sizes(config, cpu.domain.records, **sizes)
     splits = Splits(
         private=cpu.private.to(device),
         auxiliary=cpu.auxiliary.to(device),
@@ -124,12 +125,15 @@ def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
     protocol = config.protocol.spec
     shares = config.partition.spec.assign(cpu.private.y, protocol.clients, derive(seed, "partition"))
     victims = _victims(config, splits, shares)
-    auxiliary, dropped = _auxiliary(config, splits, victims, other, seed)
+    auxiliary, dropped = _auxiliary(config, splits, victims, pools, other, seed)
     if dropped:
-        _check_sizes(config, private=len(splits.private), auxiliary=len(auxiliary), test=len(splits.test))
+        sizes = {"private": len(splits.private), "auxiliary": len(auxiliary), "test": len(splits.test)}
+        _check_sizes(config, splits.domain.records, **sizes)
     hashes = splits.hashes()
     if config.auxiliary not in ("disjoint", "training"):
         hashes[config.auxiliary] = auxiliary.sha256()
+    elif len(auxiliary) + dropped > len(splits.auxiliary):
+        hashes["auxiliary"] = auxiliary.sha256()
     return Images(
         splits=splits,
         shares=shares,
@@ -257,7 +261,7 @@ def open_data(
     elif config.auxiliary != "disjoint":
         other = _opened(config, parse("datasets", config.auxiliary), instead, budget.auxiliary).train
         sizes["auxiliary"] = min(budget.auxiliary, len(other))
-    _check_sizes(config, **sizes)
+    _check_sizes(config, domain.records, **sizes)
     return pools, other, sizes
 
 
@@ -270,7 +274,7 @@ def _opened(
 
 
 def _check_sizes(
-    config: AuditConfig, *, private: int, auxiliary: int, test: int, validation: int | None = None
+    config: AuditConfig, records: str, *, private: int, auxiliary: int, test: int, validation: int | None = None
 ) -> None:
     """Refuse a batch size that a part of the data does not fill once, before anything is trained.
 
@@ -278,19 +282,19 @@ def _check_sizes(
         UsageError: with the part that is the smallest, and a batch size that works.
     """
     source, name = (private, "private") if config.attacked == "private" else (test, "test")
-    attacked = f"attacked images (the smaller of victims={config.budget.victims} and {source} {name} ones)"
-    most = {"private images": private, "test images": test, attacked: min(config.budget.victims, source)}
+    attacked = f"attacked {records} (the smaller of victims={config.budget.victims} and {source} {name} ones)"
+    most = {f"private {records}": private, f"test {records}": test, attacked: min(config.budget.victims, source)}
     if validation is not None:
-        most["validation images"] = validation
+        most[f"validation {records}"] = validation
     if all(_takes_controls(attack.spec) for attack in config.every_attack):  # else the others go on
-        most[f"a quarter of the {auxiliary} auxiliary images, which the control experiments take"] = auxiliary // 4
+        most[f"a quarter of the {auxiliary} auxiliary {records}, which the control experiments take"] = auxiliary // 4
     what = min(most, key=lambda part: most[part])
     senders = config.protocol.spec.clients
     batch, works = config.training.batch_size, most[what] // senders
     if batch <= works:
         return
     if works < max(defense.spec.smallest_batch for defense in config.defenses):
-        raise UsageError(f"{most[what]} {what} are too few for any batch; bring more images, or raise the budget")
+        raise UsageError(f"{most[what]} {what} are too few for any batch; bring more {records}, or raise the budget")
     whose = "" if senders == 1 else f" of each of {senders} clients"
     raise UsageError(
         f"batch_size={batch}{whose} is more than {most[what]}, {what}; use --training batch_size={works} or less"
@@ -302,17 +306,45 @@ def _takes_controls(attack: AnyAttack) -> bool:
     return attack.goal == "reconstruct" and not attack.mounting.ignores_views
 
 
-def _auxiliary(config: AuditConfig, splits: Splits, victims: Batch, other: Pool | None, seed: int) -> tuple[Batch, int]:
-    """The adversary's images, and how many were left out because they are private or attacked ones."""
+def _auxiliary(
+    config: AuditConfig, splits: Splits, victims: Batch, pools: Pools, other: Pool | None, seed: int
+) -> tuple[Batch, int]:
+    """The adversary's records, and how many were left out because they are private or attacked ones.
+
+    Others take their place if the control experiments would lack records, as long as the dataset has some.
+    """
     if config.auxiliary == "training":
         return splits.private, 0
-    auxiliary = splits.auxiliary
-    if other is not None:
+    pool, auxiliary, budget = pools.train, splits.auxiliary, config.budget
+    if other is None:
+        rest = spare(
+            pools,
+            private=budget.private,
+            auxiliary=budget.auxiliary,
+            test=budget.test,
+            validation=budget.validation,
+            seed=seed,
+        )
+    else:
         order = np.random.default_rng(derive(seed, "auxiliary")).permutation(len(other))
-        taken = other.take(order[: config.budget.auxiliary])
-        fitted = replace(taken, x=splits.domain.fit(taken.x, taken.domain), domain=splits.domain)
-        auxiliary = fitted.to(victims.x.device)
-    kept = without(without(auxiliary, splits.private), victims)
+        pool, rest = other, order[budget.auxiliary :]
+        auxiliary = _fitted(other.take(order[: budget.auxiliary]), splits)
+
+    def strange(batch: Batch) -> Batch:
+        return without(without(batch, splits.private), victims)
+
+    kept = strange(auxiliary)
     if not len(kept):
-        raise DataError(f"every image of auxiliary={config.auxiliary} is a private or an attacked one; name another")
-    return kept, len(auxiliary) - len(kept)
+        raise DataError(f"every record of auxiliary={config.auxiliary} is a private or an attacked one; name another")
+    dropped, controls = len(auxiliary) - len(kept), any(_takes_controls(attack.spec) for attack in config.every_attack)
+    least = min(len(auxiliary), 4 * config.training.batch_size * config.protocol.spec.clients) if controls else 0
+    while len(kept) < least and len(rest):
+        count = least - len(kept)
+        kept, rest = kept.joined(strange(_fitted(pool.take(rest[:count]), splits))), rest[count:]
+    return kept, dropped
+
+
+def _fitted(batch: Batch, splits: Splits) -> Batch:
+    """Records of another dataset, or of another place of this one, as records of the private data's domain."""
+    fitted = replace(batch, x=splits.domain.fit(batch.x, batch.domain), domain=splits.domain)
+    return fitted.to(splits.private.x.device)

@@ -7,9 +7,8 @@ from math import exp, inf, isfinite, log, log1p
 
 import numpy as np
 
-from privkit.domains.tables.domain import Tables
-from privkit.domains.tokens.domain import Tokens
 from privkit.interval import Interval
+from privkit.record_metrics import TABLES, TOKENS
 
 UNIT, UNBOUNDED = (0.0, 1.0), (-inf, inf)
 RANGES: dict[str, tuple[float, float]] = {
@@ -30,7 +29,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "f_sim": (-1.0, 1.0),
     "psnr": (0.0, inf),
     "lpips": (0.0, inf),
-    **dict.fromkeys((*Tokens.metrics, *Tables.metrics), UNIT),
+    **dict.fromkeys((*TOKENS, *TABLES), UNIT),
     "bits_before": (0.0, inf),
     "bits_left": (0.0, inf),
 }
@@ -58,13 +57,13 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
     >>> round(found.low, 3), round(found.high, 3)
     (0.026, 0.91)
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     mean, n, (low, high) = float(np.mean(values)), len(values), within
     if not isfinite(mean):
         limits, method = (float(np.min(values)), float(np.max(values))), "smallest and largest value"
         return Interval(value=mean, low=limits[0], high=limits[1], n=n, confidence=confidence, method=method)
-    half = float(t.ppf((1 + confidence) / 2, n - 1) * np.std(values, ddof=1) / n**0.5)
+    half = float(stdtrit(n - 1, (1 + confidence) / 2) * np.std(values, ddof=1) / n**0.5)
     if half == 0 or not isfinite(low) or not low < mean < high:  # all equal, unbounded, or not in its range at all
         limits, method = (mean - half, mean + half), "Student"
     elif isfinite(high):

@@ -29,7 +29,7 @@ from privkit.run.provenance import circumstances
 from privkit.run.queue import Queue, work
 from privkit.run.records import read_manifest
 from privkit.run.verdict import read_verdict
-from privkit.setting_values import TRUST
+from privkit.setting_values import TRUST, as_device
 from privkit.settings import resolve
 from privkit.torch_utils.freed_memory import keep_freed_memory
 from privkit.torch_utils.precision import computes_bfloat16
@@ -150,9 +150,8 @@ class CellWorker:
             images = prepare(part, seed, self.device, self._perception)
             self._images = seed, part, images
             if images.dropped:
-                self.progress.note(
-                    f"seed {seed}: {images.dropped} auxiliary images are private or attacked ones; left out"
-                )
+                left_out = f"{images.dropped} auxiliary {images.splits.domain.records}"
+                self.progress.note(f"seed {seed}: {left_out} are private or attacked ones; left out")
             for warning in images.warnings:
                 self.progress.note(f"seed {seed}: {warning}")
         return self._images[2]
@@ -242,12 +241,12 @@ def pick_device(name: str) -> torch.device:
     Raises:
         UsageError: if there is no such device.
     """
-    kind, _, number = name.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (number and (kind != "cuda" or not number.isdecimal())):
-        raise UsageError(f"a device is auto, cpu, cuda or cuda:0, cuda:1, …; got {name!r}")
+    kind, _, number = as_device(name).partition(":")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"--device {name}, but torch sees no CUDA device; use --device cpu or auto")
     if number:
+        if torch.distributed.is_available() and torch.distributed.is_torchelastic_launched():
+            raise UsageError(f"torchrun gives each process a GPU of its own, got --device {name}; use --device cuda")
         if int(number) >= (count := torch.cuda.device_count()):
             raise UsageError(f"--device {name}, but torch sees {count} CUDA devices; use cuda:0 to cuda:{count - 1}")
         torch.cuda.set_device(int(number))

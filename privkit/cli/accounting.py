@@ -18,6 +18,7 @@ import typer
 from privkit.accountants.columns import COLUMNS, schema
 from privkit.cli.refusals import Refusals
 from privkit.cli.say import say, say_json
+from privkit.cli.whole import whole
 from privkit.errors import StorageError, UsageError, tell, unknown
 from privkit.run.stopping import keeping
 
@@ -193,8 +194,8 @@ def calibrate(
 
 
 def permutations(
-    tokens: Annotated[int, typer.Option(help="N, patches an image.")],
-    batch: Annotated[int, typer.Option(help="B, images a batch; 1 is patch shuffling.")] = 1,
+    tokens: Annotated[int, typer.Option(parser=whole, help="N, patches an image.")],
+    batch: Annotated[int, typer.Option(parser=whole, help="B, images a batch; 1 is patch shuffling.")] = 1,
     keep: Annotated[float | None, typer.Option(help="k, share of patches that stay with their image. [0.4]")] = None,
     variant: Annotated[str, typer.Option(help="algorithm_2, final_shuffle or kept_in_place.")] = "final_shuffle",
     as_json: Json = False,

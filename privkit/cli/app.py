@@ -20,6 +20,8 @@ from privkit.cli.record import record
 from privkit.cli.reproduce import reproduce
 from privkit.cli.say import say, say_json
 from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
+from privkit.cli.whole import seed as seed_
+from privkit.cli.whole import whole
 from privkit.cli.work import work
 from privkit.errors import UsageError, unknown
 from privkit.registry import TABLES, as_written, describe
@@ -119,9 +121,11 @@ def audit(
     ] = None,
     partition: Annotated[str | None, typer.Option(help="iid or dirichlet:alpha=0.1." + _default("partition"))] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(help="Repeatable: everything once a seed." + _default("seed"))
+        list[int] | None, typer.Option(parser=seed_, help="Repeatable: everything once a seed." + _default("seed"))
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda." + _default("device"))] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, cuda, or cuda:0, cuda:1, …." + _default("device"))
+    ] = None,
     budget: Annotated[
         str | None, typer.Option(help="smoke, quick, small, medium or large, or NAME:key=value,…." + _default("budget"))
     ] = None,
@@ -161,7 +165,7 @@ def audit(
         list[str] | None,
         typer.Option(help="Your own metric of images, module:object; its column is own_NAME; repeatable."),
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads. [all usable, at most 8]")] = None,
+    threads: Annotated[int | None, typer.Option(parser=whole, help="CPU threads. [all usable, at most 8]")] = None,
     gate: Annotated[
         list[str] | None,
         typer.Option(help="Condition on every defended row, such as 'ssim<=0.4'; exit 1 if unmet; repeatable."),
@@ -180,7 +184,8 @@ def audit(
         Path | None, typer.Option(help="Run folder; the same command resumes it. [privkit-runs/DATASET-HASH]")
     ] = None,
     workers: Annotated[
-        int, typer.Option(help="Processes of this machine that share the cells, the threads and the GPUs.")
+        int,
+        typer.Option(parser=whole, help="Processes of this machine that share the cells, the threads and the GPUs."),
     ] = 1,
     plan: Annotated[
         bool, typer.Option("--plan", help="Write the run folder and stop: privkit work RUN computes its cells.")
@@ -253,7 +258,7 @@ def audit(
     if dry_run:
         from privkit.cli.estimate import preview
 
-        say(*preview(resolved).split("\n"))
+        say(*preview(resolved, out).split("\n"))
         return
     from privkit.audit.run import default_folder, plan_audit, run_audit
     from privkit.audit.worker import pick_device
@@ -295,7 +300,7 @@ def _audit_grid(
         from privkit.cli.estimate import preview
 
         for folder, config in runs.items():
-            say(str(folder), *preview(config).split("\n"))
+            say(str(folder), *preview(config, folder).split("\n"))
     elif plan:
         grid.plan(runs, again=again, workers=workers)
         say(f"planned {len(runs)} runs; start workers with: privkit work {out}/*")

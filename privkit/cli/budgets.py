@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from privkit.accountants import answer
+from privkit.accountants.spelling import TOO_MANY
 from privkit.accountants.table import Entry
 from privkit.accountants.wording import warnings
 from privkit.certificate import Certificate
 from privkit.papers.as_published import Paper, as_published
-from privkit.reports.budgets import BudgetRow
+from privkit.reports.budgets import BudgetRow, plain
 
 CHUNK = 2_000
 """Rows that are computed in one vectorised pass."""
@@ -56,10 +57,11 @@ def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]
 def _row(entry: Entry, outcome: Certificate | str, compare: bool) -> tuple[BudgetRow, Certificate | None]:
     """A certificate, or why there is none, as a row of a report."""
     kind = str(entry.cells.get("mechanism") or "")
+    read = {"row": entry.row, "name": entry.name, "mechanism": kind}
+    columns = tuple((name, plain(value)) for name, value in entry.given.items() if name != TOO_MANY)
     if isinstance(outcome, str) or entry.mechanism is None or entry.delta is None:
         error = str(outcome).removeprefix(f"{entry.where}: ")
-        row = BudgetRow(row=entry.row, name=entry.name, mechanism=kind, status="error", error=error, sound=False)
-        return row, None
+        return BudgetRow(**read, given=columns, status="error", error=error, sound=False), None
     published, objection = None, ""
     notes = warnings(entry.mechanism, entry.delta)
     if compare:
@@ -70,9 +72,8 @@ def _row(entry: Entry, outcome: Certificate | str, compare: bool) -> tuple[Budge
         except ValueError as error:
             notes = (*notes, str(error))
     row = BudgetRow(
-        row=entry.row,
-        name=entry.name,
-        mechanism=kind,
+        **read,
+        given=columns,
         epsilon=outcome.epsilon,
         delta=entry.delta,
         lower=outcome.lower,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -25,46 +27,87 @@ _PROBE_SECONDS = 2.0
 """For timing attacks, all together; opening the data and a step of training for every defense come on top."""
 
 
-def preview(config: AuditConfig) -> str:
-    """The cells of a run and an estimate of its time, from a few timed steps on random images.
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """About how long cells take.
+
+    Attributes:
+        cells: each with its time, in the order of the plan.
+        controls: seconds of all control experiments.
+        least: whether the time of a cell is a lower limit.
+        where: device and threads.
+        unseen: official datasets that random records stood in for.
+    """
+
+    cells: list[tuple[Cell, Timed]]
+    controls: float
+    least: bool
+    where: str
+    unseen: list[str]
+
+    @property
+    def told(self) -> str:
+        """The whole time in words."""
+        total = self.controls + sum(timed.seconds for _, timed in self.cells)
+        return f"{'at least ' if self.least else ''}about {total:.0f} s with controls on {self.where}"
+
+    @property
+    def needs(self) -> list[str]:
+        """What the run needs beside its command, in a sentence, if anything."""
+        return [f"the run needs --data-root with the files of {' and '.join(self.unseen)}"] if self.unseen else []
+
+
+def estimate(parts: Sequence[AuditConfig]) -> Estimate:
+    """Cells of configurations of one protocol each, and their times, from a few timed steps on random images.
 
     Without a data root, an official dataset is stood in for by random records of its published shape and number.
     Opening the data, scoring and the report are not in the estimate. A step of training that takes long is timed on
-    fewer images and scaled by their number. Attacks are timed on the first defense of each protocol, for a moment each,
-    and extrapolated: expect a factor of two or three.
+    fewer images and scaled by their number. Attacks are timed on the first defense of each configuration, for a moment
+    each, and extrapolated: expect a factor of two or three.
+
+    Args:
+        parts: with one device and one number of threads.
 
     Raises:
         PrivkitError: for what the run itself would refuse, and for a model, defense or attack that fails on the probe.
     """
     use_own_caches()
     keep_freed_memory()
-    check_batches(config)
-    if config.recording is not None:
-        cells = plan(config)
-        return "\n".join(
-            [*(cell.id for cell in cells), f"{len(cells)} cells on a recording; run folder {default_folder(config)}"]
-        )
-    device, threads = pick_device(config.device), torch.get_num_threads()
-    torch.set_num_threads(config.threads or default_threads())
-    lines, total, least = [], 0.0, False
+    device, threads = pick_device(parts[0].device), torch.get_num_threads()
+    wanted = parts[0].threads or default_threads()
+    torch.set_num_threads(wanted)
     try:
-        for part in config.parts:
-            measured, controls, open_end = _part(part, device, _PROBE_SECONDS / len(config.parts))
-            lines += [f"{cell.id}  about {timed.seconds:.0f} s{_said(timed)}" for cell, timed in measured]
-            total += controls + sum(timed.seconds for _, timed in measured)
-            least = least or open_end
+        found = [_part(part, device, _PROBE_SECONDS / len(parts)) for part in parts]
     finally:
         torch.set_num_threads(threads)
-    unseen = [] if config.data_root else [name for name in _datasets(config) if name in OFFICIAL]
-    needs = f"\nthe run needs --data-root with the files of {' and '.join(unseen)}" if unseen else ""
-    where = f"{device.type}, {config.threads or default_threads()} threads"
-    return "\n".join(
-        [
-            *lines,
-            f"{len(lines)} cells, {'at least ' if least else ''}about {total:.0f} s with controls on {where}; "
-            f"run folder {default_folder(config)}{needs}",
-        ]
+    names = dict.fromkeys(name for part in parts if not part.data_root for name in _datasets(part))
+    return Estimate(
+        cells=[cell for cells, _, _ in found for cell in cells],
+        controls=sum(controls for _, controls, _ in found),
+        least=any(open_end for _, _, open_end in found),
+        where=f"{device.type}, {wanted} threads",
+        unseen=[name for name in names if name in OFFICIAL],
     )
+
+
+def preview(config: AuditConfig, out: Path | None = None) -> str:
+    """The cells of a run, an estimate of its time, and where it goes: a line each.
+
+    Args:
+        config: of the run.
+        out: its folder; None for that of a command that names none.
+
+    Raises:
+        PrivkitError: as `estimate`.
+    """
+    check_batches(config)
+    folder = f"run folder {out or default_folder(config)}"
+    if config.recording is not None:
+        cells = plan(config)
+        return "\n".join([*(cell.id for cell in cells), f"{len(cells)} cells on a recording; {folder}"])
+    found = estimate(config.parts)
+    lines = [f"{cell.id}  about {timed.seconds:.0f} s{_said(timed)}" for cell, timed in found.cells]
+    return "\n".join([*lines, f"{len(lines)} cells, {found.told}; {folder}", *found.needs])
 
 
 def _datasets(config: AuditConfig) -> list[str]:

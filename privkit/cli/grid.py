@@ -83,9 +83,10 @@ def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, worker
 def plan(grid: Mapping[Path, AuditConfig], *, again: bool, workers: int) -> None:
     """Plan each run, so that what does not fit together is refused before the first one is computed."""
     from privkit.audit.run import plan_audit
+    from privkit.storage import make_root
 
     for folder, config in grid.items():
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_root(folder.parent)
         plan_audit(config, out=folder, again=again, workers=workers)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from privkit.errors import unknown
 from privkit.run.stopping import keeping
 
 if TYPE_CHECKING:
+    from privkit.papers.reproduce import Work
     from privkit.papers.reproduced import Reproduced
 
 _OUT = Path("privkit-runs/reproduce")
@@ -28,7 +30,7 @@ def reproduce(
     ] = "tiny",
     data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets.")] = None,
     out: Annotated[Path, typer.Option(help="Where the runs are kept; the same command goes on.")] = _OUT,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells, and run none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and an estimate; run none.")] = False,
     as_json: Json = False,
 ) -> None:
     """Measure a table of a paper: each method beside its printed number, and the verdict on each printed ordering."""
@@ -40,10 +42,7 @@ def reproduce(
         raise unknown("scale", scale, SCALES)
     root = None if data_root is None else str(data_root)
     if dry_run:
-        cells = reproducing.needed_cells(name, table, scale, root)
-        for one in cells:
-            say(f"{one.row['defense']} / {one.row['attack']}, {one.row['protocol']}, seed {one.row['seed']}")
-        say(f"{len(cells)} cells at scale {scale}")
+        _preview(reproducing.needed_cells(name, table, scale, root), scale, out / scale)
         return
     with keeping(lambda: f"{out} keeps the finished cells"), shown() as progress:
         found = reproducing.reproduce(name, table, scale=scale, data_root=root, out=out, progress=progress)
@@ -59,6 +58,32 @@ def reproduce(
         say("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
     if found.methods and found.scale != "paper":
         say("at another scale than the paper's only the orderings can be compared, not the numbers")
+
+
+def _preview(cells: Sequence[Work], scale: str, out: Path) -> None:
+    """The cells with the time that each may take. Those that differ in their seeds alone are timed together."""
+    groups: dict[str, list[Work]] = {}
+    for one in cells:
+        groups.setdefault(replace(one.config, seeds=(0,)).fingerprint, []).append(one)
+    ordered = [one for group in groups.values() for one in group]
+    if not cells:
+        say(f"0 cells at scale {scale}")
+        return
+    from privkit.cli.estimate import estimate
+
+    seeds = [tuple(one.row["seed"] for one in group) for group in groups.values()]
+    found = estimate([replace(group[0].config, seeds=own) for group, own in zip(groups.values(), seeds, strict=True)])
+    for one, (_, timed) in zip(ordered, found.cells, strict=True):
+        say(f"{_called(one)}: about {timed.seconds:.0f} s")
+    say(f"{len(cells)} cells at scale {scale}, {found.told}; run folders in {out}", *found.needs)
+
+
+def _called(one: Work) -> str:
+    """A cell by all that tells it from the others: what stands for the paper's data and model at this scale."""
+    config = one.config
+    parts = [config.dataset.label, config.model.label, one.row["protocol"], one.row["partition"]]
+    parts += [f"auxiliary {config.auxiliary}", f"seed {one.row['seed']}", f"of {one.experiment}"]
+    return f"{one.row['defense']} / {one.row['attack']}, {', '.join(parts)}"
 
 
 def _methods(found: Reproduced) -> Table:

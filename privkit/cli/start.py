@@ -21,7 +21,6 @@ _LEAST_MEMORY = 300 * 2**20
 _HEAVY = {
     "audit": "privkit.audit.run, privkit.audit.report",
     "work": "privkit.audit.run, privkit.audit.report",
-    "report": "privkit.audit.report, privkit.audit.scoring",
     "list": "torch",
 }
 """Command -> what it imports: torch, which under a limit may end the process by itself as well."""

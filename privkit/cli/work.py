@@ -10,6 +10,7 @@ import typer
 
 from privkit.cli.say import say
 from privkit.cli.show import Events, Quiet, Shown
+from privkit.cli.whole import whole
 from privkit.errors import UsageError
 from privkit.registry import read_options
 
@@ -24,7 +25,8 @@ def work(
         typer.Option(help="As of privkit audit; a run folder cannot say it. Repeatable."),
     ] = None,
     slurm: Annotated[
-        int | None, typer.Option(help="Start so many workers as an array of Slurm jobs; needs privkit[slurm].")
+        int | None,
+        typer.Option(parser=whole, help="Start so many workers as an array of Slurm jobs; needs privkit[slurm]."),
     ] = None,
     sbatch: Annotated[
         str | None,

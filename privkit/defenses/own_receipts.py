@@ -131,18 +131,19 @@ def _strays(stage: Defense, trial: Trial) -> Iterator[str]:
 
 def _unlike_its_orders(stage: Defense, trial: Trial) -> Iterator[str]:
     """Whether a shuffle applies other orders than its receipt names, or draws them unlike the count's."""
-    data, places, same_image, first = trial.data(), [], [], None
+    data, places, same_image = trial.data(), [], []
+    first = trial.receipt()
+    assert isinstance(first, Permuted)
     before = stage.public_transform(data.flatten(0, 1)).unflatten(0, trial.lead)
     for seed in range(_ORDERS):
         release, (step,) = trial.play(data, trial.labels(), seed)
-        first = step.receipt
-        assert isinstance(first, Permuted)
-        if before.ndim != 4 or not torch.allclose(release.smashed, take_rows(before, first.source)):
+        receipt = step.receipt
+        assert isinstance(receipt, Permuted)
+        if before.ndim != 4 or not torch.allclose(release.smashed, take_rows(before, receipt.source)):
             yield f"the order on the receipt of {stage.name} is not the one that it applied"
             return
-        places.append(first.permutation.flatten(0, 1))
-        same_image.append(first.own_image_share)
-    assert first is not None
+        places.append(receipt.permutation.flatten(0, 1))
+        same_image.append(receipt.own_image_share)
     drawn, tokens, batch = torch.cat(places), before.shape[2], before.shape[1]
     fixed = first.variant == "kept_in_place" and first.kept is not None
     if not fixed and not all(_equally_often(drawn, tokens, whole=first.kept is None)):

@@ -69,6 +69,11 @@ class Batch:
         """Some of the records, in the order given."""
         return replace(self, x=self.x[rows], y=self.y[rows], ids=self.ids[rows])
 
+    def joined(self, other: Batch) -> Batch:
+        """These records and then those of another batch of the same domain."""
+        parts = {name: torch.cat([getattr(self, name), getattr(other, name)]) for name in ("x", "y", "ids")}
+        return replace(self, **parts)
+
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device."""
         return replace(self, x=self.x.to(device), y=self.y.to(device), ids=self.ids.to(device))

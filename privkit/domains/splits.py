@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from privkit.domains.base import Batch, Pools
 from privkit.domains.domain import Domain
@@ -64,10 +65,10 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validat
     sizes = {part: count * min(available, total) // total for part, count in wished.items()}  # 50 * 0.58 is below 29
     if min(sizes.values()) < 1:
         asked = list(wished.values())
-        raise DataError(f"{available} images are too few for the asked parts {asked}; bring more images")
+        raise DataError(f"{available} records are too few for the asked parts {asked}; bring more")
     if pools.test is not None:
         if not len(pools.test):
-            raise DataError("the official test set has no image; bring its files")
+            raise DataError("the official test set has no record; bring its files")
         sizes["test"] = min(test, len(pools.test))
     if validation and pools.validation is not None:
         sizes["validation"] = min(validation, len(pools.validation))
@@ -128,13 +129,28 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
     return parts
 
 
+def spare(
+    pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0
+) -> NDArray[np.int64]:
+    """Rows of the training records that `split` puts into no part, those next to the auxiliary ones first.
+
+    Args: as of `split`.
+    """
+    sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
+    order = np.random.default_rng(seed).permutation(len(pools.train))
+    end = len(order) - sizes["auxiliary"] - (sizes["test"] if pools.test is None else 0)
+    drawn = validation if pools.validation is None else 0
+    return order[sizes["private"] + (sizes["validation"] if drawn else 0) : end][::-1]
+
+
 def without(batch: Batch, known: Batch) -> Batch:
     """The records of a batch that are not among the known ones: two datasets may share some.
 
-    >>> import torch
-    >>> batch = Batch(x=torch.rand(3, 1, 2, 2), y=torch.zeros(3, dtype=torch.int64), ids=torch.arange(3))
-    >>> without(batch, batch[1:2]).ids
-    tensor([0, 2])
+        >>> import torch
+    from numpy.typing import NDArray
+        >>> batch = Batch(x=torch.rand(3, 1, 2, 2), y=torch.zeros(3, dtype=torch.int64), ids=torch.arange(3))
+        >>> without(batch, batch[1:2]).ids
+        tensor([0, 2])
     """
     seen = set(known.domain.fingerprints(known.x))
     kept = [row for row, print_ in enumerate(batch.domain.fingerprints(batch.x)) if print_ not in seen]

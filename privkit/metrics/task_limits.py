@@ -6,7 +6,7 @@ from math import exp, log, log1p, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from privkit.interval import Interval
 
@@ -37,7 +37,7 @@ def delta_method(value: float, influence: Floats, within: tuple[float, float], s
     error = sqrt(float(influence @ influence) / (n * (n - 1))) if n > 1 else 0.0
     if error < 1e-12 or not 0 < share < 1:
         return None
-    half = float(norm.ppf((1 + CONFIDENCE) / 2)) * error / (high - low) / (share * (1 - share))
+    half = float(ndtri((1 + CONFIDENCE) / 2)) * error / (high - low) / (share * (1 - share))
     center = log(share) - log1p(-share)
     ends = [low + (high - low) / (1 + exp(-min(max(at, -700.0), 700.0))) for at in (center - half, center + half)]
     method = f"delta method, on {scale}"

@@ -33,7 +33,17 @@ from privkit.run.records import (
 )
 from privkit.run.workers import HEARTBEAT, STALE, Role, Worker, Workers
 from privkit.sealed import Broken, altered, digests
-from privkit.storage import append_line, make_folder, read_record, remove, sweep, write_bytes, write_record, writing
+from privkit.storage import (
+    append_line,
+    make_folder,
+    make_root,
+    read_record,
+    remove,
+    sweep,
+    write_bytes,
+    write_record,
+    writing,
+)
 
 if TYPE_CHECKING:
     from privkit.run.ingredients import Ingredients
@@ -82,8 +92,8 @@ class RunFolder:
 
     def __enter__(self) -> RunFolder:
         """Join the run, or begin it."""
+        make_root(self.path)
         with writing(self.path / ".lock"):
-            self.path.mkdir(parents=True, exist_ok=True)
             self.unlocked = _no_locks(open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT))
         with self.exclusive():
             if not self.unlocked:

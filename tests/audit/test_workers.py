@@ -144,7 +144,7 @@ def test_numbers_of_workers_and_devices_that_there_cannot_be(monkeypatch: pytest
     for workers in (0, -1, 5000, True):
         with pytest.raises(UsageError, match=r"from 1 to 1024, got"):
             launch.check(resolve(CHEAP), workers)
-    with pytest.raises(UsageError, match=r"auto, cpu, cuda or cuda:0"):
+    with pytest.raises(UsageError, match=r"auto, cpu, cuda, or cuda:0"):
         worker.pick_device("gpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError, match="sees no CUDA device"):

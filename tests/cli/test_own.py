@@ -32,7 +32,9 @@ def test_new_refuses_to_overwrite_and_names_that_are_no_module(privkit_cli: Run,
     for given, message in (
         (("defense", "mine"), "test_mine.py exists and is not overwritten; take another name"),
         (("defens", "other"), "unknown kind 'defens'; did you mean 'defense'?"),
-        (("defense", "class"), "is named with small letters, digits and _"),
+        (("defense", "class"), "'class' is a word of Python's own, and no defense can have it; take another"),
+        (("metric", "true"), "'true' is a word of Python's own, and no metric can have it; take another"),
+        (("defense", "torch"), "'torch' is a module already, which torch.py would hide; take another"),
         (("defense", "../mine"), "is named with small letters, digits and _"),
     ):
         done = privkit_cli("new", *given)

@@ -1,12 +1,14 @@
 """Tables of the papers measured anew: which cells they need, what stands beside them, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from privkit.audit.probe import Timed
 from privkit.cli.app import app
 from privkit.errors import UsageError
 from privkit.papers import reproduce as module
@@ -14,6 +16,7 @@ from privkit.papers.orderings import Measured
 from privkit.papers.reproduce import needed_cells, reproduce
 from privkit.papers.reproduced import Reproduced, committed, tiny_verdicts
 from privkit.papers.values import printed
+from privkit.run.plan import plan
 
 
 def fake(one: module.Work, out: Path, progress: object = None) -> dict[str, Any]:
@@ -124,6 +127,15 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert " of 24: " in shown.stderr
     answer = json.loads(runner.invoke(app, [*arguments, "--json"]).stdout)
     assert {"claims", "methods", "orderings"} < set(answer)
-    assert runner.invoke(app, [*arguments, "--dry-run"]).stdout.splitlines()[-1] == "24 cells at scale tiny"
+    monkeypatch.setattr(
+        "privkit.cli.estimate._part",
+        lambda part, *rest: ([(cell, Timed(seconds=len(part.seeds))) for cell in plan(part)], 0.5, False),
+    )
+    *lines, told = runner.invoke(app, [*arguments, "--dry-run"]).stdout.splitlines()
+    assert re.fullmatch(
+        r"24 cells at scale tiny, about 76 s with controls on cpu, 1 threads; run folders .*/tiny", told
+    )
+    assert len(set(lines)) == len(lines) == 24
+    assert all(re.search(r": about 3 s$", line) for line in lines)
     refused = runner.invoke(app, [*arguments, "--scale", "tini"])
     assert "did you mean 'tiny'" in str(refused.exception)

@@ -15,6 +15,7 @@ from privkit.attacks.scores.image import Values, image_scores
 from privkit.domains.domain import Domain
 from privkit.domains.images.checks import check_images, clipped
 from privkit.errors import DataError, UsageError
+from privkit.record_metrics import IMAGES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Images:
 
     name: ClassVar[str] = "images"
     records: ClassVar[str] = "images"
-    metrics: ClassVar[Mapping[str, bool]] = {"mse": False, "psnr": True, "ssim": True}
+    metrics: ClassVar[Mapping[str, bool]] = IMAGES
 
     shape: tuple[int, int, int]
 

@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 
 from privkit.domains.domain import Domain, Values
 from privkit.errors import DataError, UsageError
+from privkit.record_metrics import TABLES
 
 _CLOSE = 0.05
 """A dense cell counts as recovered if the guess is off by at most this share of its column's range."""
@@ -38,12 +39,7 @@ class Tables:
 
     name: ClassVar[str] = "tables"
     records: ClassVar[str] = "table rows"
-    metrics: ClassVar[Mapping[str, bool]] = {
-        "cells": True,
-        "dense_error": False,
-        "dense_mse": False,
-        "categories": True,
-    }
+    metrics: ClassVar[Mapping[str, bool]] = TABLES
 
     dense: tuple[str, ...]
     ranges: tuple[tuple[float, float], ...] = field(repr=False)

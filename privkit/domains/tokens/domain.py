@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 
 from privkit.domains.domain import Domain, Values
 from privkit.errors import DataError, UsageError
+from privkit.record_metrics import TOKENS
 
 PADDING, UNKNOWN = 0, 1
 """Ids with a meaning of their own: a place behind the end of a sequence, and a token outside the vocabulary."""
@@ -37,7 +38,7 @@ class Tokens:
 
     name: ClassVar[str] = "tokens"
     records: ClassVar[str] = "token sequences"
-    metrics: ClassVar[Mapping[str, bool]] = {"token_accuracy": True, "rouge_l": True, "exact": True}
+    metrics: ClassVar[Mapping[str, bool]] = TOKENS
 
     length: int
     vocabulary: tuple[str, ...] = field(repr=False)
