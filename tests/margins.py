@@ -154,7 +154,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     builtins.__margin__ = _note  # type: ignore[attr-defined]
-    SourceFileLoader.get_code = _get_code  # type: ignore[method-assign]
+    SourceFileLoader.get_code = _get_code  # type: ignore[assignment,method-assign]
     torch.Generator = _Generator  # type: ignore[misc]
     torch.manual_seed = torch.random.manual_seed = _manual_seed
     np.random.default_rng = _default_rng  # type: ignore[assignment]

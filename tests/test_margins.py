@@ -35,7 +35,8 @@ def test_what_assertions_demand_is_noted_and_passes() -> None:
     margins.noted.clear()
     code = compile(ast.fix_missing_locations(margins._Marked().visit(ast.parse(BODY))), "body", "exec")
     exec(code, {"__margin__": margins._note, "torch": torch, "pytest": pytest, "rows": 3})
-    found, _ = dict(margins.noted), margins.noted.clear()
+    found = dict(margins.noted)
+    margins.noted.clear()
     assert found == {
         "score > 0.6": [0.59375, ">", 0.6],
         "0.5 < score": [0.5, "<", 0.59375],
