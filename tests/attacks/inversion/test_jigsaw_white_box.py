@@ -72,26 +72,28 @@ def error(found: Reconstruction) -> float:
 
 
 @cache
-def inverted(keep: float) -> tuple[list[Reconstruction], Tensor, View]:
-    """Of three seeds: ten images are few."""
+def inverted(keep: float, seeds: int = 3) -> tuple[list[Reconstruction], Tensor, View]:
+    """Of several seeds: ten images are few."""
     view, truth = send(VICTIMS, keep, Generator().manual_seed(9))
     return (
-        [QUICK.run(replace(known(keep), views=[view]), Generator().manual_seed(seed)) for seed in range(3)],
+        [QUICK.run(replace(known(keep), views=[view]), Generator().manual_seed(seed)) for seed in range(seeds)],
         truth,
         view,
     )
 
 
-@pytest.mark.parametrize(("keep", "near"), [(1.0, 0.4), (0.4, 0.8)])
-def test_lies_between_the_unshuffled_release_and_the_shuffled_one(keep: float, near: float) -> None:
-    """`near`: how far towards the order as it came; an order over a message is harder."""
-    found, truth, view = inverted(keep)
+@pytest.mark.parametrize(
+    ("keep", "near", "seeds"), [(1.0, 0.4, 3), pytest.param(0.4, 0.8, 6, marks=pytest.mark.slow)]
+)
+def test_lies_between_the_unshuffled_release_and_the_shuffled_one(keep: float, near: float, seeds: int) -> None:
+    """`near`: how far towards the order as it came; an order over a message is harder, and scatters by .08 a seed."""
+    found, truth, view = inverted(keep, seeds)
     plain = WhiteBox(epochs=2, total_variation=0.1, l2=0.0, order="known")
     in_order = replace(view, smashed=LOWER(VICTIMS).detach())
     unshuffled = plain.run(replace(known(keep), views=[in_order]), Generator().manual_seed(0))
     shuffled = error(plain.run(replace(known(keep), views=[view]), Generator().manual_seed(0)))
     assert error(unshuffled) < 0.01 * shuffled
-    assert sum(map(error, found)) / 3 < error(unshuffled) + near * (shuffled - error(unshuffled))
+    assert sum(map(error, found)) / seeds < error(unshuffled) + near * (shuffled - error(unshuffled))
     for one in found:
         assert one.permutation is not None
         solved = direct_accuracy(one.permutation.source, truth, batch=BATCH) == 1
