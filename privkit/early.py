@@ -72,7 +72,7 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
         name = options.pop("name")
     else:  # absent, or of a wrong type
         return
-    own = _table(kind)
+    own = own_table(kind)
     if is_own(name, own):
         return
     if name not in own:
@@ -145,7 +145,7 @@ def _inherited(module: str, tree: ast.Module, base: ast.expr) -> frozenset[str] 
     return None
 
 
-def _table(kind: str) -> Mapping[str, str]:
+def own_table(kind: str) -> Mapping[str, str]:
     """A table of the registry, name -> "module:object"; where it is imported already, with what a program added."""
     module, _, name = TABLES[kind].partition(":")
     return getattr(sys.modules[module], name) if module in sys.modules else _literal(kind)

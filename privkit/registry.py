@@ -93,16 +93,16 @@ def table(kind: str) -> Mapping[str, str]:
     """Name -> "module:object" of one kind, entry points included; privkit's own names win."""
     if kind not in TABLES:
         raise unknown("kind", kind, TABLES)
-    foreign = {entry.name: entry.value for entry in _plug_ins(kind) if NAME.match(entry.name)}
+    foreign = {entry.name: entry.value for entry in plug_ins(kind) if NAME.match(entry.name)}
     return {**foreign, **load(TABLES[kind])}
 
 
 def misnamed(kind: str) -> list[str]:
     """Plug-ins of one kind that are left out: their names would not fit into paths, tables or commands."""
-    return sorted({entry.name for entry in _plug_ins(kind) if not NAME.match(entry.name)})
+    return sorted({entry.name for entry in plug_ins(kind) if not NAME.match(entry.name)})
 
 
-def _plug_ins(kind: str) -> Iterable[EntryPoint]:
+def plug_ins(kind: str) -> Iterable[EntryPoint]:
     """The entry points of one kind."""
     return () if kind in _OURS else entry_points(group=f"privkit.{kind}")
 

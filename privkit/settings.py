@@ -135,6 +135,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         if key in s and not isinstance(s[key], kinds):
             raise UsageError(f"{key} must be {what}, got {shortened(s[key])}")
     victims, seeds, threads = s.get("victims"), as_seeds(s["seed"]), as_threads(s.get("threads"))
+    device = as_device(s["device"])
     seconds = as_seconds(s.get("cell_seconds"))
     memory = None if s.get("cell_memory") is None else read_memory(s["cell_memory"])
     if victims not in (None, "private", "test"):
@@ -192,7 +193,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         held=_held(s.get("parts", []), [defense for _, part in pairs for defense in part]),
         features=_features(s.get("features", [])),
         metrics=_metrics(s.get("metric", []), gates),
-        device=as_device(s["device"]),
+        device=device,
         data_root=Path(root).expanduser() if root else None,
         download=s.get("download", False),
         threads=threads,

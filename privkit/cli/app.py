@@ -12,6 +12,7 @@ from privkit.cli.accounting import COMMANDS
 from privkit.cli.check import check
 from privkit.cli.compare import compare
 from privkit.cli.describe import describe as describe_part
+from privkit.cli.described import described
 from privkit.cli.frontier import frontier
 from privkit.cli.ledger import ledger
 from privkit.cli.new import new
@@ -24,7 +25,7 @@ from privkit.cli.whole import seed as seed_
 from privkit.cli.whole import whole
 from privkit.cli.work import work
 from privkit.errors import UsageError, unknown
-from privkit.registry import TABLES, as_written, describe
+from privkit.registry import TABLES, as_written
 from privkit.run.stopping import finished_cells, keeping
 from privkit.settings import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 
@@ -351,7 +352,11 @@ def list_(
     says what each option means."""
     if kind is not None and kind not in TABLES:
         raise unknown("kind", kind, TABLES)
-    tables = {name: describe(name) for name in ([kind] if kind else TABLES)}
+    about = ("text", "source")
+    tables = {
+        name: [{key: value for key, value in entry.items() if key not in about} for entry in described(name)]
+        for name in ([kind] if kind else TABLES)
+    }
     if as_json:
         say_json(tables, default=str)
         return

@@ -9,12 +9,12 @@ import typer
 
 from privkit import docstrings
 from privkit.cli.accounting import Json
+from privkit.cli.described import described
 from privkit.cli.say import say, say_json
 from privkit.errors import unknown
 from privkit.import_path import imported, with_options
 from privkit.own_parts import kinds_of, own
-from privkit.registry import TABLES, as_written, describe_part, load, table
-from privkit.registry import describe as described
+from privkit.registry import TABLES, as_written, describe_part
 
 _WIDTH = 100
 
@@ -26,12 +26,12 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Describe a part: what it does, and for each option its default, what is allowed, and what it means."""
-    kinds = [kind for kind in TABLES if name in table(kind)]
-    if not kinds and with_options(name) == (name, ""):
-        kinds = kinds_of(imported("the part", name))
-    if not kinds:
-        raise unknown("part", name, {other for kind in TABLES for other in table(kind)})
-    found = [_of(kind, name) for kind in kinds]
+    every = {kind: {entry["name"]: entry for entry in described(kind)} for kind in TABLES}
+    found = [{"kind": kind, **entries[name]} for kind, entries in every.items() if name in entries]
+    if not found and with_options(name) == (name, ""):
+        found = [_own(kind, name) for kind in kinds_of(imported("the part", name))]
+    if not found:
+        raise unknown("part", name, {other for entries in every.values() for other in entries})
     if as_json:
         say_json(found, default=str)
         return
@@ -39,16 +39,11 @@ def describe(
         say(*([""] if number else []), *_shown(part))
 
 
-def _of(kind: str, name: str) -> dict[str, Any]:
-    """One part of one kind."""
-    if name not in table(kind):
-        part = own(kind, name)
-        entry = describe_part(name, part)
-    else:
-        (entry,) = (entry for entry in described(kind) if entry["name"] == name)
-        part = load(table(kind)[name]) if not entry["summary"].startswith("broken: ") else None
-    about = {"text": docstrings.text(part) or entry["summary"], "source": docstrings.source(part)} if part else {}
-    return {"kind": kind, **entry, **about}
+def _own(kind: str, name: str) -> dict[str, Any]:
+    """A user's own part of one kind."""
+    part = own(kind, name)
+    entry = describe_part(name, part)
+    return {"kind": kind, **entry, "text": docstrings.text(part) or entry["summary"], "source": docstrings.source(part)}
 
 
 def _shown(part: dict[str, Any]) -> list[str]:

@@ -1,0 +1,80 @@
+"""What there is, for `list` and `describe`: read from the parts once, and kept in the user's cache until they change.
+
+Reading the parts imports them, and so torch, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import privkit
+from privkit import __version__
+from privkit.caches import cache_folder
+from privkit.early import own_table
+from privkit.errors import PrivkitError
+from privkit.paths import MOST_TEXT, read_bytes, root
+from privkit.registry import plug_ins
+from privkit.sealed import Broken, opened, sealed
+
+
+def described(kind: str) -> list[dict[str, Any]]:
+    """The entries of `privkit.registry.describe`, each with its whole text and its source.
+
+    A kind with plug-ins is read anew each time: they may be anything.
+
+    Args:
+        kind: of `TABLES`.
+    """
+    if any(True for _ in plug_ins(kind)):
+        return _read(kind)
+    file, state = root(cache_folder()) / f"described-{kind}.json", _state(kind)
+    with suppress(OSError, Broken):
+        return list(opened(read_bytes(file, MOST_TEXT), kind=kind, state=state)["entries"])
+    entries = _read(kind)
+    if any(entry["summary"].startswith("broken: ") for entry in entries):  # what it lacks may be installed later
+        return entries
+    with suppress(PrivkitError, OSError):  # a cache that cannot be written costs time alone
+        from privkit.storage import write_text
+
+        write_text(file, sealed({"kind": kind, "state": state, "entries": entries}))
+    return entries
+
+
+def _read(kind: str) -> list[dict[str, Any]]:
+    """The entries from the parts themselves, as JSON has them."""
+    from privkit import docstrings
+    from privkit.registry import describe, load, table
+
+    entries, targets = describe(kind), table(kind)
+    for entry in entries:
+        part = load(targets[entry["name"]]) if not entry["summary"].startswith(("broken: ", "left out: ")) else None
+        if part is not None:
+            entry |= {"text": docstrings.text(part) or entry["summary"], "source": docstrings.source(part)}
+    found: list[dict[str, Any]] = json.loads(json.dumps(entries, default=str))
+    return found
+
+
+def _state(kind: str) -> str:
+    """Changes with every file of privkit, the table of the kind, and the Python that reads them."""
+    return sha256(
+        json.dumps([_files(), sorted(own_table(kind).items()), __version__, sys.version]).encode()
+    ).hexdigest()
+
+
+@cache
+def _files() -> list[tuple[str, int, int]]:
+    """Path, time and size of every file of privkit's source; its three libraries may be links."""
+    found = []
+    for folder, folders, names in os.walk(str(Path(privkit.__file__).parent), followlinks=True):
+        folders[:] = [name for name in folders if name not in ("__pycache__", "papers")]
+        for name in (name for name in names if name.endswith(".py")):
+            known = os.stat(os.path.join(folder, name))
+            found.append((os.path.join(folder, name), known.st_mtime_ns, known.st_size))
+    return sorted(found)
