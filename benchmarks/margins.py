@@ -30,6 +30,10 @@ from typing import Any
 from run import machine
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # where the tests lie
+
+from tests.margins import digest, signed  # noqa: E402
+
 RECORD = ROOT / "benchmarks" / "results" / "margins" / "runs.jsonl"
 TABLE = RECORD.with_name("table.md")
 NUMERICS: dict[str, dict[str, str]] = {
@@ -109,14 +113,6 @@ class Margin:
         """Whether its sides differ between runs by more than the last digits."""
         gaps = self.gaps
         return len(gaps) > 1 and max(gaps) - min(gaps) > 1e-6 * max(map(abs, gaps))
-
-
-def signed(sides: list[Any]) -> float:
-    """As `tests.margins.signed`, which cannot be imported without a change of what is random."""
-    left, sign, right, *tolerance = sides
-    if tolerance:
-        return float(tolerance[0] - abs(left - right))
-    return float(left - right if ">" in sign else right - left)
 
 
 def recorded() -> dict[str, list[dict[str, Any]]]:
@@ -237,13 +233,15 @@ def quick(seconds: float) -> int:
     """The thinnest recorded tests that are still there, with their own seeds, under arithmetic of other machines."""
     lines = recorded()
     moving = {name: [one for one in margins(some) if one.moves is not False] for name, some in lines.items()}
-    chosen, left = [], seconds
+    chosen: list[str] = []
+    left = seconds
     for name in sorted((name for name, some in moving.items() if some), key=lambda name: moving[name][0].deviations):
-        path, _, test = name.partition("::")
+        path, function = ROOT / name.partition("::")[0], name.partition("::")[2].partition("[")[0]
+        now = digest(path, function) if path.exists() else ""
         cost = max(line["seconds"] for line in lines[name])
-        there = (ROOT / path).exists() and f"def {test.partition('[')[0]}(" in (ROOT / path).read_text("utf-8")
-        if there and cost <= left:
-            chosen, left = [*chosen, name], left - cost
+        if now and cost <= left:  # of a test that was changed, all parameters: these may be others now
+            chosen.append(name if now == lines[name][0]["digest"] else name.partition("[")[0])
+            left -= cost
     return max(pytest_command(numerics, *chosen) for numerics in ("default", "avx2"))
 
 

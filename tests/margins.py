@@ -161,10 +161,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def digest(path: Path, name: str) -> str:
-    """Of a test's text, without its comments; "" if it is not there."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    texts = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
-    return hashlib.sha256(texts[0].encode()).hexdigest()[:12] if texts else ""
+    """Of a test's text and what its file defines beside tests, without comments; "" if it is not there."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    names = [node.name if isinstance(node, ast.FunctionDef) else "" for node in body]
+    used = [
+        ast.unparse(node)
+        for node, called in zip(body, names, strict=True)
+        if called == name or not (called.startswith("test_") or isinstance(node, ast.Import | ast.ImportFrom))
+    ]
+    return hashlib.sha256("\n".join(used).encode()).hexdigest()[:12] if name in names else ""
 
 
 @pytest.hookimpl(trylast=True)
