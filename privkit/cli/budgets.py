@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Any
 
 from privkit.accountants import answer
 from privkit.accountants.spelling import TOO_MANY
@@ -57,7 +58,7 @@ def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]
 def _row(entry: Entry, outcome: Certificate | str, compare: bool) -> tuple[BudgetRow, Certificate | None]:
     """A certificate, or why there is none, as a row of a report."""
     kind = str(entry.cells.get("mechanism") or "")
-    read = {"row": entry.row, "name": entry.name, "mechanism": kind}
+    read: dict[str, Any] = {"row": entry.row, "name": entry.name, "mechanism": kind}
     columns = tuple((name, plain(value)) for name, value in entry.given.items() if name != TOO_MANY)
     if isinstance(outcome, str) or entry.mechanism is None or entry.delta is None:
         error = str(outcome).removeprefix(f"{entry.where}: ")

@@ -71,8 +71,8 @@ class Batch:
 
     def joined(self, other: Batch) -> Batch:
         """These records and then those of another batch of the same domain."""
-        parts = {name: torch.cat([getattr(self, name), getattr(other, name)]) for name in ("x", "y", "ids")}
-        return replace(self, **parts)
+        x, y, ids = (torch.cat([getattr(self, name), getattr(other, name)]) for name in ("x", "y", "ids"))
+        return replace(self, x=x, y=y, ids=ids)
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device."""
