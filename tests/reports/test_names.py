@@ -170,7 +170,14 @@ class Page(HTMLParser):
     def handle_comment(self, data: str) -> None:
         raise AssertionError(data)
 
-    handle_decl = unknown_decl = handle_pi = handle_comment  # type: ignore[assignment]
+    def handle_decl(self, decl: str) -> None:
+        raise AssertionError(decl)
+
+    def unknown_decl(self, data: str) -> None:
+        raise AssertionError(data)
+
+    def handle_pi(self, data: str) -> None:
+        raise AssertionError(data)
 
 
 @pytest.mark.parametrize("count", SIZES)
