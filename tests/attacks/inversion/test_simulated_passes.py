@@ -40,12 +40,14 @@ from tests.attacks.sessions import Killed, Session
 from tests.attacks.victims import answering
 
 
-def asking(attack: Adaptive, release: Release, session: Any = None, **rules: Any) -> tuple[Reconstruction, int]:
+def asking(
+    attack: Adaptive, release: Release, session: Any = None, seed: int = 0, **rules: Any
+) -> tuple[Reconstruction, int]:
     """The attack under a threat model, and the rounds that it asked."""
     allowed = QueryRules(**rules)
     queries = Queries(answering(release), allowed)
     held = replace(knowledge(release), views=views(release, attack.passes), query=queries, rules=allowed)
-    found = attack.run(held, Generator().manual_seed(0), CountingSession(session or Session(), queries))
+    found = attack.run(held, Generator().manual_seed(seed), CountingSession(session or Session(), queries))
     return found, queries.rounds
 
 
@@ -53,9 +55,18 @@ def asking(attack: Adaptive, release: Release, session: Any = None, **rules: Any
     ("release", "passes", "rounds"), [(shuffled, 3, 16 + 20 + 2), (batch_shuffled, 6, 16 + 2 + 400 + 50)]
 )
 def test_tokens_that_can_be_read_are_shuffled_without_a_query(release: Release, passes: int, rounds: int) -> None:
-    """The decoder starts with the patches behind tokens, and learns more from fewer rounds."""
+    """The decoder starts with the patches behind tokens, and learns more from fewer rounds.
+
+    One seed's errors after four epochs differ by less than seeds do; those of three after one epoch by far more.
+    """
+    errors = {
+        images: sum(
+            error(asking(Adaptive(passes=passes, epochs=1, read=images), release, seed=seed)[0]) for seed in range(3)
+        )
+        for images in (None, 0)
+    }
+    assert errors[None] < 0.95 * errors[0]
     read, anew = (asking(Adaptive(passes=passes, epochs=4, read=images), release) for images in (None, 0))
-    assert error(read[0]) < 0.95 * error(anew[0])
     assert read[1] == rounds < anew[1]
     assert "tokens of 400 own images were read" in read[0].note
     assert not anew[0].note
