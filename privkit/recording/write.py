@@ -14,6 +14,7 @@ from privkit.errors import UsageError
 from privkit.recording.files import packed
 from privkit.recording.read import Recording, read_recording
 from privkit.recording.schema import FILE, SCHEMA_VERSION
+from privkit.paths import root
 from privkit.sealed import digests
 from privkit.storage import write_bytes, write_record, writing
 
@@ -43,6 +44,7 @@ def write_recording(
         UsageError: if the folder holds something.
         DataError: if what was given does not fit together.
     """
+    folder = root(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(os.scandir(folder)):
