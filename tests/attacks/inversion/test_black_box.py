@@ -58,7 +58,7 @@ FLOOR = error(MeanImage().run(replace(knowledge(), views=views()), Generator()))
 WINS: dict[str, tuple[int, float]] = {
     "mae": (6, 0.1),
     "released": (25, 0.5),
-    "set": (20, 0.65),
+    "set": (25, 0.65),
     "message": (10, 0.85),
     "convolutions": (12, 0.3),
     "autoencoder": (6, 0.3),
