@@ -147,7 +147,6 @@ def without(batch: Batch, known: Batch) -> Batch:
     """The records of a batch that are not among the known ones: two datasets may share some.
 
         >>> import torch
-    from numpy.typing import NDArray
         >>> batch = Batch(x=torch.rand(3, 1, 2, 2), y=torch.zeros(3, dtype=torch.int64), ids=torch.arange(3))
         >>> without(batch, batch[1:2]).ids
         tensor([0, 2])

@@ -201,5 +201,5 @@ def test_a_full_disk_stops_with_one_sentence_and_keeps_what_is_finished(
 
 
 def test_a_run_folder_that_cannot_be_written() -> None:
-    with pytest.raises(StorageError, match="cannot write"):
+    with pytest.raises(RunFolderError, match="cannot make the folder /proc/privkit"):
         again(Path("/proc/privkit"))
