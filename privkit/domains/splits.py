@@ -146,10 +146,10 @@ def spare(
 def without(batch: Batch, known: Batch) -> Batch:
     """The records of a batch that are not among the known ones: two datasets may share some.
 
-        >>> import torch
-        >>> batch = Batch(x=torch.rand(3, 1, 2, 2), y=torch.zeros(3, dtype=torch.int64), ids=torch.arange(3))
-        >>> without(batch, batch[1:2]).ids
-        tensor([0, 2])
+    >>> import torch
+    >>> batch = Batch(x=torch.rand(3, 1, 2, 2), y=torch.zeros(3, dtype=torch.int64), ids=torch.arange(3))
+    >>> without(batch, batch[1:2]).ids
+    tensor([0, 2])
     """
     seen = set(known.domain.fingerprints(known.x))
     kept = [row for row, print_ in enumerate(batch.domain.fingerprints(batch.x)) if print_ not in seen]
