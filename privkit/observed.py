@@ -178,7 +178,11 @@ def _places() -> frozenset[str]:
     """Folders of which nothing is noted."""
     python = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), site.getusersitepackages()}
     here = os.path.dirname(os.path.abspath(__file__))
-    ours = {here, *(os.path.realpath(os.path.join(here, library)) for library in ("", *_LIBRARIES)), str(cache_folder())}
+    ours = {
+        here,
+        *(os.path.realpath(os.path.join(here, library)) for library in ("", *_LIBRARIES)),
+        str(cache_folder()),
+    }
     return frozenset({*_SYSTEM, *(os.path.abspath(place) for place in python), *ours} - {os.path.sep})
 
 

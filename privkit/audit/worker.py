@@ -152,8 +152,8 @@ class CellWorker:
             there = other.provenance.files if other.status != "error" else {}
             if changed := sorted(name for name in read & there.keys() if there[name] != row.provenance.files[name]):
                 raise RunFolderError(
-                    f"the file {changed[0]} was edited while the cells of {self.folder.path} were computed; restore it, "
-                    "or give --again to recompute what it touches"
+                    f"the file {changed[0]} was edited while the cells of {self.folder.path} were computed; restore "
+                    "it, or give --again to recompute what it touches"
                 )
 
     def _ended(self, row: Row) -> None:

@@ -233,7 +233,11 @@ class RunFolder:
         past = Provenance.model_validate(record["made_of"])
         if record["seed"] != seed:
             past = past.model_copy(update={"data": made_of.data})
-        return None if differences(past, as_it_is_now(past, made_of)) else tuple(Check.model_validate(check) for check in record["checks"])
+        return (
+            None
+            if differences(past, as_it_is_now(past, made_of))
+            else tuple(Check.model_validate(check) for check in record["checks"])
+        )
 
     def write_checks(self, path: Path, seed: int, made_of: Provenance, checks: tuple[Check, ...]) -> None:
         """Store checks with what they are made of."""
