@@ -32,6 +32,9 @@ _WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 ABSENT = "absent"
 """In the place of a hash: code looked for the file, and there was none."""
 
+MODULES = os.path.abspath("/<modules>")
+"""In the place of a source file: it read whatever module anybody loaded."""
+
 _plugins: set[str] = set()  # top-level packages of the parts, which may be installed
 _read: dict[str, dict[str, None]] = {}  # source file -> files that it read
 _hashes: dict[str, str] = {}  # file -> SHA-256 at its last opening
@@ -134,7 +137,7 @@ def _note(path: str, flags: int, frame: FrameType | None) -> None:
         if flags & _WRITES:
             _left_out.update({path} if called else ())  # a script that edits a file between two runs is no part
             return
-        for reader in readers:
+        for reader in (*readers, *([MODULES] if path.endswith(".py") else [])):
             _read.setdefault(reader, {})[path] = None
         stat = os.stat(path) if os.path.isfile(path) else None
         known = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) if stat else ()

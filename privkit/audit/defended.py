@@ -70,7 +70,7 @@ def defended_model(
     folder: RunFolder,
     progress: Progress,
     log: Callable[[str], None],
-    note: Callable[[], None] = lambda: None,
+    note: Callable[[], object] = lambda: None,
 ) -> DefendedModel:
     """The trained model of this cell, from the run folder where it is finished; `note` is called before it is kept."""
     splits, seed = seed_data.splits, cell.seed

@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 from privkit.errors import UsageError
-from privkit.observed import ABSENT, content, hash_file, read_by
+from privkit.observed import ABSENT, MODULES, content, hash_file, read_by
 from privkit.reports.schema import Provenance
 
 _OWN = ("privkit", "privkit.accountants", "privkit.attacks", "privkit.reports")
@@ -26,6 +26,9 @@ _LIBRARIES = frozenset({"torch", "torchvision", "timm", "numpy", "scipy", "skima
 
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".onnx", ".h5")
 """How the names of files end that code may load weights from."""
+
+_IMPORTS = ("import_module", "__import__")
+"""Functions that import a module by a name."""
 
 _seen: dict[str, tuple[object, str]] = {}
 """Module -> its specification in this process and the hash of its file when it was first looked at."""
@@ -119,11 +122,12 @@ def files_read(made_of: Provenance) -> dict[str, str]:
     """
     paths = {os.path.abspath(path) for name in made_of.code if (path := _source(name, made_of.code[name]))}
     known = {(os.path.basename(name), digest) for name, digest in made_of.files.items()}
+    computed = any(_computes_imports(_tree(Path(path))) for path in paths)  # of a module that is loaded already
     found = {}
-    for path, digest in read_by(paths).items():
-        name = path.removeprefix(os.getcwd() + os.path.sep)
-        if path not in paths and (os.path.basename(path), digest) not in known:
-            found[path if name in made_of.files else name] = digest
+    for file, digest in read_by(paths | ({MODULES} if computed else set())).items():
+        name = file.removeprefix(os.getcwd() + os.path.sep)
+        if file not in paths and (os.path.basename(file), digest) not in known:
+            found[file if name in made_of.files else name] = digest
     return found
 
 
@@ -207,6 +211,17 @@ def _variables(tree: ast.AST) -> Iterator[tuple[str, str]]:
             yield f"${key.value}", ABSENT if value is None else hashlib.sha256(value.encode()).hexdigest()
 
 
+def _computes_imports(tree: ast.AST) -> bool:
+    """Whether a source imports modules by names that it does not write out."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
+    return any(_called(node) in _IMPORTS and not isinstance(node.args[0], ast.Constant) for node in calls)
+
+
+def _called(node: ast.Call) -> str:
+    """The last name of what is called."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
 def _imports(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
     """Names that a source file may import, modules and attributes alike."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -220,8 +235,7 @@ def _imports(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
                 yield base
             yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+            if _called(node) in _IMPORTS and isinstance(node.args[0].value, str):
                 yield node.args[0].value
 
 

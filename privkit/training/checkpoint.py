@@ -25,7 +25,7 @@ class Checkpoint:
         self,
         path: Path | None = None,
         report: Callable[[int, int, float], None] | None = None,
-        note: Callable[[], None] = lambda: None,
+        note: Callable[[], object] = lambda: None,
     ) -> None:
         self._path, self._report, self._note = path, report, note
         self._cost, self._saved_at = 0.0, perf_counter()

@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from privkit.import_path import imported
 from privkit.registry import table
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
+from privkit.run.ingredients import Ingredients
 from privkit.run.sources import as_it_is_now, files_read, sources
 from privkit.settings import resolve
 from tests.small import SMALL
@@ -201,6 +202,30 @@ def test_a_file_counts_for_its_readers_alone(home: Path) -> None:
     part(home, BODIES["csv"], "second").work()
     assert set(seen("first").files) == {"settings.json"}
     assert set(seen("second").files) == {"table.csv"}
+
+
+def test_a_module_of_a_computed_name_counts_for_all_that_may_load_it(home: Path) -> None:
+    """The second part finds it loaded, so that no file is opened."""
+    for name in ("first", "second"):
+        part(home, BODIES["import_module by a variable"], name).work()
+        assert set(seen(name).files) == {"helper.py"}
+    part(home, BODIES["csv"], "third").work()
+    assert set(seen("third").files) == {"table.csv"}
+
+
+def test_a_row_of_another_worker_read_something_else(small_run: AuditRun) -> None:
+    def read(row: Row, digest: str) -> Row:
+        files = {"settings.json": digest, "net.pt": digest}
+        return row.model_copy(update={"provenance": row.provenance.model_copy(update={"files": files})})
+
+    first, second = small_run.rows
+    queue, folder = SimpleNamespace(rows=[read(first, "a")]), SimpleNamespace(path=small_run.folder)
+    worker = cast("CellWorker", SimpleNamespace(queue=queue, folder=folder))
+    static = Provenance(files={"net.pt": "b"})
+    made_of = Ingredients(model=static, control=static, cell=static)
+    CellWorker._check_files(worker, read(second, "a"), made_of)
+    with pytest.raises(RunFolderError, match=r"the file settings\.json was edited while the cells of"):
+        CellWorker._check_files(worker, read(second, "b"), made_of)
 
 
 def test_what_is_left_out(home: Path) -> None:
