@@ -32,9 +32,6 @@ _WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 ABSENT = "absent"
 """In the place of a hash: code looked for the file, and there was none."""
 
-MODULES = os.path.abspath("/<modules>")
-"""In the place of a source file: it read whatever module anybody loaded."""
-
 _plugins: set[str] = set()  # top-level packages of the parts, which may be installed
 _read: dict[str, dict[str, None]] = {}  # source file -> files that it read
 _hashes: dict[str, str] = {}  # file -> SHA-256 at its last opening
@@ -82,24 +79,27 @@ def begin() -> None:
         _mixed.clear()
 
 
-def read_by(sources: Iterable[str]) -> dict[str, str]:
+def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[str, str]:
     """File -> SHA-256 of all that these source files read, the other sources that they ran among it.
 
     Args:
         sources: paths.
+        or_by_others: paths that count as read by them if anybody read them.
 
     Raises:
         UsageError: if a file was edited after it was read: numbers of both contents would be mixed.
     """
-    waiting, found = [os.path.abspath(source) for source in sources], dict[str, str]()
-    looked = set(waiting)
+    roots, found = {os.path.abspath(source) for source in sources}, dict[str, str]()
     with _lock:
+        waiting = [*roots, *(set(or_by_others) & _hashes.keys())]
+        looked = set(waiting)
         while waiting:
-            for file in set(_read.get(waiting.pop(), ())) - looked:
-                looked.add(file)
-                waiting.append(file)
-                if not _below(file, _left_out):
-                    found[file] = _hashes[file]
+            file = waiting.pop()
+            if file in _hashes and file not in roots and not _below(file, _left_out):
+                found[file] = _hashes[file]
+            more = set(_read.get(file, ())) - looked
+            looked |= more
+            waiting += more
         for file, digest in sorted(found.items()):
             if file in _mixed or content(file) != digest:
                 raise UsageError(
@@ -137,7 +137,7 @@ def _note(path: str, flags: int, frame: FrameType | None) -> None:
         if flags & _WRITES:
             _left_out.update({path} if called else ())  # a script that edits a file between two runs is no part
             return
-        for reader in (*readers, *([MODULES] if path.endswith(".py") else [])):
+        for reader in readers:
             _read.setdefault(reader, {})[path] = None
         stat = os.stat(path) if os.path.isfile(path) else None
         known = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) if stat else ()

@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 from privkit.errors import UsageError
-from privkit.observed import ABSENT, MODULES, content, hash_file, read_by
+from privkit.observed import ABSENT, content, hash_file, read_by
 from privkit.reports.schema import Provenance
 
 _OWN = ("privkit", "privkit.accountants", "privkit.attacks", "privkit.reports")
@@ -122,11 +122,13 @@ def files_read(made_of: Provenance) -> dict[str, str]:
     """
     paths = {os.path.abspath(path) for name in made_of.code if (path := _source(name, made_of.code[name]))}
     known = {(os.path.basename(name), digest) for name, digest in made_of.files.items()}
-    computed = any(_computes_imports(_tree(Path(path))) for path in paths)  # of a module that is loaded already
+    loaded: set[str] = set()
+    if any(_computes_imports(_tree(Path(path))) for path in paths):  # it may take what another part had loaded
+        loaded = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
     found = {}
-    for file, digest in read_by(paths | ({MODULES} if computed else set())).items():
+    for file, digest in read_by(paths, loaded).items():
         name = file.removeprefix(os.getcwd() + os.path.sep)
-        if file not in paths and (os.path.basename(file), digest) not in known:
+        if (os.path.basename(file), digest) not in known:
             found[file if name in made_of.files else name] = digest
     return found
 
@@ -234,9 +236,10 @@ def _imports(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
             if base:
                 yield base
             yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            if _called(node) in _IMPORTS and isinstance(node.args[0].value, str):
-                yield node.args[0].value
+        elif isinstance(node, ast.Call) and node.args and _called(node) in _IMPORTS:
+            given = node.args[0]
+            if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                yield given.value
 
 
 def _held(module: ModuleType | None) -> Iterator[tuple[str, ModuleType | None]]:
