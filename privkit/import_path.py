@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from privkit.errors import PrivkitError, UsageError, one_line, shortened
+from privkit.observed import watch
 
 _OURS = frozenset(
     {
@@ -109,6 +110,7 @@ def imported(what: str, path: str) -> Any:
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)  # last, so that a user's file never hides an installed package
+    watch(module)
     try:
         home = import_module(module)
     except (MemoryError, PrivkitError):

@@ -15,6 +15,7 @@ from privkit.constraints import allowed
 from privkit.docstrings import meanings
 from privkit.errors import PrivkitError, UsageError, one_line, shortened, unknown
 from privkit.import_path import with_options
+from privkit.observed import watch
 from privkit.own_parts import is_own, one_of, own
 from privkit.toml_text import TomlError, TooMuch, parse_toml
 
@@ -77,6 +78,7 @@ def load(target: str) -> Any:
         UsageError: if it cannot be imported, whatever its module does.
     """
     module, _, name = target.partition(":")
+    watch(module)
     try:
         return getattr(import_module(module), name)
     except (MemoryError, PrivkitError):

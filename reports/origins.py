@@ -41,6 +41,8 @@ def _change(section: str, key: str, before: str | None, after: str | None, seed:
         return "the images" if seed is None else f"the images of seed {seed}"
     if section == "code":
         return f"the source of {key}"
+    if section == "files" and key.startswith("$"):
+        return f"the environment variable {key[1:]}"
     if section == "files":
         return f"the file {key}" if after is not None else f"the file {key}, which is gone"
     if before and after and before.partition(",")[0] == after.partition(",")[0] and key == "privkit":

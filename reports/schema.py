@@ -71,8 +71,9 @@ class Provenance(Frozen):
     """What numbers are made of. A run folder goes on only where all of it but `noted` is as it was.
 
     `data`: part of the images -> SHA-256 of ids, labels and pixels. `code`: module outside privkit -> SHA-256 of its
-    source. `files`: checkpoints and feature networks -> their content. `packages`: privkit, Python and the libraries
-    that compute -> version. `machine`: device and threads. `noted`: commit, processor and system, which may change.
+    source. `files`: checkpoints, feature networks and what a user's own code read -> their content. `packages`:
+    privkit, Python and the libraries that compute -> version. `machine`: device and threads. `noted`: commit,
+    processor and system, which may change.
     """
 
     data: dict[str, str] = {}

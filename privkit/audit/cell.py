@@ -6,6 +6,7 @@ import traceback
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from privkit.attacks.base import AnyAttack, AttackDiverged, NotApplicable, known_to, threat_model
@@ -110,6 +111,7 @@ def run_cell(
         log(traceback.format_exc())
         reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"
         row = base.model_copy(update={"status": "error", "reason": reason})
+    row = row.model_copy(update={"provenance": folder.note(cell, made_of)})
     told = () if context is None else (*filter(None, [tuning]), *_told(context))
     storages = cell.defense.spec.storages
     held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
@@ -183,7 +185,7 @@ def _trained(
     log: _Log,
 ) -> TrainedContext:
     """Train (or load) the defended model and record the wire; the row has what holds whatever an attack finds."""
-    model = defended_model(config, cell, seed_data, folder, progress, log)
+    model = defended_model(config, cell, seed_data, folder, progress, log, partial(folder.note, cell, made_of))
     attack: AnyAttack = cell.attack.spec
     times = attack.mounting.passes
     recording = record(

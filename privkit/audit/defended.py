@@ -70,8 +70,9 @@ def defended_model(
     folder: RunFolder,
     progress: Progress,
     log: Callable[[str], None],
+    note: Callable[[], object] = lambda: None,
 ) -> DefendedModel:
-    """The trained model of this cell, from the run folder where it is finished."""
+    """The trained model of this cell, from the run folder where it is finished; `note` is called before it is kept."""
     splits, seed = seed_data.splits, cell.seed
     edge, upper, places = untrained(config, cell, seed_data)
     home = folder.model(cell.model_id)
@@ -81,7 +82,7 @@ def defended_model(
         log("defended model: taken from the run folder")
         return DefendedModel(edge=edge.eval(), upper=upper.eval(), known=finished)
     progress.stage(f"train {cell.defense.label}, seed {seed}")
-    checkpoint = Checkpoint(home / CHECKPOINT, progress.step)
+    checkpoint = Checkpoint(home / CHECKPOINT, progress.step, note)
 
     def trained_model() -> tuple[Clients, nn.Module, Trained]:
         edge, upper, _ = untrained(config, cell, seed_data)
@@ -124,6 +125,7 @@ def defended_model(
         "notes": _notes(edge, upper),
         "files": files,
     }
+    note()
     write_record(home / TRAINED, {"model": cell.model_id, **finished})  # last: it marks the model as finished
     checkpoint.remove()
     log(f"defended model: trained {config.budget.epochs} epochs")

@@ -16,6 +16,7 @@ from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
 from privkit.run.records import holds
+from privkit.run.sources import as_it_is_now
 
 
 def refresh(
@@ -54,6 +55,7 @@ def refresh(
         now = made_of[cell.id].on(images[cell.seed])
         for home, there in stored.items():
             here = now.model if home == folder.model(cell.model_id) else now.cell
+            here = here if there is None else as_it_is_now(there, here)
             if differs := _changes(there, here, cell.seed):
                 touched[home] = None
                 changed |= dict.fromkeys(differs)

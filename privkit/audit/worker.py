@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from privkit import __version__
+from privkit import __version__, observed
 from privkit.audit.cell import run_cell
 from privkit.audit.report import build
 from privkit.audit.seed_data import SeedData, prepare
@@ -62,6 +62,7 @@ class CellWorker:
     def __post_init__(self) -> None:
         cells = plan(self.config)
         self.queue = Queue(self.folder, cells, self.config.gates)
+        observed.begin()
         self._perception = Perception.of(self.config.features, self.device, self.config.own_metrics)
         planned = [(part, plan(replace(part, also=()))) for part in self.config.parts]
         here = circumstances(self.device.type, self.threads)
@@ -136,7 +137,24 @@ class CellWorker:
         part = self._parts[cell.id]
         images = self._seed_data(cell.seed, part)
         made_of = self._made_of[cell.id].on(images.hashes)
-        return run_cell(part, cell, images, self.folder, self.progress, made_of)
+        row = run_cell(part, cell, images, self.folder, self.progress, made_of)
+        self._check_files(row, made_of)
+        return row
+
+    def _check_files(self, row: Row, made_of: Ingredients) -> None:
+        """Hold the files that a cell read against those of earlier rows.
+
+        Raises:
+            RunFolderError: if one of them had another content.
+        """
+        read = row.provenance.files.keys() - made_of.cell.files.keys()
+        for other in self.queue.rows:
+            there = other.provenance.files if other.status != "error" else {}
+            if changed := sorted(name for name in read & there.keys() if there[name] != row.provenance.files[name]):
+                raise RunFolderError(
+                    f"the file {changed[0]} was edited while the cells of {self.folder.path} were computed; restore "
+                    "it, or give --again to recompute what it touches"
+                )
 
     def _ended(self, row: Row) -> None:
         """Say how a cell ended."""

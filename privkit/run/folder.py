@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from privkit.errors import DamagedFile, RunFolderError
+from privkit.observed import leave_out
 from privkit.paths import file_name, inside, open_file, root
 from privkit.reports.origins import differences
 from privkit.reports.schema import Check, Manifest, Provenance, Row
@@ -31,6 +32,7 @@ from privkit.run.records import (
     read_manifest,
     read_row,
 )
+from privkit.run.sources import as_it_is_now
 from privkit.run.workers import HEARTBEAT, STALE, Role, Worker, Workers
 from privkit.sealed import Broken, altered, digests
 from privkit.storage import (
@@ -93,6 +95,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         """Join the run, or begin it."""
         make_root(self.path)
+        leave_out(self.path)
         with writing(self.path / ".lock"):
             self.unlocked = _no_locks(open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT))
         with self.exclusive():
@@ -230,7 +233,11 @@ class RunFolder:
         past = Provenance.model_validate(record["made_of"])
         if record["seed"] != seed:
             past = past.model_copy(update={"data": made_of.data})
-        return None if differences(past, made_of) else tuple(Check.model_validate(check) for check in record["checks"])
+        return (
+            None
+            if differences(past, as_it_is_now(past, made_of))
+            else tuple(Check.model_validate(check) for check in record["checks"])
+        )
 
     def write_checks(self, path: Path, seed: int, made_of: Provenance, checks: tuple[Check, ...]) -> None:
         """Store checks with what they are made of."""
@@ -250,18 +257,37 @@ class RunFolder:
         return None if record is None else Provenance.model_validate(record["made_of"])
 
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
-        """Store what a cell and its model are made of, before they are made.
+        """Store what a cell and its model are made of, before they are made; and again, when more of it was seen.
 
         Raises:
-            RunFolderError: if the images changed since this command looked at them.
+            RunFolderError: if the images or a file changed since this command looked at them.
         """
         for home, provenance in ((self.model(cell.model_id), made_of.model), (self.cell(cell.id), made_of.cell)):
-            known = self.made_of(home)
-            if known is not None and not (changes := differences(known, provenance, seed=cell.seed)):
-                continue
-            if known is not None and holds(home):
+            known, changes = self.made_of(home), list[str]()
+            if known is not None:
+                provenance = as_it_is_now(known, provenance)
+                seen = known.model_copy(update={"files": provenance.files | known.files})
+                changes = differences(seen, provenance, seed=cell.seed)
+                if not changes and seen.files == known.files:
+                    continue
+            if changes and holds(home):
                 raise RunFolderError(f"{', '.join(changes)} changed while this command ran; run it again")
             write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
+
+    def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
+        """Store what the code of a cell and its model was seen to read so far, and return what the row is made of.
+
+        Raises:
+            UsageError: if a file was edited since the code read it.
+            RunFolderError: if it is not what an earlier process of this run read.
+        """
+        if not made_of.cell.code:
+            return made_of.cell
+        seen = made_of.seen()
+        self.begin(cell, seen)
+        model = self.made_of(self.model(cell.model_id))  # another process may have trained it
+        files = {} if model is None else model.files
+        return seen.cell.model_copy(update={"files": files | seen.cell.files})
 
     def set_aside(self, homes: Iterable[Path]) -> None:
         """Move models and cells that are to be made anew to RUN/superseded: nothing finished is lost."""

@@ -10,11 +10,12 @@ from typing import Any
 from privkit.attacks.scores.image import IMAGE_METRICS
 from privkit.config import AuditConfig
 from privkit.metrics.perception import Perception
+from privkit.observed import hash_file
 from privkit.registry import Component, distribution, parse, table
 from privkit.reports.schema import Provenance
 from privkit.run.plan import Cell
 from privkit.run.provenance import versions
-from privkit.run.sources import hash_file, sources
+from privkit.run.sources import files_read, sources
 
 _TRAINED_ON = ("private", "validation", "test")
 """Parts of the data that a defended model and its accuracy are made of."""
@@ -46,6 +47,19 @@ class Ingredients:
             control=self.control.model_copy(update={"data": dict(images)}),
             cell=self.cell.model_copy(update={"data": dict(images)}),
         )
+
+    def seen(self) -> Ingredients:
+        """The same with the files that the code of each was seen to read in this process.
+
+        Raises:
+            UsageError: if one was edited since.
+        """
+        made = [made_of.model_copy(update={"files": made_of.files | files_read(made_of)}) for made_of in self._each]
+        return Ingredients(model=made[0], control=made[1], cell=made[2])
+
+    @property
+    def _each(self) -> tuple[Provenance, Provenance, Provenance]:
+        return self.model, self.control, self.cell
 
 
 def ingredients(

@@ -15,6 +15,8 @@ from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 from privkit.errors import UsageError
+from privkit.observed import ABSENT, content, hash_file, read_by
+from privkit.reports.schema import Provenance
 
 _OWN = ("privkit", "privkit.accountants", "privkit.attacks", "privkit.reports")
 """privkit's own trees; in a checkout the three libraries lie beside the package."""
@@ -24,6 +26,9 @@ _LIBRARIES = frozenset({"torch", "torchvision", "timm", "numpy", "scipy", "skima
 
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".onnx", ".h5")
 """How the names of files end that code may load weights from."""
+
+_IMPORTS = ("import_module", "__import__")
+"""Functions that import a module by a name."""
 
 _seen: dict[str, tuple[object, str]] = {}
 """Module -> its specification in this process and the hash of its file when it was first looked at."""
@@ -51,15 +56,9 @@ def own_source() -> str:
     return digest.hexdigest()
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
 class Sources(NamedTuple):
-    """What modules are: `code` module -> SHA-256 of its file, `files` name -> SHA-256 of weights that the code names,
-    and `installed` packages that they import."""
+    """What modules are: `code` module -> SHA-256 of its file, `files` name -> SHA-256 of weights and of environment
+    variables ($NAME) that the code names, and `installed` packages that they import."""
 
     code: dict[str, str]
     files: dict[str, str]
@@ -109,7 +108,45 @@ def sources(named: Iterable[str]) -> Sources:
         waiting += [(other, sys.modules.get(other)) for other in _imports(name, path, tree)]
         waiting += _held(module)
         collected.files.update(_weights(path, tree))
+        collected.files.update(_variables(tree))
     return collected
+
+
+def files_read(made_of: Provenance) -> dict[str, str]:
+    """Name -> SHA-256 of the files that code was seen to read in this process, and that its provenance lacks.
+
+    Names are relative to the current folder where they can be.
+
+    Raises:
+        UsageError: if a file was edited since.
+    """
+    paths = {os.path.abspath(path) for name in made_of.code if (path := _source(name, made_of.code[name]))}
+    known = {(os.path.basename(name), digest) for name, digest in made_of.files.items()}
+    loaded: set[str] = set()
+    if any(_computes_imports(_tree(Path(path))) for path in paths):  # it may take what another part had loaded
+        loaded = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
+    found = {}
+    for file, digest in read_by(paths, loaded).items():
+        name = file.removeprefix(os.getcwd() + os.path.sep)
+        if (os.path.basename(file), digest) not in known:
+            found[file if name in made_of.files else name] = digest
+    return found
+
+
+def _source(name: str, digest: str) -> Path | None:
+    """Where a module's source lies, if it still is what a command began with."""
+    path = _file(name, sys.modules.get(name))
+    if path is not None and content(str(path)) != digest:
+        raise UsageError(f"{path} was edited while this command ran; start it anew, and edit no file while it runs")
+    return path
+
+
+def as_it_is_now(there: Provenance, here: Provenance) -> Provenance:
+    """What a command is made of, with the content that files of a stored number have now: it read them at that time."""
+    names = [name for name in there.files if name not in here.files and not name.startswith("$")]
+    now = {name: content(name) for name in names}
+    found = {name: digest for name, digest in now.items() if digest != ABSENT or there.files[name] == ABSENT}
+    return here.model_copy(update={"files": here.files | found}) if found else here
 
 
 def _file(name: str, module: ModuleType | None) -> Path | None:
@@ -163,6 +200,30 @@ def _weights(path: Path, tree: ast.AST) -> Iterator[tuple[str, str]]:
                     break
 
 
+def _variables(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Environment variables that a source names where it reads them, with hashes of what they are now."""
+    for node in ast.walk(tree):
+        key: ast.AST | None = None
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("environ"):
+            key = node.slice
+        elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith(("environ.get", "getenv")):
+            key = node.args[0]
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            value = os.environ.get(key.value)
+            yield f"${key.value}", ABSENT if value is None else hashlib.sha256(value.encode()).hexdigest()
+
+
+def _computes_imports(tree: ast.AST) -> bool:
+    """Whether a source imports modules by names that it does not write out."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
+    return any(_called(node) in _IMPORTS and not isinstance(node.args[0], ast.Constant) for node in calls)
+
+
+def _called(node: ast.Call) -> str:
+    """The last name of what is called."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
 def _imports(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
     """Names that a source file may import, modules and attributes alike."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -175,10 +236,10 @@ def _imports(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
             if base:
                 yield base
             yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
-                yield node.args[0].value
+        elif isinstance(node, ast.Call) and node.args and _called(node) in _IMPORTS:
+            given = node.args[0]
+            if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                yield given.value
 
 
 def _held(module: ModuleType | None) -> Iterator[tuple[str, ModuleType | None]]:

@@ -18,10 +18,16 @@ class Checkpoint:
     Args:
         path: the file; None keeps nothing.
         report: called with (done, total, value) after every epoch.
+        note: called before each writing, to note what the state is made of.
     """
 
-    def __init__(self, path: Path | None = None, report: Callable[[int, int, float], None] | None = None) -> None:
-        self._path, self._report = path, report
+    def __init__(
+        self,
+        path: Path | None = None,
+        report: Callable[[int, int, float], None] | None = None,
+        note: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._path, self._report, self._note = path, report, note
         self._cost, self._saved_at = 0.0, perf_counter()
 
     def load(self) -> dict[str, Any] | None:
@@ -38,6 +44,7 @@ class Checkpoint:
         """Write the state in any case: the last good one of a training that diverged."""
         start = perf_counter()
         if self._path is not None:
+            self._note()
             save_state(self._path, state)
             self._saved_at = perf_counter()
             self._cost = self._saved_at - start

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from torch import Generator, Tensor, nn
@@ -129,7 +130,9 @@ class AttackContext:
 
     def checkpoint(self) -> Checkpoint:
         """Where the attack saves itself."""
-        checkpoint = Checkpoint(self.folder.cell(self.cell.id) / ATTACK_CHECKPOINT, self.progress.step)
+        home = self.folder.cell(self.cell.id)
+        note = partial(self.folder.note, self.cell, self.made_of)
+        checkpoint = Checkpoint(home / ATTACK_CHECKPOINT, self.progress.step, note)
         if checkpoint.load() is not None:
             self.log("attack resumed")
         return checkpoint
@@ -153,7 +156,7 @@ class AttackContext:
             Check(name=control.name, passed=control.passed, detail=control.detail, decisive=True) for control in mount()
         )
         self.progress.step(len(checks), len(checks))
-        self.folder.write_checks(path, seed, made_of, checks)
+        self.folder.write_checks(path, seed, self.made_of.seen().control, checks)
         return checks
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:

@@ -1,0 +1,194 @@
+"""Which files a user's own code reads: seen by an audit hook of Python's, since no source says all of them.
+
+A file counts for each source file outside privkit that had a part in its opening. The hook walks the stack outwards
+from the opening to the audit, the command line or the registry, so it needs no switch: where privkit alone opens a
+file, it finds nobody. It is installed with the first part of a user's, and a run without one never has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import site
+import sys
+import threading
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib.util import source_from_cache
+from pathlib import Path
+from types import FrameType
+
+from privkit.caches import cache_folder
+from privkit.errors import UsageError
+
+_CALLERS = ("audit", "cli", "config", "early", "import_path", "recording", "registry", "run", "settings")
+"""Modules of privkit that call a part and that no part calls: outside of them, nothing belongs to the part."""
+_DATA = "privkit.audit.seed_data"
+"""It opens data, whose images are hashed themselves."""
+_LIBRARIES = ("accountants", "attacks", "reports")
+"""In a checkout they lie beside the package."""
+_SYSTEM = ("/usr", "/proc", "/sys", "/dev", "/etc", "/bin", "/lib", "/lib64")
+_WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+ABSENT = "absent"
+"""In the place of a hash: code looked for the file, and there was none."""
+
+_plugins: set[str] = set()  # top-level packages of the parts, which may be installed
+_read: dict[str, dict[str, None]] = {}  # source file -> files that it read
+_hashes: dict[str, str] = {}  # file -> SHA-256 at its last opening
+_stats: dict[str, tuple[int, ...]] = {}  # file -> what says that it need not be hashed again
+_opened: set[str] = set()  # files that were opened in this run
+_mixed: set[str] = set()  # those of them that had two contents
+_left_out: set[str] = set()  # folders of runs, and files that a part wrote
+_busy = threading.local()
+_lock = threading.RLock()
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def content(path: str) -> str:
+    """SHA-256 of a file as it is now, `ABSENT` where there is none that can be read."""
+    try:
+        return hash_file(Path(path)) if os.path.isfile(path) else ABSENT
+    except OSError:
+        return ABSENT
+
+
+def watch(module: str) -> None:
+    """Observe from now on what a module outside privkit, and what it calls, reads; call it before the import."""
+    if module.partition(".")[0] == "privkit":
+        return
+    if not _plugins:
+        cache_folder()  # the hook asks for it
+        sys.addaudithook(_hook)  # for good: Python has no way to remove one
+    _plugins.add(module.partition(".")[0])
+
+
+def leave_out(folder: Path) -> None:
+    """Files below this folder are a run's own."""
+    _left_out.add(os.path.abspath(folder))
+
+
+def begin() -> None:
+    """A run begins: what changed before it does no harm to it."""
+    with _lock:
+        _opened.clear()
+        _mixed.clear()
+
+
+def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[str, str]:
+    """File -> SHA-256 of all that these source files read, the other sources that they ran among it.
+
+    Args:
+        sources: paths.
+        or_by_others: paths that count as read by them if anybody read them.
+
+    Raises:
+        UsageError: if a file was edited after it was read: numbers of both contents would be mixed.
+    """
+    roots, found = {os.path.abspath(source) for source in sources}, dict[str, str]()
+    with _lock:
+        waiting = [*roots, *(set(or_by_others) & _hashes.keys())]
+        looked = set(waiting)
+        while waiting:
+            file = waiting.pop()
+            if file in _hashes and file not in roots and not _below(file, _left_out):
+                found[file] = _hashes[file]
+            more = set(_read.get(file, ())) - looked
+            looked |= more
+            waiting += more
+        for file, digest in sorted(found.items()):
+            if file in _mixed or content(file) != digest:
+                raise UsageError(
+                    f"{file} was edited after this process read it, and its numbers would be of both contents; start "
+                    "the command anew, and edit no file while it runs"
+                )
+    return found
+
+
+def _hook(event: str, given: tuple[object, ...]) -> None:
+    """Note an opening; whatever happens here, the file is opened as if nobody looked."""
+    if event != "open" or getattr(_busy, "on", False):
+        return
+    _busy.on = True
+    try:
+        path, _, flags = given
+        if isinstance(path, str | bytes) and isinstance(flags, int):
+            _note(os.path.abspath(os.fsdecode(path)), flags, sys._getframe(1))
+    except (OSError, ValueError, NotImplementedError):
+        pass
+    finally:
+        _busy.on = False
+
+
+def _note(path: str, flags: int, frame: FrameType | None) -> None:
+    """Add an opening to what is known of its readers."""
+    readers, called = _readers(frame)
+    if not readers:
+        return
+    if "__pycache__" in path:
+        path = source_from_cache(path)
+    if _ignored(path):
+        return
+    with _lock:
+        if flags & _WRITES:
+            _left_out.update({path} if called else ())  # a script that edits a file between two runs is no part
+            return
+        for reader in readers:
+            _read.setdefault(reader, {})[path] = None
+        stat = os.stat(path) if os.path.isfile(path) else None
+        known = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) if stat else ()
+        if path not in _hashes or _stats[path] != known:
+            now = content(path)
+            if path in _opened and _hashes[path] != now:
+                _mixed.add(path)
+            _hashes[path], _stats[path] = now, known
+        _opened.add(path)
+
+
+def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
+    """Source files outside privkit that have a part in what happens, and whether privkit called them.
+
+    There are none where privkit opens a file on its own account, or for the data.
+    """
+    files: set[str] = set()
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name.startswith("privkit."):
+            if name == _DATA:
+                return set(), True
+            if name.split(".")[1] in _CALLERS:
+                return files, True
+        elif name.partition(".")[0] in _plugins or not _ignored(frame.f_code.co_filename):
+            home = frame.f_globals.get("__file__")  # of the source that calls exec, too
+            files |= {os.path.abspath(at) for at in (frame.f_code.co_filename, home) if isinstance(at, str)}
+        frame = frame.f_back
+    return files, False
+
+
+@lru_cache(maxsize=100_000)
+def _ignored(path: str) -> bool:
+    """Whether a path is of Python, of the system, or of an installed package, whose version says enough."""
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
+    return path.startswith("<frozen") or installed or _below(path, _places())
+
+
+@lru_cache(maxsize=1)
+def _places() -> frozenset[str]:
+    """Folders of which nothing is noted."""
+    python = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), site.getusersitepackages()}
+    here = os.path.dirname(os.path.abspath(__file__))
+    ours = {
+        here,
+        *(os.path.realpath(os.path.join(here, library)) for library in ("", *_LIBRARIES)),
+        str(cache_folder()),
+    }
+    return frozenset({*_SYSTEM, *(os.path.abspath(place) for place in python), *ours} - {os.path.sep})
+
+
+def _below(path: str, places: Iterable[str]) -> bool:
+    """Whether a path is one of these places, or lies below one."""
+    return any(path == place or path.startswith(place + os.path.sep) for place in places)
