@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -44,7 +45,8 @@ def runs_own_code(config: AuditConfig) -> bool:
 def contained() -> Iterator[None]:
     """Run code of a user's own: see `undisturbed`; and what would end the process is an error of the block.
 
-    `os._exit` raises inside, except in a process that the code started. What the C library ends, no Python code sees.
+    Threads that it starts are daemons, so that none keeps the process alive after the run. What the C library ends, no
+    Python code sees.
 
     Raises:
         Misbehaved: where the code would have ended the process.
@@ -55,6 +57,30 @@ def contained() -> Iterator[None]:
     privkit.errors.Misbehaved: a part called os._exit(0), which would end the whole audit; let it return \
 instead, or raise an error
     """
+    start = threading.Thread.start
+
+    def as_daemon(thread: threading.Thread) -> None:
+        thread.daemon = True
+        start(thread)
+
+    threading.Thread.start = as_daemon  # type: ignore[method-assign]
+    try:
+        with unending(), undisturbed():
+            yield
+    except (Exception, KeyboardInterrupt, Stopped, OverLimit):
+        raise
+    except BaseException as error:
+        raise Misbehaved(
+            f"a part raised {type(error).__name__}({error}), which would end the whole audit; let it return instead, "
+            "or raise an error"
+        ) from error
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+
+
+@contextmanager
+def unending() -> Iterator[None]:
+    """`os._exit` raises `Misbehaved` inside, in any thread, except in a process that the code started."""
     process, end = os.getpid(), os._exit
 
     def refused(status: int = 0) -> NoReturn:
@@ -67,14 +93,6 @@ instead, or raise an error
 
     os._exit = refused
     try:
-        with undisturbed():
-            yield
-    except (Exception, KeyboardInterrupt, Stopped, OverLimit):
-        raise
-    except BaseException as error:
-        raise Misbehaved(
-            f"a part raised {type(error).__name__}({error}), which would end the whole audit; let it return instead, "
-            "or raise an error"
-        ) from error
+        yield
     finally:
         os._exit = end

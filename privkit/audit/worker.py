@@ -11,7 +11,7 @@ import torch
 
 from privkit import __version__
 from privkit.audit.cell import run_cell
-from privkit.audit.contained import contained, runs_own_code
+from privkit.audit.contained import contained, runs_own_code, unending
 from privkit.audit.report import build
 from privkit.audit.seed_data import SeedData, prepare
 from privkit.audit.stale import refresh
@@ -113,7 +113,8 @@ class CellWorker:
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)  # of the manifest on resume: other counts round otherwise
         try:
-            work(self.queue, self._run, self._ended)
+            with unending():  # a thread that a part left behind may try, too
+                work(self.queue, self._run, self._ended)
         finally:
             torch.set_num_threads(threads)
 

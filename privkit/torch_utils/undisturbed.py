@@ -1,4 +1,4 @@
-"""What a whole process shares and a user's own code may change: torch's settings, generators, hooks, folder, environment."""
+"""What a whole process shares and a user's code may change: torch's settings, generators, folder, environment."""
 
 from __future__ import annotations
 
