@@ -63,7 +63,7 @@ instead, or raise an error
         thread.daemon = True
         start(thread)
 
-    threading.Thread.start = as_daemon  # type: ignore[method-assign]
+    threading.Thread.start = as_daemon  # type: ignore[method-assign, assignment]
     try:
         with unending(), undisturbed():
             yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +73,12 @@ class SeedData:
     def copied(self) -> SeedData:
         """The same records in memory of their own, for a cell whose parts may change them in place."""
         shared = {id(self.splits.domain): self.splits.domain}  # frozen, and perhaps with a long vocabulary
-        held = {"splits": self.splits, "shares": self.shares, "victims": self.victims, "auxiliary": self.auxiliary}
+        held: dict[str, Any] = {
+            "splits": self.splits,
+            "shares": self.shares,
+            "victims": self.victims,
+            "auxiliary": self.auxiliary,
+        }
         return replace(self, **deepcopy(held, shared))
 
     def changed(self, copy: SeedData) -> tuple[str, ...]:

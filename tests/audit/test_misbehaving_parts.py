@@ -55,8 +55,7 @@ class Bad(Odd):
         return Reconstruction(images=done if isinstance(done, Tensor) else guess)
 
 
-def own(x: ImageObservation) -> Tensor:
-    assert x.auxiliary is not None
+def own(x: ImageObservation) -> Any:
     return x.auxiliary
 
 
@@ -81,7 +80,7 @@ IN_PLACE: dict[str, tuple[Callable[[ImageObservation], object], str]] = {
     "by data": (lambda x: own(x).data.zero_(), "the auxiliary images"),
     "one pixel": (lambda x: own(x)[0, 0, 0, 0].add_(0.5), "the auxiliary images"),
     "resized": (lambda x: own(x).resize_(3, 1, 8, 8), "the auxiliary images"),
-    "emptied": (lambda x: own(x).set_(), "the auxiliary images"),  # type: ignore[no-untyped-call]
+    "emptied": (lambda x: own(x).set_(), "the auxiliary images"),
     "storage": (truth_by_search, "the auxiliary images"),
     "labels": (lambda x: labels(x).zero_(), "the auxiliary labels"),
     "release": (lambda x: x.views[0].smashed.zero_(), "the release"),
@@ -151,7 +150,7 @@ def read(name: str) -> Any:
         "kernels": lambda: torch.backends.cudnn.deterministic,
         "hook": lambda: len(nn.modules.module._global_forward_hooks),
         "torch's dice": lambda: torch.get_rng_state().tolist(),
-        "numpy's dice": lambda: np.random.get_state()[1].tolist(),  # noqa: NPY002  # type: ignore[index]
+        "numpy's dice": lambda: str(np.random.get_state()),  # noqa: NPY002
         "Python's dice": random.getstate,
         "numpy's errors": np.geterr,
         "folder": os.getcwd,
@@ -279,7 +278,6 @@ class Scaled(NoDefense):
     """A defense that scales the images of its clients in place."""
 
     name: ClassVar[str] = "scaled"
-    level: ClassVar[str] = "input"  # type: ignore[assignment]
 
     def apply(self, smashed: Tensor, *given: Any, **named: Any) -> Any:
         return super().apply(smashed.mul_(0.5), *given, **named)
