@@ -64,6 +64,12 @@ class TrainingDiverged(PrivkitError):
     exit_code = 3
 
 
+class Misbehaved(PrivkitError):
+    """A part did what no part may do: its cell fails, the others go on."""
+
+    exit_code = 3
+
+
 def shortened(value: object) -> str:
     """A value as Python writes it, cut to what fits into a sentence.
 

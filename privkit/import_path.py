@@ -107,12 +107,15 @@ def imported(what: str, path: str) -> Any:
     trusted = _TRUSTED.get()
     if trusted is not None:
         check_trusted(what, path, trusted)
+    from privkit.torch_utils.undisturbed import undisturbed  # late: it imports torch
+
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)  # last, so that a user's file never hides an installed package
     watch(module)
     try:
-        home = import_module(module)
+        with undisturbed(environment=False):
+            home = import_module(module)
     except (MemoryError, PrivkitError):
         raise
     except (Exception, SystemExit) as error:  # whatever a user's module does at import, an exit among it

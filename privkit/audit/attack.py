@@ -13,7 +13,7 @@ from privkit.attacks.base import QueryResult, View
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.goals.reconstruct_controls import controls as control_experiments
-from privkit.audit.scoring import scored, summarise
+from privkit.audit.scoring import check_guesses, scored, summarise
 from privkit.config import BUDGETS
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
@@ -138,7 +138,10 @@ def attack(
         lower=lower,
         upper=upper,
     )
+    truth = None if truth is None else truth.clone()  # the attack may change its own images in place
     result = spec.run(observation, Generator().manual_seed(seed))
+    if len(result.images) == rows:  # else views hold several images a row
+        check_guesses(spec.name, Images(shape=shape), result.images, rows)
     checked = controls and auxiliary is not None and not spec.mounting.ignores_views
     scores: dict[str, Metrics] = {}
     floors: dict[str, dict[str, Metrics]] = {}

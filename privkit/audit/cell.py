@@ -9,8 +9,12 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from privkit.attacks.base import AnyAttack, AttackDiverged, NotApplicable, known_to, threat_model
 from privkit.audit.claims import limits_of, uncovered
+from privkit.audit.contained import contained, has_own_part, is_own
 from privkit.audit.defended import defended_model
 from privkit.audit.findings import at_chance
 from privkit.audit.goals import GOALS
@@ -22,7 +26,7 @@ from privkit.audit.standing import declaration_check, held_against_its_releases
 from privkit.audit.tuning import tuned
 from privkit.config import AuditConfig
 from privkit.domains.labels import several
-from privkit.errors import DataError, OutOfMemory, PrivkitError, StorageError, UsageError
+from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, StorageError, UsageError
 from privkit.interval import Interval
 from privkit.out_of_memory import advice, ran_out, shortage
 from privkit.registry import load
@@ -79,8 +83,11 @@ def run_cell(
     write_record(home / "spec.json", spec)
     context: AttackContext | None = None
     tuning = ""
+    own, shared = has_own_part(config, cell), seed_data
     try:
-        with limited(config.cell_seconds, config.cell_memory):
+        if own:
+            seed_data = shared.copied()
+        with contained() if own else nullcontext(), limited(config.cell_seconds, config.cell_memory):
             given = (config, cell, seed_data, folder, progress, made_of, base, log)
             context = _trained(*given) if config.recording is None else recorded_context(*given)
             base = context.row
@@ -90,10 +97,13 @@ def run_cell(
                 base = context.row
             else:
                 context.refuse()
+            lent = _lent(context) if own else {}
             ask = load(GOALS[context.attack.goal])
             # A recorded module may draw from torch's global generators.
             with nullcontext() if config.recording is None else seeded(device, derive(cell.seed, "recorded")):
                 row: Row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
+        if own:
+            _must_be_unchanged(shared, seed_data, lent)
     except OverLimit as error:
         row = base.model_copy(update={"status": "error", "reason": str(error)})
     except NotApplicable as error:
@@ -122,6 +132,29 @@ def run_cell(
     )
     log(terminal(f"{row.status} {row.reason}".strip()))
     return row
+
+
+def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
+    """What an attack is given beside records -> each of its tensors, and a copy of it."""
+    tensors = {"the release": [view.smashed for view in context.recording.views]}
+    if isinstance(context, TrainedContext) and is_own(context.attack):
+        weights = [*context.model.edge.parameters(), *context.model.upper.parameters()]
+        tensors["weights of the defended model"] = [weight.data for weight in weights]
+    return {name: [(one, one.detach().clone()) for one in given] for name, given in tensors.items()}
+
+
+def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tuple[Tensor, Tensor]]]) -> None:
+    """Refuse a row whose parts changed in place what they were given: its own truth may be among it.
+
+    Raises:
+        Misbehaved: with what was changed.
+    """
+    edited = [name for name, pairs in lent.items() if not all(torch.equal(*pair) for pair in pairs)]
+    if changed := [*shared.changed(copy), *edited]:
+        raise Misbehaved(
+            f"a part of this cell changed {', '.join(changed)} in place, so that its numbers are no measurement; let "
+            "it compute on a copy (x.clone(), deepcopy(module)); other cells have copies of their own"
+        )
 
 
 def _of_claim(context: AttackContext) -> tuple[Check, ...]:

@@ -12,6 +12,7 @@ import torch
 from torch import Generator, nn
 
 from privkit.attacks.base import NotApplicable
+from privkit.audit.contained import is_own
 from privkit.audit.seed_data import SeedData
 from privkit.config import AuditConfig
 from privkit.defenses.automatic import Denoiser
@@ -291,6 +292,8 @@ def assemble(
     """Clients and server of one defended model, untrained, and whether its tokens hide their places."""
     protocol = config.protocol.spec
     model = config.model.spec.build(domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
+    if is_own(config.model.spec):  # it may build the same modules again, which this cell trains
+        model = deepcopy(model)
     shuffled = any("permutes" in (stage.effects or ()) for stage in stages_of(defense))
     if model.class_token == "client" and shuffled:
         check_class_token(False, "leave the class token to the server")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter
@@ -17,12 +18,16 @@ import torch
 
 from privkit.audit.worker import CellWorker
 from privkit.config import AuditConfig
-from privkit.errors import PrivkitError, UsageError
+from privkit.errors import LONGEST, PrivkitError, UsageError
 from privkit.run.progress import Progress, duration
 
 _MOST = 1024
 _GRACE = 20.0
 """Seconds in which a worker that was told to stop ends by itself."""
+_LAST_WORDS = 2.0
+"""Seconds in which what an ended worker printed is read to its end."""
+_LONGEST = 2**20
+"""Characters of a line that are read at once."""
 
 
 class WorkersEnded(PrivkitError):
@@ -80,7 +85,7 @@ def work(leader: CellWorker, workers: int) -> None:
     given = [[run, "--device", device, *trusted] for device in devices(leader.device.type, workers)]
     with _processes(given) as processes:
         for number, process in enumerate(processes, start=1):
-            Thread(target=_listen, args=(number, process.stdout, events), daemon=True).start()
+            Thread(target=_watch, args=(number, process, events), daemon=True).start()
         running = len(processes)
         while running:
             number, event = events.get()
@@ -93,10 +98,8 @@ def work(leader: CellWorker, workers: int) -> None:
         queue.catch_up()
     left = len(queue.cells) - len(queue.rows)
     if left:
-        raise WorkersEnded(
-            f"{'; '.join(told.failures) or 'the workers ended'}: {left} of {len(queue.cells)} cells are left; "
-            "the same command goes on with them"
-        )
+        why = "; ".join(told.failures) or "the workers ended with code 0 before the run did"
+        raise WorkersEnded(f"{why}: {left} of {len(queue.cells)} cells are left; the same command goes on with them")
 
 
 @contextmanager
@@ -129,16 +132,24 @@ def _processes(arguments: list[list[str]]) -> Iterator[list[subprocess.Popen[str
                 process.kill()
 
 
+def _watch(number: int, process: subprocess.Popen[str], events: SimpleQueue[tuple[int, dict[str, Any] | None]]) -> None:
+    """Pass on what a worker prints, and that it ended; a process that it left behind may hold its output open."""
+    reader = Thread(target=_listen, args=(number, process.stdout, events), daemon=True)
+    reader.start()
+    process.wait()
+    reader.join(_LAST_WORDS)
+    events.put((number, None))
+
+
 def _listen(number: int, stream: IO[str] | None, events: SimpleQueue[tuple[int, dict[str, Any] | None]]) -> None:
-    """Pass on what a worker prints: events as they are, other lines as notes."""
-    for line in stream or ():
+    """Pass on what a worker prints: events as they are, other lines as notes. A user's part may print anything."""
+    for line in iter(partial(stream.readline, _LONGEST), "") if stream else ():
         try:
             event = json.loads(line)
-        except ValueError:
-            event = {"event": "said", "text": line.strip()}
+        except (ValueError, RecursionError):  # thousands of brackets are too deep to be read
+            event = {"event": "said", "text": line.strip()[:LONGEST]}
         if isinstance(event, dict):
             events.put((number, event))
-    events.put((number, None))
 
 
 @dataclass

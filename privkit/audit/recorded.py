@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,6 +14,7 @@ from privkit.accountants.answer import epsilon
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View, known_to
 from privkit.audit.claims import limits_of, uncovered
+from privkit.audit.contained import is_own
 from privkit.audit.declared import Declared, declared_by, defended
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.seed_data import SeedData
@@ -168,6 +170,8 @@ def recorded_context(
     doubt = declared.doubt if {"lower", "query"} & known_to(cell.attack.spec) else ""
     rounds = len(source.views) // described.passes * min(passes, described.passes)
     views = [_on(view, device) for view in source.views[:rounds]]
+    if is_own(cell.attack.spec):  # it may change in place what the next cell reads
+        views = deepcopy(views)
     members = source.members if len(source.truth) else torch.full_like(source.members, -1)
     row = base.model_copy(update={"accuracy": accuracy, "certificate": certificate, "limits": limits, "doubt": doubt})
     return RecordedContext(

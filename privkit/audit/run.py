@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privkit.audit import launch
+from privkit.audit.contained import contained, runs_own_code
 from privkit.audit.probe import check_shapes
 from privkit.audit.report import build
 from privkit.audit.seed_data import open_data
@@ -193,7 +194,8 @@ def _led(
     folder_path = Path(out) if out is not None else default_folder(config)
     if not (folder_path / "manifest.json").exists():  # else it was checked when the run began
         for part in config.parts if config.recording is None else ():
-            check_shapes(part, open_data(part)[0])
+            with contained() if runs_own_code(part) else nullcontext():
+                check_shapes(part, open_data(part)[0])
     threads = max(1, (config.threads or default_threads()) // workers)
     with RunFolder(folder_path, manifest(config, threads=threads)) as folder:
         if folder.unlocked:

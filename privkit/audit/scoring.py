@@ -9,6 +9,7 @@ import numpy as np
 
 from privkit.attacks.scores.image import Values
 from privkit.audit.seed_intervals import RANGES, UNBOUNDED, over_values
+from privkit.errors import DataError, Misbehaved
 from privkit.record_metrics import IMAGES, TABLES, TOKENS
 from privkit.reports.schema import Metric, Metrics, Row, Summary
 
@@ -31,8 +32,53 @@ RESAMPLES = 2_000
 FEW = 20
 """Records below which a row says that its intervals are too narrow."""
 
+_ROUNDING = 1e-3
+"""How far a guess may lie outside its range; half precision rounds by half of it."""
+
 Scores = dict[str, Values]
 """Metric -> one value an image."""
+
+
+def check_guesses(attack: str, domain: Domain, guess: Tensor, rows: int) -> None:
+    """Refuse guesses that are no records: another scale would be scored as a failure of the attack.
+
+    Args:
+        attack: its name.
+        domain: of the records.
+        guess: what the attack returned.
+        rows: how many guesses there must be.
+
+    Raises:
+        Misbehaved: with what was given and what is allowed.
+
+    >>> import torch
+    >>> from privkit.domains.images.domain import Images
+    >>> check_guesses("mine", Images(shape=(1, 2, 2)), torch.full((3, 1, 2, 2), 255.0), 3)
+    Traceback (most recent call last):
+    privkit.errors.Misbehaved: the guesses of mine must lie in [0, 1], got 255 to 255; divide those in 0..255 by 255
+    """
+    import torch
+
+    shape = [rows, *domain.shape]
+    if not isinstance(guess, torch.Tensor) or list(guess.shape) != shape:
+        got = list(guess.shape) if isinstance(guess, torch.Tensor) else type(guess).__name__
+        raise Misbehaved(f"{attack} must return a guess for each record, a tensor {shape}, got {got}")
+    if not len(guess) or guess.is_complex() or not bool(guess.isfinite().all()):
+        if len(guess):
+            raise Misbehaved(f"the guesses of {attack} are not finite, real numbers; return numbers in range")
+        return
+    if domain.name == "images":
+        low, high = guess.min().item(), guess.max().item()
+        if not guess.is_floating_point():
+            raise Misbehaved(f"the guesses of {attack} must be floats in [0, 1], got {guess.dtype}")
+        if low < -_ROUNDING or high > 1 + _ROUNDING:
+            cure = "divide those in 0..255 by 255" if high > 2 else "map or clamp them to that range"
+            raise Misbehaved(f"the guesses of {attack} must lie in [0, 1], got {low:g} to {high:g}; {cure}")
+        return
+    try:
+        domain.check(guess)
+    except DataError as error:
+        raise Misbehaved(f"the guesses of {attack} are no {domain.records}: {error}") from None
 
 
 def scored(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,6 +69,27 @@ class SeedData:
         """Their labels; None if there are none, or several each."""
         known = self.labeled and len(self.auxiliary) and not several(self.auxiliary.y)
         return self.auxiliary.y if known else None
+
+    def copied(self) -> SeedData:
+        """The same records in memory of their own, for a cell whose parts may change them in place."""
+        shared = {id(self.splits.domain): self.splits.domain}  # frozen, and perhaps with a long vocabulary
+        held: dict[str, Any] = {
+            "splits": self.splits,
+            "shares": self.shares,
+            "victims": self.victims,
+            "auxiliary": self.auxiliary,
+        }
+        return replace(self, **deepcopy(held, shared))
+
+    def changed(self, copy: SeedData) -> tuple[str, ...]:
+        """Which records or labels of a copy are no longer these."""
+        groups = [{**data.splits.parts, "attacked": data.victims, "auxiliary": data.auxiliary} for data in (self, copy)]
+        return tuple(
+            f"the {name} {self.splits.domain.records if field == 'x' else 'labels'}"
+            for name, batch in groups[0].items()
+            for field in ("x", "y")
+            if not torch.equal(getattr(batch, field), getattr(groups[1][name], field))
+        )
 
     @property
     def counts(self) -> dict[str, int]:

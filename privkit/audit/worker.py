@@ -11,6 +11,7 @@ import torch
 
 from privkit import __version__, observed
 from privkit.audit.cell import run_cell
+from privkit.audit.contained import contained, runs_own_code, unending
 from privkit.audit.report import build
 from privkit.audit.seed_data import SeedData, prepare
 from privkit.audit.stale import refresh
@@ -113,7 +114,8 @@ class CellWorker:
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)  # of the manifest on resume: other counts round otherwise
         try:
-            work(self.queue, self._run, self._ended)
+            with unending():  # a thread that a part left behind may try, too
+                work(self.queue, self._run, self._ended)
         finally:
             torch.set_num_threads(threads)
 
@@ -165,7 +167,8 @@ class CellWorker:
     def _seed_data(self, seed: int, part: AuditConfig) -> SeedData:
         """What cells of one seed and one protocol share; the last is kept."""
         if self._images is None or self._images[0] != seed or self._images[1] is not part:
-            images = prepare(part, seed, self.device, self._perception)
+            with contained() if runs_own_code(part) else nullcontext():
+                images = prepare(part, seed, self.device, self._perception)
             self._images = seed, part, images
             if images.dropped:
                 left_out = f"{images.dropped} auxiliary {images.splits.domain.records}"

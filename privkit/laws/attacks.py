@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AnyAttack, Mounting, NotApplicable, Session
 from privkit.attacks.declaration import check_declared
 from privkit.attacks.goals import distinguish, labels, membership, reconstruct, reconstruct_controls
 from privkit.attacks.goals.control import Control
+from privkit.audit.scoring import check_guesses
+from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
-from privkit.errors import one_line
+from privkit.errors import Misbehaved, one_line
 
 AUXILIARY, VICTIMS, BATCH, PATCH = 400, 40, 20, 7
 _TRUTH_HELD = frozenset({"auxiliary", "auxiliary_labels", "query", "lower"})
@@ -25,10 +27,12 @@ _TRUTH_HELD = frozenset({"auxiliary", "auxiliary_labels", "query", "lower"})
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of an attack: its output, and whether torch's global generator stayed as it was."""
+    """One run of an attack: its output, whether torch's global generator stayed as it was, and what it was given that
+    did not."""
 
     output: Tensor
     untouched: bool
+    edited: str = ""
 
 
 _CONTROLS: dict[str, Callable[[Any, int], tuple[Control, ...]]] = {
@@ -59,9 +63,12 @@ class Watched:
 
     def run(self, observation: Any, generator: Generator, session: Session | None = None) -> Any:
         """Run it; see `Attack.run`."""
-        state = torch.random.get_rng_state()
+        state, given = torch.random.get_rng_state(), _tensors(observation)
+        before = {name: tensor.detach().clone() for name, tensor in given.items()}
         output = self._attack.run(observation, generator, session)
-        self._runs.append(Run(output=_numbers(output), untouched=torch.equal(torch.random.get_rng_state(), state)))
+        untouched = torch.equal(torch.random.get_rng_state(), state)
+        edited = next((name for name, tensor in given.items() if not torch.equal(tensor, before[name])), "")
+        self._runs.append(Run(output=_numbers(output), untouched=untouched, edited=edited))
         return output
 
 
@@ -91,6 +98,17 @@ class Mounted:
         """How one of the controls failed; empty if it did not."""
         control = self.tried[0][place]
         return "" if control.passed else control.detail
+
+
+def _tensors(observation: Any) -> dict[str, Tensor]:
+    """Name -> tensor of what an attack is given: its fields, the views' and the weights of segments."""
+    held = {name: value for name, value in vars(observation).items() if name != "views"}
+    for number, view in enumerate(observation.views):
+        held |= {f"views[{number}].{name}": value for name, value in vars(view).items()}
+    for name, value in list(held.items()):
+        if isinstance(value, nn.Module):
+            held |= {f"{name}.{weight}": one.data for weight, one in value.named_parameters()}
+    return {name: value for name, value in held.items() if isinstance(value, Tensor)}
 
 
 def _numbers(output: Any) -> Tensor:
@@ -137,6 +155,28 @@ def same_seed_same_bits(mounted: Mounted) -> str:
     return "the same generator gives other bits; draw from it, and from nothing else"
 
 
+def leaves_what_it_is_given(mounted: Mounted) -> str:
+    """Records, labels, releases and weights that it is given stay as they are; an audit refuses its row otherwise."""
+    edited = next((run.edited for run in mounted.tried[1] if run.edited), "")
+    return f"it changes {edited} in place; compute on a copy, such as {edited}.clone()" if edited else ""
+
+
+def guesses_are_in_range(mounted: Mounted) -> str:
+    """Guesses are finite floats, and those at images lie in [0, 1]."""
+    for run in mounted.tried[1] if mounted.attack.goal == "reconstruct" else ():
+        try:
+            check_guesses(mounted.attack.name, Images(shape=_shape(run.output)), run.output, len(run.output))
+        except Misbehaved as error:
+            return str(error)
+    return ""
+
+
+def _shape(images: Tensor) -> tuple[int, int, int]:
+    """(C, H, W) of images."""
+    _, channels, height, width = images.shape
+    return channels, height, width
+
+
 def sees_no_truth(mounted: Mounted) -> str:
     """Other private images behind the same views change no bit."""
     attack = mounted.attack
@@ -160,5 +200,7 @@ LAWS: dict[str, Callable[[Mounted], str]] = {
     "it wins on its control": lambda mounted: mounted.control(0),
     "it fails on noise": lambda mounted: mounted.control(1),
     "same seed, same bits": same_seed_same_bits,
+    "it leaves what it is given": leaves_what_it_is_given,
+    "its guesses are in range": guesses_are_in_range,
     "it sees no truth": sees_no_truth,
 }

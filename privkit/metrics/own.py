@@ -75,7 +75,7 @@ def values(metric: ImageMetric, truth: Tensor, guess: Tensor) -> Values:
         UsageError: if it fails, or gives something else than a finite number for each image.
     """
     with faults_of(f"metric {metric.name}", metric):
-        given = np.asarray(metric(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0))
+        given = np.asarray(metric(truth.cpu().numpy().copy(), guess.cpu().numpy().copy(), data_range=1.0))
     if given.shape != (len(truth),) or given.dtype.kind not in "biuf":
         raise UsageError(f"metric {metric.name} must give {len(truth)} numbers, one an image, got {list(given.shape)}")
     if not bool(np.isfinite(given).all()):

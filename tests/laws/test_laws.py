@@ -83,6 +83,22 @@ class Idle(attack.Template):
         return Reconstruction(images=0 * super().run(observation, generator).images + 0.5)
 
 
+class InPlace(attack.Template):
+    """It centers the images that it is given where they lie."""
+
+    def run(self, observation: Any, generator: Any, session: Any = None) -> Reconstruction:
+        guess = super().run(observation, generator)
+        observation.auxiliary.mul_(2).sub_(1)
+        return guess
+
+
+class Bytes(attack.Template):
+    """It guesses bytes."""
+
+    def run(self, observation: Any, generator: Any, session: Any = None) -> Reconstruction:
+        return Reconstruction(images=255 * super().run(observation, generator).images)
+
+
 class Undeclared(attack.Template):
     """It wants what nobody holds."""
 
@@ -96,6 +112,8 @@ class Undeclared(attack.Template):
         (Idle, "it wins on its control"),
         (Dice, "same seed, same bits"),
         (Peeking, "it sees no truth"),
+        (InPlace, "it leaves what it is given"),
+        (Bytes, "its guesses are in range"),
     ],
 )
 def test_attacks_that_break_a_law(lie: type[attack.Template], law: str) -> None:

@@ -12,6 +12,7 @@ from privkit.attacks.base import NotApplicable, Scores, Session, known_to
 from privkit.attacks.fit import Stage
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls, first_of_each
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
+from privkit.audit.contained import is_own
 from privkit.audit.defended import replay
 from privkit.audit.goals.context import AttackContext, must_have_one_label, told_apart
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
@@ -217,7 +218,8 @@ def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None
 
 def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
     """The epoch's rounds; those of the last model are kept for the next attack that asks for its labels."""
-    key = (str(context.folder.path), context.cell.model_id, attack.epoch, "lower" in known_to(attack))
+    reader = attack.name if is_own(attack) else ""  # it may change in place what the next attack reads
+    key = (str(context.folder.path), context.cell.model_id, attack.epoch, "lower" in known_to(attack), reader)
     if key not in _KEPT:
         steps, epochs = context.steps, context.config.budget.epochs
         asked_for = -1 if isinstance(attack.epoch, str) else attack.epoch
@@ -231,7 +233,7 @@ def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
     return _KEPT[key]
 
 
-_KEPT: dict[tuple[str, str, int | str, bool], Transcript] = {}
+_KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}
 """One replayed epoch at most."""
 
 

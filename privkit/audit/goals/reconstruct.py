@@ -22,7 +22,7 @@ from privkit.audit.findings import judge
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
-from privkit.audit.scoring import Scores, ahead, directions, scored, summarise
+from privkit.audit.scoring import Scores, ahead, check_guesses, directions, scored, summarise
 from privkit.audit.seed_data import constant_guesses
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
@@ -71,6 +71,7 @@ def ask(context: AttackContext) -> Row:
     queries = observation.query if isinstance(observation.query, Queries) else None
     session = checkpoint if queries is None else CountingSession(checkpoint, queries)
     result = attack.run(observation, context.generator(), session)
+    check_guesses(attack.name, seed_data.splits.domain, result.images, len(members))
     recovered: dict[str, Metrics] = {}
     closer: dict[str, Metrics] = {}
     if len(victims):

@@ -1,0 +1,98 @@
+"""A user's own parts in an audit: what they share with other cells stays as it was, and they cannot end the process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from privkit.config import AuditConfig
+from privkit.defenses.chain import stages_of
+from privkit.errors import Misbehaved
+from privkit.run.cell_limits import OverLimit
+from privkit.run.plan import Cell
+from privkit.run.stopping import Stopped
+from privkit.torch_utils.undisturbed import undisturbed
+
+
+def is_own(spec: object) -> bool:
+    """Whether a part runs code that is none of privkit's.
+
+    >>> from privkit.models.imported import FromFunction
+    >>> from privkit.models import LENET5
+    >>> is_own(FromFunction(function="mynets:segments")), is_own(LENET5)
+    (True, False)
+    """
+    return hasattr(spec, "imports") or type(spec).__module__.partition(".")[0] != "privkit"
+
+
+def has_own_part(config: AuditConfig, cell: Cell) -> bool:
+    """Whether a cell runs code of a user's own."""
+    metrics = config.own_metrics.values()
+    specs: list[Any] = [cell.attack.spec, config.model.spec, *stages_of(cell.defense.spec), *metrics]
+    return config.recording is not None or any(map(is_own, specs))
+
+
+def runs_own_code(config: AuditConfig) -> bool:
+    """Whether the data, the model, a metric or a defense of a run is a user's own."""
+    stages = [stage for defense in config.defenses for stage in stages_of(defense.spec)]
+    return any(map(is_own, (config.dataset.spec, config.model.spec, *stages, *config.own_metrics.values())))
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Run code of a user's own: see `undisturbed`; and what would end the process is an error of the block.
+
+    Threads that it starts are daemons, so that none keeps the process alive after the run. What the C library ends, no
+    Python code sees.
+
+    Raises:
+        Misbehaved: where the code would have ended the process.
+
+    >>> with contained():
+    ...     os._exit(0)
+    Traceback (most recent call last):
+    privkit.errors.Misbehaved: a part called os._exit(0), which would end the whole audit; let it return \
+instead, or raise an error
+    """
+    start = threading.Thread.start
+
+    def as_daemon(thread: threading.Thread) -> None:
+        thread.daemon = True
+        start(thread)
+
+    threading.Thread.start = as_daemon  # type: ignore[method-assign, assignment]
+    try:
+        with unending(), undisturbed():
+            yield
+    except (Exception, KeyboardInterrupt, Stopped, OverLimit):
+        raise
+    except BaseException as error:
+        raise Misbehaved(
+            f"a part raised {type(error).__name__}({error}), which would end the whole audit; let it return instead, "
+            "or raise an error"
+        ) from error
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+
+
+@contextmanager
+def unending() -> Iterator[None]:
+    """`os._exit` raises `Misbehaved` inside, in any thread, except in a process that the code started."""
+    process, end = os.getpid(), os._exit
+
+    def refused(status: int = 0) -> NoReturn:
+        if os.getpid() != process:
+            end(status)
+        raise Misbehaved(
+            f"a part called os._exit({status}), which would end the whole audit; let it return instead, or raise an "
+            "error"
+        )
+
+    os._exit = refused
+    try:
+        yield
+    finally:
+        os._exit = end

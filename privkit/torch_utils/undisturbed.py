@@ -1,0 +1,150 @@
+"""What a whole process shares and a user's code may change: torch's settings, generators, folder, environment."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.modules import module as modules
+
+_Setting = tuple[Callable[[], Any], Callable[[Any], object]]
+"""How a setting is read, and how it is set."""
+
+
+def _hooks() -> dict[str, dict[int, Any]]:
+    """The hooks of all modules of the process, by the name of their table."""
+    tables = {name: table for name, table in vars(modules).items() if name.startswith("_global_")}
+    return {name: dict(table) for name, table in tables.items() if isinstance(table, dict)}
+
+
+def _set_hooks(before: dict[str, dict[int, Any]]) -> None:
+    for name, hooks in before.items():
+        table = getattr(modules, name)
+        table.clear()
+        table.update(hooks)
+
+
+def _set_device(before: torch.device) -> None:
+    torch.set_default_device(None if before == torch.device("cpu") else before)
+
+
+def _cuda() -> list[torch.Tensor]:
+    """States of the generators of all GPUs, if the process uses one."""
+    return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+
+def _set_cuda(before: list[torch.Tensor]) -> None:
+    for place, state in enumerate(before):
+        torch.cuda.set_rng_state(state, place)
+
+
+def _set_environment(before: dict[str, str]) -> None:
+    for name in set(os.environ) - set(before):
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def _set_backend(home: Any, name: str) -> Callable[[Any], None]:
+    return lambda value: setattr(home, name, value)
+
+
+def _flag(home: Any, name: str) -> _Setting:
+    """An attribute of a module."""
+    return (lambda: getattr(home, name)), _set_backend(home, name)
+
+
+def _handlers() -> dict[int, Any]:
+    """What happens on each signal."""
+    found = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    return {number: handler for number, handler in found.items() if handler is not None}
+
+
+def _set_handlers(before: dict[int, Any]) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in before.items():
+            if signal.getsignal(number) != handler:
+                signal.signal(number, handler)
+
+
+def _timer() -> tuple[float, float]:
+    return signal.getitimer(signal.ITIMER_REAL) if hasattr(signal, "getitimer") else (0.0, 0.0)
+
+
+def _set_timer(before: tuple[float, float]) -> None:
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, *before)
+
+
+_SETTINGS: tuple[_Setting, ...] = (
+    (torch.get_default_device, _set_device),  # first: with another one, the others would make tensors there
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.is_grad_enabled, lambda on: torch.set_grad_enabled(on)),
+    (torch.is_anomaly_enabled, lambda on: torch.autograd.set_detect_anomaly(on)),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    (
+        lambda: bool((torch.full((1,), 1e-40, dtype=torch.float32, device="cpu") * 1 == 0).item()),
+        torch.set_flush_denormal,
+    ),
+    *(_flag(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")),
+    _flag(torch.backends.mkldnn, "enabled"),
+    (_hooks, _set_hooks),
+    (np.geterr, lambda given: np.seterr(**given)),
+    (random.getstate, random.setstate),
+    (os.getcwd, os.chdir),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    *(_flag(sys, name) for name in ("stdin", "stdout", "stderr")),
+    (_handlers, _set_handlers),
+    (_timer, _set_timer),
+)
+_GENERATORS: tuple[_Setting, ...] = (
+    (torch.random.get_rng_state, torch.random.set_rng_state),
+    (_cuda, _set_cuda),
+    (np.random.get_state, np.random.set_state),
+)
+
+
+@contextmanager
+def undisturbed(*, environment: bool = True) -> Iterator[None]:
+    """After the block, what the process shares is what it was before, whatever the code in the block has set.
+
+    These are torch's default type, device and precision, its gradient mode, threads, deterministic algorithms and
+    hooks of all modules; the global generators of torch, numpy and Python; the working folder, the environment, signal
+    handlers, the alarm, the standard streams and filters of warnings. Patched functions stay patched.
+
+    Args:
+        environment: whether the environment is put back, too. What a module sets as it is imported may be meant for a
+            library that reads it later.
+
+    >>> with undisturbed():
+    ...     torch.set_default_dtype(torch.float64)
+    >>> torch.get_default_dtype()
+    torch.float32
+    """
+    settings = _SETTINGS + _GENERATORS + (((lambda: dict(os.environ)), _set_environment),) * environment
+    before = [read() for read, _ in settings]
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        for (read, put), value in zip(settings, before, strict=True):
+            if (read, put) in _GENERATORS or _differs(read, value):
+                put(value)
+
+
+def _differs(read: Callable[[], Any], before: Any) -> bool:
+    """Whether a setting is another one now; also if it cannot be read, as a working folder that was removed."""
+    try:
+        return bool(read() != before)
+    except OSError:
+        return True
