@@ -127,9 +127,10 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservation, Tensor]:
-    """What a server sees of patches that clients send as they are; and the private images, whose views are copies."""
-    x, y = given
-    private = x[AUXILIARY:].clone()
+    """What a server sees of patches that clients send as they are, and the private images; an attack may write into
+    both, as they are copies."""
+    x, y = (tensor.clone() for tensor in given)
+    private = x[AUXILIARY:]
     tokens = reconstruct_controls.plain(torch.zeros(1, (x.shape[2] // PATCH) ** 2, PATCH**2), tuple(x.shape[1:]))
     observation = reconstruct.observe(tokens, private, batch_size=BATCH, auxiliary=x[:AUXILIARY], known=True)
     views = [replace(view, smashed=view.smashed.clone()) for view in observation.views]

@@ -24,7 +24,8 @@ from privkit.reports.schema import Row
 from privkit.reports.verdict import DECLARED
 from privkit.settings import resolve
 from tests.recording.declarations import SIGMA, changed, declared, drawn, noise
-from tests.recording.made import redescribed, written
+from tests.recording.edited import redescribed
+from tests.recording.made import written
 from tests.small import SMALL, generator
 
 HALF = {"builder": "tests.recording.made:Half"}

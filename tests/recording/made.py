@@ -1,6 +1,5 @@
 """A small recording to damage, as its tensors and its description."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +45,4 @@ def written(folder: Path, changed: dict[str, Tensor | None] | None = None, **des
     kept = {name: value for name, value in {**tensors(), **(changed or {})}.items() if value is not None}
     save_file(kept, folder / "tensors.safetensors")
     write_description(folder, {**DESCRIBED, **described})
-    return folder
-
-
-def redescribed(folder: Path, **changed: Any) -> Path:
-    """The folder with some fields of its description changed, as its author may change them; None removes one."""
-    fields = {**json.loads((folder / "recording.json").read_text()), **changed, "files": {}}
-    write_description(folder, {name: value for name, value in fields.items() if value is not None})
     return folder

@@ -19,7 +19,8 @@ from privkit.import_path import Untrusted
 from privkit.recording.files import is_pickle
 from privkit.recording.read import read_recording
 from tests.recording.declarations import MECHANISM
-from tests.recording.made import ROUNDS, ROWS, Half, redescribed, tensors, written
+from tests.recording.edited import redescribed
+from tests.recording.made import ROUNDS, ROWS, Half, tensors, written
 
 HALF = "tests.recording.made:Half"
 

@@ -31,7 +31,8 @@ from privkit.recording.read import Recording, read_recording
 from privkit.sealed import digest, sealed
 from privkit.settings import read_toml, resolve
 from tests.recording.declarations import MECHANISM
-from tests.recording.made import DESCRIBED, Half, redescribed, tensors, written
+from tests.recording.edited import redescribed
+from tests.recording.made import DESCRIBED, Half, tensors, written
 
 HALF = {"builder": "tests.recording.made:Half"}
 EXPORTED: dict[str, Any] = {

@@ -1,0 +1,14 @@
+"""A recording whose description its author edits; apart from `made`, as what a part's own module reads belongs to it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from privkit.recording.write import write_description
+
+
+def redescribed(folder: Path, **changed: Any) -> Path:
+    """The folder with some fields of its description changed, as its author may change them; None removes one."""
+    fields = {**json.loads((folder / "recording.json").read_text()), **changed, "files": {}}
+    write_description(folder, {name: value for name, value in fields.items() if value is not None})
+    return folder
