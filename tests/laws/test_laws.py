@@ -120,6 +120,12 @@ def test_attacks_that_break_a_law(lie: type[attack.Template], law: str) -> None:
     assert attacks.LAWS[law](attacks.Mounted(lie()))
 
 
+def test_an_attack_that_writes_into_its_images_spoils_none_of_the_next() -> None:
+    before = attacks.images()[0].clone()
+    assert attacks.Mounted(InPlace()).tried
+    assert torch.equal(attacks.images()[0], before)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Odd(model.Template):
     """A model with a fault."""

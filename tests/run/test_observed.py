@@ -139,6 +139,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("PRIVKIT_SHADE", "0.25")
     exec(script, {})
+    for name in ("_read", "_hashes", "_stats"):  # what other tests of this process loaded is no part of this one
+        monkeypatch.setattr(observed, name, {})
     observed.begin()
     before = set(sys.modules)
     yield tmp_path
