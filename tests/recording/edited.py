@@ -1,4 +1,4 @@
-"""A recording whose description its author edits; apart from `made`, as what a part's own module reads belongs to it."""
+"""A recording whose author edits its description; apart from `made`, as what a part's own module reads counts as its."""
 
 import json
 from pathlib import Path
