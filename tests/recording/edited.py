@@ -1,4 +1,4 @@
-"""A recording whose author edits its description; apart from `made`, as what a part's own module reads counts as its."""
+"""A recording whose author edits its description; apart from `made`, as what a part's module reads counts as its."""
 
 import json
 from pathlib import Path
