@@ -1,5 +1,6 @@
 """The panel: what was recorded before a change of shape is what is answered after it. README.md says how to read it."""
 
+import csv
 import importlib
 import json
 import sys
@@ -48,6 +49,9 @@ UNTRAINED = ("proves.", "images.", "costs.", "batch_size", "data_range", "floors
 """Paths of an audit's row that no trained weight enters: they are the same on every machine, but for rounding."""
 ACCOUNTING = 1e-9
 """Relative difference that another machine's rounding may make in ε or δ; for the grid, on every machine."""
+ALLOCATED = 1e-5
+"""The same of ε of records whose places in an epoch are secret: the last digit of one logarithm decides where their
+profile meets its floor of rounding. Changes of that digit, and another processor, moved ε by up to 1.3e-6."""
 AUDIT = 1e-3
 """The same for what an audit computes without training."""
 ROUNDED = ("answers.tpr_at_1_percent.low", "answers.tpr_at_1_percent.high")
@@ -162,10 +166,22 @@ def test_some_audits_answer_as_recorded(quick_audit: list[Record]) -> None:
     assert audit_differences(quick_audit) == []
 
 
+def row_differences(found: list[Record]) -> list[str]:
+    """To the last digit on the machine of the record."""
+    if same_machine():
+        return differences("rows", found, 0.0)
+    with (HERE / "rows.csv").open(encoding="utf-8", newline="") as file:
+        secret = {row["name"] for row in csv.DictReader(file) if row["sampling"] == "random_allocation"}
+    kinds: dict[bool, list[Record]] = {True: [], False: []}
+    for one in found:
+        kinds[one["key"].partition("|")[2] in secret].append(one)
+    return differences("rows", kinds[True], ALLOCATED) + differences("rows", kinds[False], ACCOUNTING)
+
+
 def test_a_short_table_answers_as_recorded() -> None:
     found = list(record.rows(["quick"]))
     assert len(found) == record.QUICK_ROWS
-    assert differences("rows", found, 0.0 if same_machine() else ACCOUNTING) == []
+    assert row_differences(found) == []
 
 
 def test_some_specifications_answer_as_recorded() -> None:
@@ -196,7 +212,7 @@ def test_every_audit_answers_as_recorded(all_audits: list[Record]) -> None:
 def test_every_row_answers_as_recorded() -> None:
     found = list(record.rows())
     assert missing("rows", found) == []
-    assert differences("rows", found, 0.0 if same_machine() else ACCOUNTING) == []
+    assert row_differences(found) == []
 
 
 @pytest.mark.slow
