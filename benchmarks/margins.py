@@ -212,7 +212,8 @@ def table(tests: tuple[str, ...] = ()) -> str:
         f"{len(lines)} tests were run, {measuring} of which measure something. Of their {len(found)} comparisons, "
         f"{len(thin)} that move lie below {ENOUGH:g} standard deviations over seeds, {fragile} over arithmetic.",
         "",
-        "| test | comparison | moves | runs | held | mean | sd | asked | margin in sd | over arithmetic | worst | own seeds |",
+        "| test | comparison | moves | runs | held | mean | sd | asked "
+        "| margin in sd | over arithmetic | worst | own seeds |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     for one in found:
