@@ -150,7 +150,7 @@ def test_on_the_split_it_beats_its_start_and_the_released_recipe_stays_above_the
     errors = {}
     for name, attack in {
         "start": UnSplit(epochs=0),
-        "reduced": UnSplit(epochs=4),
+        "reduced": UnSplit(epochs=10),
         "released": UnSplit(recipe="released", epochs=1),
     }.items():
         guess = attack.run(replace(knowledge, views=[view]), Generator().manual_seed(0)).images
