@@ -222,8 +222,8 @@ class RunFolder:
         """File of an attack's control experiments."""
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
-    def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[Check, ...] | None:
-        """Checks stored by `write_checks`, None where there are none, or they are made of something else.
+    def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[tuple[Check, ...], float] | None:
+        """Checks stored by `write_checks` and their seconds, None if there are none or they are made of something else.
 
         Control experiments are done once a run, on the images of the seed that comes to them first.
         """
@@ -233,16 +233,16 @@ class RunFolder:
         past = Provenance.model_validate(record["made_of"])
         if record["seed"] != seed:
             past = past.model_copy(update={"data": made_of.data})
-        return (
-            None
-            if differences(past, as_it_is_now(past, made_of))
-            else tuple(Check.model_validate(check) for check in record["checks"])
-        )
+        if differences(past, as_it_is_now(past, made_of)):
+            return None
+        return tuple(Check.model_validate(check) for check in record["checks"]), record["seconds"]
 
-    def write_checks(self, path: Path, seed: int, made_of: Provenance, checks: tuple[Check, ...]) -> None:
-        """Store checks with what they are made of."""
+    def write_checks(
+        self, path: Path, seed: int, made_of: Provenance, checks: tuple[Check, ...], seconds: float
+    ) -> None:
+        """Store checks with what they are made of and what they took."""
         fields = {"made_of": made_of.model_dump(), "checks": [check.model_dump(mode="json") for check in checks]}
-        write_record(path, {"control": path.stem, "seed": seed, **fields})
+        write_record(path, {"control": path.stem, "seed": seed, "seconds": seconds, **fields})
 
     def made_of(self, home: Path) -> Provenance | None:
         """What a model or a cell that began is made of, None where nothing says so.
