@@ -62,6 +62,27 @@ CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)
 """Files that a cell's record lists, if they exist."""
 
 
+def check_usable(path: Path) -> Manifest | None:
+    """Refuse a place where no run can be, before anything is made there.
+
+    Returns:
+        The manifest of the run that it holds; None if it is empty or not there.
+
+    Raises:
+        RunFolderError: if it is a file, or holds other files.
+    """
+    there = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not os.path.isdir(there):
+        raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
+    if there != path:
+        return None
+    manifest = read_manifest(path)
+    strangers = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    if manifest is None and strangers:
+        raise RunFolderError(f"{path} holds other files ({strangers[0]}); name an empty or new folder with --out")
+    return manifest
+
+
 class RunFolder:
     """The folder of one run; use it in a `with` block, which makes this process one of its workers.
 
@@ -86,10 +107,8 @@ class RunFolder:
         self.workers = Workers(self.path, role)
         self._lock = FileLock(self.path / ".lock", poll_interval=0.01)
         self.unlocked, self.alone = "", True
-        there = next(place for place in (self.path, *self.path.parents) if os.path.lexists(place))
-        if not os.path.isdir(there):
-            raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
-        if there == self.path:
+        check_usable(self.path)
+        if os.path.lexists(self.path):
             self._own(begun=False)  # refused folders stay as they were, without even a lock
 
     def __enter__(self) -> RunFolder:
@@ -174,14 +193,10 @@ class RunFolder:
         Args:
             begun: whether somebody works on it, so that it counts as begun in any case.
         """
-        earlier = read_manifest(self.path)
+        earlier = check_usable(self.path)
         if earlier is None:
-            strangers = sorted(name for name in os.listdir(self.path) if not name.startswith("."))
-            if strangers:
-                raise RunFolderError(
-                    f"{self.path} holds other files ({strangers[0]}); name an empty or new folder with --out"
-                )
-        elif earlier.fingerprint != self.manifest.fingerprint:
+            return None
+        if earlier.fingerprint != self.manifest.fingerprint:
             if not begun and not self._begun():
                 return None  # refused over its data, batch size or model: the mended command goes on
             differs = next(config_differences(earlier.config, self.manifest.config), "its order")
