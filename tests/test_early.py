@@ -1,7 +1,6 @@
 """What is refused before torch is imported (`tests/cli/test_refusals.py`) is what the later check refuses."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 
