@@ -407,8 +407,9 @@ def _planned(attack: object) -> int:
     epochs, doublings = getattr(attack, "epochs", None), getattr(attack, "doublings", None)
     if not isinstance(epochs, int):
         return 0
-    doubled = isinstance(doublings, int) and doublings > 0 and epochs >= JUDGED_FROM
-    return (epochs << doublings) * 3 // 4 if doubled else epochs
+    if isinstance(doublings, int) and doublings > 0 and epochs >= JUDGED_FROM:
+        return (epochs << doublings) * 3 // 4
+    return epochs
 
 
 def _ring(number: int, frame: object) -> None:
