@@ -10,6 +10,7 @@ import torch
 
 from privkit.attacks.base import AnyAttack, known_to
 from privkit.attacks.goals.labels import LabelAttack
+from privkit.attacks.goals.reconstruct import ImageAttack
 from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, played_by, shortened
 from privkit.attacks.search_space import why_untuned
 from privkit.audit.probe import (
@@ -169,8 +170,8 @@ def _scaled(timed: Timed, own: float, victims: float) -> float:
     return timed.seconds * max(own / (ROUNDS * timed.round_size), victims / timed.round_size)
 
 
-def _controls(attack: AnyAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
-    """Seconds of both control experiments of an attack; those on labels have few rows."""
+def _controls(attack: ImageAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
+    """Seconds of both control experiments of an attack, of images or (`goal` says so) of labels, with few rows."""
     if attack.goal == "labels":
         return 2 * timed.seconds
     records = min(auxiliary, CONTROL_IMAGES)
