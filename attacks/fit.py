@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from privkit.attacks.base import AttackDiverged, NoSession, Session
 
-_JUDGED_FROM = 4
+JUDGED_FROM = 4
 """Epochs below which half of a training says nothing."""
 
 
@@ -130,7 +130,7 @@ def fit_doubling(
     session = session or NoSession()
     state: dict[str, Any] = session.load() or {}
     planned = [epochs]
-    if doublings is not None and epochs >= _JUDGED_FROM:
+    if doublings is not None and epochs >= JUDGED_FROM:
         planned = [epochs // 2, epochs - epochs // 2, *(epochs << doubling for doubling in range(doublings))]
     curve: tuple[float, ...] = ()
     converged: bool | None = None

@@ -1,21 +1,25 @@
-"""Names and options that do not exist, refused before torch is imported: the sources are read and not imported."""
+"""Names, options and values that are not allowed, refused before torch is imported: the sources are only read."""
 
 from __future__ import annotations
 
 import ast
+import builtins
 import sys
 from collections.abc import Mapping
+from dataclasses import make_dataclass
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import privkit
+from privkit.constraints import Checked
 from privkit.errors import unknown
 from privkit.import_path import with_options
 from privkit.own_parts import is_own
 from privkit.quick_attacks import AUTO
-from privkit.registry import TABLES, read_options, read_part, stages_given
+from privkit.registry import TABLES, named, read_options, specify, stages_given
 
 SETTINGS = {
     "defense": "defenses",
@@ -27,12 +31,14 @@ SETTINGS = {
 }
 """Setting -> the kind of its parts."""
 _TRAINING = "privkit.training.spec:TrainingSpec"
+_LIGHT = ("annotated_types", "collections.abc", "privkit.constraints", "typing")
+"""Modules of which annotations are made, and that are imported in no time."""
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Refuse unknown names of parts and unknown options, as `registry.parse` does later and more slowly.
+    """Refuse unknown names of parts, unknown options and their values, as `registry.parse` does later and more slowly.
 
-    What cannot be told from the sources (a plug-in's options, a value's type) is left to that.
+    What cannot be told from the sources (a plug-in's options, rules between options) is left to that.
 
     Raises:
         UsageError: with the nearest name that exists.
@@ -63,15 +69,11 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
         for stage in stages:
             _check_part(setting, kind, stage)
         return
-    if isinstance(given, str):
-        if kind == "models" and "." in given.partition(":")[0] and with_options(given) is None:  # a user's own modules
-            return
-        name, options = read_part(given, placed=setting == "defense")
-    elif isinstance(given, Mapping) and isinstance(given.get("name"), str):
-        options = dict(given)
-        name = options.pop("name")
-    else:  # absent, or of a wrong type
+    if given is None:
         return
+    if kind == "models" and isinstance(given, str) and "." in given.partition(":")[0] and with_options(given) is None:
+        return  # a user's own modules
+    name, options = named(kind, given)
     own = own_table(kind)
     if is_own(name, own):
         return
@@ -90,39 +92,56 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
 
 
 def _check_options(what: str, target: str, options: Mapping[str, Any]) -> None:
-    """The names of options, where the class tells its fields."""
+    """The names of options, where the class tells its fields, and values whose annotation needs no torch."""
     known = fields(target)
-    for key in options if known else ():
-        if key not in known:  # type: ignore[operator]
-            raise unknown(f"option of {what}", str(key), known or ())
+    if not known:
+        return
+    for key in options:
+        if key not in known:
+            raise unknown(f"option of {what}", str(key), known)
+    told = [(name, hint) for name, hint in known.items() if name in options and hint is not None]
+    bases = (Checked,) if _derives(target, "Checked") else ()
+    specify(what, make_dataclass("Told", told, bases=bases, kw_only=True), {name: options[name] for name, _ in told})
 
 
-def fields(target: str) -> frozenset[str] | None:
-    """Names of the dataclass fields of privkit's own "module:object", read from the source; None where it hides them.
+def fields(target: str) -> dict[str, Any] | None:
+    """The dataclass fields of privkit's own "module:object", read from the source; None if it hides them.
+
+    Returns:
+        Name -> annotation, None if that needs an import.
 
     >>> sorted(fields("privkit.defenses.batch_shuffle:BatchShuffle"))
     ['frozen_block', 'keep', 'variant']
     """
+    found = _class(target)
+    if found is None:
+        return None
+    module, node = found
+    inherited = [fields(base) if base else None for base in _bases(module, node)]
+    if None in inherited:
+        return None
+    own = {
+        line.target.id: _evaluated(module, line.annotation)
+        for line in (node.body if "dataclass" in map(_called, node.decorator_list) else ())
+        if isinstance(line, ast.AnnAssign)
+        and isinstance(line.target, ast.Name)
+        and not ast.unparse(line.annotation).startswith("ClassVar")
+    }
+    return {name: hint for names in (*inherited, own) for name, hint in (names or {}).items()}
+
+
+def _class(target: str) -> tuple[str, ast.ClassDef] | None:
+    """The class of "module:object", or of which the object is made, and its module; None if it is not privkit's."""
     module, _, name = target.partition(":")
     if not module.startswith("privkit."):
         return None
-    tree = _source(module)
-    for node in tree.body:
+    for node in _source(module).body:
         if isinstance(node, ast.ClassDef) and node.name == name:
-            inherited = [_inherited(module, tree, base) for base in node.bases]
-            if None in inherited:
-                return None
-            own = {
-                line.target.id
-                for line in (node.body if "dataclass" in map(_called, node.decorator_list) else ())
-                if isinstance(line, ast.AnnAssign)
-                and isinstance(line.target, ast.Name)
-                and not ast.unparse(line.annotation).startswith("ClassVar")
-            }
-            return frozenset(own.union(*(names or () for names in inherited)))
+            return module, node
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             call = node.value
-            return _inherited(module, tree, call.func) if isinstance(call, ast.Call) else None
+            home = _home(module, call.func) if isinstance(call, ast.Call) else None
+            return _class(home) if home else None
     return None
 
 
@@ -131,17 +150,53 @@ def _called(decorator: ast.expr) -> str:
     return ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
 
 
-def _inherited(module: str, tree: ast.Module, base: ast.expr) -> frozenset[str] | None:
-    """Fields of a class that is named in a module, defined there or imported from another of privkit's."""
-    if not isinstance(base, ast.Name):
+def _bases(module: str, node: ast.ClassDef) -> list[str | None]:
+    """The bases of a class as "module:object"; None for one that is no plain name. Those of typing have no fields."""
+    homes = [_home(module, base) for base in node.bases]
+    return [home for home in homes if home is None or home.partition(":")[0] not in ("abc", "typing")]
+
+
+def _derives(target: str, name: str) -> bool:
+    """Whether a class of privkit's has a base of this name, however far above it."""
+    found = _class(target)
+    if found is None:
+        return False
+    bases = [base for base in _bases(*found) if base]
+    return any(base.endswith(f":{name}") or _derives(base, name) for base in bases)
+
+
+def _home(module: str, name: ast.expr) -> str | None:
+    """Where what is named in a module is defined, as "module:object": there, or where it is imported from."""
+    if not isinstance(name, ast.Name):
         return None
-    if any(isinstance(node, ast.ClassDef) and node.name == base.id for node in tree.body):
-        return fields(f"{module}:{base.id}")
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == base.id for alias in node.names):
-            if (node.module or "").split(".")[0] == "privkit":
-                return fields(f"{node.module}:{base.id}")
-            return frozenset() if node.module in ("abc", "typing") else None
+    for node in ast.walk(_source(module)):
+        if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name.id for alias in node.names):
+            return f"{node.module}:{name.id}"
+    return f"{module}:{name.id}"
+
+
+def _evaluated(module: str, annotation: ast.expr) -> Any:
+    """An annotation of one of privkit's modules; None if it names what only an import of torch would give."""
+    known: dict[str, Any] = {}
+    nodes = list(ast.walk(annotation))
+    marks = {node.func for node in nodes if isinstance(node, ast.Call)}  # such as Untuned(), which bounds no value
+    for name in (node for node in nodes if isinstance(node, ast.Name)):
+        home = _home(module, name) or ""
+        there, _, called = home.partition(":")
+        if there in _LIGHT:
+            known[called] = getattr(import_module(there), called)
+        elif not hasattr(builtins, called):
+            known[called] = (lambda *_: None) if name in marks else _alias(there, called)
+            if known[called] is None:
+                return None
+    return eval(compile(ast.Expression(annotation), module, "eval"), known)
+
+
+def _alias(module: str, name: str) -> Any:
+    """What an annotation's name stands for, such as `Size = Annotated[int, Ge(1), Le(1024)]`; None if it is a class."""
+    for node in _source(module).body if module.startswith("privkit.") else ():
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+            return _evaluated(module, node.value)
     return None
 
 

@@ -198,17 +198,9 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
 def _parsed(kind: str, given: Any) -> Component:
     """One component that is no chain."""
     singular = one_of(kind)
-    if isinstance(given, str):
-        if kind == "models" and "." in given.partition(":")[0] and with_options(given) is None:
-            return _imported(given)
-        name, options = read_part(given, placed=kind == "defenses")
-    elif isinstance(given, Mapping):
-        options = dict(given)
-        name = options.pop("name", None)
-        if not isinstance(name, str):
-            raise UsageError(f"a {singular} given as a table needs a name, got {shortened(dict(given))}")
-    else:
-        raise UsageError(f"a {singular} is a name or a table, got {shortened(given)}")
+    if kind == "models" and isinstance(given, str) and "." in given.partition(":")[0] and with_options(given) is None:
+        return _imported(given)
+    name, options = named(kind, given)
     if is_own(name, table(kind)):
         default = own(kind, name)
     elif name in table(kind):
@@ -230,6 +222,27 @@ def _parsed(kind: str, given: Any) -> Component:
     place = f"@{changed.pop('place')}" if kind == "defenses" and "place" in changed else ""
     text = ",".join(f"{key}={as_written(value)}" for key, value in changed.items())
     return Component(name=name, spec=spec, label=":".join(filter(None, [name, text])) + place)
+
+
+def named(kind: str, given: Any) -> tuple[str, dict[str, Any]]:
+    """The name and the options of one component that is no chain, as text or as a table gives them.
+
+    Raises:
+        UsageError: if it is neither, or a table without a name.
+
+    >>> named("attacks", {"name": "black_box", "epochs": 3})
+    ('black_box', {'epochs': 3})
+    """
+    singular = one_of(kind)
+    if isinstance(given, str):
+        return read_part(given, placed=kind == "defenses")
+    if not isinstance(given, Mapping):
+        raise UsageError(f"a {singular} is a name or a table, got {shortened(given)}")
+    options = dict(given)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise UsageError(f"a {singular} given as a table needs a name, got {shortened(dict(given))}")
+    return name, options
 
 
 def _with_classes(what: str, spec: Any, classes: object) -> Any:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from privkit.reports.gate import Gate
 
 _MOST_THREADS = 1024
+_MOST_WORKERS = 1024
 TRUST = "trust"
 """The setting that no file holds: modules that a recording may build its segments from."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
@@ -61,6 +62,13 @@ def as_threads(given: Any) -> int | None:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_THREADS:
         raise UsageError(f"threads must be a whole number from 1 to {_MOST_THREADS}, got {shortened(given)}")
+    return given
+
+
+def as_workers(given: Any) -> int:
+    """Processes of a run, 1 to `_MOST_WORKERS`."""
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_WORKERS:
+        raise UsageError(f"workers must be a whole number from 1 to {_MOST_WORKERS}, got {given!r}")
     return given
 
 

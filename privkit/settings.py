@@ -15,6 +15,7 @@ from privkit.attacks.query_rules import QueryRules
 from privkit.config import BUDGETS, AuditConfig, Budget, Tuning, distinct
 from privkit.errors import UsageError, shortened, unknown
 from privkit.metrics import METRICS
+from privkit.metrics.feature_names import check_names
 from privkit.pairing import paired
 from privkit.quick_attacks import AUTO, Chosen, choose
 from privkit.registry import Component, load, parse, read_options, specify, table
@@ -144,6 +145,9 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         raise UsageError(f"delta must lie in (0, 1), got {s['delta']}")
     gates = tuple(as_gate(text) for text in as_many(s.get("gate", [])))
     budget_name, budget = _budget(s["budget"])
+    queries = specify("queries", QueryRules, as_options("queries", s["queries"]))
+    plan = None if s.get("tune") is None else specify("tune", Tuning, as_options("tune", s["tune"]))
+    features = _features(s.get("features", []))
     early.check(s)  # what follows imports torch
     from privkit.training.spec import TrainingSpec
 
@@ -189,9 +193,9 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         budget_name=budget_name,
         auxiliary=_auxiliary(s["auxiliary"], dataset),
         victims=victims,
-        queries=specify("queries", QueryRules, as_options("queries", s["queries"])),
+        queries=queries,
         held=_held(s.get("parts", []), [defense for _, part in pairs for defense in part]),
-        features=_features(s.get("features", [])),
+        features=features,
         metrics=_metrics(s.get("metric", []), gates),
         device=device,
         data_root=Path(root).expanduser() if root else None,
@@ -203,7 +207,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         recording=None if recorded is None else recorded.recording,
         settings=as_kept(s if recorded is None else settings, root),
     )
-    config = replace(config, tune=_tuning(s.get("tune"), config.every_attack))
+    config = replace(config, tune=_tuning(plan, config.every_attack))
     check_same_domain(dataset, auxiliary=config.auxiliary, augment=config.training.augment, features=config.features)
     if config.metrics and domain_of(dataset) != "images":
         raise UsageError(
@@ -247,8 +251,6 @@ def _held(given: Any, defenses: Sequence[Component]) -> tuple[str, ...]:
 
 def _features(given: Any) -> tuple[str, ...]:
     """Names of feature networks; they are loaded when the run begins."""
-    from privkit.metrics.perception import check_names
-
     names = as_many(given)
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"features must be names of networks, got {shortened(given)}")
@@ -283,17 +285,16 @@ def _metrics(given: Any, gates: Sequence[Gate]) -> tuple[Component, ...]:
     return tuple(metrics.values())
 
 
-def _tuning(given: Any, attacks: Sequence[Component]) -> Tuning | None:
+def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
     """How attacks are tuned, None if they are not.
 
     Raises:
         UsageError: if there is no attack that can be tuned, or optuna is not installed.
     """
-    if given is None:
+    if plan is None:
         return None
     from privkit.attacks.search_space import why_untuned
 
-    plan: Tuning = specify("tune", Tuning, as_options("tune", given))
     reasons = [f"{attack.label}: {why_untuned(attack.spec)}" for attack in attacks if why_untuned(attack.spec)]
     if len(reasons) == len(attacks):
         raise UsageError(f"tune finds nothing to tune ({'; '.join(reasons)}); leave it out, or name another attack")

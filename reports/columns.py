@@ -129,6 +129,8 @@ def record(row: Row) -> dict[str, object]:
     if row.best_epoch:
         flat |= {"kept": row.kept, "best_epoch": row.best_epoch}
     flat |= _flat(numbers(row)) | _bound(row)
+    if row.seconds is not None:
+        flat |= {f"seconds_{stage}": seconds for stage, seconds in row.seconds.model_dump().items()}
     if row.certificate is not None:
         flat |= {"claim": row.certificate.statement, "standing": row.certificate.standing}
     flat |= {f"check_{check.name}": check.passed for check in row.checks}

@@ -9,7 +9,7 @@ from privkit.reports.schema import SCHEMA_VERSION
 
 Fields = dict[str, Any]
 
-READ = (5, 6, SCHEMA_VERSION)
+READ = (5, 6, 7, SCHEMA_VERSION)
 """Versions that are read, the oldest first."""
 
 RENAMED = {
@@ -46,7 +46,7 @@ def upgraded(fields: Fields) -> Fields:
         fields: of a row, a manifest or a verdict.
 
     >>> upgraded({"schema_version": 5, "created": "2026"})
-    {'schema_version': 7, 'created': '2026'}
+    {'schema_version': 8, 'created': '2026'}
     """
     version = fields.get("schema_version")
     if version not in READ[:-1]:

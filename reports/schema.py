@@ -12,10 +12,10 @@ from privkit.empirical_bound import EmpiricalBound
 from privkit.interval import Interval
 from privkit.limits import Limits
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """Raised whenever a record changes its fields: 5 gave records checksums and provenance, 6 gave fields plainer names and
-every interval its method, 7 says of a certificate whether it is proven or declared. `older.upgraded` reads versions 5
-and 6."""
+every interval its method, 7 says of a certificate whether it is proven or declared, 8 says what a row cost in seconds.
+`older.upgraded` reads versions 5 to 7."""
 
 Status = Literal["done", "not_applicable", "error"]
 
@@ -55,6 +55,19 @@ class Costs(Frozen):
     client_training_macs: int
     client_parameters: int
     peak_memory: int
+
+
+class Seconds(Frozen):
+    """What a cell took, in CPU seconds over all threads; if a GPU computed, in seconds as they passed.
+
+    Several cells share a model and an attack's control experiments, which a run pays for once.
+    """
+
+    training: Annotated[
+        float | None, Field(description="of the cell's model, with its evaluation and costs; None for a recording")
+    ]
+    attack: Annotated[float, Field(description="of everything after the training but the control experiments")]
+    controls: Annotated[float, Field(description="of the attack's control experiments")]
 
 
 class Check(Frozen):
@@ -121,10 +134,11 @@ class Row(Frozen):
     assignment of guesses to images inside each message), `floors` by floor first; its "zero_steps" is the attack's
     start, no floor. `ahead` compares the attack with each of these record by record. `answers` are of attacks that ask
     for labels, members, canaries or an order ("auc" and so on); `notes` are sentences beside the numbers; `provenance`
-    is what the numbers are made of.
+    is what the numbers are made of. Rows that differ in their `seconds` alone are equal, since no two runs take the
+    same.
     """
 
-    schema_version: Literal[7] = 7
+    schema_version: Literal[8] = 8
     cell: str
     status: Status
     reason: Annotated[str, Field(description="why there is no number, if there is none")] = ""
@@ -191,8 +205,15 @@ class Row(Frozen):
         tuple[Interval, ...], Field(description="AUC of each epoch of training, if the attack was asked in each")
     ] = ()
     attack_curve: Annotated[tuple[float, ...], Field(description="held-out error of each epoch of the attack")] = ()
+    seconds: Annotated[Seconds | None, Field(description="what the row took; None in older rows")] = None
     files: Annotated[dict[str, str], Field(description="SHA-256 of the files beside the row's own")] = {}
     provenance: Provenance = Provenance()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all but the seconds is the same."""
+        if not isinstance(other, Row):
+            return NotImplemented
+        return {**self.__dict__, "seconds": None} == {**other.__dict__, "seconds": None}
 
     @property
     def caveats(self) -> list[str]:
@@ -231,7 +252,7 @@ class Manifest(Frozen):
     wrote them; the configuration holds only what changes an answer.
     """
 
-    schema_version: Literal[7] = 7
+    schema_version: Literal[8] = 8
     privkit: str
     created: str
     argv: tuple[str, ...]

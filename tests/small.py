@@ -1,5 +1,7 @@
 """Small things that many tests share: settings, a generator, images, and a network that trains on them."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,12 @@ SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads":
 """Settings of an audit that takes a few seconds."""
 SHAPE = (1, 8, 8)
 IMAGES = Images(shape=SHAPE)
+
+
+def timeless(results: Path) -> list[dict[str, Any]]:
+    """The lines of `results.jsonl` without what no two runs share: the seconds, and the checksum over them."""
+    rows = map(json.loads, results.read_text("utf-8").splitlines())
+    return [{name: value for name, value in row.items() if name not in ("seconds", "sha256")} for row in rows]
 
 
 def generator(seed: int = 0) -> Generator:

@@ -15,7 +15,7 @@ from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.attacks.patches import Geometry, patchify
 from privkit.seeds import derive
 
-_CONTROL_IMAGES = 1_000
+CONTROL_IMAGES = 1_000
 _PLAYED = 100
 """Auxiliary images that take part at most, and those of them that play the victim."""
 _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
@@ -58,11 +58,11 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
         labels = torch.zeros(len(auxiliary), dtype=torch.int64, device=auxiliary.device)
     mounting, hijacks = attack.mounting, "clients" in attack.needs
     if not hijacks:  # a server that trains clients needs all images
-        auxiliary, labels = auxiliary[-_CONTROL_IMAGES:], labels[-_CONTROL_IMAGES:]
+        auxiliary, labels = auxiliary[-CONTROL_IMAGES:], labels[-CONTROL_IMAGES:]
     whole = auxiliary.shape
     if mounting.control_side is not None:
         auxiliary = shrunk(auxiliary, mounting.control_side)
-    quarter = min(len(auxiliary) // 4, max(_PLAYED, batch_size)) // batch_size * batch_size
+    quarter = played_by(len(auxiliary), batch_size)
     if quarter == 0:
         raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
     own, played, own_labels = auxiliary[:-quarter], auxiliary[-quarter:], labels[:-quarter]
@@ -129,6 +129,15 @@ def _error(guess: Tensor, truth: Tensor, columns: tuple[int, ...]) -> float:
     dense = [place for place, size in enumerate(columns) if not size] or slice(None)
     apart = guess.float() - truth.float()
     return (apart[:, dense] if columns else apart).square().mean().item()
+
+
+def played_by(records: int, batch_size: int) -> int:
+    """How many of the records of controls play the victim; the others are the attack's own.
+
+    >>> played_by(1_000, 50), played_by(200, 50)
+    (100, 50)
+    """
+    return min(records // 4, max(_PLAYED, batch_size)) // batch_size * batch_size
 
 
 def shortened(attack: ImageAttack, own: int, batch_size: int) -> ImageAttack:

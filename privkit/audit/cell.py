@@ -22,6 +22,7 @@ from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.recorded import RecordedContext, declared_check, recorded_context, recorded_notes, why_not
 from privkit.audit.seed_data import SeedData
+from privkit.audit.spent import Spent
 from privkit.audit.standing import declaration_check, held_against_its_releases
 from privkit.audit.tuning import tuned
 from privkit.config import AuditConfig
@@ -41,6 +42,7 @@ from privkit.run.records import BEGUN, LOG
 from privkit.run.restart import or_anew
 from privkit.seeds import derive
 from privkit.storage import append_line, write_record
+from privkit.torch_utils.clock import clock
 from privkit.torch_utils.seeded import seeded
 from privkit.training import release_count
 from privkit.training.losses import own_loss
@@ -82,13 +84,13 @@ def run_cell(
     log(BEGUN)
     write_record(home / "spec.json", spec)
     context: AttackContext | None = None
-    tuning = ""
+    spent, tuning = Spent(clock=clock(device)), ""
     own, shared = has_own_part(config, cell), seed_data
     try:
         if own:
             seed_data = shared.copied()
         with contained() if own else nullcontext(), limited(config.cell_seconds, config.cell_memory):
-            given = (config, cell, seed_data, folder, progress, made_of, base, log)
+            given = (config, cell, seed_data, folder, progress, made_of, base, log, spent)
             context = _trained(*given) if config.recording is None else recorded_context(*given)
             base = context.row
             if isinstance(context, TrainedContext):
@@ -121,7 +123,7 @@ def run_cell(
         log(traceback.format_exc())
         reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"
         row = base.model_copy(update={"status": "error", "reason": reason})
-    row = row.model_copy(update={"provenance": folder.note(cell, made_of)})
+    row = row.model_copy(update={"provenance": folder.note(cell, made_of), "seconds": spent.seconds})
     told = () if context is None else (*filter(None, [tuning]), *_told(context))
     storages = cell.defense.spec.storages
     held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
@@ -216,9 +218,11 @@ def _trained(
     made_of: Ingredients,
     base: Row,
     log: _Log,
+    spent: Spent,
 ) -> TrainedContext:
     """Train (or load) the defended model and record the wire; the row has what holds whatever an attack finds."""
     model = defended_model(config, cell, seed_data, folder, progress, log, partial(folder.note, cell, made_of))
+    spent.trained(model.known["seconds"])
     attack: AnyAttack = cell.attack.spec
     times = attack.mounting.passes
     recording = record(
@@ -261,6 +265,7 @@ def _trained(
         progress=progress,
         log=log,
         made_of=made_of,
+        spent=spent,
         model=model,
         recording=recording,
         release_count=often,

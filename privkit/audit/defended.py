@@ -37,6 +37,7 @@ from privkit.run.restart import or_anew
 from privkit.sealed import AGAIN
 from privkit.seeds import derive
 from privkit.storage import load_module, read_record, save_module, write_record
+from privkit.torch_utils.clock import clock
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, train
 from privkit.training.costs import edge_costs
@@ -55,8 +56,8 @@ class DefendedModel:
     Attributes:
         edge: the clients, in evaluation mode.
         upper: the server's segment; of standalone clients, theirs, stacked.
-        known: the task's scores, costs, the training's curve, what validation images said of each epoch, whether tokens
-            hide their places, and sentences for the row.
+        known: the task's scores, costs, the training's curve, what validation images said of each epoch, the seconds of
+            all this, whether tokens hide their places, and sentences for the row.
     """
 
     edge: Clients
@@ -83,7 +84,9 @@ def defended_model(
         log("defended model: taken from the run folder")
         return DefendedModel(edge=edge.eval(), upper=upper.eval(), known=finished)
     progress.stage(f"train {cell.defense.label}, seed {seed}")
-    checkpoint = Checkpoint(home / CHECKPOINT, progress.step, note)
+    now = clock(splits.private.x.device)
+    start = now()
+    checkpoint = Checkpoint(home / CHECKPOINT, progress.step, note, lambda: now() - start)
 
     def trained_model() -> tuple[Clients, nn.Module, Trained]:
         edge, upper, _ = untrained(config, cell, seed_data)
@@ -122,6 +125,7 @@ def defended_model(
         "curve": list(trained.curve),
         "validation": list(trained.validation),
         "best_epoch": None if trained.best is None else trained.best.number,
+        "seconds": checkpoint.earlier + now() - start,
         "hides_places": places,
         "notes": _notes(edge, upper),
         "files": files,
@@ -215,7 +219,7 @@ def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any],
             load_module(home / name, module, finished["files"].get(name))
         Interval(**finished["accuracy"])
         Costs(**finished["costs"])
-        if missing := {"hides_places", "curve", "task", "validation", "best_epoch", "notes"} - set(finished):
+        if missing := {"seconds", "hides_places", "curve", "task", "validation", "best_epoch", "notes"} - set(finished):
             raise KeyError(min(missing))
         if not all(bool(value.isfinite().all()) for module in (edge, upper) for value in module.parameters()):
             raise ValueError("a weight is not finite")

@@ -20,8 +20,8 @@ from privkit.audit.worker import CellWorker
 from privkit.config import AuditConfig
 from privkit.errors import LONGEST, PrivkitError, UsageError
 from privkit.run.progress import Progress, duration
+from privkit.setting_values import as_workers
 
-_MOST = 1024
 _GRACE = 20.0
 """Seconds in which a worker that was told to stop ends by itself."""
 _LAST_WORDS = 2.0
@@ -42,8 +42,7 @@ def check(config: AuditConfig, workers: int) -> None:
     Raises:
         UsageError: with what is allowed.
     """
-    if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= _MOST:
-        raise UsageError(f"workers must be a whole number from 1 to {_MOST}, got {workers!r}")
+    as_workers(workers)
     if ":" in config.device:
         raise UsageError(f"--workers {workers} share all GPUs, got --device {config.device}; use --device cuda")
     if not config.settings:

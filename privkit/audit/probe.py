@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import ceil
-from time import perf_counter
 from typing import cast
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 from torch import Generator, nn
 
 from privkit.attacks.base import NoSession, NotApplicable, View, known_to
+from privkit.attacks.fit import JUDGED_FROM
 from privkit.attacks.goals.labels import LabelAttack, first_of_each, observe
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.audit.defended import assemble
@@ -28,6 +28,7 @@ from privkit.errors import DataError, PrivkitError, UsageError, one_line
 from privkit.out_of_memory import ran_out
 from privkit.registry import Component
 from privkit.seeds import derive
+from privkit.torch_utils.clock import clock
 from privkit.training import Clients, train
 from privkit.wire.channel import black_box_query, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
@@ -35,11 +36,14 @@ from privkit.wire.hijack import LiveClients, imitated
 ROUNDS = 4
 """Rounds of random images that a probe has for the adversary's images."""
 
-_FIRST_STEP = 3.0
-"""Seconds that an attack's first step may take in a probe."""
+_STEP = 0.25
+"""Seconds that a step of training takes at least if its time is scaled to a larger batch."""
 
-_STEP = 0.5
-"""Seconds that a step of training takes at least where its time is scaled to a larger batch."""
+_STEPS = 4
+"""Steps by which a training is longer than another one, if a single step is too short to be timed."""
+
+_SHRINKAGE = 6
+"""By how much a round shrinks if an attack does not end an epoch in time."""
 
 _GROWTH = 4
 """By how much a batch grows at least if its step was too short to be timed."""
@@ -51,12 +55,14 @@ class Timed:
 
     Attributes:
         seconds: of the whole, at the size of the probe.
-        steps: how many steps of training that was, for its control experiments; 0 without them.
+        epochs: of training that this was, for its control experiments; 0 without them.
+        round_size: records of a round of the probe.
         reason: why there is no number, or what the number leaves out; empty otherwise.
     """
 
     seconds: float = 0.0
-    steps: int = 0
+    epochs: int = 0
+    round_size: int = 1
     reason: str = ""
 
 
@@ -87,7 +93,7 @@ def check_shapes(config: AuditConfig, pools: Pools) -> None:
     for defense in config.defenses:
         try:
             with _fitting(config, defense):
-                _step(config, _model(config, defense, pools, device), pools, _smallest(defense), device)
+                _step(config, _model(config, defense, pools, device), pools, smallest_batch(defense), device)
         except (UsageError, DataError):
             raise
         except Exception as error:  # what else goes wrong, such as a user's own fault, becomes a row with its trace
@@ -118,7 +124,8 @@ def training_step(
     """A step of training, measured on as many images as a moment allows and scaled to the whole batch.
 
     The first step takes the smallest batch: it shows that shapes fit, and warms up. Its successors take more images,
-    until one lasts long enough to be timed or takes the whole batch.
+    until one lasts long enough to be timed or takes the whole batch. A step of the whole batch that is still short is
+    the difference of two trainings, so that what a training does once is not counted for each step.
 
     Args:
         config: of one protocol.
@@ -131,36 +138,49 @@ def training_step(
         UsageError: if the model or the defense fails on random images.
     """
     whole = config.training.batch_size
-    batch = min(whole, _smallest(defense))
+    batch = min(whole, smallest_batch(defense))
     with _blamed(config, defense.label), _fitting(config, defense):
         seconds, timed = _step(config, model, pools, batch, device), False
         while not timed or (batch < whole and seconds < _STEP):
             batch, timed = min(whole, ceil(batch * max(_GROWTH, _STEP / seconds))), True
             seconds = _step(config, model, pools, batch, device)
+        if seconds < _STEP:
+            seconds = max(0.0, _step(config, model, pools, batch, device, 1 + _STEPS) - seconds) / _STEPS
     return Step(seconds=seconds * whole / batch, batch_size=batch)
 
 
-def _step(config: AuditConfig, model: Untrained, pools: Pools, batch: int, device: torch.device) -> float:
-    """Seconds of one step with so many images a client, on a copy of the model."""
+def _step(
+    config: AuditConfig, model: Untrained, pools: Pools, batch: int, device: torch.device, steps: int = 1
+) -> float:
+    """Seconds of some steps with so many images a client, on a copy of the model."""
     edge, upper = deepcopy(model)
-    images = _images(pools, config.protocol.spec.clients * batch, device)
-    start = perf_counter()
+    images = _images(pools, config.protocol.spec.clients * batch * steps, device)
+    now = clock(device)
+    start = now()
     train(edge, upper, images, replace(config.training, batch_size=batch), epochs=1, seed=0)
-    return perf_counter() - start
+    return now() - start
 
 
-def _smallest(defense: Component) -> int:
+def smallest_batch(defense: Component) -> int:
     """The smallest batch that a defense works on, and that has batch statistics."""
     smallest: int = defense.spec.smallest_batch
     return max(2, smallest)
 
 
 def attack_on_images(
-    config: AuditConfig, attack: Component, who: str, model: Untrained, pools: Pools, device: torch.device, limit: float
+    config: AuditConfig,
+    attack: Component,
+    who: str,
+    model: Untrained,
+    pools: Pools,
+    device: torch.device,
+    limit: float,
+    least: int = 2,
 ) -> Timed:
     """Time of an attack on images, on one round of victims and a few rounds of auxiliary images.
 
-    It is stopped after `limit` seconds, and what is left of it is extrapolated from its epochs.
+    It is stopped after `limit` seconds, and what is left of it is extrapolated from its epochs. If it ends none in that
+    time, it starts over on smaller rounds.
 
     Args:
         config: of one protocol; its batch size is that of the rounds.
@@ -170,6 +190,7 @@ def attack_on_images(
         pools: whose records the random ones resemble.
         device: of the model.
         limit: in seconds.
+        least: the smallest batch on which the defense works.
 
     Raises:
         UsageError: if the attack fails on random images.
@@ -178,12 +199,13 @@ def attack_on_images(
     protocol = config.protocol.spec
     if protocol.upper == "own":
         return Timed(reason="not applicable: standalone clients send nothing")
-    a_round = protocol.active * config.training.batch_size
+    batch = config.training.batch_size
+    a_round = protocol.active * batch
     rounds = 1 if "clients" in spec.needs else ROUNDS  # a hijack trains clients in each of its steps
-    images = _images(pools, rounds * protocol.clients * config.training.batch_size, device)
+    images = _images(pools, rounds * protocol.clients * batch, device)
     if images.domain.name not in spec.mounting.domains:
         return Timed(reason=f"not applicable: {attack.name} does not reconstruct {images.domain.records}")
-    watch = _Watch(limit)
+    watch = _Watch(limit, clock(device), _planned(spec), a_round)
     with _blamed(config, who):
         edge, upper = deepcopy(model)  # a hijack trains its clients
         try:
@@ -197,18 +219,28 @@ def attack_on_images(
                     break
         except NotApplicable as error:
             return Timed(reason=f"not applicable: {error}")
+    if watch.idle and batch > least:
+        fewer = replace(config, training=replace(config.training, batch_size=max(least, batch // _SHRINKAGE)))
+        return attack_on_images(fewer, attack, who, model, pools, device, limit, least)
     return watch.timed
 
 
 def attack_on_labels(
-    config: AuditConfig, attack: Component, who: str, model: Untrained, pools: Pools, device: torch.device, limit: float
+    config: AuditConfig,
+    attack: Component,
+    who: str,
+    model: Untrained,
+    pools: Pools,
+    device: torch.device,
+    limit: float,
+    least: int = 2,
 ) -> Timed:
     """Time of an attack on the labels of one client, on a few rounds of random records; else as `attack_on_images`."""
     spec: LabelAttack = attack.spec
     records = _images(pools, ROUNDS * config.training.batch_size, device)
     if config.protocol.spec.upper == "own" or several(records.y):
         return Timed()
-    watch = _Watch(limit)
+    watch = _Watch(limit, clock(device), _planned(spec), config.training.batch_size)
     with _blamed(config, who):
         edge, upper = deepcopy(model)
         lower = edge.client(0).eval()
@@ -311,47 +343,73 @@ class _Enough(BaseException):
 
 
 class _Watch(NoSession):
-    """A session that times an attack's progress, and ends it when its time is over."""
+    """A session that times an attack's progress, and ends it when its time is over.
 
-    def __init__(self, limit: float) -> None:
-        self._limit, self._start = limit, 0.0
+    Args:
+        limit: in seconds.
+        now: the clock.
+        planned: epochs that the attack takes, as far as its specification says.
+        round_size: records of a round.
+
+    Attributes:
+        timed: what was seen.
+        idle: whether the time was over before the first epoch was.
+    """
+
+    def __init__(self, limit: float, now: Callable[[], float], planned: int, round_size: int) -> None:
+        self._limit, self._now, self._planned, self._round = limit, now, planned, round_size
         self._marks: list[tuple[float, int]] = []
-        self._total, self.timed = 0, Timed()
+        self._total, self.timed, self.idle = 0, Timed(), False
 
     def report(self, done: int, total: int, value: float) -> None:
         """Note the time; end the attack if it is over."""
-        self._marks.append((perf_counter() - self._start, done))
+        self._marks.append((self._now() - self._start, done))
         self._total = total
         if self._marks[-1][0] > self._limit:
             raise _Enough
 
     def __enter__(self) -> _Watch:
-        """Start the clock; an attack whose first step takes several times the limit is interrupted in it."""
-        self._start, self._armed = perf_counter(), threading.current_thread() is threading.main_thread()
+        """Start the clock; an attack that ends no epoch in its time is interrupted."""
+        self._start, self._armed = self._now(), threading.current_thread() is threading.main_thread()
         if self._armed and hasattr(signal, "setitimer"):
-            self._before = signal.signal(signal.SIGALRM, _ring)
-            signal.setitimer(signal.ITIMER_REAL, max(_FIRST_STEP, 3 * self._limit))
+            self._before = signal.signal(signal.SIGPROF, _ring)
+            signal.setitimer(signal.ITIMER_PROF, 2 * self._limit)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         """Stop the clock, and swallow the end that the watch brought about."""
         if self._armed and hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, self._before)
-        elapsed = perf_counter() - self._start
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, self._before)
+        elapsed = self._now() - self._start
         if kind is None:
-            self.timed = Timed(seconds=elapsed, steps=self._total * ROUNDS)
+            seen = len(self._marks)
+            more = max(1.0, self._planned / seen) if seen else 1.0  # a doubling gains nothing on random images
+            self.timed = Timed(seconds=elapsed * more, epochs=round(seen * more), round_size=self._round)
         elif kind is _Enough:
             self.timed = self._extrapolated(elapsed)
         return kind is _Enough
 
     def _extrapolated(self, elapsed: float) -> Timed:
-        """The whole time, from the steps that were seen."""
-        if not self._marks:
-            return Timed(seconds=elapsed, reason="at least; its first step takes longer than the estimate may")
+        """The whole time, from the epochs that were seen."""
+        self.idle = not self._marks
+        if self.idle:
+            why = "at least; its first epoch takes longer than the estimate may"
+            return Timed(seconds=elapsed, round_size=self._round, reason=why)
         (first, one), (last, done) = self._marks[0], self._marks[-1]
-        a_step = (last - first) / (done - one) if done > one else first / max(1, one)
-        return Timed(seconds=first + a_step * (self._total - one), steps=self._total * ROUNDS)
+        an_epoch = (last - first) / (done - one) if done > one else first / max(1, one)
+        total = max(self._planned, self._total)
+        return Timed(seconds=first + an_epoch * (total - one), epochs=total, round_size=self._round)
+
+
+def _planned(attack: object) -> int:
+    """Epochs of an attack that says how many it takes; of doublings, which end when one gains nothing, about 3/4."""
+    epochs, doublings = getattr(attack, "epochs", None), getattr(attack, "doublings", None)
+    if not isinstance(epochs, int):
+        return 0
+    if isinstance(doublings, int) and doublings > 0 and epochs >= JUDGED_FROM:
+        return (epochs << doublings) * 3 // 4
+    return epochs
 
 
 def _ring(number: int, frame: object) -> None:

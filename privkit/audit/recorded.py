@@ -18,6 +18,7 @@ from privkit.audit.contained import is_own
 from privkit.audit.declared import Declared, declared_by, defended
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.seed_data import SeedData
+from privkit.audit.spent import Spent
 from privkit.certificate import Certificate
 from privkit.config import AuditConfig
 from privkit.defenses.charge import given_labels, nothing
@@ -154,6 +155,7 @@ def recorded_context(
     made_of: Ingredients,
     base: Row,
     log: Callable[[str], None],
+    spent: Spent,
 ) -> RecordedContext:
     """The context of a cell on a recording; the row has what is known of it whatever an attack finds."""
     source = config.recording
@@ -182,6 +184,7 @@ def recorded_context(
         progress=progress,
         log=log,
         made_of=made_of,
+        spent=spent,
         recording=channel.Recording(views=views, receipts=[], members=members.flatten().repeat(passes)),
         certificate=certificate,
         row=row,

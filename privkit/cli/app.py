@@ -25,8 +25,11 @@ from privkit.cli.whole import seed as seed_
 from privkit.cli.whole import whole
 from privkit.cli.work import work
 from privkit.errors import UsageError, unknown
+from privkit.paths import root
 from privkit.registry import TABLES, as_written
+from privkit.run.folder import check_usable
 from privkit.run.stopping import finished_cells, keeping
+from privkit.setting_values import as_workers
 from privkit.settings import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
 
 app = typer.Typer(
@@ -214,6 +217,7 @@ def audit(
     The undefended baseline is always a row of the table. Run the same command again to resume.
     """
     shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
+    as_workers(workers)
     flags: dict[str, Any] = {
         "recorded": str(recorded) if recorded else None,
         "trust": trust,
@@ -255,6 +259,8 @@ def audit(
     if grid:
         _audit_grid(given, out or Path("privkit-runs") / grid.stem, yes, dry_run, plan, shown, again, workers)
         return
+    if out:
+        check_usable(root(out))  # before settings are read, which imports torch
     resolved = resolve(given)
     if dry_run:
         from privkit.cli.estimate import preview

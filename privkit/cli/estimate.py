@@ -9,10 +9,19 @@ from pathlib import Path
 import torch
 
 from privkit.attacks.base import AnyAttack, known_to
-from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.labels import LabelAttack
+from privkit.attacks.goals.reconstruct import ImageAttack
+from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, played_by, shortened
 from privkit.attacks.search_space import why_untuned
-from privkit.audit.probe import ROUNDS, Timed, attack_on_images, attack_on_labels, training_step, untrained
+from privkit.audit.probe import (
+    ROUNDS,
+    Timed,
+    attack_on_images,
+    attack_on_labels,
+    smallest_batch,
+    training_step,
+    untrained,
+)
 from privkit.audit.run import check_batches, default_folder
 from privkit.audit.seed_data import open_data
 from privkit.audit.worker import pick_device
@@ -23,8 +32,10 @@ from privkit.run.plan import Cell, plan
 from privkit.run.provenance import default_threads
 from privkit.torch_utils.freed_memory import keep_freed_memory
 
-_PROBE_SECONDS = 2.0
-"""For timing attacks, all together; opening the data and a step of training for every defense come on top."""
+_PROBE_SECONDS = 1.0
+"""For timing attacks, all together; opening the data and some steps of training for every defense come on top."""
+_FORWARD = 1 / 3
+"""Of a step of training, the share that sends records through the networks and takes no gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +72,10 @@ def estimate(parts: Sequence[AuditConfig]) -> Estimate:
     """Cells of configurations of one protocol each, and their times, from a few timed steps on random images.
 
     Without a data root, an official dataset is stood in for by random records of its published shape and number.
-    Opening the data, scoring and the report are not in the estimate. A step of training that takes long is timed on
-    fewer images and scaled by their number. Attacks are timed on the first defense of each configuration, for a moment
-    each, and extrapolated: expect a factor of two or three.
+    Times are CPU seconds (`privkit.torch_utils.clock`), so that a busy machine does not change them. Opening the data,
+    scoring and the report are not in the estimate. A step of training that takes long is timed on fewer images and
+    scaled by their number. Attacks are timed on the first defense of each configuration, for a moment each, and
+    extrapolated: expect a factor of two.
 
     Args:
         parts: with one device and one number of threads.
@@ -125,38 +137,56 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
         model = untrained(config, defense, pools, device)
         steps[defense.label] = step = training_step(config, defense, model, pools, device)
         if defense is baseline:
-            a_round = protocol.active * step.batch_size
             small = replace(config, training=replace(config.training, batch_size=step.batch_size))
             for attack in filter(lambda attack: _trains(attack.spec), config.every_attack):
                 who, limit = f"{defense.label} / {attack.label}", seconds / len(config.every_attack)
                 probe = attack_on_labels if attack.spec.goal == "labels" else attack_on_images
-                probed[attack.label] = probe(small, attack, who, model, pools, device, limit)
+                probed[attack.label] = probe(small, attack, who, model, pools, device, limit, smallest_batch(defense))
     victims = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])
-    larger = max(sizes["auxiliary"] / (ROUNDS * a_round), victims / a_round)
     cells, trained = [], set()
     for cell in plan(replace(config, also=())):
         a_step, timed = steps[cell.defense.label].seconds, probed.get(cell.attack.label, Timed())
         hijack = "clients" in cell.attack.spec.needs  # its probe has one round of images
-        times = max(sizes["private"], sizes["auxiliary"]) / a_round if hijack else larger
+        own = ROUNDS * max(sizes["private"], sizes["auxiliary"]) if hijack else sizes["auxiliary"]
+        took = _scaled(timed, own, victims)
         if cell.attack.spec.goal == "labels":
-            times = _clients_asked(cell.attack.spec, config, sizes["private"] / (ROUNDS * a_round))
-        took = timed.seconds * times
+            clients_rows = sizes["private"] / (ROUNDS * protocol.active * timed.round_size)
+            took = timed.seconds * _clients_asked(cell.attack.spec, config, clients_rows)
         if config.tune and not why_untuned(cell.attack.spec):
             took *= 1 + config.tune.trials * (1 - config.tune.share)
         took += _replays(cell.attack.spec, config.budget.epochs, victims / (protocol.active * batch), rounds) * a_step
         if cell.model_id not in trained:
             trained.add(cell.model_id)
-            took += rounds * a_step
+            took += (rounds + _FORWARD * sizes["test"] / (protocol.active * batch)) * a_step
         cells.append((cell, replace(timed, seconds=took)))
-    controls = sum(2 * CONTROL_STEPS * timed.seconds / timed.steps for timed in probed.values() if timed.steps)
+    attacks = {attack.label: attack.spec for attack in config.every_attack}
+    a_round = protocol.active * batch
+    controls = sum(_controls(attacks[label], timed, sizes["auxiliary"], a_round) for label, timed in probed.items())
     return cells, controls, any(timed.reason.startswith("at least") for timed in probed.values())
 
 
+def _scaled(timed: Timed, own: float, victims: float) -> float:
+    """Seconds of an attack on images: as many times those of its probe as it has more of its own or attacked ones."""
+    return timed.seconds * max(own / (ROUNDS * timed.round_size), victims / timed.round_size)
+
+
+def _controls(attack: ImageAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
+    """Seconds of both control experiments of an attack, of images or (`goal` says so) of labels, with few rows."""
+    if attack.goal == "labels":
+        return 2 * timed.seconds
+    records = min(auxiliary, CONTROL_IMAGES)
+    played = played_by(records, a_round)
+    own = records - played
+    epochs = getattr(shortened(attack, own, a_round), "epochs", None)
+    share = epochs / timed.epochs if isinstance(epochs, int) and timed.epochs else 1.0
+    return 2 * share * _scaled(timed, own, played)
+
+
 def _trains(attack: AnyAttack) -> bool:
-    """Whether an attack on images has steps to take beyond its start, or one on labels trains."""
+    """Whether an attack on images is more than a constant guess, or one on labels trains."""
     if attack.goal == "labels":
         return hasattr(attack, "epochs")
-    return attack.goal == "reconstruct" and attack.mounting.start is not None
+    return attack.goal == "reconstruct" and not attack.mounting.ignores_views
 
 
 def _clients_asked(attack: LabelAttack, config: AuditConfig, larger: float) -> float:

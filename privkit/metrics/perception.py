@@ -11,14 +11,13 @@ from torch import Tensor
 
 from privkit.attacks.scores.image import Values
 from privkit.domains.base import Batch
-from privkit.errors import UsageError
+from privkit.metrics.feature_names import check_names, kind_of
 from privkit.metrics.feature_networks import FeatureNetwork, feature_network
 from privkit.metrics.own import ImageMetric, column
 from privkit.metrics.own import values as own_values
 from privkit.metrics.perceptual import f_sim, f_sim_floors, identity, lpips, lpips_weights
 from privkit.metrics.recognition import fitting, recognized, recognized_floors, taught
 
-_TRUNKS = ("alex", "vgg", "squeeze")
 _PACKAGES = {"embedded": ("efficientnet_lite_pytorch",), "dlib": ("dlib",)}
 """Packages that compute a kind of network, beside torch, torchvision and timm."""
 
@@ -63,8 +62,8 @@ class Perception:
         """
         check_names(names)
         trunks = [name.partition(":")[2] for name in names if name.startswith("lpips:")]
-        networks = [feature_network(name, device) for name in names if not _kind(name)]
-        paths = [name.partition(":")[2] for name in names if _kind(name) == "classifier"]
+        networks = [feature_network(name, device) for name in names if not kind_of(name)]
+        paths = [name.partition(":")[2] for name in names if kind_of(name) == "classifier"]
         given = [feature_network(f"file:{path}", device) for path in paths if path]
         return cls(
             network=networks[0] if networks else None,
@@ -158,28 +157,3 @@ class Perception:
                 f"{shares['other_originals']:.3f} if each guess is another original"
             )
         return tuple(told)
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Refuse two networks of a kind.
-
-    Raises:
-        UsageError: with what is allowed.
-
-    >>> check_names(["embedded", "lpips:alex", "classifier"])
-    """
-    kinds = [_kind(name) for name in names]
-    if len(kinds) > len(set(kinds)):
-        allowed = "one network, one lpips:TRUNK and one classifier at most"
-        raise UsageError(f"features takes {allowed}, got {', '.join(names)}")
-    for name, kind in zip(names, kinds, strict=True):
-        if kind == "lpips" and name.partition(":")[2] not in _TRUNKS:
-            raise UsageError(f"the trunk of LPIPS must be {', '.join(_TRUNKS)}, got {name!r}")
-        if name == "classifier:":
-            raise UsageError("classifier: needs the path of a TorchScript file; classifier alone trains one")
-
-
-def _kind(name: str) -> str:
-    """ "lpips", "classifier", or empty for a feature network."""
-    kind = name.partition(":")[0]
-    return kind if kind == "classifier" or name.startswith("lpips:") else ""

@@ -62,6 +62,27 @@ CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)
 """Files that a cell's record lists, if they exist."""
 
 
+def check_usable(path: Path) -> Manifest | None:
+    """Refuse a place where no run can be, before anything is made there.
+
+    Returns:
+        The manifest of the run that it holds; None if it is empty or not there.
+
+    Raises:
+        RunFolderError: if it is a file, or holds other files.
+    """
+    there = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not os.path.isdir(there):
+        raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
+    if there != path:
+        return None
+    manifest = read_manifest(path)
+    strangers = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    if manifest is None and strangers:
+        raise RunFolderError(f"{path} holds other files ({strangers[0]}); name an empty or new folder with --out")
+    return manifest
+
+
 class RunFolder:
     """The folder of one run; use it in a `with` block, which makes this process one of its workers.
 
@@ -86,10 +107,8 @@ class RunFolder:
         self.workers = Workers(self.path, role)
         self._lock = FileLock(self.path / ".lock", poll_interval=0.01)
         self.unlocked, self.alone = "", True
-        there = next(place for place in (self.path, *self.path.parents) if os.path.lexists(place))
-        if not os.path.isdir(there):
-            raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
-        if there == self.path:
+        check_usable(self.path)
+        if os.path.lexists(self.path):
             self._own(begun=False)  # refused folders stay as they were, without even a lock
 
     def __enter__(self) -> RunFolder:
@@ -174,14 +193,10 @@ class RunFolder:
         Args:
             begun: whether somebody works on it, so that it counts as begun in any case.
         """
-        earlier = read_manifest(self.path)
+        earlier = check_usable(self.path)
         if earlier is None:
-            strangers = sorted(name for name in os.listdir(self.path) if not name.startswith("."))
-            if strangers:
-                raise RunFolderError(
-                    f"{self.path} holds other files ({strangers[0]}); name an empty or new folder with --out"
-                )
-        elif earlier.fingerprint != self.manifest.fingerprint:
+            return None
+        if earlier.fingerprint != self.manifest.fingerprint:
             if not begun and not self._begun():
                 return None  # refused over its data, batch size or model: the mended command goes on
             differs = next(config_differences(earlier.config, self.manifest.config), "its order")
@@ -222,8 +237,8 @@ class RunFolder:
         """File of an attack's control experiments."""
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
-    def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[Check, ...] | None:
-        """Checks stored by `write_checks`, None where there are none, or they are made of something else.
+    def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[tuple[Check, ...], float] | None:
+        """Checks stored by `write_checks` and their seconds, None if there are none or they are made of something else.
 
         Control experiments are done once a run, on the images of the seed that comes to them first.
         """
@@ -233,16 +248,16 @@ class RunFolder:
         past = Provenance.model_validate(record["made_of"])
         if record["seed"] != seed:
             past = past.model_copy(update={"data": made_of.data})
-        return (
-            None
-            if differences(past, as_it_is_now(past, made_of))
-            else tuple(Check.model_validate(check) for check in record["checks"])
-        )
+        if differences(past, as_it_is_now(past, made_of)):
+            return None
+        return tuple(Check.model_validate(check) for check in record["checks"]), record["seconds"]
 
-    def write_checks(self, path: Path, seed: int, made_of: Provenance, checks: tuple[Check, ...]) -> None:
-        """Store checks with what they are made of."""
+    def write_checks(
+        self, path: Path, seed: int, made_of: Provenance, checks: tuple[Check, ...], seconds: float
+    ) -> None:
+        """Store checks with what they are made of and what they took."""
         fields = {"made_of": made_of.model_dump(), "checks": [check.model_dump(mode="json") for check in checks]}
-        write_record(path, {"control": path.stem, "seed": seed, **fields})
+        write_record(path, {"control": path.stem, "seed": seed, "seconds": seconds, **fields})
 
     def made_of(self, home: Path) -> Provenance | None:
         """What a model or a cell that began is made of, None where nothing says so.

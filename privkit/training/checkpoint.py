@@ -10,6 +10,7 @@ from typing import Any
 from privkit.storage import load_state, remove, save_state
 
 _SHARE = 0.1  # of the time may go into saving
+_SECONDS = "seconds of the stage"
 
 
 class Checkpoint:
@@ -19,6 +20,10 @@ class Checkpoint:
         path: the file; None keeps nothing.
         report: called with (done, total, value) after every epoch.
         note: called before each writing, to note what the state is made of.
+        seconds: of the stage so far in this process; they are saved with the state.
+
+    Attributes:
+        earlier: seconds of the stage in earlier processes, as the state that was loaded says.
     """
 
     def __init__(
@@ -26,13 +31,17 @@ class Checkpoint:
         path: Path | None = None,
         report: Callable[[int, int, float], None] | None = None,
         note: Callable[[], object] = lambda: None,
+        seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._path, self._report, self._note = path, report, note
+        self._path, self._report, self._note, self._seconds = path, report, note, seconds
+        self.earlier = 0.0
         self._cost, self._saved_at = 0.0, perf_counter()
 
     def load(self) -> dict[str, Any] | None:
         """The last saved state, None on a fresh start; StorageError if the file is damaged."""
-        return None if self._path is None else load_state(self._path)
+        state = None if self._path is None else load_state(self._path)
+        self.earlier = 0.0 if state is None else state.pop(_SECONDS, 0.0)
+        return state
 
     def save(self, state: dict[str, Any]) -> None:
         """Write the state, unless the last save was a moment ago."""
@@ -45,7 +54,7 @@ class Checkpoint:
         start = perf_counter()
         if self._path is not None:
             self._note()
-            save_state(self._path, state)
+            save_state(self._path, {**state, _SECONDS: self.earlier + self._seconds()})
             self._saved_at = perf_counter()
             self._cost = self._saved_at - start
 

@@ -61,6 +61,11 @@ def test_the_run_on_disk(small_run: AuditRun) -> None:
     manifest = Manifest.model_validate(opened((folder / "manifest.json").read_bytes()))
     assert manifest.threads == 1
     assert read_rows(folder) == list(small_run.rows)
+    seconds = [row.seconds for row in read_rows(folder) if row.seconds]
+    assert len(seconds) == len(small_run.rows)
+    assert all(min(one.training or 0, one.attack, one.controls) > 0 for one in seconds)
+    assert len({one.controls for one in seconds}) == 1  # done once
+    assert len({one.training for one in seconds}) == 2  # two models
     for row in small_run.rows:
         cell = folder / "cells" / row.cell
         assert sorted(p.name for p in cell.iterdir()) == [

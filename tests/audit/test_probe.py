@@ -1,17 +1,21 @@
 """A dry run times a step of training on few images if many take long, and scales it by their number."""
 
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from privkit.attacks.base import Session
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.audit import probe
 from privkit.audit.probe import training_step, untrained
 from privkit.audit.seed_data import open_data
 from privkit.config import AuditConfig
 from privkit.domains.base import Batch
 from privkit.settings import resolve
+from privkit.torch_utils.clock import clock
 from privkit.training.spec import TrainingSpec
 from tests.small import SMALL
 
@@ -40,10 +44,11 @@ def test_the_time_of_a_step_is_exact_where_it_grows_with_the_images(
         seen.append(spec.batch_size)
 
     monkeypatch.setattr(probe, "train", train)
-    monkeypatch.setattr(probe, "perf_counter", lambda: now)
+    monkeypatch.setattr(probe, "clock", lambda device: lambda: now)
     config, defense = config_of(1000), CONFIG.defenses[-1]
     step = training_step(config, defense, untrained(config, defense, POOLS, CPU), POOLS, CPU)
     assert step.batch_size == seen[-1] == timed_on
+    seen = sorted(set(seen))  # a short step of the whole batch is taken several times
     assert step.seconds == pytest.approx(an_image * 1000 * config.protocol.spec.clients)
     assert sum(seen[:-1]) <= seen[-1]
 
@@ -59,3 +64,36 @@ def test_work_grows_as_the_number_of_images_does() -> None:
         return counter.get_total_flops()
 
     assert operations(16) == 4 * operations(4) > 0
+
+
+def test_an_attack_without_an_epoch_in_its_time_is_timed_on_smaller_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was given up: "at least about 22 s" stood for more than 300. Its clock counts what it computes on."""
+    now, sizes = 0.0, list[tuple[int, int]]()
+    attack = resolve({**SMALL, "attack": "black_box:epochs=50"}).attacks[0]
+
+    def run(observation: ImageObservation, generator: torch.Generator, watch: Session) -> None:
+        nonlocal now
+        assert observation.auxiliary is not None
+        sizes.append((observation.batch_size, len(observation.auxiliary)))
+        if len(observation.auxiliary) > 300:
+            raise probe._Enough
+        for epoch in range(50):
+            now += len(observation.auxiliary)
+            watch.report(epoch + 1, 50, 0.0)
+
+    monkeypatch.setattr(type(attack.spec), "run", lambda spec, *given: run(*given))
+    monkeypatch.setattr(probe, "clock", lambda device: lambda: now)
+    config = config_of(100)
+    model = untrained(config, CONFIG.defenses[0], POOLS, CPU)
+    timed = probe.attack_on_images(config, attack, "none", model, POOLS, CPU, limit=1.0)
+    assert len(sizes) > 1
+    assert timed.round_size == sizes[-1][0]
+    assert timed.seconds == pytest.approx(50 * sizes[-1][1])
+
+
+def test_only_what_this_process_computes_is_timed() -> None:
+    """A machine that is busy with something else made an estimate of 440 to 700 s for 163."""
+    now = clock(CPU)
+    start = now()
+    time.sleep(0.5)
+    assert now() - start < 0.25

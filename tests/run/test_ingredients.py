@@ -329,9 +329,9 @@ def test_control_experiments_follow_their_attack(small_run: AuditRun, tmp_path: 
     assert manifest is not None
     with RunFolder(folder, manifest) as opened:
         path = opened.control({"name": "mine"})
-        opened.write_checks(path, 0, first, gates)
-        assert opened.read_checks(path, 0, first) == gates
-        assert opened.read_checks(path, 1, first.model_copy(update={"data": {"private": "b"}})) == gates
+        opened.write_checks(path, 0, first, gates, 2.5)
+        assert opened.read_checks(path, 0, first) == (gates, 2.5)
+        assert opened.read_checks(path, 1, first.model_copy(update={"data": {"private": "b"}})) == (gates, 2.5)
         assert opened.read_checks(path, 0, first.model_copy(update={"data": {"private": "b"}})) is None
         assert opened.read_checks(path, 1, first.model_copy(update={"code": {"mine": "2"}})) is None
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from privkit.reports.columns import record
 from privkit.reports.older import METHOD, RENAMED
-from privkit.reports.schema import SCHEMA_VERSION, Row
+from privkit.reports.schema import SCHEMA_VERSION, Row, Seconds
 from privkit.run.records import parse_row
 from privkit.sealed import Broken, sealed
 
@@ -79,6 +80,18 @@ def test_an_empirical_bound_of_before_says_what_it_assumes(method: str, assumed:
     found = parse_row(sealed(before)).empirical_bound
     assert found is not None
     assert found.assumed == assumed or (assumed and found.assumed and found.assumed.startswith(assumed))
+
+
+def test_a_row_of_before_has_no_seconds_and_equals_itself_with_some() -> None:
+    today = parse_row(sealed(STORED[0]))
+    before = {name: value for name, value in today.model_dump(mode="json").items() if name != "seconds"}
+    row = parse_row(sealed({**before, "schema_version": 7}))
+    assert row.seconds is None
+    timed = row.model_copy(update={"seconds": Seconds(training=1.5, attack=2.0, controls=0.5)})
+    assert parse_row(sealed(timed.model_dump(mode="json"))).seconds == timed.seconds
+    assert timed == row
+    assert record(timed)["seconds_training"] == 1.5
+    assert timed != row.model_copy(update={"seed": 99})
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,15 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         train(*built(NoDefense()), digits(100), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path))
 
 
+def test_the_seconds_of_a_stage_are_counted_over_all_its_starts(tmp_path: Path) -> None:
+    path = tmp_path / "training.ckpt"
+    for took, before in ((2.0, 0.0), (3.0, 2.0), (0.0, 5.0)):
+        checkpoint = Checkpoint(path, seconds=lambda took=took: took)  # type: ignore[misc]
+        state = checkpoint.load()
+        assert (checkpoint.earlier, state) == (before, {"epoch": 1} if before else None)
+        checkpoint.keep({"epoch": 1})
+
+
 def test_a_frozen_lower_segment_stays_as_it_was() -> None:
     edge, upper = built(PatchShuffle(frozen_block=True))
     before, server_before = weights(edge), weights(upper)

@@ -15,6 +15,7 @@ from privkit.attacks.base import AnyAttack, NotApplicable, Query, Scores, Traini
 from privkit.attacks.goals.control import Control
 from privkit.attacks.scores.leak import advantage, per_batch_auc, pooled_auc, tpr_at
 from privkit.audit.seed_data import SeedData
+from privkit.audit.spent import Spent
 from privkit.certificate import Certificate
 from privkit.config import AuditConfig
 from privkit.domains.domain import Domain
@@ -56,6 +57,7 @@ class AttackContext:
         progress: told what happens.
         log: the cell's log.
         made_of: the cell's provenance, and that of what it shares.
+        spent: counts the cell's seconds.
         recording: the attacked images as they crossed the wire after training.
         certificate: what is proven of the run; None if that cannot be known.
         row: what holds whatever the attack finds.
@@ -68,6 +70,7 @@ class AttackContext:
     progress: Progress
     log: Callable[[str], None]
     made_of: Ingredients
+    spent: Spent
     recording: Recording
     certificate: Certificate | None
     row: Row
@@ -132,9 +135,10 @@ class AttackContext:
         """Where the attack saves itself."""
         home = self.folder.cell(self.cell.id)
         note = partial(self.folder.note, self.cell, self.made_of)
-        checkpoint = Checkpoint(home / ATTACK_CHECKPOINT, self.progress.step, note)
+        checkpoint = Checkpoint(home / ATTACK_CHECKPOINT, self.progress.step, note, self.spent.attacked)
         if checkpoint.load() is not None:
             self.log("attack resumed")
+        self.spent.earlier = checkpoint.earlier
         return checkpoint
 
     def begin(self) -> None:
@@ -148,15 +152,18 @@ class AttackContext:
         seed, made_of = self.cell.seed, self.made_of.control
         try:
             if (known := self.folder.read_checks(path, seed, made_of)) is not None:
-                return known
+                checks, self.spent.controls = known
+                return checks
         except DamagedFile:
             self.progress.note(f"{path} is damaged; these control experiments are done again")
         self.progress.stage(f"controls of {self.cell.attack.label}", unit="experiments")
+        with self.spent.controlling():
+            done = mount()
         checks = tuple(
-            Check(name=control.name, passed=control.passed, detail=control.detail, decisive=True) for control in mount()
+            Check(name=control.name, passed=control.passed, detail=control.detail, decisive=True) for control in done
         )
         self.progress.step(len(checks), len(checks))
-        self.folder.write_checks(path, seed, self.made_of.seen().control, checks)
+        self.folder.write_checks(path, seed, self.made_of.seen().control, checks, self.spent.controls)
         return checks
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:

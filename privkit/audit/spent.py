@@ -1,0 +1,65 @@
+"""What a cell costs in time, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from privkit.reports.schema import Seconds
+
+_DIGITS = 3
+
+
+@dataclass(kw_only=True)
+class Spent:
+    """Counts the seconds of a cell's stages while it runs.
+
+    Attributes:
+        clock: `privkit.torch_utils.clock`.
+        training: of the cell's model, whichever cell trained it; None for a recording.
+        controls: of the attack's control experiments, whichever cell did them.
+        earlier: of the attack in earlier starts of an interrupted cell.
+
+    >>> times = iter([0.0, 5.0, 6.0, 8.0, 9.0])
+    >>> spent = Spent(clock=lambda: next(times))
+    >>> spent.trained(3.5)
+    >>> with spent.controlling():
+    ...     pass
+    >>> spent.seconds
+    Seconds(training=3.5, attack=2.0, controls=2.0)
+    """
+
+    clock: Callable[[], float]
+    training: float | None = None
+    controls: float = 0.0
+    earlier: float = 0.0
+    _since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._since = self.clock()
+
+    def trained(self, seconds: float) -> None:
+        """The model is there; what follows belongs to the attack."""
+        self.training, self._since = seconds, self.clock()
+
+    @contextmanager
+    def controlling(self) -> Iterator[None]:
+        """The block does the control experiments, and is no part of the attack."""
+        start = self.clock()
+        yield
+        self.controls = self.clock() - start
+        self._since += self.controls
+
+    def attacked(self) -> float:
+        """Seconds of the attack in this process."""
+        return self.clock() - self._since
+
+    @property
+    def seconds(self) -> Seconds:
+        """As the row has them."""
+        return Seconds(
+            training=None if self.training is None else round(self.training, _DIGITS),
+            attack=round(self.earlier + self.attacked(), _DIGITS),
+            controls=round(self.controls, _DIGITS),
+        )

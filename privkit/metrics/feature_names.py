@@ -1,0 +1,35 @@
+"""What users may ask for as `features`, checked before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from privkit.errors import UsageError
+
+TRUNKS = ("alex", "vgg", "squeeze")
+"""Of LPIPS."""
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse two networks of a kind.
+
+    Raises:
+        UsageError: with what is allowed.
+
+    >>> check_names(["embedded", "lpips:alex", "classifier"])
+    """
+    kinds = [kind_of(name) for name in names]
+    if len(kinds) > len(set(kinds)):
+        allowed = "one network, one lpips:TRUNK and one classifier at most"
+        raise UsageError(f"features takes {allowed}, got {', '.join(names)}")
+    for name, kind in zip(names, kinds, strict=True):
+        if kind == "lpips" and name.partition(":")[2] not in TRUNKS:
+            raise UsageError(f"the trunk of LPIPS must be {', '.join(TRUNKS)}, got {name!r}")
+        if name == "classifier:":
+            raise UsageError("classifier: needs the path of a TorchScript file; classifier alone trains one")
+
+
+def kind_of(name: str) -> str:
+    """ "lpips", "classifier", or empty for a feature network."""
+    kind = name.partition(":")[0]
+    return kind if kind == "classifier" or name.startswith("lpips:") else ""

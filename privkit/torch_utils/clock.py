@@ -1,0 +1,20 @@
+"""The clock by which stages are timed, in rows and in estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter, process_time
+
+import torch
+
+
+def clock(device: torch.device) -> Callable[[], float]:
+    """CPU seconds of this process over all its threads; if a GPU computes, seconds as they pass.
+
+    CPU seconds are the same on a machine that is busy with something else.
+
+    >>> now = clock(torch.device("cpu"))
+    >>> now() <= now()
+    True
+    """
+    return perf_counter if device.type == "cuda" else process_time
