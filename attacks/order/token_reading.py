@@ -111,16 +111,17 @@ class Asker:
             images: [N, C, H, W].
             scale: [D], of the tokens' channels.
         """
-        size, read, alike = self.rows, [], []
-        for part in images.split(self.whole // size):
-            sent = self._uncopied(_filled(part, self.whole // size).repeat_interleave(size, 0), 0)
+        size, tokens, count = self.rows, self._geometry.tokens, self.whole // self.rows
+        read = torch.empty(len(images), tokens, self._geometry.token_dim, device=images.device)  # small pieces that
+        alike = torch.empty(len(images), dtype=torch.bool, device=images.device)  # stay would split up memory
+        for part, own, same in zip(images.split(count), read.split(count), alike.split(count), strict=True):
+            sent = self._uncopied(_filled(part, count).repeat_interleave(size, 0), 0)
             messages = self.round(sent).unflatten(0, (-1, size)).flatten(1, 2)[: len(part)]
             line = (messages / scale) @ _directions(messages, 1)
-            order = line.squeeze(2).argsort(1)
-            runs = take(messages, order).unflatten(1, (self._geometry.tokens, size))
-            read.append(runs[:, :, size // 2].clone())  # or it would keep the whole round
-            alike.append(_close((runs - read[-1].unsqueeze(2)) / scale).all(2).all(1))
-        return torch.cat(read), torch.cat(alike)
+            runs = take(messages, line.squeeze(2).argsort(1)).unflatten(1, (tokens, size))
+            own.copy_(runs[:, :, size // 2])
+            same.copy_(_close((runs - own.unsqueeze(2)) / scale).all(2).all(1))
+        return read, alike
 
     def _uncopied(self, images: Tensor, first: int) -> Tensor:
         """Images whose copies from row `first` on have their patches in other places, if copies are forbidden."""
