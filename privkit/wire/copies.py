@@ -48,4 +48,5 @@ class CopiesOnce:
 
     def _copied(self, once: Tensor, count: int) -> Tensor:
         """What [n, 1, ...] gives, as many times as a batch has records, [n, B, ...]."""
-        return self._lowers(once).repeat_interleave(count, 1)
+        given: Tensor = self._lowers(once)
+        return given.repeat_interleave(count, 1)
