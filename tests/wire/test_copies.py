@@ -55,7 +55,8 @@ def sent(lower: nn.Module, defense: Any, number: int = 1) -> tuple[int, list[Ten
     edge = clients(lower, defense, number)
 
     def asked(query: Query) -> list[Tensor]:
-        draws, released = Generator().manual_seed(0), []
+        draws = Generator().manual_seed(0)
+        released: list[Tensor] = []
         for part in [torch.zeros(number, 3, 32, 32), *AUXILIARY[: (ROUNDS - 1) * number].split(number)]:
             torch.manual_seed(len(released))
             released.append(query(part.repeat_interleave(BATCH, 0), draws).view.smashed)
