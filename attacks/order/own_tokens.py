@@ -20,6 +20,7 @@ from privkit.attacks.order.token_reading import (
     labelled,
     rows_a_message,
     same_tokens,
+    token_scale,
 )
 from privkit.attacks.patches import Geometry, patch_tokens, patchify
 
@@ -166,13 +167,14 @@ def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, re
     repeated, chosen = label_images(patches, geometry, label_rounds * messages, draws)
     read = min(max(size, read), (asker.left - label_rounds) * messages)
     first, images, patches = images[:whole], images[:read], patches[:read]
-    rows, alike = asker.unmixed(images)
+    scale = token_scale(once)
+    rows, alike = asker.unmixed(images, scale)
     if alike.double().mean() < COPIES_ALIKE:
         raise NotApplicable(
             "own tokens are read from messages of copies of one image, but copies came back with other "
             "tokens: a token depends on the other images of its message; only the lower segment would show them"
         )
-    labels = labelled(chosen, asker.unmixed(repeated)[0])
+    labels = labelled(chosen, asker.unmixed(repeated, scale)[0])
     ordered = in_place(rows, patches, labels)
     known = min(whole, len(ordered) // size * size)
     crossed = torch.cat([once[:known], again[:known]])

@@ -25,7 +25,7 @@ _LEAST_SPREAD = 1e-3  # of the widest channel's: narrower ones hold rounding
 _DIRECTIONS = 4  # in which two lots of tokens are compared
 _PLAIN = 0.5  # least share of copies that must come back alike, and of labels that must be found
 _FITS = 3  # of the map from patches to tokens, on own images in the order of the fit before
-_MATCHED_AT_ONCE = 2**24  # numbers of the tables of pairs
+_NUMBERS_AT_ONCE = 2**24  # of the tables of pairs, and of inputs of the map
 
 
 def rows_a_message(view: View) -> int:
@@ -101,22 +101,27 @@ class Asker:
         sent = [self._uncopied(_filled(part, self.whole), len(part)) for part in images.split(self.whole)]
         return torch.cat([self.round(part) for part in sent])[: len(images)]
 
-    def unmixed(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def unmixed(self, images: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Each image's own tokens [N, T, D] in no order, from a message of its copies, and which came back alike, [N].
 
-        Tokens lie along a line in a random direction: each one fills a run as long as there are copies.
+        Tokens lie along a line in a random direction: each one fills a run as long as there are copies. One round is
+        held at a time.
+
+        Args:
+            images: [N, C, H, W].
+            scale: [D], of the tokens' channels.
         """
-        rows, size, tokens = [], self.rows, self._geometry.tokens
-        for part in images.split(self.whole // size):
-            sent = self._uncopied(_filled(part, self.whole // size).repeat_interleave(size, 0), 0)
-            rows.append(self.round(sent).unflatten(0, (-1, size)).flatten(1, 2)[: len(part)])
-        messages = torch.cat(rows)
-        scale = _scale(messages)
-        line = (messages / scale) @ _directions(messages, 1)
-        order = line.squeeze(2).argsort(1).unsqueeze(2).expand_as(messages)
-        runs = messages.gather(1, order).unflatten(1, (tokens, size))
-        middle = runs[:, :, size // 2]
-        return middle, _close((runs - middle.unsqueeze(2)) / scale).all(2).all(1)
+        size, tokens, count = self.rows, self._geometry.tokens, self.whole // self.rows
+        read = torch.empty(len(images), tokens, self._geometry.token_dim, device=images.device)  # small pieces that
+        alike = torch.empty(len(images), dtype=torch.bool, device=images.device)  # stay would split up memory
+        for part, own, same in zip(images.split(count), read.split(count), alike.split(count), strict=True):
+            sent = self._uncopied(_filled(part, count).repeat_interleave(size, 0), 0)
+            messages = self.round(sent).unflatten(0, (-1, size)).flatten(1, 2)[: len(part)]
+            line = (messages / scale) @ _directions(messages, 1)
+            runs = take(messages, line.squeeze(2).argsort(1)).unflatten(1, (tokens, size))
+            own.copy_(runs[:, :, size // 2])
+            same.copy_(_close((runs - own.unsqueeze(2)) / scale).all(2).all(1))
+        return read, alike
 
     def _uncopied(self, images: Tensor, first: int) -> Tensor:
         """Images whose copies from row `first` on have their patches in other places, if copies are forbidden."""
@@ -136,7 +141,7 @@ def same_tokens(first: Tensor, second: Tensor) -> Tensor:
     >>> same_tokens(tokens, tokens.flip(1)).tolist(), same_tokens(tokens, tokens.flip(0)).tolist()
     ([True, True], [False, False])
     """
-    scale = _scale(first)
+    scale = token_scale(first)
     along = _directions(first, _DIRECTIONS)
     one, two = (((x / scale) @ along).sort(1).values for x in (first, second))
     return (one - two).abs().amax((1, 2)).lt(_CLOSE * first.shape[2] ** 0.5)
@@ -182,10 +187,11 @@ def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Genera
         draws: which patches are taken.
     """
     several = torch.tensor(multiplicities(geometry.tokens), device=patches.device)
-    distinct = patches.flatten(0, 1)
-    distinct = distinct[distinct.var(1) > distinct.var(1).mean() / 10] if len(distinct) > 1 else distinct
+    every = patches.flatten(0, 1)
+    spread = every.var(1)
+    distinct = (spread >= spread.mean() / 10).nonzero().squeeze(1)
     rows = torch.randint(len(distinct), (number, len(several)), generator=draws, device=patches.device)
-    chosen = distinct[rows]
+    chosen = every[distinct[rows]]
     return unpatchify(chosen.repeat_interleave(several, 1), geometry.patch, geometry.image_shape), chosen
 
 
@@ -201,8 +207,8 @@ def labelled(chosen: Tensor, rows: Tensor) -> Labels:
     [5.0, 7.0]
     """
     several = torch.tensor(multiplicities(rows.shape[1]), device=rows.device)
-    scaled = rows / _scale(rows)
-    alike = _close(scaled.unsqueeze(1) - scaled.unsqueeze(2))
+    scaled = rows / token_scale(rows)
+    alike = torch.stack([_close(one.unsqueeze(0) - one.unsqueeze(1)) for one in scaled])
     fits = alike.sum(2).unsqueeze(1) == several.unsqueeze(1)  # [L, K, T]
     first = fits.int().argmax(2)
     tokens = rows.gather(1, first.unsqueeze(2).expand(-1, -1, rows.shape[2]))
@@ -224,15 +230,13 @@ def in_place(rows: Tensor, patches: Tensor, labels: Labels) -> Tensor:
     """
     if labels.sure.double().mean() < _PLAIN:
         return match_own_tokens(rows.unsqueeze(1), patches.unsqueeze(1))[0].squeeze(1)
-    scale, seen = _scale(rows), _with_mean(patches, patches.mean(1))
-    known = _with_mean(labels.patches, labels.whole)
-    forward = Ridge.fit(known[labels.sure], labels.tokens[labels.sure])
-    some = max(1, _MATCHED_AT_ONCE // rows.shape[1] ** 2)
-    ordered = rows
+    scale, seen = token_scale(rows), _with_mean(patches, patches.mean(1))
+    known, ordered = _with_mean(labels.patches, labels.whole)[labels.sure], labels.tokens[labels.sure]
+    some = max(1, _NUMBERS_AT_ONCE // (rows.shape[1] * max(rows.shape[1], seen.shape[2])))
     for _ in range(_FITS):
-        parts = zip((forward(seen) / scale).split(some), (rows / scale).split(some), rows.split(some), strict=True)
-        ordered = torch.cat([take(row, hungarian(distances(token, guess))) for guess, token, row in parts])
-        forward = Ridge.fit(seen, ordered)
+        forward, known = Ridge.fit(known, ordered), seen
+        parts = zip(rows.split(some), seen.split(some), strict=True)
+        ordered = torch.cat([take(row, hungarian(distances(row / scale, forward(x) / scale))) for row, x in parts])
     return ordered
 
 
@@ -261,7 +265,7 @@ def _order(answer: QueryResult, images: int) -> Tensor:
     return order
 
 
-def _scale(tokens: Tensor) -> Tensor:
+def token_scale(tokens: Tensor) -> Tensor:
     """[D], the standard deviation of each channel."""
     spread = tokens.flatten(0, -2).std(0)
     return spread.clamp_min(max(_LEAST_SPREAD * float(spread.max()), torch.finfo(spread.dtype).tiny))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -205,7 +205,14 @@ class Clients(nn.Module):
             ) from None
         self.train(training)
 
-    def release(self, images: Tensor, labels: Tensor, generator: Generator, number: int = 0) -> ClientForward:
+    def release(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        generator: Generator,
+        number: int = 0,
+        lowers: Callable[[Tensor, Tensor | None], Tensor] | None = None,
+    ) -> ClientForward:
         """What leaves the clients in one round, differentiable in the lower segments' weights.
 
         Args:
@@ -213,14 +220,21 @@ class Clients(nn.Module):
             labels: int64 [n, B]; [n, B, L] of 0 and 1 if records have several.
             generator: the only source of randomness of groups and defense.
             number: of the round, 0-based.
+            lowers: evaluates the lower segments, with the same result; None for themselves.
         """
         groups = torch.arange(len(images), device=images.device).unsqueeze(1)
         if self.defense.group > 1:
             groups = self.protocol.groups(self.defense.group, number, generator)
-        return self._forward(stages_of(self.defense), images, labels, generator, groups)
+        return self._forward(stages_of(self.defense), images, labels, generator, groups, lowers or self.lowers)
 
     def _forward(
-        self, stages: Sequence[Defense], images: Tensor, labels: Tensor, generator: Generator, groups: Tensor
+        self,
+        stages: Sequence[Defense],
+        images: Tensor,
+        labels: Tensor,
+        generator: Generator,
+        groups: Tensor,
+        lowers: Callable[[Tensor, Tensor | None], Tensor],
     ) -> ClientForward:
         """Stages on images, lower segments, stages on smashed data, the frozen block, and the server's stages."""
         sites, own = sites_of(stages), labels
@@ -239,7 +253,7 @@ class Clients(nn.Module):
                 f"{mixing[0]} mixes images of several clients before one lower segment, so that training cannot be "
                 "private; use level=smashed, or leave out private=true"
             )
-        smashed = self.lowers(made.smashed, groups[:, 0] if mixing else None)
+        smashed = lowers(made.smashed, groups[:, 0] if mixing else None)
         learned = smashed
         if isinstance(self.lowers, Filtered) and self.lowers.by_record is None:
             learned = self.lowers.filter_alone()
@@ -313,7 +327,7 @@ class Clients(nn.Module):
             smashed: Tensor = self.lowers(images)
             return smashed
         alone = torch.arange(len(images), device=images.device).unsqueeze(1)
-        return self._forward(stages, images, labels, generator, alone).release.smashed
+        return self._forward(stages, images, labels, generator, alone, self.lowers).release.smashed
 
     @torch.no_grad()
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:

@@ -14,6 +14,7 @@ from privkit.domains.base import Batch
 from privkit.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import ClientForward, Clients
+from privkit.wire.copies import CopiesOnce
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,7 @@ def record(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes:
 
 def black_box_query(edge: Clients) -> Query:
     """The adversary's access to the defended edge: its own images in, their release out."""
+    lowers = CopiesOnce(edge.lowers)
 
     @torch.no_grad()
     def query(images: Tensor, draws: Generator) -> QueryResult:
@@ -69,7 +71,7 @@ def black_box_query(edge: Clients) -> Query:
         clients = edge.lowers.copies
         inputs = images.unflatten(0, (clients, -1))
         labels = torch.zeros(inputs.shape[:2], dtype=torch.int64, device=images.device)
-        answer = answer_of(edge.release(inputs, labels, draws), 0, edge)
+        answer = answer_of(edge.release(inputs, labels, draws, lowers=lowers), 0, edge)
         return replace(answer, view=replace(answer.view, labels=None))
 
     return query

@@ -6,10 +6,14 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import QueryResult, View
+from privkit.attacks.base import Query, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.patches import patchify
+from privkit.domains.images.domain import Images
+from privkit.training.edge import Clients
+from privkit.training.protocol import SplitProtocol
+from privkit.wire.channel import answer_of
 from tests.attacks.victims import answering, crops
 
 BATCH = 5
@@ -79,6 +83,30 @@ def several_messages(knowledge: ImageObservation, messages: int) -> ImageObserva
         return QueryResult(view=view, members=torch.arange(len(images)).unsqueeze(1))
 
     return replace(knowledge, batch_size=messages * BATCH, query=query)
+
+
+def clients(lower: torch.nn.Module, defense: Any, number: int = 1) -> Clients:
+    """Clients of these pictures."""
+    protocol = SplitProtocol(clients=number, lower="own" if number > 1 else "handed_on")
+    return Clients.build(lower, defense, Images(shape=(3, 32, 32)), classes=2, seed=0, protocol=protocol).eval()
+
+
+def in_full(edge: Clients) -> Query:
+    """A query whose images all pass the lower segments, copies as well."""
+
+    @torch.no_grad()
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        inputs = images.unflatten(0, (edge.lowers.copies, -1))
+        return answer_of(edge.release(inputs, torch.zeros(inputs.shape[:2], dtype=torch.int64), draws), 0, edge)
+
+    return query
+
+
+def passing(edge: Clients) -> list[int]:
+    """Numbers of images that pass the lower segments from now on, call after call."""
+    passed: list[int] = []
+    edge.lowers.register_forward_pre_hook(lambda _, inputs: passed.append(inputs[0].shape[:2].numel()))
+    return passed
 
 
 def as_released(truth: Tensor) -> float:

@@ -13,11 +13,28 @@ from privkit.attacks.order.drag_reorder import DragReorder
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.order.own_tokens import kept_share, own_tokens
 from privkit.attacks.order.token_contents import match_own_tokens
-from privkit.attacks.order.token_reading import Asker, same_tokens
+from privkit.attacks.order.token_reading import Asker, label_images, same_tokens, token_scale
 from privkit.attacks.patches import Geometry
 from privkit.attacks.query_rules import QueryRules
+from privkit.defenses.batch_shuffle import BatchShuffle
+from privkit.wire.channel import black_box_query
 from privkit.wire.queries import CountingSession, Queries
-from tests.attacks.order.puzzles import AUXILIARY, BATCH, VICTIMS, Projected, T, pixels, projected, run, scene, shuffled
+from tests.attacks.order.puzzles import (
+    AUXILIARY,
+    BATCH,
+    VICTIMS,
+    Projected,
+    T,
+    clients,
+    in_full,
+    passing,
+    pixels,
+    projected,
+    run,
+    scene,
+    several_messages,
+    shuffled,
+)
 from tests.attacks.sessions import Killed, Session
 from tests.attacks.victims import answering
 
@@ -110,10 +127,45 @@ def test_copies_may_be_forbidden_where_tokens_hide_their_places() -> None:
         return ask(images, draws)
 
     asker = Asker(query, BATCH, Generator().manual_seed(0), geometry_of(crowded), QueryRules(copies=False))
-    rows, alike = asker.unmixed(AUXILIARY[:9])
+    rows, alike = asker.unmixed(AUXILIARY[:9], token_scale(crowded(AUXILIARY)))
     assert alike.all()
     assert same_tokens(rows, crowded(AUXILIARY[:9])).all()
     assert seen == 9 * [BATCH]
+
+
+def test_one_round_at_a_time_reads_what_all_show() -> None:
+    """Bit by bit, and the last round is filled up."""
+    query, read = several_messages(scene(crowded, 0.4)[2], 2).query, AUXILIARY[:9]
+    assert query is not None
+    askers = [Asker(query, 2 * BATCH, Generator().manual_seed(0), geometry_of(crowded), QueryRules()) for _ in "ab"]
+    once = [asker.round(AUXILIARY[: 2 * BATCH]) for asker in askers]
+    rows, alike = askers[0].unmixed(read, token_scale(once[0]))
+    assert alike.all()
+    sent = torch.cat([read, read[-1:]]).repeat_interleave(BATCH, 0).split(2 * BATCH)
+    messages = torch.cat([askers[1].round(part).unflatten(0, (2, -1)).flatten(1, 2) for part in sent])
+    for tokens, message in zip(rows, messages, strict=False):
+        assert torch.equal(tokens.unique(dim=0), message.unique(dim=0))
+
+
+def test_copies_pass_the_clients_once_and_read_the_same() -> None:
+    """All bits, and the generator goes on where it would; 152 rounds, the first four of copies in full, too."""
+    edge = clients(Projected(), BatchShuffle(keep=0.4))
+    views, _, knowledge = scene(projected, 0.4)
+
+    def read(query: Any) -> tuple[Any, ...]:
+        draws = Generator().manual_seed(0)
+        own = own_tokens(views[0], replace(knowledge, query=query), geometry_of(projected), draws, 100, passes=2)
+        return own.tokens, own.patches, torch.tensor(own.keep), draws.get_state()
+
+    wanted, passed = read(in_full(edge)), passing(edge)
+    assert all(torch.equal(*pair) for pair in zip(read(black_box_query(edge)), wanted, strict=True))
+    assert sum(passed) == 150 + (4 + 2) * BATCH
+
+
+def test_label_images_of_black_patches_are_black() -> None:
+    geometry = geometry_of(projected)
+    images, _ = label_images(torch.zeros(3, T, 192), geometry, 2, Generator().manual_seed(0))
+    assert torch.equal(images, torch.zeros(2, 3, 32, 32))
 
 
 @pytest.mark.parametrize("attack", [*QUICK, Sara(predictor_epochs=1, epochs=1)])
