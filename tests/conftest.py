@@ -36,13 +36,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what this machine lacks something for."""
-    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    for mark in item.iter_markers("needs"):
-        for reason in filter(None, map(lacking, mark.args)):
-            pytest.skip(reason)
+    for item in items:
+        reasons = [lacking(name) for mark in item.iter_markers("needs") for name in mark.args]
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            reasons.append("needs a CUDA device")
+        for reason in filter(None, reasons):
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session", autouse=True)
