@@ -18,7 +18,7 @@ PROGRAMS = {
     "slurmd": ("slurmd",),
 }
 """Programs by any of their names."""
-DEBIAN = {"chromium": "chromium", "pdflatex": "texlive-latex-base", "slurmd": "slurm-wlm"}
+DEBIAN = {"chromium": "chromium", "pdflatex": "texlive-latex-recommended", "slurmd": "slurm-wlm"}
 """Debian's packages that hold them."""
 
 
