@@ -6,6 +6,9 @@ AUDIT ?= --defense batch_shuffle
 # A file stays on one worker, so that what its tests share is made once.
 WORKERS := --numprocesses 2 --dist loadfile
 
+# Compiled tests are kept: each of the workers, and each process that a test starts, would compile them anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: audit test test-all lint docs clean
 
 audit: $(VENV)/installed

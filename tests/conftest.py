@@ -1,15 +1,18 @@
 """Shared by all tests: one thread, no network, and a finished small run to look at."""
 
 import os
+import pickle
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
 
 from privkit.attacks.inversion import black_box
@@ -18,6 +21,7 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.start import main
 from privkit.settings import DEFAULTS
 from tests.forked import forked
+from tests.needs import lacking
 from tests.small import SMALL
 
 torch.set_num_threads(1)
@@ -32,6 +36,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine lacks something for."""
+    for item in items:
+        reasons = [lacking(name) for mark in item.iter_markers("needs") for name in mark.args]
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            reasons.append("needs a CUDA device")
+        for reason in filter(None, reasons):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
     """Audits that name no number of threads take one: more of them only wait for each other beside other tests."""
@@ -43,10 +57,16 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
-    """A finished audit of batch shuffling; read it, do not change its folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(black_box, "mounted", partial(mounted, steps=50))  # half as long, and enough to win
-        return run_audit(defense="batch_shuffle", out=tmp_path_factory.mktemp("audit") / "run", **SMALL)
+    """A finished audit of batch shuffling, made by the worker that asks first; read it, do not change its folder."""
+    home = tmp_path_factory.getbasetemp()
+    home = (home.parent if "PYTEST_XDIST_WORKER" in os.environ else home) / "small"
+    home.mkdir(exist_ok=True)
+    with FileLock(home / "lock"), pytest.MonkeyPatch.context() as patch:
+        if not (home / "pickle").exists():
+            patch.setattr(black_box, "mounted", partial(mounted, steps=50))  # half as long, and enough to win
+            run = run_audit(defense="batch_shuffle", out=home / "run", **SMALL)
+            (home / "pickle").write_bytes(pickle.dumps(run))
+        return cast(AuditRun, pickle.loads((home / "pickle").read_bytes()))
 
 
 @pytest.fixture

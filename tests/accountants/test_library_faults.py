@@ -63,7 +63,8 @@ def test_replace_one_gaussian_uses_half_the_sensitivity() -> None:
 @pytest.mark.parametrize("order", [80, 128, 200])
 def test_without_replacement_orders_above_64_lose_their_digits(order: int) -> None:
     """At σ = 20 the alternating sum leaves rounding noise; 400-digit arithmetic decides."""
-    mpmath = pytest.importorskip("mpmath")
+    import mpmath
+
     with mpmath.workdps(400):
         power = [mpmath.exp(mpmath.mpf(i * (i - 1)) / 800) for i in range(order + 2)]
         even = {

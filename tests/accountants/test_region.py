@@ -126,9 +126,11 @@ def test_targets_that_nothing_can_reach_are_refused(change: dict[str, Any], mess
 
 
 @pytest.mark.slow
+@pytest.mark.needs("oracles")
 def test_sampled_rounds_agree_with_riskcal() -> None:
     """Its profile is dp_accounting's, composed on a grid of its own."""
-    dpsgd = pytest.importorskip("riskcal.calibration.dpsgd", reason="install the extra oracles")
+    from riskcal.calibration import dpsgd
+
     sigma, rate, rounds = 2.0, 0.02, 200
     mechanism = replace(SAMPLED, participation=Poisson(rate=rate), noise=Noise(smashed=sigma), rounds=rounds)
     found, given = region(mechanism), {"noise_multiplier": sigma, "sample_rate": rate, "num_steps": rounds}

@@ -35,9 +35,16 @@ PROVES = {
 """What a defense proves with its defaults; the others nothing."""
 
 
-def test_every_defense_goes_through_an_audit(tmp_path: Path) -> None:
+ONE_OF_A_KIND = ["batch_shuffle", "dp_cutmixsl", "gaussian_noise", "grad_perturb", "none", "random_cutmix"]
+"""What shuffles, mixes, adds noise to what is sent or comes back, and what proves nothing."""
+EVERY_DEFENSE = [name if name != "blur" else "blur:factor=2" for name in sorted(table("defenses"))]
+
+
+@pytest.mark.parametrize(
+    "names", [ONE_OF_A_KIND, pytest.param(EVERY_DEFENSE, marks=pytest.mark.slow)], ids=["one of a kind", "all"]
+)
+def test_every_defense_goes_through_an_audit(tmp_path: Path, names: list[str]) -> None:
     settings = {**SETTINGS, "budget": "smoke:private=60,auxiliary=60,test=40,victims=20,epochs=1"}
-    names = [name if name != "blur" else "blur:factor=2" for name in sorted(table("defenses"))]
     run = run_audit(defense=names, protocol="psl:clients=4", out=tmp_path / "run", **settings)
     assert {(row.defense, row.status, row.reason) for row in run.rows} == {(name, "done", "") for name in names}
     for row in run.rows:
@@ -75,7 +82,14 @@ FITTED = {"patch_splitnn": {"patch": 14, "stride": 14}}
 """Options that a model needs for 28×28 pixels."""
 
 
-@pytest.mark.parametrize("model", [name for name in sorted(table("models")) if name not in ("vit_base", "t2t_vit")])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(name, marks=pytest.mark.needs("albert")) if name == "albert" else name
+        for name in sorted(table("models"))
+        if name not in ("vit_base", "t2t_vit")
+    ],
+)
 def test_every_model_goes_through_a_round(model: str) -> None:
     """Records of the model's domain, of 28×28 pixels for networks that need more than 8; two clients, one step."""
     import torch
@@ -84,8 +98,6 @@ def test_every_model_goes_through_a_round(model: str) -> None:
     from privkit.domains.base import Batch
     from privkit.training import Clients, SplitProtocol, TrainingSpec, evaluate, train
 
-    if model == "albert":
-        pytest.importorskip("transformers", reason="the extra albert is not installed")
     split = load(table("models")[model])
     domain = DOMAINS[split.domain]
     classes = 2 if model == "difm" else 10
@@ -111,11 +123,14 @@ ATTACKS = {
 """How a costly attack is called here; the others by their names."""
 LARGER = {"drag_reorder", "jigsaw", "jigsaw_white_box", "sara"}
 """Pieces of two pixels, as the small digits have, fit anywhere: no jigsaw wins on them."""
-LONG = {"adaptive", "fora", "fsha", "jigsaw_white_box", "unmix", "white_box"}
-"""Attacks that take five seconds or more here."""
+LONG = {
+    *("adaptive", "black_box", "fora", "fsha", "jigsaw_white_box", "model_completion"),
+    *("pcat", "sdar", "unmix", "white_box"),
+}
+"""Attacks that take five seconds or more here; of black_box, the fixture `small_run` has the controls."""
 FLOORS = {"mean_image", "mid_grey"}
 OF_TABLES = {"field_order"}  # reads no image; tests/attacks/order/test_field_order.py has its controls
-CHEAP = sorted({"canaries", "gradient_matching", "label_leak", "member_inference", "release_clustering", "unsplit"})
+CHEAP = sorted({"canaries", "label_leak", "member_inference", "nearest_record", "release_clustering"})
 
 
 def attacked(attacks: list[str], folder: Path, **changes: Any) -> dict[str, Row]:
@@ -168,13 +183,9 @@ def test_an_attack_gives_the_same_row_again_and_in_other_company(rows: dict[str,
     assert attacked(CHEAP, tmp_path / "again") == {name: rows[name] for name in CHEAP}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "defenses",
-    [
-        ["spectral_shuffle:where=image,patch=2"],
-        pytest.param(["spectral_shuffle", "blur:factor=2"], marks=pytest.mark.slow),
-    ],
-    ids="+".join,
+    "defenses", [["spectral_shuffle:where=image,patch=2"], ["spectral_shuffle", "blur:factor=2"]], ids="+".join
 )
 @pytest.mark.usefixtures("no_controls")
 def test_a_white_box_knows_what_a_defense_makes_of_every_image_alone(tmp_path: Path, defenses: list[str]) -> None:

@@ -160,6 +160,8 @@ def test_shadow_models_are_trained_and_scored(tmp_path: Path) -> None:
     assert 0.3 < run.rows[0].answers["auc"].value < 0.9
 
 
+LEARN = {"exploit", "model_completion"}
+"""Attacks that train; the examples of their modules have their controls as well."""
 SCORING = [name for name in sorted(table("attacks")) if parse("attacks", name).spec.goal != "reconstruct"]
 
 
@@ -181,7 +183,9 @@ class Deaf:
         return Scores(values=torch.rand(many, generator=generator), examples=torch.arange(many))
 
 
-@pytest.mark.parametrize("name", SCORING)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LEARN else name for name in SCORING]
+)
 def test_every_attack_that_scores_has_controls_that_pass_and_that_can_fail(name: str) -> None:
     spec = parse("attacks", name).spec
     mount = load(f"privkit.attacks.goals.{spec.goal}:controls")

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import platform
-import shutil
 import socket
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from privkit.audit.slurm import _imported, script, submit
 from privkit.errors import RunFolderError, UsageError
 from tests.forked import forked
 
-PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "sinfo")
 QUICK = {"defense": "none", "attack": ["mean_image", "mid_grey"], "dataset": "tiny_digits", "budget": "smoke"}
 CONFIGURATION = """\
 ClusterName=test
@@ -51,9 +49,6 @@ PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A Slurm of one node with two processors; a reason to skip where it cannot be started."""
-    pytest.importorskip("submitit")
-    if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
-        pytest.skip(f"Slurm is not installed: no {', '.join(missing)}")
     home, node = tmp_path / "slurm", platform.node().split(".")[0]
     for folder in (home, home / "state", home / "spool"):
         folder.mkdir()
@@ -78,7 +73,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             time.sleep(0.5)
         else:
             last = (home / "slurmd.txt").read_text().splitlines()[-1:]
-            pytest.skip(f"Slurm did not start: {last or states.stderr}")
+            pytest.skip(f"needs a machine on which Slurm starts: {last or states.stderr}")
         yield
     finally:
         for daemon in reversed(daemons):
@@ -87,6 +82,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("slurmd")
 @pytest.mark.usefixtures("slurm")
 def test_workers_of_an_array_do_a_run_and_write_its_report(tmp_path: Path) -> None:
     run = plan_audit(out=tmp_path / "run", threads=1, **QUICK)  # type: ignore[arg-type]
@@ -110,7 +106,6 @@ def test_workers_of_an_array_do_a_run_and_write_its_report(tmp_path: Path) -> No
 
 
 def test_the_script_of_an_array_stands_on_its_own(tmp_path: Path) -> None:
-    pytest.importorskip("submitit")
     run = plan_audit(out=tmp_path / "run", threads=3, **QUICK)  # type: ignore[arg-type]
     text = script(run, 8, "cuda", {"partition": "gpu", "gpus_per_node": 1, "time": 240})
     lines = text.splitlines()
@@ -127,7 +122,6 @@ def test_the_script_of_an_array_stands_on_its_own(tmp_path: Path) -> None:
 
 
 def test_the_import_leaves_the_logging_of_others_alone(tmp_path: Path) -> None:
-    pytest.importorskip("submitit")
 
     def imports_it_anew() -> None:
         mine = logging.StreamHandler()

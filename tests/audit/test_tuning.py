@@ -117,7 +117,6 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_next_trial_follows_from_the_seed_and_the_trials_before_it() -> None:
-    pytest.importorskip("optuna")
     rates = Range(1e-4, 1e-2, log=True)
     space: dict[str, Range | Choice] = {"rate": rates, "word": Choice(("a", None))}
     past: list[Trial] = [Trial(values={"word": None}, objective=1.0)]
@@ -135,7 +134,6 @@ def test_the_next_trial_follows_from_the_seed_and_the_trials_before_it() -> None
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AuditRun, TrainedContext]]:
     """A finished run with a tuned attack, and its cell before the tuning."""
-    pytest.importorskip("optuna")
     seen: list[TrainedContext] = []
 
     def watched(context: TrainedContext) -> tuple[TrainedContext, str]:
@@ -217,7 +215,6 @@ def test_queries_of_tuning_count(study: tuple[AuditRun, TrainedContext]) -> None
 
 
 def test_an_attack_without_fields_stands_beside_a_tuned_one(tmp_path: Path, no_report: None, no_controls: None) -> None:
-    pytest.importorskip("optuna")
     settings = TUNED | {"attack": [TUNED["attack"], "mean_image"], "tune": "trials=1", "queries": "rounds=3"}
     limited, untuned = run_audit(out=tmp_path / "run", **settings).rows
     assert (limited.status, untuned.status, untuned.tuned) == ("not_applicable", "done", None)

@@ -7,7 +7,8 @@ import torch
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.spectral_shuffle import SpectralShuffle
 from privkit.torch_utils.patches import patchify, unpatchify
-from tests.small import generator
+from privkit.wire.channel import shared_lower
+from tests.small import built, digits, generator
 
 Y = torch.zeros(2, 3)
 
@@ -94,6 +95,14 @@ def test_the_form_is_the_release_before_its_order(defense: SpectralShuffle) -> N
     form = defense.public_transform(given.flatten(0, 1)).view_as(release.smashed)
     tokens, released = (x if defense.where == "embedding" else patchify(x, 4) for x in (form, release.smashed))
     assert torch.equal(unshuffled(released, receipt.permutation), tokens)
+
+
+def test_a_white_box_holds_the_transform_of_images() -> None:
+    defense, x = SpectralShuffle(where="image", patch=2), digits(4).x
+    edge, _ = built(defense)
+    known = shared_lower(edge)
+    assert known is not None
+    torch.testing.assert_close(known(x), edge.lowers(defense.public_transform(x).unsqueeze(0))[0])
 
 
 def test_bf16_smashed_data_are_transformed_in_float32() -> None:

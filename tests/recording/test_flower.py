@@ -14,12 +14,14 @@ APP = Path(__file__).parents[2] / "docs" / "examples" / "flower" / "split_digits
 
 
 @pytest.mark.slow
+@pytest.mark.needs("flower")
 @pytest.mark.usefixtures("no_report", "no_controls")
 def test_the_client_of_a_flower_app_records_its_releases(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flwr = pytest.importorskip("flwr.app", reason="needs privkit[flower]")
-    task = pytest.importorskip("flwr.supercore.task_identity", reason="needs a newer Flower").TaskIdentity
+    from flwr import app as flwr
+    from flwr.supercore.task_identity import TaskIdentity as task
+
     for number in ("run_id", "node_id", "task_id"):  # as Flower's own processes have them
         monkeypatch.setattr(task, f"_{number}", 1)
     spec = spec_from_file_location("split_digits", APP)

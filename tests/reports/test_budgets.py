@@ -4,7 +4,6 @@ import ast
 import csv
 import io
 import json
-import shutil
 import subprocess
 from math import inf, nan
 from pathlib import Path
@@ -143,7 +142,7 @@ def test_the_factor_is_a_number_or_absent() -> None:
     assert BudgetRow(row=1, name="x", epsilon=4.0, published=2.0).factor == 0.5
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+@pytest.mark.needs("pdflatex")
 def test_latex_compiles(tmp_path: Path) -> None:
     odd = BudgetRow(row=4, name=r"[a] 50% $x_1$ {b} \c ~ ^ # & <", mechanism="m", epsilon=1.0, method="√T·μ ⌈λN⌉")
     text = budgets.latex([*ROWS, odd], compare=True)

@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-import shutil
 import subprocess
 import warnings
 from dataclasses import replace
@@ -103,7 +102,7 @@ def test_latex_of_any_text_has_no_open_command(text: str) -> None:
     assert not set(bare) & set("\\{}$_%#&^~")
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+@pytest.mark.needs("pdflatex")
 def test_latex_compiles(small_run: AuditRun, tmp_path: Path) -> None:
     rows = [named(small_run.rows[0], name) for name in HOSTILE if name.isascii()]
     body = tables.latex(tables.table(rows))

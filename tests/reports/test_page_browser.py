@@ -1,16 +1,16 @@
 """The page in headless Chromium: findings of axe, sizes, both color schemes, its script, and how fast it opens."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.needs import program
 from tests.reports.grids import SHIFTY, grid, named, rendered
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")]
+CHROMIUM = program("chromium")
+pytestmark = pytest.mark.needs("chromium")
 DARK = ("--blink-settings=preferredColorScheme=0",)
 QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars")
 
@@ -51,8 +51,9 @@ onload = () => {
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), DARK], ids=["light", "dark"])
 def test_axe_finds_nothing_grave(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    import axe_core_python as axe
+
     page = rendered(grid(named(2), ("black_box", "jigsaw", "canaries"), 2), tmp_path)
-    axe = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed")
     script = (Path(axe.__file__).parent / "axe.min.js").read_text().replace("</script", "<\\/script")
     told = asked(page, script + AXE, tmp_path / "profile", "--virtual-time-budget=20000", *flags)
     assert re.fullmatch(r"axe [1-9]\d*: ", told), told

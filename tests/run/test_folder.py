@@ -84,7 +84,7 @@ def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
 
 def test_two_runs_that_start_together_do_not_share_a_folder(tmp_path: Path) -> None:
     """Both found the folder empty; the second is refused, and the first one's manifest stays."""
-    pytest.importorskip("fcntl")
+    pytest.importorskip("fcntl", reason="needs the file locks of POSIX")
     first, second = described(), described(seed=1)
     one, two = RunFolder(tmp_path / "run", first), RunFolder(tmp_path / "run", second)
     with one:

@@ -140,7 +140,7 @@ def test_what_is_no_file_is_said_in_a_sentence(copied: Path, place: str, kind: s
     else:
         path.touch(mode=0)
         if os.access(path, os.R_OK):
-            pytest.skip("this user may read everything")
+            pytest.skip("needs a user who may not read everything: run the tests as another than root")
     with pytest.raises(RunFolderError, match=f"cannot read .*{place}"):
         read_rows(copied)
 

@@ -56,7 +56,8 @@ def renyi(p: Density, q: Density, order: float, mu: float) -> float:
 
 @given(epsilon=st.floats(-20, 700), rate=st.floats(1e-6, 1.0))
 def test_amplification_is_its_definition(epsilon: float, rate: float) -> None:
-    mpmath = pytest.importorskip("mpmath")
+    import mpmath
+
     with mpmath.workdps(60):
         expected = float(mpmath.log1p(mpmath.mpf(rate) * mpmath.expm1(mpmath.mpf(epsilon))))
     assert subsampling.amplify(epsilon, rate) == pytest.approx(expected, rel=1e-12, abs=1e-300)
@@ -118,7 +119,8 @@ def test_without_replacement_epsilon_inverts_the_profile(rate: float, mu: float,
 
 def theorem_27_in_many_digits(order: int, rate: float, mu: float, digits: int = 400) -> float:
     """Theorem 27 with Theorem 9 term by term, from the alternating sums, in arithmetic of many digits."""
-    mpmath = pytest.importorskip("mpmath")
+    import mpmath
+
     with mpmath.workdps(digits):
         q, square = mpmath.mpf(rate), mpmath.mpf(mu) ** 2
         power = [mpmath.exp(i * (i - 1) * square / 2) for i in range(order + 2)]

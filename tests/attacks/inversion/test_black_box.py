@@ -76,7 +76,13 @@ def test_wins_on_the_identity(decoder: Any) -> None:
     assert error(run(BlackBox(decoder=decoder, epochs=epochs))) < share * FLOOR
 
 
-@pytest.mark.parametrize("decoder", sorted(DECODERS))
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("message", "pix2pix", "set") else [])
+        for name in sorted(DECODERS)
+    ],
+)
 def test_is_at_the_floor_on_noise(decoder: Any) -> None:
     assert error(run(BlackBox(decoder=decoder, epochs=1 if decoder == "message" else 6), noise)) > 0.97 * FLOOR
 

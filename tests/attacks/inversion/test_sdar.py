@@ -17,7 +17,9 @@ from tests.attacks.sessions import Killed, Session
 QUICK = SDAR(epochs=2, width=4)
 
 
-@pytest.mark.parametrize("kind", ["maps", "tokens", "vectors"])
+@pytest.mark.parametrize(
+    "kind", ["maps", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tokens", "vectors"))]
+)
 def test_wins_where_labels_and_the_server_tell_of_the_client(kind: str) -> None:
     """A third below the mean image, without a query and without the architecture; its untrained start is above it."""
     views, knowledge = case(kind, own=897)

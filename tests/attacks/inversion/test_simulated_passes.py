@@ -52,7 +52,8 @@ def asking(
 
 
 @pytest.mark.parametrize(
-    ("release", "passes", "rounds"), [(shuffled, 3, 16 + 20 + 2), (batch_shuffled, 6, 16 + 2 + 400 + 50)]
+    ("release", "passes", "rounds"),
+    [pytest.param(shuffled, 3, 16 + 20 + 2, marks=pytest.mark.slow), (batch_shuffled, 6, 16 + 2 + 400 + 50)],
 )
 def test_tokens_that_can_be_read_are_shuffled_without_a_query(release: Release, passes: int, rounds: int) -> None:
     """The decoder starts with the patches behind tokens, and learns more from fewer rounds.

@@ -40,16 +40,7 @@ def test_batch_keeps_images_labels_and_ids_together() -> None:
             assert torch.equal(getattr(part, name), getattr(batch, name)[rows])
 
 
-@pytest.mark.parametrize(
-    "device",
-    [
-        "cpu",
-        pytest.param(
-            "cuda",
-            marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
-        ),
-    ],
-)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_batch_moves_as_a_whole(device: str) -> None:
     batch = batch_of(torch.rand(5, 1, 4, 4))
     moved = batch.to(torch.device(device))

@@ -185,7 +185,8 @@ def test_lfw_people_needs_the_pictures(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def write_pcam(root: Path, parts: Mapping[str, int] = MappingProxyType({"train": 6, "test": 4})) -> Path:
-    h5py = pytest.importorskip("h5py")
+    import h5py
+
     folder = root / "pcam"
     folder.mkdir(exist_ok=True)
     for part, count in parts.items():
@@ -240,7 +241,8 @@ def test_damaged_pcam_file_is_named(file: str, tmp_path: Path) -> None:
 
 
 def test_pcam_labels_that_are_too_few(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
+    import h5py
+
     folder = write_pcam(tmp_path)
     with h5py.File(folder / "camelyonpatch_level_2_split_train_y.h5", "w") as content:
         content["y"] = np.zeros((2, 1, 1, 1), dtype=np.uint8)

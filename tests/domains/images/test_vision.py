@@ -50,8 +50,6 @@ def test_no_data_root(spec: DatasetSpec, tmp_path: Path) -> None:
 def test_missing_files_are_named_without_touching_the_network(
     spec: DatasetSpec, tmp_path: Path, network: list[str]
 ) -> None:
-    if isinstance(spec, Pcam):
-        pytest.importorskip("h5py")
     message = complaint(lambda: open_(spec, tmp_path))
     named = re.search(r"(\S+) is missing; (put|add)", message)
     assert named, message

@@ -49,7 +49,6 @@ def opened(root: Path) -> Any:
 def test_padding_is_zero_unknown_is_one_and_the_others_keep_their_order(
     tmp_path: Path, tokens: list[str], unknown: str
 ) -> None:
-    pytest.importorskip("tokenizers")
     write(tmp_path, tokens, unknown)
     pools = opened(tmp_path)
     domain = pools.train.domain
@@ -63,7 +62,6 @@ def test_padding_is_zero_unknown_is_one_and_the_others_keep_their_order(
 
 
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers")
     write(tmp_path, ["<pad>", "<unk>", *SPECIAL], "<unk>")
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(DataError, match=r"tokenizer\.json cannot be read .*; put a tokenizer\.json of Hugging Face"):
