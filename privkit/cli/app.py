@@ -27,7 +27,6 @@ from privkit.cli.work import work
 from privkit.errors import UsageError, unknown
 from privkit.paths import root
 from privkit.registry import TABLES, as_written
-from privkit.run.folder import check_usable
 from privkit.run.stopping import finished_cells, keeping
 from privkit.setting_values import as_workers
 from privkit.settings import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
@@ -260,6 +259,8 @@ def audit(
         _audit_grid(given, out or Path("privkit-runs") / grid.stem, yes, dry_run, plan, shown, again, workers)
         return
     if out:
+        from privkit.run.folder import check_usable
+
         check_usable(root(out))  # before settings are read, which imports torch
     resolved = resolve(given)
     if dry_run:

@@ -64,7 +64,11 @@ class Peeking(attack.Template):
     def run(self, observation: Any, generator: Any, session: Any = None) -> Reconstruction:
         import gc
 
-        seen = [one for one in gc.get_objects() if torch.is_tensor(one) and one.shape == (attacks.VICTIMS, 1, 28, 28)]
+        seen = [
+            one
+            for one in gc.get_objects()
+            if issubclass(type(one), torch.Tensor) and one.shape == (attacks.VICTIMS, 1, 28, 28)
+        ]
         return Reconstruction(images=seen[-1].clone())
 
 
