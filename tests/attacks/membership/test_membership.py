@@ -188,10 +188,10 @@ def test_a_fifth_less_noise_than_an_epsilon_of_8_needs_is_caught_and_all_of_it_s
     assert claimed.apply(torch.zeros(1, 2, CELLS), torch.zeros(1, 2, 2), Generator())[1].shared == ""
     how: dict[str, Any] = {"family": GAUSSIAN, "independent": True}
     caught = [dp_sl_audit(claimed, replace(claimed, sigma=0.8 * claimed.sigma), seed, **how) for seed in range(3)]
-    honest = [dp_sl_audit(claimed, claimed, seed, **how) for seed in range(6)]
+    honest = [dp_sl_audit(claimed, claimed, seed, **how) for seed in range(3)]
     assert all(found.claimed == pytest.approx(8, abs=1e-3) and found.refuted for found in caught)
     assert not any(found.refuted for found in honest)
-    assert np.mean([found.epsilon for found in honest]) > 7
+    assert min(found.epsilon for found in honest) > 7
 
 
 def test_rounds_that_are_not_charged_are_caught() -> None:
